@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import os
+import re
+import shutil
 import termios
+from collections.abc import Generator, Sequence
 
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.permissions.questions import UnattendedError
@@ -23,6 +26,21 @@ _CONFIRMATIONS = {
     Decision.ALLOW_FOR_SESSION: "allowed for the session",
     Decision.DENY: "denied",
 }
+_KEYS = {
+    "y": Decision.ALLOW_ONCE,
+    "a": Decision.ALLOW_FOR_SESSION,
+    "n": Decision.DENY,
+}
+_HELP = """\
+  y  allow this call
+  a  allow it, and whatever else is covered by what stands above, until the session ends
+  n  refuse this call
+  e  refuse it, and say why: the model reads the reason
+  v  page through the whole diff
+  w  add the rule to rules.toml, after a look at it: it is for all sessions
+  1, 2, 3 are y, a, n; Ctrl-C ends the run"""
+_CUT = re.compile(r"… (\d+) more lines")
+"""How a diff ends that was cut when it was made."""
 _REASONS = {
     "sensitive": "this is a sensitive path",
     "outside_roots": "this is outside the project and the allowed folders",
@@ -32,6 +50,8 @@ _REASONS = {
 _LONGEST_LINE = 65_536
 _LONGEST_VALUE = 4000
 _MOST_DIFF_LINES = 200
+_FRAME_LINES = 14
+"""What a question takes of a screen beside its diff."""
 
 
 class InputLines:
@@ -56,24 +76,62 @@ class InputLines:
                 termios.tcflush(self._descriptor, termios.TCIFLUSH)
                 self._buffer.clear()
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person types them."""
+        try:
+            return os.isatty(self._descriptor)
+        except OSError:
+            return False
+
+    async def key(self) -> str | None:
+        """A key that is pressed, or what is typed or pasted at once; None if nothing can come."""
+        with self._unbuffered():
+            if not self._buffer and not self._ended:
+                await self._read()
+        if b"\n" in self._buffer or not self._buffer:
+            return await self.next()
+        typed = bytes(self._buffer)
+        self._buffer.clear()
+        return None if typed == b"\x04" else typed.decode(errors="replace")
+
+    @contextlib.contextmanager
+    def _unbuffered(self) -> Generator[None]:
+        """Have the terminal hand on each key at once, and not show it; signals stay."""
+        try:
+            before = termios.tcgetattr(self._descriptor)
+        except (OSError, termios.error):
+            yield
+            return
+        mode = [*before[:3], before[3] & ~(termios.ICANON | termios.ECHO), *before[4:]]
+        termios.tcsetattr(self._descriptor, termios.TCSANOW, mode)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError, termios.error):
+                termios.tcsetattr(self._descriptor, termios.TCSANOW, before)
+
     async def next(self) -> str | None:
         """The next line without its end, or None if there is none any more."""
         while b"\n" not in self._buffer and not self._ended:
-            try:
-                await self._wait_readable()
-                piece = os.read(self._descriptor, 4096)
-            except OSError:  # closed, or a terminal that is gone
-                piece = b""
-            self._ended = not piece
-            self._buffer += piece
-            if len(self._buffer) > _LONGEST_LINE:  # no answer is so long; keep memory bounded
-                del self._buffer[_LONGEST_LINE:]
-                self._ended = True
+            await self._read()
         if not self._buffer:
             return None
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer[:] = rest
         return line.decode(errors="replace")
+
+    async def _read(self) -> None:
+        try:
+            await self._wait_readable()
+            piece = os.read(self._descriptor, 4096)
+        except OSError:  # closed, or a terminal that is gone
+            piece = b""
+        self._ended = not piece
+        self._buffer += piece
+        if len(self._buffer) > _LONGEST_LINE:  # no answer is so long; keep memory bounded
+            del self._buffer[_LONGEST_LINE:]
+            self._ended = True
 
     async def _wait_readable(self) -> None:
         loop = asyncio.get_running_loop()
@@ -112,40 +170,134 @@ class TerminalPrompt:
         self._turn = turn or asyncio.Lock()
 
     async def __call__(self, request: PermissionRequest) -> PermissionDecision:
-        """Show the request and read one line.
+        """Show the request and get an answer: a key of a person, or a line of a pipe or file.
 
         Raises:
             UnattendedError: the input has ended.
         """
         async with self._turn:
             self._lines.forget_typed_ahead()
-            self._show(request)
-            line = await self._lines.next()
-            if line is None:
-                self._terminal.line("no answer", Style.WARN)
-                raise UnattendedError
-            decision = parse_decision(line)
+            if self._lines.is_terminal:
+                return await self._ask_person(request)
+            self._show(request, most=_MOST_DIFF_LINES)
+            scope = request.target_scope or "this call only"
+            choices = f"  1 allow once   2 allow for session ({scope})   3 deny"
+            self._terminal.line(visible(choices, one_line=True))
+            self._terminal.ask("> ")
+            decision = parse_decision(self._given(await self._lines.next()))
             if self._echoes:
                 self._terminal.line(_CONFIRMATIONS[decision])
-            return PermissionDecision(decision=decision, metadata={"decided_by": "terminal"})
+            return _answered(decision)
 
-    def _show(self, request: PermissionRequest) -> None:
+    async def _ask_person(self, request: PermissionRequest) -> PermissionDecision:
+        terminal = self._terminal
+        rule = str(request.metadata.get("rule") or "")
+        diff = _diff_of(request)
+        self._show(request, most=max(shutil.get_terminal_size().lines - _FRAME_LINES, 8))
+        scope = visible(request.target_scope or "this call only", one_line=True)
+        terminal.line(f"  a covers: {scope}")
+        choices = ["y once", "a for the session", "n no", "e no, with a reason"]
+        choices += ["v the diff"] * bool(diff) + ["w always, by a rule"] * bool(rule) + ["? help"]
+        while True:
+            for line in _folded(choices, terminal.width - 2):
+                terminal.line(f"  {line}")
+            terminal.ask("> ")
+            key = (await self._press()).strip().casefold()
+            if decision := _KEYS.get(key) or _ANSWERS.get(key):
+                terminal.line(_CONFIRMATIONS[decision])
+                return _answered(decision)
+            if key == "e":
+                terminal.ask("why not? ")
+                reason = self._given(await self._lines.next()).strip()
+                terminal.line(_CONFIRMATIONS[Decision.DENY])
+                return _answered(Decision.DENY, reason or None)
+            if key == "w" and rule and await self._agrees_to(rule):
+                terminal.line("allowed, and added to rules.toml")
+                return _answered(Decision.ALLOW_FOR_SESSION, always=True)
+            if key == "v" and diff:
+                await self._page(diff)
+            elif key == "?":
+                terminal.line(_HELP)
+            elif key != "w" or not rule:
+                terminal.line("that is none of the keys:", Style.WARN)
+
+    async def _press(self) -> str:
+        """A key alone where the terminal can, a key and Enter elsewhere."""
+        can_press = self._terminal.can_draw
+        return self._given(await (self._lines.key() if can_press else self._lines.next()))
+
+    def _given(self, answer: str | None) -> str:
+        if answer is None:
+            self._terminal.line("no answer", Style.WARN)
+            raise UnattendedError
+        return answer
+
+    async def _agrees_to(self, rule: str) -> bool:
+        """Show what would be added to the file of rules, and ask whether it should be."""
+        self._terminal.line("  +++ rules.toml", Style.DIM)
+        for line in rule.splitlines():
+            self._terminal.line(f"  +{line}", Style.GOOD)
+        self._terminal.line("  y add it, and allow this call   any other key goes back")
+        self._terminal.ask("> ")
+        return (await self._press()).strip().casefold() == "y"
+
+    async def _page(self, diff: Sequence[str]) -> None:
+        size = max(shutil.get_terminal_size().lines - 2, 4)
+        for start in range(0, len(diff), size):
+            for line in diff[start : start + size]:
+                self._show_change(line)
+            if (left := _count_hidden(diff, start + size)) == 0 or start + size >= len(diff):
+                return
+            self._terminal.ask(f"{left} more lines: q ends, any other key goes on ")
+            if (await self._press()).strip().casefold() == "q":
+                self._terminal.line("")
+                return
+            self._terminal.line("")
+
+    def _show(self, request: PermissionRequest, *, most: int) -> None:
         terminal = self._terminal
         danger = ", dangerous" if request.dangerous else ""
         title = f"{request.tool_name} asks for permission ({request.permission}{danger})"
         terminal.line(title, Style.BOLD)
         for name, value in request_facts(request):
             terminal.line(f"  {name}: {shortened(visible(value, one_line=True), _LONGEST_VALUE)}")
-        diff = str(request.metadata.get("diff") or "").splitlines()
-        for line in diff[:_MOST_DIFF_LINES]:
-            style = {"+": Style.GOOD, "-": Style.BAD}.get(line[:1], Style.DIM)
-            terminal.line(f"    {shortened(line, _LONGEST_VALUE)}", style)
-        if (more := len(diff) - _MOST_DIFF_LINES) > 0:
-            terminal.line(f"    … {more} more lines are not shown", Style.WARN)
-        scope = request.target_scope or "this call only"
-        choices = f"  1 allow once   2 allow for session ({scope})   3 deny"
-        terminal.line(visible(choices, one_line=True))
-        terminal.ask("> ")
+        diff = _diff_of(request)
+        for line in diff[:most]:
+            self._show_change(line)
+        if len(diff) > most:
+            terminal.line(f"    … {_count_hidden(diff, most)} more lines are not shown", Style.WARN)
+
+    def _show_change(self, line: str) -> None:
+        style = {"+": Style.GOOD, "-": Style.BAD}.get(line[:1], Style.DIM)
+        self._terminal.line(f"    {shortened(line, _LONGEST_VALUE)}", style)
+
+
+def _answered(
+    decision: Decision, reason: str | None = None, *, always: bool = False
+) -> PermissionDecision:
+    metadata = {"decided_by": "terminal"} | ({"always": True} if always else {})
+    return PermissionDecision(decision=decision, reason=reason, metadata=metadata)
+
+
+def _diff_of(request: PermissionRequest) -> list[str]:
+    return str(request.metadata.get("diff") or "").splitlines()
+
+
+def _count_hidden(diff: Sequence[str], shown: int) -> int:
+    """How many lines follow those that are shown, with those that the diff was cut by."""
+    cut = _CUT.match(diff[-1])
+    return max(len(diff) - shown, 0) - bool(cut) + (int(cut[1]) if cut else 0)
+
+
+def _folded(words: Sequence[str], width: int) -> list[str]:
+    """The words, as many on each line as fit."""
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + 3 + len(word) <= width:
+            lines[-1] += f"   {word}"
+        else:
+            lines.append(word)
+    return lines
 
 
 def parse_decision(line: str | None) -> Decision:
@@ -157,16 +309,17 @@ def request_facts(request: PermissionRequest) -> list[tuple[str, str]]:
     """What a person needs to know to decide, most important first."""
     metadata = request.metadata
     reason = str(metadata.get("reason") or "")
+    target = str(metadata.get("target") or "")
     agent = request.agent_role
     if request.parent_run_id:
         agent += f" {request.agent_id}, child of run {request.parent_run_id}"
     hook = request.hook_summary or {}
     facts = [
-        ("target", str(metadata.get("target") or "")),
+        ("target", target),
         ("reason", _REASONS.get(reason, reason)),
         ("paths", ", ".join(metadata.get("places") or ())),
         ("host", request.network_host or ""),
-        ("arguments", request.args_summary),
+        ("arguments", "" if request.args_summary == target else request.args_summary),
         ("in", request.cwd),
         ("sandbox", str(metadata.get("sandbox") or "")),
         ("environment", request.env_summary),

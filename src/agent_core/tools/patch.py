@@ -305,9 +305,11 @@ def unified_diff(old: str, new: str, *, shown: str) -> str:
                     lines += (f"-{line}" for line in before[i:j])
                     lines += (f"+{line}" for line in after[k:m])
     text = "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
-    cut = len(text) - _MAX_CHARACTERS
-    body = text if cut <= 0 else f"{text[:_MAX_CHARACTERS]}\n… (+{cut} characters)\n"
-    return f"--- {shown}\n+++ {shown}\n{body}"
+    if len(text) > _MAX_CHARACTERS:
+        end = text.rfind("\n", 0, _MAX_CHARACTERS) + 1 or _MAX_CHARACTERS
+        begin, rest = text[:end].removesuffix("\n"), text[end:]
+        text = f"{begin}\n… {rest.count(chr(10))} more lines (+{len(rest)} characters)\n"
+    return f"--- {shown}\n+++ {shown}\n{text}"
 
 
 def _common_start(left: Sequence[str], right: Sequence[str]) -> int:

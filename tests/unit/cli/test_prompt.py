@@ -1,13 +1,22 @@
 """What an answer means, and what a question tells."""
 
+import asyncio
+import fcntl
 import os
+import pty
+import re
+import struct
+import termios
+from collections.abc import Generator, Sequence
 from io import StringIO
 
 import pytest
 
 from agent_core.cli.prompt import InputLines, TerminalPrompt, parse_decision, request_facts
 from agent_core.cli.terminal import Terminal
-from agent_core.types import Decision, PermissionRequest, ToolPermission
+from agent_core.permissions.questions import UnattendedError
+from agent_core.tools.patch import unified_diff
+from agent_core.types import Decision, PermissionDecision, PermissionRequest, ToolPermission
 
 
 @pytest.mark.parametrize(
@@ -74,3 +83,166 @@ async def test_a_question_says_what_an_answer_for_the_session_covers(
         os.close(writing)
         os.close(reading)
     assert f"2 allow for session ({shown})" in told.getvalue()
+
+
+class Screen:
+    """A pseudo-terminal with a person before it, and what stands on it."""
+
+    def __init__(self, columns: int = 80, *, term: str = "xterm") -> None:
+        self.master, self.slave = pty.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self._err = os.fdopen(os.dup(self.slave), "w", encoding="utf-8")
+        terminal = Terminal(StringIO(), self._err, environ={"TERM": term})
+        self.prompt = TerminalPrompt(terminal, InputLines(self.slave), echoes=False)
+        self.text = ""
+        self._seen = 0
+
+    async def see(self, *wanted: str) -> str:
+        """Read on until one of these stands behind what was read before, and return it."""
+        loop = asyncio.get_running_loop()
+        while not (found := [w for w in wanted if w in self.text[self._seen :]]):
+            ready = asyncio.Event()
+            loop.add_reader(self.master, ready.set)
+            try:
+                await asyncio.wait_for(ready.wait(), timeout=10)
+            finally:
+                loop.remove_reader(self.master)
+            self.text += os.read(self.master, 65536).decode(errors="replace")
+        self._seen = self.text.index(found[0], self._seen) + len(found[0])
+        return found[0]
+
+    def type(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def close(self) -> None:
+        self._err.close()
+        os.close(self.slave)
+        os.close(self.master)
+
+
+@pytest.fixture
+def screen() -> Generator[Screen]:
+    made = Screen()
+    yield made
+    made.close()
+
+
+async def answered(
+    screen: Screen, keys: Sequence[str], asked: PermissionRequest
+) -> PermissionDecision:
+    asking = asyncio.create_task(screen.prompt(asked))
+    for key in keys:
+        await screen.see("? help")
+        await screen.see("> ")
+        screen.type(key)
+    return await asking
+
+
+@pytest.mark.parametrize(
+    ("keys", "decision"),
+    [
+        (["y"], Decision.ALLOW_ONCE),
+        (["Y"], Decision.ALLOW_ONCE),
+        (["1"], Decision.ALLOW_ONCE),
+        (["a"], Decision.ALLOW_FOR_SESSION),
+        (["2\n"], Decision.ALLOW_FOR_SESSION),
+        (["allow once\n"], Decision.ALLOW_ONCE),
+        (["n"], Decision.DENY),
+        (["x", "\n", "\x1b[A", "w", "v", "?", "n"], Decision.DENY),
+    ],
+)
+async def test_a_key_alone_answers_and_any_other_asks_again(
+    screen: Screen, keys: list[str], decision: Decision
+) -> None:
+    assert (await answered(screen, keys, request())).decision is decision
+    assert termios.tcgetattr(screen.slave)[3] & termios.ECHO
+
+
+async def test_a_no_can_have_a_reason_for_the_model(screen: Screen) -> None:
+    asking = asyncio.create_task(screen.prompt(request()))
+    await screen.see("> ")
+    screen.type("e")
+    await screen.see("why not? ")
+    screen.type("use make instead\n")
+    answer = await asking
+    assert (answer.decision, answer.reason) == (Decision.DENY, "use make instead")
+
+
+async def test_what_was_typed_before_the_question_is_no_answer(screen: Screen) -> None:
+    screen.type("yyy\ny")
+    answer = await answered(screen, ["n"], request())
+    assert answer.decision is Decision.DENY
+
+
+async def test_always_is_offered_with_its_rule_and_shown_before_it_is_added(
+    screen: Screen,
+) -> None:
+    rule = '[[permissions.rules]]\ndecision = "allow"\ntool = "x"\n'
+    asked = request().model_copy(update={"metadata": {"rule": rule}})
+    asking = asyncio.create_task(screen.prompt(asked))
+    for key, wanted in (("w", "? help"), ("n", "goes back"), ("w", "? help"), ("y", "goes back")):
+        await screen.see(wanted)
+        await screen.see("> ")
+        screen.type(key)
+    answer = await asking
+    assert answer.metadata["always"] is True
+    assert answer.decision is Decision.ALLOW_FOR_SESSION
+    assert screen.text.count('+tool = "x"') == 2
+
+
+async def test_the_hidden_lines_of_a_diff_are_counted_truly_and_can_be_paged_through(
+    screen: Screen,
+) -> None:
+    diff = unified_diff("", "".join(f"line {n} {'x' * 40}\n" for n in range(3000)), shown="a")
+    lines = diff.splitlines()
+    asked = request().model_copy(update={"metadata": {"diff": diff}})
+    asking = asyncio.create_task(screen.prompt(asked))
+    await screen.see("lines are not shown")
+    shown = sum(f"line {n} " in screen.text for n in range(3000))
+    (hidden,) = re.findall(r"… (\d+) more lines are not shown", screen.text)
+    assert shown + int(hidden) == 3000
+    await screen.see("> ")
+    screen.type("v")
+    while await screen.see("goes on ", "? help") == "goes on ":
+        screen.type(" ")
+    assert all(line in screen.text for line in lines)
+    screen.type("n")
+    await asking
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+async def test_the_choices_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    made = Screen(columns)
+    try:
+        rule = {"rule": "a = 1", "diff": "+x"}
+        await answered(made, ["n"], request().model_copy(update={"metadata": rule}))
+        block = made.text.partition("covers:")[2].splitlines()[1:-2]
+        assert all(len(line) <= columns for line in block)
+        assert "w always, by a rule" in made.text
+    finally:
+        made.close()
+
+
+async def test_a_terminal_that_can_do_nothing_takes_a_key_and_enter() -> None:
+    made = Screen(term="dumb")
+    try:
+        assert (await answered(made, ["z\n", "y\n"], request())).decision is Decision.ALLOW_ONCE
+    finally:
+        made.close()
+
+
+async def test_a_terminal_that_is_closed_gives_no_answer(screen: Screen) -> None:
+    asking = asyncio.create_task(screen.prompt(request()))
+    await screen.see("> ")
+    screen.type("\x04")
+    with pytest.raises(UnattendedError):
+        await asking
+
+
+async def test_a_cancelled_question_leaves_the_terminal_as_it_was(screen: Screen) -> None:
+    asking = asyncio.create_task(screen.prompt(request()))
+    await screen.see("> ")
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert termios.tcgetattr(screen.slave)[3] & termios.ICANON

@@ -20,7 +20,7 @@ from agent_core import (
     ToolContext,
     tool,
 )
-from agent_core.providers.scripted import calls
+from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import new_id
 from casts import Cast
 from isolation import Home
@@ -129,13 +129,18 @@ async def test_several_undos_in_a_row_and_as_many_redos(home: Home, project: Pat
 async def test_a_new_message_ends_redo_and_its_nodes_stay_reachable(
     home: Home, project: Path
 ) -> None:
-    made = recorded(home, project, writes("a.txt", "a"), "first", writes("b.txt", "b"), "second")
+    script = [writes("a.txt", "a"), "first", writes("b.txt", "b"), "second"]
+    provider = ScriptedProvider(script)
+    answers = Asked("allow_once")
+    made = runtime(home, project, provider, config=ON, permission_callback=answers)
     async with made:
         await ask(made)
         session = (await made.list_sessions())[0]
         first = str(session.active_node_id)
         await made.undo("s1")
         await ask(made, "something else")
+        said = [message.role for message in provider.requests[-2].messages]
+        assert said == ["user"], "what was undone is not sent"
         with pytest.raises(AgentCoreError, match="nothing to redo"):
             await made.redo("s1")
         assert set(files_in(project)) == {"b.txt"}
@@ -497,3 +502,31 @@ def state_of(folder: Path) -> dict[str, tuple[int, Any]]:
         path: ((folder / path).lstat().st_mode, content)
         for path, content in files_in(folder).items()
     }
+
+
+async def test_a_run_that_begins_during_an_undo_keeps_it_from_being_made(
+    home: Home, project: Path
+) -> None:
+    """Whichever is first, files and conversation agree afterwards."""
+    script = [writes("a.txt", "a"), "first", "second"]
+    made = recorded(home, project, *script)
+    async with made:
+        await ask(made)
+        undoing = asyncio.create_task(made.undo("s1"))
+        await asyncio.sleep(0)
+        handle = await made.start("again", session_id="s1")
+        done = (await asyncio.gather(undoing, return_exceptions=True))[0]
+        await handle.wait()
+        assert (project / "a.txt").exists() is isinstance(done, AgentCoreError)
+
+
+async def test_names_that_are_no_utf8_are_shown_and_restored(home: Home, project: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.txt")
+    (project / name).write_text("before")
+    made = recorded(home, project, runs("rm caf*; printf x > $(printf 'n\\377w')"), "done")
+    async with made:
+        await ask(made)
+        undone = await made.undo("s1")
+        assert undone.restored == ["caf\\xe9.txt"]
+        assert undone.deleted == ["n\\xffw"]
+        assert (project / name).read_text() == "before"

@@ -3,7 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
@@ -189,7 +189,8 @@ class RunFactory:
             guard = CheckedCalls(guard, checks)
         if meter and (meter.limits("tool_calls") or meter.limits("wall_ms")):
             guard = MeteringGuard(guard, meter)
-        if recorder := self._recorders.get(run.parent_run_id or run.run_id):
+        recorder = self._recorders.get(run.parent_run_id or run.run_id) if self._recorders else None
+        if recorder is not None:
             provider, guard = await self._recorded(provider, guard, recorder, toolbox, spec)
         make_hooks = self._project.make_hooks
         ctx = RunContext(
@@ -219,15 +220,15 @@ class RunFactory:
         self._look_s = clock() - started
         return found
 
-    @asynccontextmanager
-    async def recording(self, journal: Journal) -> AsyncGenerator[None]:
+    def recording(self, journal: Journal) -> AbstractAsyncContextManager[None]:
         """Record the files of the project around what a run of a user changes, its children's too.
 
         Nothing is done where no snapshots are taken.
         """
-        if not self._setup.takes_snapshots:
-            yield
-            return
+        return self._recording(journal) if self._setup.takes_snapshots else nullcontext()
+
+    @asynccontextmanager
+    async def _recording(self, journal: Journal) -> AsyncGenerator[None]:
         from agent_core.runtime.recording import recording  # noqa: PLC0415 - others load no more
 
         async with recording(self._files, self._store, journal) as recorder:

@@ -185,7 +185,7 @@ class NodeMoves:
             StorageError: the store cannot be read, or a file cannot be written.
         """
         files = self._files
-        if not files.has_any:
+        if not files.has_any or not await self._store.pending_moves(files.folder):
             return
         async with files.alone() as alone:
             await alone.recover()
@@ -280,7 +280,11 @@ class NodeMoves:
             update = {"before": files.before, "after": after.snapshot_id}
             undone = [undone[0].model_copy(update=update), *undone[1:]]
         move = move.model_copy(update={"undone": undone})
-        moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
+        try:
+            moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
+        except StorageError:  # a run has begun meanwhile: it waits before it changes something
+            await alone.restore(files.before, base=None, force=False)
+            raise
         return SwitchResult(
             session=moved,
             node_id=move.node_id,

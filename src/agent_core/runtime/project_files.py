@@ -41,7 +41,7 @@ class ProjectFiles:
 
     def __init__(self, setup: Setup, project: Path | None = None) -> None:
         self.root = project or setup.project
-        self.folder = shown_path(str(self.root))
+        self.folder = str(self.root).encode("utf-8", "backslashreplace").decode()
         self.is_on = setup.takes_snapshots
         database = hashlib.sha256(os.fsencode(setup.session_db)).hexdigest()[:12]
         self._place = setup.home / "snapshots" / database
@@ -196,7 +196,7 @@ class FilesAlone:
         merged, conflicts = await asyncio.to_thread(self._files.store.merge, base, target, now)
         return merged.snapshot_id, conflicts
 
-    async def restore(self, target: str, *, base: str, force: bool) -> "Restored":
+    async def restore(self, target: str, *, base: str | None, force: bool) -> "Restored":
         """Bring the files back as a snapshot has them; what is not as in `base` is refused.
 
         Raises:

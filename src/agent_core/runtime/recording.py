@@ -70,6 +70,7 @@ class RunRecorder:
         self._in_order = asyncio.Lock()
         self._early: asyncio.Task[Snapshot] | None = None
         self._early_ended = 0.0
+        self._first: asyncio.Task[None] | None = None
         self._after_turn: asyncio.Task[None] | None = None
         self._has_begun = False
         self._is_changed = False
@@ -89,7 +90,9 @@ class RunRecorder:
                 await asyncio.shield(self._after_turn)
                 self._after_turn = None
             if not self._has_begun:
-                await to_the_end(self._record_first())
+                if self._first is None:
+                    self._first = asyncio.create_task(self._record_first())
+                await asyncio.shield(self._first)
             self._is_changed = self._has_begun
             self._changed_by.add(run_id)
 
@@ -104,9 +107,10 @@ class RunRecorder:
         """Record what the last turn has changed; without a change nothing is kept."""
         if not self._has_begun:
             self._stop.set()
-            if self._early is not None:
-                await asyncio.wait([self._early])
-            return
+            if unfinished := [task for task in (self._early, self._first) if task is not None]:
+                await asyncio.wait(unfinished)
+            if not self._has_begun:
+                return
         async with self._in_order:
             if self._after_turn is not None:
                 await asyncio.wait([self._after_turn])
@@ -126,7 +130,7 @@ class RunRecorder:
             if self._early is None:
                 snapshot = await self._files.record(self._stop)
             else:
-                snapshot = await self._early
+                snapshot = await asyncio.shield(self._early)
                 if asyncio.get_running_loop().time() - self._early_ended > _STALE_S:
                     snapshot = await self._files.record(self._stop)
             asked = [

@@ -189,6 +189,7 @@ _SNAPSHOTS = (
         undone_json TEXT NOT NULL,
         pending_json TEXT
     )""",
+    "CREATE INDEX workspaces_pending ON workspaces (folder) WHERE pending_json IS NOT NULL",
 )
 
 _APPROVALS = (

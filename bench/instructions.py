@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import os
 import re
+import selectors
 import shutil
 import subprocess
 import sys
@@ -39,8 +40,18 @@ SCENARIOS = {
 }
 
 
+class SlowSelector(selectors.DefaultSelector):
+    """Waits as long for a time on the slow clock as it takes."""
+
+    def select(self, timeout=None):
+        return super().select(timeout and timeout * SLOWER)
+
+
 class SlowLoop(asyncio.SelectorEventLoop):
     """An event loop whose milliseconds are as long as callgrind makes them."""
+
+    def __init__(self):
+        super().__init__(SlowSelector())
 
     def time(self):
         return super().time() / SLOWER

@@ -167,6 +167,7 @@ def memory_block(catalog: str) -> SystemBlock:
     return system_block("memory_catalog", "memory", text, priority=PRIORITY_MEMORY, dynamic=True)
 
 
+@lru_cache(maxsize=64)
 def runtime_block(role: AgentRole, project_dir: Path, *, today: date) -> SystemBlock:
     """Where and when the run takes place."""
     text = Template(load_asset("system.runtime_state").text).safe_substitute(

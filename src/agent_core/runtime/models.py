@@ -64,6 +64,7 @@ class Models:
         self._registry = registry
         self._base = resolve_model(config)
         self._base_key = self._base.model_dump_json()
+        self._brought = self._base.adapter
         self._redactor = redactor
         self._traces = traces
         self._config = config
@@ -130,8 +131,9 @@ class Models:
         Raises:
             ConfigError: its provider is not registered, or the configuration does not suit it.
         """
-        if model.adapter is not None:
-            return self._price(RedactingAdapter(model.adapter, self._redactor), model, meter)
+        brought = self._brought if model is self._base else model.adapter
+        if brought is not None:
+            return self._price(RedactingAdapter(brought, self._redactor), model, meter)
         key = self._base_key if model is self._base else model.model_dump_json()
         if key not in self._adapters:
             adapter = self._registry.create(model)

@@ -13,7 +13,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from agent_core.process.binds import Bind
 
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
 _CAPABILITY_VERSION = 0x2008_0522
-_KEPT_OF_ROOT = (0, 1, 3, 4, 6, 7, 10)
-"""CHOWN, DAC_OVERRIDE, FOWNER, FSETID, SETGID, SETUID, NET_BIND_SERVICE."""
+_KEPT_OF_ROOT, _OTHER_USERS = (0, 1, 3, 4, 10), (6, 7)
+"""CHOWN, DAC_OVERRIDE, FOWNER, FSETID, NET_BIND_SERVICE; SETGID, SETUID."""
 
 _PROCESSES = 4096
 _TRUSTED_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -32,7 +32,6 @@ _SYSTEM = (
     *(b"/nix", b"/gnu", b"/proc", b"/sys", b"/run/systemd/resolve"),
 )
 _DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/tty")
-_OWN_DEVICES = (b"/dev/shm", b"/dev/pts", b"/dev/ptmx")
 _READABLE_DEVICES = (b"/dev/random", b"/dev/urandom", b"/dev/fd")
 
 
@@ -50,6 +49,7 @@ class Jail:
         namespaces: make mounts.
         network_namespace: without `network`, give it one of its own.
         bubblewrap: let this program make the mounts.
+        devices: those that are its own.
         step: what is being set up.
     """
 
@@ -62,6 +62,7 @@ class Jail:
     namespaces: bool
     network_namespace: bool
     bubblewrap: str | None
+    devices: list[bytes] = field(default_factory=list[bytes])
     step: str = ""
 
     def enter(self, folder: int, files: ExitStack) -> int:
@@ -89,7 +90,7 @@ class Jail:
             most = _PROCESSES if most == resource.RLIM_INFINITY else min(most, _PROCESSES)
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         self.step = "mounts"
-        mounts.make_read_only(self.binds, files)
+        self.devices = mounts.make_read_only(self.binds, files)
         self.step = "working folder"
         inside = kernel.open_path(path, os.O_DIRECTORY)
         if not os.path.samestat(os.fstat(inside), os.fstat(folder)):
@@ -108,6 +109,9 @@ class Jail:
         self.step = "bubblewrap"
         cwd = os.readlink(b"/proc/self/cwd")  # noqa: PTH115
         read = None if self.read is None else [*_SYSTEM, *self.read]
+        for _, path in self.binds:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.close(kernel.open_path(path))  # `bwrap` would follow a link
         words = [os.fsencode(self.bubblewrap), *bubblewrap.options(network=self.network)]
         words += bubblewrap.view(self.binds, read, files)
         if self.seccomp:
@@ -147,7 +151,7 @@ class Jail:
         if self.bubblewrap:
             return  # it takes what it gives up itself
         self.step = "capabilities"
-        kernel.library_call("capset", *capabilities())
+        kernel.library_call("capset", *capabilities(self.landlock > 0))
         kernel.library_call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         if self.landlock:
             self.step = "Landlock"
@@ -163,11 +167,9 @@ class Jail:
         rules = landlock.Ruleset(abi=self.landlock, reads=reads, tcp=no_tcp)
         rules.allow(self.write, landlock.WRITE | landlock.READ)
         rules.allow(_DEVICES, landlock.DEVICE | landlock.READ)
-        if self.namespaces:
-            rules.allow(_OWN_DEVICES, landlock.WRITE | landlock.READ)
+        rules.allow(self.devices, landlock.WRITE | landlock.READ)
         if self.read is not None:
-            system = (*_SYSTEM, *_READABLE_DEVICES)
-            rules.allow(map(os.path.realpath, system), landlock.READ)
+            rules.allow(system_paths(), landlock.READ)
             rules.allow(self.read, landlock.READ)
         rules.restrict()
 
@@ -184,18 +186,27 @@ def shared() -> mounts.Shared:
 
 
 @cache
+def system_paths() -> list[bytes]:
+    """What programs need to read, links resolved."""
+    paths = map(os.path.realpath, (*_SYSTEM, *_READABLE_DEVICES))
+    return [path for path in dict.fromkeys(paths) if os.path.exists(path)]  # noqa: PTH110
+
+
+@cache
 def filter_header(internet: bool, shared_memory: bool) -> bytes:
     """What leads to a filter of system calls in this process and those that it forks."""
     return seccomp.header(seccomp.program(internet=internet, shared_memory=shared_memory))
 
 
 @cache
-def capabilities() -> tuple[bytes, bytes]:
+def capabilities(has_landlock: bool) -> tuple[bytes, bytes]:
     """What `capset` takes to keep no privilege, but for the superuser what trees of many take.
 
-    Together with `PR_SET_NO_NEW_PRIVS` none comes back when a program is started.
+    Together with `PR_SET_NO_NEW_PRIVS` none comes back when a program is started. Where Landlock
+    does not keep it from looking into processes, it may not become the user of others.
     """
-    kept = sum(1 << number for number in _KEPT_OF_ROOT) if os.geteuid() == 0 else 0
+    numbers = (*_KEPT_OF_ROOT, *_OTHER_USERS) if has_landlock else _KEPT_OF_ROOT
+    kept = sum(1 << number for number in numbers) if os.geteuid() == 0 else 0
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("CapPrm:"):
             kept &= int(line.split()[1], 16)
@@ -205,7 +216,8 @@ def capabilities() -> tuple[bytes, bytes]:
 
 def prepare() -> None:
     """Do once, in the supervisor, what each keeper would have to do."""
-    capabilities()
+    capabilities(landlock.version() > 0)
+    system_paths()
     if seccomp.is_known_processor():
         for internet in (False, True):
             filter_header(internet, False)

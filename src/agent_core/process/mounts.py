@@ -10,6 +10,7 @@ import fcntl
 import os
 import socket
 import struct
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 0x04, 0x40
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_PRIVATE = 2, 4, 8, 4096, 1 << 18
 _ATTR_READ_ONLY = 1
 _MNT_DETACH = 2
+_LOCK_S, _PAUSE_S = 2.0, 0.005
 
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
@@ -117,12 +119,15 @@ def enter_namespaces(shared: Shared, *, network: bool) -> None:
     kernel.library_call("unshare", _NEWNS | _NEWIPC)
 
 
-def make_read_only(binds: list[Bind], files: ExitStack) -> None:
+def make_read_only(binds: list[Bind], files: ExitStack) -> list[bytes]:
     """Make the whole file system read-only in this namespace but for some paths.
 
     Args:
         binds: what is mounted in it, in this order.
         files: closes what has to stay open until the program has ended.
+
+    Returns:
+        Devices that are the program's own, and may be written to.
 
     Raises:
         OSError: the kernel refuses, or there is a link in a path (ELOOP).
@@ -137,7 +142,7 @@ def make_read_only(binds: list[Bind], files: ExitStack) -> None:
         os.close(trees.pop(b"/"))
     else:
         _set_attributes(b"/", attributes=_ATTR_READ_ONLY)
-    _mount_own_devices()
+    devices = _mount_own_devices(binds)
     for kind, path in binds:
         if tree := trees.get(path):
             _attach(tree, path)
@@ -146,6 +151,7 @@ def make_read_only(binds: list[Bind], files: ExitStack) -> None:
             _bind(path)
         elif kind == Kind.PROTECT and hold_placeholder(path, files):
             _bind(path, attributes=_ATTR_READ_ONLY)
+    return devices
 
 
 def hold_placeholder(path: bytes, files: ExitStack) -> bool:
@@ -159,6 +165,7 @@ def hold_placeholder(path: bytes, files: ExitStack) -> bool:
     """
     if not is_vacant(path):
         return True
+    deadline = time.monotonic() + _LOCK_S
     while True:
         with contextlib.suppress(FileExistsError):
             try:
@@ -167,10 +174,12 @@ def hold_placeholder(path: bytes, files: ExitStack) -> bool:
                 return False
             os.chmod(path, PLACEHOLDER_MODE)  # noqa: PTH101
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        if os.fstat(fd).st_nlink:
+        is_held = _lock(fd)
+        if is_held and os.fstat(fd).st_nlink:
             break
-        os.close(fd)  # another program has removed it meanwhile
+        os.close(fd)  # the last program that held it removes it, or has
+        if not is_held and time.monotonic() > deadline:
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 
     def remove() -> None:
         with contextlib.suppress(OSError):
@@ -184,15 +193,30 @@ def hold_placeholder(path: bytes, files: ExitStack) -> bool:
     return True
 
 
-def _mount_own_devices() -> None:
-    """Shared memory and terminals that no program outside has."""
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(_PAUSE_S)
+        return False
+    return True
+
+
+def _mount_own_devices(binds: list[Bind]) -> list[bytes]:
+    """Mount shared memory and terminals that no program outside has; return what was mounted."""
+    mounted: list[bytes] = []
+    memory, terminals, new_terminal = b"/dev/shm", b"/dev/pts", b"/dev/ptmx"
     with contextlib.suppress(OSError):
-        _mount(b"tmpfs", b"/dev/shm", b"tmpfs", _MS_NOSUID | _MS_NODEV, b"mode=1777")
+        if not any(path.startswith(memory) for _, path in binds):
+            _mount(b"tmpfs", memory, b"tmpfs", _MS_NOSUID | _MS_NODEV, b"mode=1777")
+            mounted.append(memory)
     with contextlib.suppress(OSError):
-        _mount(
-            b"devpts", b"/dev/pts", b"devpts", _MS_NOSUID | _MS_NOEXEC, b"newinstance,ptmxmode=0666"
-        )
-        _mount(b"/dev/pts/ptmx", b"/dev/ptmx", None, _MS_BIND, None)
+        options = b"newinstance,ptmxmode=0666"
+        _mount(b"devpts", terminals, b"devpts", _MS_NOSUID | _MS_NOEXEC, options)
+        mounted.append(terminals)
+        _mount(b"/dev/pts/ptmx", new_terminal, None, _MS_BIND, None)
+        mounted.append(new_terminal)
+    return mounted
 
 
 def _mount(

@@ -99,7 +99,22 @@ class World:
         assert self.victim.stdout is not None
         self.victim.stdout.readline()  # its descriptor is open
         self.variables["VICTIM"] = str(self.victim.pid)
+        self._start_other(tmp=folder)
         self._before = self._state()
+
+    def _start_other(self, tmp: Path) -> None:
+        """A process of another user, who may write to a folder outside."""
+        (self.outside / "open").mkdir()
+        (self.outside / "open").chmod(0o777)
+        self.variables |= {"OPEN": str(self.outside / "open"), "OTHER": str(os.getpid())}
+        if os.geteuid() == 0:
+            other = subprocess.Popen(["/bin/sleep", "600"], user=65534, group=65534, cwd="/")
+            self._files.enter_context(other)
+            self._files.callback(other.kill)
+            self.variables["OTHER"] = str(other.pid)
+            for folder in tmp.parents[:3]:
+                folder.chmod(folder.stat().st_mode | 0o011)
+            tmp.chmod(0o755)
 
     def _listen(self, folder: Path) -> None:
         abstract = f"agent-core-{os.getpid()}-{folder}"

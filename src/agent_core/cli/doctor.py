@@ -149,7 +149,9 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
                 cure = "write it with [model] provider and name, or name a model with --model"
         finding = Finding("configuration", "broken", str(error), cure)
         return _Opened(finding=finding, redactor=redactor, setup=setup)
-    finding = Finding("configuration", "ok", f"{setup.config_path}, for {setup.project}")
+    is_there = setup.config_path.exists()
+    place = setup.config_path if is_there else f"no config.toml in {setup.home}; defaults"
+    finding = Finding("configuration", "ok", f"{place}, for {setup.project}")
     return _Opened(finding=finding, redactor=redactor, setup=setup, project=project)
 
 

@@ -519,3 +519,12 @@ async def test_a_cancelled_command_leaves_no_temporary_folder(home: Home, projec
     folder = Path((project / "where").read_text(encoding="utf-8").strip())
     assert not folder.exists()
     assert not (home.path / "unfinished").exists()
+
+
+async def test_a_repository_behind_a_link_is_asked_for(home: Home, project: Path) -> None:
+    init(project)
+    (project / ".git" / "hooks").rename(project / "shared")
+    (project / ".git" / "hooks").symlink_to("../shared")
+    config = ON + "ask_inside = false\n"
+    _, _, asked = await run_one(home, project, sh("true"), config=config)
+    assert f"{project}/.git/hooks is a link" in asked.requests[0].metadata["sandbox"]

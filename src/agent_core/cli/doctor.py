@@ -349,10 +349,11 @@ def _examine_sandbox(setup: Setup | None) -> list[Finding]:
     name, config = "sandbox", setup.config.sandbox if setup else SandboxConfig()
     if setup is None:
         confinement = Confinement(write=(str(Path.cwd()),))
+        holes = missing(confinement, probe())
     else:
         sandbox = Sandbox.of(setup, own=PathPolicy.of(setup).protected)
-        confinement = sandbox.confinement("command")
-    holes = missing(confinement, probe())
+        plan = sandbox.examine("command")
+        confinement, holes = plan.confinement, list(plan.holes)
     texts = "; ".join(dict.fromkeys(hole.text for hole in holes))
     cannot_write = any(hole.rule == "write" for hole in holes)
     if config.mode == "off":

@@ -46,18 +46,23 @@ class ProtectedFiles:
         self._project = project
         self._folders = [str(folder) for folder in folders]
         self._known: list[str] = []
+        self._links = set[str]()
         self._entries_left = _FIRST_ENTRIES
         self._lock = threading.Lock()
 
-    def find(self) -> list[str]:
-        """The paths of all of it, links resolved; blocks on files."""
+    def find(self) -> tuple[list[str], list[str]]:
+        """The paths of all of it, links resolved, and links to it that can be replaced.
+
+        It blocks on files.
+        """
         with self._lock:
+            self._links = set[str]()
             most, self._entries_left = self._entries_left, _MORE_ENTRIES
             known = filter(os.path.lexists, self._known)
             found = chain(known, self._find_paths(), self._find_names(most))
             inside = (path for path in found if nearest(path, self._folders))
             self._known = list(dict.fromkeys(inside))
-            return list(self._known)
+            return list(self._known), sorted(self._links)
 
     def _find_paths(self) -> Iterator[str]:
         for pattern in self._paths:
@@ -82,6 +87,7 @@ class ProtectedFiles:
     def _find_in_repository(self, path: str) -> Iterator[str]:
         """What is protected of a repository and of its submodules."""
         folder = Path(path)
+        self._note_link(folder)
         if folder.is_file():
             yield os.path.realpath(path)  # it names the folder of the repository
             return
@@ -90,7 +96,9 @@ class ProtectedFiles:
             if "HEAD" in files:
                 repositories.append(Path(inner))
         for repository in repositories:
-            yield from (os.path.realpath(repository / part) for part in self._in_git)
+            for part in self._in_git:
+                self._note_link(repository / part)
+                yield os.path.realpath(repository / part)
             settings = repository / "config.worktree"
             if settings.exists():
                 yield os.path.realpath(settings)
@@ -100,6 +108,10 @@ class ProtectedFiles:
                 hooks = os.path.realpath(folder.parent / Path(value).expanduser())
                 if not any(nearest(root, [hooks]) for root in self._folders):
                     yield hooks
+
+    def _note_link(self, path: Path) -> None:
+        if path.is_symlink() and nearest(os.path.realpath(path.parent), self._folders):
+            self._links.add(str(path))
 
 
 def _entries(root: str) -> Iterator[str]:

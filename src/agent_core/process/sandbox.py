@@ -108,8 +108,26 @@ class Sandbox:
             return wanted or kind == "own"
         return self.config.network == "on"
 
-    def confinement(self, kind: Kind, *, wants_network: bool = False) -> Confinement:
-        """What one program may touch, its temporary folder aside; blocks on files."""
+    def plan(self, kind: Kind, *, wants_network: bool = False) -> "Plan":
+        """What one program may touch, and what of that cannot be kept; blocks on files.
+
+        Raises:
+            ToolError: `tool_not_available`; a rule that is required cannot be kept.
+        """
+        plan = self.examine(kind, wants_network=wants_network)
+        required = plan.confinement.required
+        wanted = list(dict.fromkeys(hole.text for hole in plan.holes if hole.rule in required))
+        if wanted:
+            raise ToolError(
+                ErrorCode.TOOL_NOT_AVAILABLE,
+                f"the sandbox is required, and this system cannot keep it: {'; '.join(wanted)};"
+                ' see `soong-agent doctor`, or set [sandbox] mode = "auto"',
+                details={"reason": "sandbox_missing", "missing": wanted},
+            )
+        return plan
+
+    def examine(self, kind: Kind, *, wants_network: bool = False) -> "Plan":
+        """The same, also where a rule that is required cannot be kept."""
         config, read, write = self.config, self.read, [str(path) for path in self.write]
         if read is not None and kind != "command":
             read = (*read, self.home)
@@ -120,39 +138,18 @@ class Sandbox:
             required |= {"protect"} if config.protect is not None else set()
         # What is not there yet is not held free: the program itself may be about to make it.
         own = (str(path) for path in self.own if nearest(str(path), write) and path.exists())
-        return Confinement(
+        protected, links = self.protected.find()
+        confinement = Confinement(
             write=tuple(write),
             read=None if read is None else tuple(map(str, read)),
-            protect=tuple(dict.fromkeys([*own, *self.protected.find()])),
+            protect=tuple(dict.fromkeys([*own, *protected])),
             network=self.has_network(kind, wanted=wants_network),
             required=frozenset(required),
         )
-
-    def find_holes(self, confinement: Confinement) -> list[Hole]:
-        """What of a confinement this system cannot keep; blocks when first used.
-
-        Raises:
-            ToolError: `tool_not_available`; one of the rules that are required is among it.
-        """
         holes = missing(confinement, probe())
-        wanted = [hole.text for hole in holes if hole.rule in confinement.required]
-        if wanted:
-            raise ToolError(
-                ErrorCode.TOOL_NOT_AVAILABLE,
-                f"the sandbox is required, and this system cannot keep it: {'; '.join(wanted)};"
-                ' see `soong-agent doctor`, or set [sandbox] mode = "auto"',
-                details={"reason": "sandbox_missing", "missing": wanted},
-            )
-        return holes
-
-    def plan(self, kind: Kind, *, wants_network: bool = False) -> "Plan":
-        """What one program may touch, and what of that cannot be kept; blocks on files.
-
-        Raises:
-            ToolError: `tool_not_available`; a rule that is required cannot be kept.
-        """
-        confinement = self.confinement(kind, wants_network=wants_network)
-        return Plan(self, confinement, tuple(self.find_holes(confinement)))
+        text = "{} is a link, which can be replaced by another one"
+        holes += [Hole(rule="protect", text=text.format(link)) for link in links]
+        return Plan(self, confinement, tuple(holes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """Which pictures and documents a service is shown, and words in place of all others."""
 
 from collections.abc import Iterable, Sequence, Set as AbstractSet
+from itertools import chain
 
 from agent_core.errors import ErrorCode
 from agent_core.providers.failures import Called
-from agent_core.providers.requests import block_text
+from agent_core.providers.requests import IdentityCache, block_text
 from agent_core.types import (
     ContentBlock,
     ErrorPayload,
@@ -54,6 +55,7 @@ class ImageRules:
             self._missing = KINDS
         self._worded: AbstractSet[str] = frozenset()
         self._shows_results = shows_results
+        self._has_pictures: IdentityCache[ModelMessage, bool] = IdentityCache()
 
     def require_newest(self, request: ModelRequest, called: Called) -> None:
         """Return if the user's newest message can be sent.
@@ -70,6 +72,8 @@ class ImageRules:
 
     def apply(self, request: ModelRequest) -> ModelRequest:
         """The request with words in place of what the service has not taken so far."""
+        if not any(self._has_pictures.get_all(request.messages, _has_pictures)):
+            return request  # as nearly all are, however long
         hidden = self._missing | self._worded
         return _worded(request, hidden, in_results=hidden if self._shows_results else KINDS)
 
@@ -96,6 +100,11 @@ def _newest(messages: Sequence[ModelMessage]) -> ModelMessage | None:
         if message.role is Role.USER and not message.metadata.get("synthetic"):
             return message
     return None
+
+
+def _has_pictures(message: ModelMessage) -> bool:
+    results = (block.content for block in message.content if isinstance(block, ToolResultBlock))
+    return any(isinstance(block, ImageBlock) for block in chain(message.content, *results))
 
 
 def _kinds(message: ModelMessage | None) -> set[str]:

@@ -530,3 +530,26 @@ async def test_names_that_are_no_utf8_are_shown_and_restored(home: Home, project
         assert undone.restored == ["caf\\xe9.txt"]
         assert undone.deleted == ["n\\xffw"]
         assert (project / name).read_text() == "before"
+
+
+async def test_what_sessions_change_at_the_same_time_is_refused(home: Home, project: Path) -> None:
+    wait = "echo a > a.txt; touch begun; while [ ! -e go ]; do sleep 0.02; done; rm go begun"
+    first = recorded(home, project, runs(wait), "done")
+    second = recorded(home, project, writes("b.txt", "b"), "done")
+    async with first, second:
+        handle = await first.start("go", session_id="one")
+        async with asyncio.timeout(20):
+            while not (project / "begun").exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.02)
+        await ask(second, session_id="two")
+        (project / "go").touch()
+        await handle.wait()
+        for session_id in ("one", "two"):
+            with pytest.raises(AgentCoreError) as refused:
+                await first.undo(session_id)
+            assert "b.txt" in refused.value.details["paths"]
+            assert set(files_in(project)) == {"a.txt", "b.txt"}
+        await first.undo("one", force=True)
+        assert not (project / "a.txt").exists()
+        await first.redo("one")
+        assert set(files_in(project)) == {"a.txt", "b.txt"}

@@ -379,6 +379,10 @@ class WorkspaceStore(Protocol):
         """What a run has changed in the files; None if it has recorded nothing."""
         ...
 
+    async def overlapping_changes(self, run_id: str, folder: str) -> list[tuple[str, str]]:
+        """First and last snapshot of each other session's run that was at work meanwhile."""
+        ...
+
     async def begin_move(self, session_id: str, move: NodeMove, *, is_dead: OwnerIsDead) -> None:
         """Note that files are about to be restored.
 

@@ -138,7 +138,10 @@ class NodeMoves:
             undone=[undone, *_redoable(state)],
             is_undo=True,
         )
-        result = await self._make(move, session_id, files, state, spans=spans, force=force)
+        others = await self._store.overlapping_changes(run_id, files.folder) if run_id else ()
+        result = await self._make(
+            move, session_id, files, state, spans=spans, others=others, force=force
+        )
         is_old = session.updated_at < utc_now() - self._keep
         if not spans and is_old and files.is_on:
             remark = "The files were left as they are: what was recorded of them is kept no longer."
@@ -231,12 +234,14 @@ class NodeMoves:
         state: WorkspaceState,
         *,
         spans: Sequence[tuple[str, str]],
+        others: Sequence[tuple[str, str]] = (),
         force: bool,
     ) -> SwitchResult:
         """Make a move: the files first, and the session when they are as they should be.
 
         The changes of all `spans` are taken back, those of the last one up to what the session
-        knows of the files. Without a span they are left alone.
+        knows of the files. Without a span they are left alone. What runs of `others` have changed
+        at the same time may be theirs: it is refused like what was changed since.
         """
         if not spans:
             moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
@@ -249,6 +254,11 @@ class NodeMoves:
             for begin, end in reversed([*spans[:-1], (spans[-1][0], known)]):
                 wanted, found = await alone.merge(end, begin, wanted)
                 conflicts.update(map(shown_path, found))
+            if others and not force:
+                touched = await alone.differing(before, wanted)
+                for begin, end in others:
+                    foreign = touched & await alone.differing(begin, end)
+                    conflicts.update(map(shown_path, foreign))
             if conflicts and not force:
                 raise _conflict(sorted(conflicts))
             restoring = FilesMove(target=wanted, before=before, git=spans[0][0])

@@ -209,6 +209,15 @@ class FilesAlone:
             )
         )
 
+    async def differing(self, before: str, after: str) -> set[str]:
+        """The paths that differ between two snapshots.
+
+        Raises:
+            StorageError: a snapshot is not there any more, or damaged.
+        """
+        changes = await asyncio.to_thread(self._files.store.diff, before, after)
+        return {change.path for change in changes}
+
     async def git_of(self, snapshot_id: str) -> "GitState | None":
         """What the project's repository stood at when the snapshot was taken."""
         snapshot = await asyncio.to_thread(self._files.store.get, snapshot_id)

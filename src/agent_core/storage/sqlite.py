@@ -645,6 +645,9 @@ class SqliteSessionStore:
     async def changes_of(self, run_id: str, folder: str) -> RunChanges | None:
         return await self._readers.read(lambda c: workspaces.changes_of(c, run_id, folder))
 
+    async def overlapping_changes(self, run_id: str, folder: str) -> list[tuple[str, str]]:
+        return await self._readers.read(lambda c: workspaces.overlapping_changes(c, run_id, folder))
+
     async def pending_moves(self, folder: str) -> list[str]:
         return await self._readers.read(lambda c: workspaces.pending_moves(c, folder))
 

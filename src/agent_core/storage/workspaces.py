@@ -125,6 +125,25 @@ def changes_of(connection: sqlite3.Connection, run_id: str, folder: str) -> RunC
     return RunChanges(known=rows[0][1], spans=spans) if rows else None
 
 
+def overlapping_changes(
+    connection: sqlite3.Connection, run_id: str, folder: str
+) -> list[tuple[str, str]]:
+    """First and last snapshot of each run of another session that was at work at the same time."""
+    rows = connection.execute(
+        """WITH spans AS (
+            SELECT run_id, session_id, min(rowid) AS first, max(rowid) AS last
+            FROM node_snapshots WHERE folder = ?1 AND run_id IS NOT NULL GROUP BY run_id
+        ), mine AS (SELECT * FROM spans WHERE run_id = ?2)
+        SELECT begins.snapshot_id, ends.snapshot_id FROM mine, spans AS other
+        JOIN node_snapshots AS begins ON begins.rowid = other.first
+        JOIN node_snapshots AS ends ON ends.rowid = other.last
+        WHERE other.session_id != mine.session_id
+        AND other.first < mine.last AND mine.first < other.last""",
+        (storable(folder), run_id),
+    )
+    return [(begin, end) for begin, end in rows]
+
+
 def begin_move(
     connection: sqlite3.Connection,
     session_id: str,

@@ -1,4 +1,4 @@
-"""Scripts from a grammar, run for real where a rule allows them: nothing else may come of it.
+"""Commands from a grammar, run for real where a rule allows them: nothing else may come of it.
 
 A rule set allows a few programs that only read. Every other program in the search path notes that
 it was run, and so do the programs of the project; what is written is seen in the project.
@@ -8,6 +8,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from random import Random
 
@@ -101,12 +102,33 @@ def scripts(seed: int) -> Iterator[list[str]]:
         yield [random.choice(["bash", "bash", "sh", "dash"]), "-c", text]
 
 
+WRAPPERS = words("env nice timeout nohup xargs find bash sh dash")
+WRAPPED = [
+    *words("- -- -n 5 -5 -n5 -i -u PATH -S -C sub -0 -I {} -I{} -L 1 -P 2 -r -t -x -d , -s KILL"),
+    *words("-k 1s 5m 0 -o L -e -c 3 -w -f -p --foreground a=1 a-b=1 PATH=. = -exec -execdir -ok ;"),
+    *words("+ . -name a.txt -true -eu pipefail -l --adjustment=3 --null -E eof echo cat ls canary"),
+    *words("rm ./canary x y b.txt -a --arg-file=b.txt --argv0=x $0"),
+    *("ls; canary", "echo a", 'canary "$@"', "{} x", "-vS", "canary x", "-Scanary"),
+]
+
+
+def wrapped(seed: int) -> Iterator[list[str]]:
+    """Commands behind wrappers, with options that are almost right."""
+    random = Random(seed)  # noqa: S311 - the same every time
+    while True:
+        argv: list[str] = []
+        for _ in range(random.randint(1, 3)):
+            argv.append(random.choice(WRAPPERS))
+            argv += random.choices(WRAPPED, k=random.randint(0, 3))
+        yield argv + random.choice([["ls"], ["cat", "a.txt"], ["canary"], ["bash", "-c", "ls"]])
+
+
 def contents(folder: Path) -> list[tuple[str, int, int]]:
     files = ((path, path.lstat()) for path in folder.rglob("*"))
     return sorted((str(path), info.st_mtime_ns, info.st_size) for path, info in files)
 
 
-@pytest.mark.faults("scripts that a rule allows")
+@pytest.mark.faults("command lines that a rule allows")
 async def test_what_a_rule_allows_runs_and_writes_nothing_else(
     tmp_path: Path, depth: Depth, tally: Tally
 ) -> None:
@@ -132,9 +154,10 @@ async def test_what_a_rule_allows_runs_and_writes_nothing_else(
         ],
         environ={"PATH": str(programs), "HOME": str(home / "none"), "LC_ALL": "C.UTF-8"},
     )
-    before, every = contents(project), scripts(seed=1 + depth.part)
+    before = contents(project)
+    every = chain.from_iterable(zip(scripts(1 + depth.part), wrapped(1 + depth.part), strict=False))
     allowed = 0
-    for _ in range(depth.some(60_000 // PARTS, 500)):
+    for _ in range(depth.some(60_000 // PARTS, 400)):
         argv = next(every)
         judged = await lines.judge(argv)
         if judged.decision != "allow":
@@ -146,5 +169,5 @@ async def test_what_a_rule_allows_runs_and_writes_nothing_else(
                 await judged.action.run()
             assert not noted.exists(), noted.read_text(encoding="utf-8")
             assert contents(project) == before
-    assert allowed > depth.some(1_000, 30)
+    assert allowed > depth.some(800, 15)
     tally.verdict()

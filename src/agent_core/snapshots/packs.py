@@ -13,8 +13,8 @@ import secrets
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -170,12 +170,13 @@ class PackWriter:
         Raises:
             OSError: it cannot be written.
         """
-        if self._file is None:
-            self._part = self._folder / f".{secrets.token_hex(8)}.part"
-            self._file = os.fdopen(os.open(self._part, _NEW, 0o600), "wb", 1 << 20)
-            self._at = self._file.write(_MAGIC)
-        self.places[digest] = self._at
-        self._at += self._file.write(record)
+        with self._naming_place():
+            if self._file is None:
+                self._part = self._folder / f".{secrets.token_hex(8)}.part"
+                self._file = os.fdopen(os.open(self._part, _NEW, 0o600), "wb", 1 << 20)
+                self._at = self._file.write(_MAGIC)
+            self.places[digest] = self._at
+            self._at += self._file.write(record)
 
     def commit(self) -> int:
         """Make the pack whole and name it; its objects are on the disk then. Returns its size.
@@ -185,19 +186,29 @@ class PackWriter:
         """
         if self._file is None or self._part is None:
             return 0
-        digests, places = _index_of(self.places)
-        index = digests + places
-        self._file.write(index)
-        footer = _FOOTER.pack(self._at, len(self.places), digest_of(index), _MAGIC)
-        self._file.write(footer)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._part.replace(self._folder / f"{self._part.name[1:17]}.pack")
-        flush_folder(self._folder)
+        with self._naming_place():
+            digests, places = _index_of(self.places)
+            index = digests + places
+            self._file.write(index)
+            footer = _FOOTER.pack(self._at, len(self.places), digest_of(index), _MAGIC)
+            self._file.write(footer)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._part.replace(self._folder / f"{self._part.name[1:17]}.pack")
+            flush_folder(self._folder)
         self._part = self._file = None
         self.places = {}
         return self._at + len(index) + len(footer)
+
+    @contextmanager
+    def _naming_place(self) -> Generator[None]:
+        """Name the folder in an error of the disk, which names no file."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = str(self._folder)
+            raise
 
     def abandon(self) -> None:
         """Remove what was written and not committed; harmless after a commit."""

@@ -192,7 +192,11 @@ class Restorer:
                     found.add(change.path)
                 if change.kind is not ChangeKind.ADDED or change.after is None:
                     continue
-                status = places.status(os.fsencode(change.path))
+                try:
+                    status = places.status(os.fsencode(change.path))
+                except PermissionError:
+                    found.add(change.path)
+                    continue
                 is_folder = change.after.kind is EntryKind.FOLDER
                 if status is not None and not (is_folder and stat.S_ISDIR(status.st_mode)):
                     found.add(change.path)

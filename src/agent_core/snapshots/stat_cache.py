@@ -33,7 +33,8 @@ class FolderRecord(NamedTuple):
     """One folder as it was recorded.
 
     Attributes:
-        names: of all entries, in the order the system gave them, between slashes.
+        names: of all entries, in the order the system gave them, between slashes; one slash alone
+            if the folder is to be looked at again.
         versions: of all entries, in the same order, packed.
         folders: the names of the folders that were recorded, in order, between slashes.
         tree: the folder as an object.
@@ -54,6 +55,8 @@ class FolderRecord(NamedTuple):
 
     def entries(self) -> tuple[dict[bytes, Version], Tree]:
         """The versions and the recorded entries by name."""
+        if not self.versions:
+            return {}, decode_tree(self.tree)
         words = iter(unpacked(self.versions))
         versions = zip(words, words, words, words, words, strict=True)
         names = self.names.split(b"/") if self.names else []

@@ -292,7 +292,7 @@ class SnapshotStore:
         project = self._about(root)
         with self._working(check) as packs:
             make_private(project)
-            with locked(project / "lock", check=check):
+            with locked(project / "lock", check=check), _explained(root):
                 yield Recorder(
                     root=root,
                     project=project,
@@ -333,7 +333,8 @@ def _explained(place: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename if isinstance(error.filename, str) else place
+        named = error.filename
+        where = named if isinstance(named, str) and named.startswith("/") else place
         raise StorageError(
             ErrorCode.STORAGE_ERROR,
             f"the snapshots cannot go on at {where}: {error.strerror};"

@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 
 from agent_core.snapshots.contents import FileKeeper
@@ -37,6 +37,8 @@ _SPECIAL = {
     stat.S_IFCHR: LeftOutReason.DEVICE,
     stat.S_IFBLK: LeftOutReason.DEVICE,
 }
+_CLOSED_ENTRY: Version = (0, 0, 0, 0, 1)
+"""Of an entry that may not be looked at; no version that is kept for another reason."""
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _CLOSED = {errno.EACCES, errno.EPERM}
 _NO_DIGEST = bytes(DIGEST_BYTES)
@@ -92,6 +94,8 @@ class Walk:
             TooManyFilesError: it has more than a snapshot may hold.
             OSError: it cannot be read, or the packs cannot be written.
         """
+        if not self._known:
+            self._refuse_too_many()
         return self._record(root, b"", depth=0, is_excluded=False)
 
     def left_out(self) -> Iterator[LeftOut]:
@@ -121,7 +125,9 @@ class Walk:
         for name in draft.folders.split(b"/") if draft.folders else ():
             opened = _open_folder(name, descriptor) if depth < MAX_DEPTH else LeftOutReason.TOO_DEEP
             if opened is None or isinstance(opened, LeftOutReason):
-                inner[name], is_same = opened, False
+                inner[name] = opened
+                noted = opened is not None and (name, opened) in _reasons_in(draft.left_out)
+                is_same = is_same and noted
                 continue
             try:
                 inner_path = b"%b%b/" % (path, name)
@@ -133,6 +139,31 @@ class Walk:
             is_same = is_same and record is self._known.get(inner_path)
         self.records[path] = made = draft if is_same else self._completed(draft, inner, old)
         return made
+
+    def _refuse_too_many(self) -> None:
+        """Count before anything is read for the first time; what is tracked counts later."""
+        files = 0
+        waiting = [b""]
+        while waiting:
+            path = waiting.pop()
+            self._check()
+            place = b"%b/%b" % (os.fsencode(self._root), path)
+            with suppress(OSError), os.scandir(place) as found:
+                for entry in found:
+                    inner = path + entry.name
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    if (
+                        _is_own(path, entry.name)
+                        or inner in self._own
+                        or self._exclusions.fit(inner, is_folder=is_folder)
+                    ):
+                        continue
+                    if is_folder:
+                        waiting.append(inner + b"/")
+                    else:
+                        files += entry.is_symlink() or entry.is_file()
+            if files > self._settings.max_files:
+                raise TooManyFilesError(self._root, self._settings.max_files)
 
     def _count(self, files: int) -> None:
         self.files += files
@@ -165,7 +196,7 @@ class Walk:
                 pass
             elif version[0] & _FORMAT == _IS_FOLDER:
                 tree[name] = TreeEntry(EntryKind.FOLDER, stat.S_IMODE(version[0]), 0, _NO_DIGEST)
-            elif name in known and before[name] == version:
+            elif name in known and before.get(name) == version:
                 tree[name] = known[name]
                 reason = reasons.get(name)
             else:
@@ -201,6 +232,8 @@ class Walk:
         fits = is_excluded or self._exclusions.fit(path, is_folder=kind == _IS_FOLDER)
         if fits and not self._exclusions.is_tracked(path):
             return LeftOutReason.EXCLUDED
+        if not kind:
+            return LeftOutReason.UNREADABLE
         if kind in _SPECIAL:
             return _SPECIAL[kind]
         is_large = kind == stat.S_IFREG and version[2] > self._settings.max_file_bytes
@@ -214,27 +247,25 @@ class Walk:
     ) -> FolderRecord:
         """The record with the digests of the folders in it."""
         self.is_settled = False
-        tree, left_out, versions = decode_tree(draft.tree), draft.left_out, draft.versions
+        tree = decode_tree(draft.tree)
+        reasons = dict(_reasons_in(draft.left_out))
+        versions, _ = draft.entries()
         for name, found in inner.items():
+            reasons.pop(name, None)
             if isinstance(found, FolderRecord):
-                tree[name] = replace(tree[name], content=found.digest)
+                mode = stat.S_IMODE(versions[name][0])
+                tree[name] = TreeEntry(EntryKind.FOLDER, mode, 0, found.digest)
                 continue
-            del tree[name]
-            versions = b""  # so that the next walk looks again
+            tree.pop(name, None)
             if found is not None:
-                left_out = _joined([*_reasons_in(left_out), (name, found)])
+                reasons[name] = found
+            else:  # it is gone, and may come back as it was
+                draft = draft._replace(names=b"/", versions=b"")
         content = encode_tree(tree)
         digest = digest_of(content)
         if old is None or digest != old.digest:
             self._packs.put(content)
-        names = (name for name, entry in tree.items() if entry.kind is EntryKind.FOLDER)
-        return draft._replace(
-            folders=b"/".join(sorted(names)),
-            versions=versions,
-            tree=content,
-            left_out=left_out,
-            digest=digest,
-        )
+        return draft._replace(tree=content, left_out=_joined(reasons.items()), digest=digest)
 
 
 def _look(descriptor: int) -> tuple[list[str], list[int]]:
@@ -246,6 +277,10 @@ def _look(descriptor: int) -> tuple[list[str], list[int]]:
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
+                continue
+            except PermissionError:
+                names.append(entry.name)
+                words += _CLOSED_ENTRY
                 continue
             names.append(entry.name)
             mode = status.st_mode

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,3 +147,54 @@ def test_everything_kept_is_private(store: SnapshotStore, work: Path) -> None:
 def test_an_unknown_snapshot_is_a_clear_error(store: SnapshotStore, snapshot_id: str) -> None:
     with pytest.raises(StorageError, match="there is no snapshot"):
         store.get(snapshot_id)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser, to become another user")
+def test_what_may_not_be_read_is_named_and_survives_a_restore() -> None:
+    program = """
+import os, shutil, tempfile
+from pathlib import Path
+from agent_core.snapshots.store import SnapshotStore
+place = Path(tempfile.mkdtemp())
+SnapshotStore(place / "used").record(place)  # which loads everything
+shutil.rmtree(place / "used")
+os.chown(place, 65534, 65534)
+os.setgid(65534), os.setuid(65534)
+work = place / "work"
+for name in ("closed", "listed", "open"):
+    (work / name).mkdir(parents=True)
+    (work / name / "f").write_text(name)
+(work / "unreadable").write_text("x")
+store = SnapshotStore(work.parent / "own-store")
+first = store.record(work).snapshot_id
+(work / "open" / "f").write_text("changed")
+os.chmod(work / "closed", 0), os.chmod(work / "listed", 0o400), os.chmod(work / "unreadable", 0)
+left = store.record(work).left_out
+print([(each.path, each.reason.value) for each in left])
+done = store.restore(work, first)
+print(done.refused)
+done = store.restore(work, first, force=True)
+print(done.refused, (work / "open" / "f").read_text(), (work / "listed" / "f").read_text())
+shutil.rmtree(place)
+"""
+    done = subprocess.run(  # noqa: S603 - our own interpreter and text
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    first, second, third = done.stdout.splitlines()
+    assert first == (
+        "[('closed', 'unreadable'), ('listed/f', 'unreadable'), ('unreadable', 'unreadable')]"
+    )
+    assert second == "('closed/f', 'listed/f', 'unreadable')"
+    assert third == "('closed/f',) open listed"
+
+
+def test_too_many_files_are_refused_before_any_is_read(store: SnapshotStore, work: Path) -> None:
+    (work / "large").write_bytes(os.urandom(1000))
+    (work / "node_modules").mkdir()
+    (work / "node_modules" / "x").touch()
+    (work / "other").touch()
+    with pytest.raises(TooManyFilesError):
+        store.record(work, settings=SnapshotSettings(max_files=1))
+    assert list((work.parent / "home" / "snapshots" / "packs").iterdir()) == []
+    assert store.record(work, settings=SnapshotSettings(max_files=2)).files == 2

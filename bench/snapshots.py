@@ -59,11 +59,19 @@ class ShadowGit:
     """Snapshots as other tools take them: a git directory beside the workspace."""
 
     def __init__(self, folder, work):
-        self.command = ["git", f"--git-dir={folder}", f"--work-tree={work}", "-c", "core.autocrlf=false"]
+        self.command = [
+            "git",
+            f"--git-dir={folder}",
+            f"--work-tree={work}",
+            "-c",
+            "core.autocrlf=false",
+        ]
         self("init", "-q")
 
     def __call__(self, *arguments):
-        done = subprocess.run([*self.command, *arguments], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [*self.command, *arguments], check=True, capture_output=True, text=True
+        )
         return done.stdout.strip()
 
     def record(self):
@@ -94,8 +102,12 @@ def measure(files, rounds):
     try:
         work = place / "work"
         make(work, files)
-        names = [path.relative_to(work) for path in sorted(work.rglob("*.py"))[:: max(1, files // 10)]]
-        many = [path.relative_to(work) for path in sorted(work.rglob("*.py"))[:: max(1, files // 1000)]]
+        names = [
+            path.relative_to(work) for path in sorted(work.rglob("*.py"))[:: max(1, files // 10)]
+        ]
+        many = [
+            path.relative_to(work) for path in sorted(work.rglob("*.py"))[:: max(1, files // 1000)]
+        ]
         for turn in range(rounds):
             store = SnapshotStore(place / f"store{turn}")
             git = ShadowGit(place / f"git{turn}", work)
@@ -124,8 +136,14 @@ def measure(files, rounds):
             ]
             for name, copy in forks if turn % 2 else reversed(forks):  # who is first, pays
                 timed(name, copy)
-            size = sum(path.stat().st_size for path in (place / f"store{turn}").rglob("*") if path.is_file())
-            size_git = sum(path.stat().st_size for path in (place / f"git{turn}").rglob("*") if path.is_file())
+            size = sum(
+                path.stat().st_size
+                for path in (place / f"store{turn}").rglob("*")
+                if path.is_file()
+            )
+            size_git = sum(
+                path.stat().st_size for path in (place / f"git{turn}").rglob("*") if path.is_file()
+            )
             best["size"], best["size git"] = size / 1e6, size_git / 1e6
             for folder in (*copies, place / f"store{turn}", place / f"git{turn}"):
                 shutil.rmtree(folder)
@@ -138,19 +156,35 @@ def table(best):
     def line(name, ours, beside, goal=""):
         return f"| {name} | {ours:.3f} | {beside:.3f} | {ours / beside:.2f} | {goal} |"
 
-    return "\n".join([
-        "| CPU seconds, MB | ours | beside | of it | bound |",
-        "|---|---|---|---|---|",
-        line("unchanged turn, beside a bare walk (`os.walk` and `lstat`)", best["unchanged"], best["walk"], "1.5"),
-        line("unchanged turn, beside the barest walk (`os.scandir`)", best["unchanged"], best["scandir"], "1.5"),
-        line("10 files changed, beside a bare walk", best["little"], best["walk"], "1.5"),
-        line("fork, beside `cp -a`", best["fork"], best["cp"], "1.2"),
-        line("unchanged turn, beside shadow git", best["unchanged"], best["unchanged git"]),
-        line("10 files changed, beside shadow git", best["little"], best["little git"]),
-        line("first recording, beside shadow git", best["first"], best["first git"]),
-        line("restore of 1,000 changed files, beside shadow git", best["restore"], best["restore git"]),
-        line("size on the disk, beside shadow git", best["size"], best["size git"]),
-    ])
+    return "\n".join(
+        [
+            "| CPU seconds, MB | ours | beside | of it | bound |",
+            "|---|---|---|---|---|",
+            line(
+                "unchanged turn, beside a bare walk (`os.walk` and `lstat`)",
+                best["unchanged"],
+                best["walk"],
+                "1.5",
+            ),
+            line(
+                "unchanged turn, beside the barest walk (`os.scandir`)",
+                best["unchanged"],
+                best["scandir"],
+                "1.5",
+            ),
+            line("10 files changed, beside a bare walk", best["little"], best["walk"], "1.5"),
+            line("fork, beside `cp -a`", best["fork"], best["cp"], "1.2"),
+            line("unchanged turn, beside shadow git", best["unchanged"], best["unchanged git"]),
+            line("10 files changed, beside shadow git", best["little"], best["little git"]),
+            line("first recording, beside shadow git", best["first"], best["first git"]),
+            line(
+                "restore of 1,000 changed files, beside shadow git",
+                best["restore"],
+                best["restore git"],
+            ),
+            line("size on the disk, beside shadow git", best["size"], best["size git"]),
+        ]
+    )
 
 
 if __name__ == "__main__":

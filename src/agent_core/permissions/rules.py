@@ -43,6 +43,7 @@ class Named:
         paths: resolved.
         places: those of them that are a reason of their own to ask.
         command: what a command would run.
+        cwd: where it would run.
     """
 
     tool: str | None = None
@@ -51,6 +52,7 @@ class Named:
     paths: Sequence[str] = ()
     places: Sequence[str] = ()
     command: CommandViews | None = None
+    cwd: str = "/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +164,8 @@ class Rule:
         written = [path for view in views for path in view.writes]
         return not written or (self.table.path is not None and all(map(self._open.cover, written)))
 
-    def allows_view(self, view: CommandView, *, is_example: bool = False) -> bool:
-        """Whether its words cover one program of a command."""
+    def allows_view(self, view: CommandView, cwd: str, *, is_example: bool = False) -> bool:
+        """Whether its words cover one program of a command, and its paths the words of the `*`."""
         words = self.table.command
         if words is None:
             return True
@@ -171,6 +173,8 @@ class Rule:
         exact = words[:-1] if rest else words
         known = view.argv if view.unknown_from is None else view.argv[: view.unknown_from]
         if len(known) < len(exact) or (not rest and len(view.argv) != len(exact)):
+            return False
+        if self.table.path is not None and not self._covers_words(view, len(exact), cwd):
             return False
         if not exact:
             return view.unknown_from != 0
@@ -206,6 +210,21 @@ class Rule:
             return self._means(host)
         bare = (name.lower().removeprefix("*.") for name in self.table.host or ())
         return any(name in host.lower() for name in bare)
+
+    def _covers_words(self, view: CommandView, start: int, cwd: str) -> bool:
+        """Whether the words from `start` on are none but options, numbers and paths it covers.
+
+        A word may be a file that is not there yet, and one that is not known any file.
+        """
+        if view.unknown_from is not None or view.only_reads:
+            return view.unknown_from is None
+        for word in view.argv[max(start, 1) :]:
+            name = word.partition("=")[2] if word.startswith("-") else word
+            if name and not name.isdecimal() and "://" not in name:
+                path = os.path.join(cwd, os.path.expanduser(name))  # noqa: PTH111, PTH118
+                if not self._open.cover(os.path.realpath(path)):
+                    return False
+        return True
 
     def _is_program(self, name: str, view: CommandView, *, is_example: bool) -> bool:
         """Whether the name in a rule is the program of a view, and not just one called so."""
@@ -302,6 +321,7 @@ def _named_by(
             hosts=_hosts({"argv": [text]}) if table.host is not None else None,
             paths=[os.path.realpath(rule.around.project / path) for path in paths],
             command=views,
+            cwd=str(rule.around.project),
         )
     if table.path is not None:
         path = os.path.realpath(rule.around.project / os.path.expanduser(text))  # noqa: PTH111
@@ -328,7 +348,7 @@ def _fits_example(rule: Rule, named: Named) -> bool:
         command.problem is None
         and bool(command.views)
         and rule.allows_writes(command.views)
-        and all(rule.allows_view(view, is_example=True) for view in command.views)
+        and all(rule.allows_view(view, named.cwd, is_example=True) for view in command.views)
     )
 
 
@@ -371,6 +391,7 @@ class RuleSet:
             paths=access.paths,
             places=(access.places or access.paths or (target,)) if access.reason else (),
             command=access.command,
+            cwd=access.cwd or str(self.around.project),
         )
 
     def find(self, decision: Literal["deny", "ask"], named: Named) -> Rule | None:
@@ -394,7 +415,7 @@ class RuleSet:
         fitting = [rule for rule in fitting if rule.allows_writes(named.command.views)]
         found: dict[str, Rule] = {}
         for view in named.command.views:
-            rule = next((rule for rule in fitting if rule.allows_view(view)), None)
+            rule = next((rule for rule in fitting if rule.allows_view(view, named.cwd)), None)
             if rule is None:
                 return []
             found[rule.name] = rule

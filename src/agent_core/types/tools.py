@@ -89,6 +89,7 @@ class CommandView:
         unknown_from: the index of the first word that is known only when it runs (`$x`, `*.py`,
             what `xargs` adds). It and all after it may be any words, or none, so that only a
             final `*` of a rule covers them, and a rule that denies or asks may mean them.
+        only_reads: a program of this name makes no file with these words.
     """
 
     argv: tuple[str, ...]
@@ -96,6 +97,7 @@ class CommandView:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     unknown_from: int | None = None
+    only_reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,14 +225,39 @@ async def test_a_rule_that_names_neither_command_nor_tool_allows_no_command(
 
 async def test_what_a_redirection_writes_needs_a_path(load: Load, project: Path) -> None:
     target = str(project / "src" / "y")
-    found = runs(view("cat", "x", writes=(target,)), paths=(target,))
+    found = runs(view("cat", "src/x", writes=(target,)), paths=(target,), cwd=str(project))
     assert (
         await judge(load({"decision": "allow", "command": ["cat", "*"]}), COMMAND, found) == "ask"
     )
     rule = {"decision": "allow", "command": ["cat", "*"], "path": "src/**"}
     assert await judge(load(rule), COMMAND, found) == "allow"
-    elsewhere = runs(view("cat", "x", writes=(str(project / "y"),)), paths=(str(project / "y"),))
+    elsewhere = runs(
+        view("cat", "src/x", writes=(str(project / "y"),)), paths=(str(project / "y"),)
+    )
     assert await judge(load(rule), COMMAND, elsewhere) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("words", "decision"),
+    [
+        (["src/a"], "allow"),
+        (["-5", "-n", "5", "--lines=5", "src/a", "https://x.example"], "allow"),
+        (["src/a", "new"], "ask"),
+        (["src/a", "--output=new"], "ask"),
+        (["-v"], "ask"),
+    ],
+)
+async def test_a_word_behind_the_star_may_be_a_file_that_is_not_there_yet(
+    load: Load, project: Path, words: list[str], decision: str
+) -> None:
+    paths = tuple(str(project / word) for word in words if word == "src/a")
+    rule = {"decision": "allow", "command": ["head", "*"], "path": "src/**"}
+    found = runs(view("head", *words), paths=paths, cwd=str(project))
+    assert await judge(load(rule), COMMAND, found) == decision
+    unknown = runs(
+        view("head", *words, "$x", unknown_from=len(words) + 1), paths=paths, cwd=str(project)
+    )
+    assert await judge(load(rule), COMMAND, unknown) == "ask"
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,17 @@ class CommandLine:
     policy: PathPolicy
 
 
+def only_reads(argv: Sequence[str]) -> bool:
+    """Whether a program of this name and with these words makes no file."""
+    name, words = argv[0].rpartition("/")[2], argv[1:]
+    if name == "git":
+        options = _GIT.get(words[0]) if words else None
+        words = words[1:]
+    else:
+        options = _READERS.get(name)
+    return options is not None and options.parse(words) is not None
+
+
 def session_scope(command: CommandLine) -> str:
     """What an `allow_for_session` of this command would cover.
 

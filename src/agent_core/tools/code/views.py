@@ -17,6 +17,7 @@ from shutil import which
 from agent_core.errors import ToolError
 from agent_core.process import find_program
 from agent_core.tools.code.options import Options
+from agent_core.tools.code.programs import only_reads
 from agent_core.tools.code.shell import Word, is_reserved, read_script
 from agent_core.tools.commands import SHELL_COMMANDS, Word as TestWord, is_plain_test, words_of
 from agent_core.tools.workspace import PathPolicy
@@ -445,7 +446,9 @@ class _Reader:
     def _add(self, words: Sequence[Word], program: str | None) -> None:
         unknown = next((n for n, word in enumerate(words) if not word.is_known), None)
         argv = tuple(word.text for word in words)
-        self._found.views.append(CommandView(argv, program, unknown_from=unknown))
+        makes_no_file = unknown is None and only_reads(argv)
+        view = CommandView(argv, program, unknown_from=unknown, only_reads=makes_no_file)
+        self._found.views.append(view)
 
     def _note_words(self, words: Sequence[Word]) -> None:
         for word in words:

@@ -3,17 +3,20 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import pytest
 
-from agent_core import RunStatus
+from agent_core import AgentCoreError, RunStatus
 from agent_core.types import ApprovalState, Decision, EventType, ReplayResult
 from faults import aftermath
 from faults.depth import Depth, Tally
 from faults.drivers import answer_all, parking
 from faults.homes import Place, a_place
 from faults.injection import Ended, Fault, run_driver
+from faults.test_cancelling import CountingLoop
 from runtimes import CONFIG
 
 pytestmark = pytest.mark.timeout(900)
@@ -53,7 +56,8 @@ async def check(place: Place, ended: Ended) -> None:
         }
         assert started & asking <= allowed, "a call began without an answer"
         results = Counter(r.tool_call_id for node in part.nodes for r in node.results)
-        is_whole = all(run.status is not RunStatus.FAILED for run in part.runs)
+        # The path of a child that broke off is continued by no one.
+        is_whole = part is replay or part.runs[0].status is RunStatus.COMPLETED
         assert set(results.values()) <= {1}, "a call is answered twice"
         assert set(results) == asked or not is_whole, "a call has no answer"
     assert all(q.state is not ApprovalState.OPEN for q in questions)
@@ -111,3 +115,74 @@ def test_a_question_killed_at_any_write_of_the_database_is_asked_and_acted_on_on
 @pytest.mark.faults("kill: effects of answered questions")
 def test_an_answered_call_killed_at_any_write_is_not_made_twice(tally: Tally, depth: Depth) -> None:
     assert tally.sweep(depth.points(2), partial(kill, "write")), "no run was killed"
+
+
+async def interrupted(place: Place, way: str, at: int) -> bool:
+    """A run that is answered as it asks, with an interruption; False if it had ended before."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, CountingLoop)
+    beside: list[asyncio.Task[Any]] = []
+    came_in_time = False
+    async with parking(str(place.home.path), str(place.project)) as made:
+        await made.list_sessions()  # opens what the first call opens
+
+        async def work() -> None:
+            handle = await made.start("go", session_id="s1")
+            await handle.wait()
+            await answer_all(made, is_told=False)
+
+        async def cancel() -> None:
+            for session in await made.list_sessions():
+                page = await made.replay_session(session.session_id)
+                for run in page.runs:
+                    await (await made.attach(run.run_id)).cancel()
+
+        async def answer() -> None:
+            for question in await made.approvals(is_open=False):
+                with suppress(AgentCoreError):
+                    await made.answer(question.request_id, "allow_once")
+
+        def strike() -> None:
+            nonlocal came_in_time
+            came_in_time = not working.done()
+            match way:
+                case "caller":
+                    working.cancel()
+                case "run":
+                    beside.append(loop.create_task(cancel()))
+                case "answer":
+                    beside.append(loop.create_task(answer()))
+                case _:
+                    beside.append(loop.create_task(made.close()))
+
+        working = asyncio.create_task(work())
+        loop.interrupt(at, strike)
+        async with asyncio.timeout(30):
+            done: list[object] = [*await asyncio.gather(working, return_exceptions=True)]
+            loop.interrupt(0, strike)  # from here on it is too late
+            done += await asyncio.gather(*beside, return_exceptions=True)
+        for error in done:
+            expected = (asyncio.CancelledError, AgentCoreError)
+            assert error is None or isinstance(error, expected), repr(error)
+    await check(place, Ended(0, [], "", "", has_failed_calls=False))
+    return came_in_time
+
+
+def interrupt(way: str, at: int) -> bool:
+    """One case in an event loop of its own, with nothing left over."""
+    place = a_place(f"asking-{way}-{at}")
+    place.home.write_config(PARK)
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        came_in_time = runner.run(interrupted(place, way, at))
+        assert not asyncio.all_tasks(runner.get_loop())
+    place.give_back()
+    return came_in_time
+
+
+@pytest.mark.parametrize("way", ["run", "caller", "answer", "runtime"])
+@pytest.mark.faults("interrupted at every step: questions")
+def test_a_run_that_waits_interrupted_at_any_step_ends_once(
+    way: str, tally: Tally, depth: Depth
+) -> None:
+    points = depth.points(*range(20, 320, 50))
+    assert tally.sweep(points, partial(interrupt, way))

@@ -471,6 +471,8 @@ class Runs:
             return
         await self.leases.store_ends()
         async with self._claimed(record) as opened:
+            if self._goes_on_here(run_id):
+                return
             self._memory.run_begins(record.session_id)
             self._contexts.compactions.session_opened(opened.session)
             self._waiting.pop(record.session_id, None)
@@ -485,20 +487,28 @@ class Runs:
         async with self._claimed(await self._record(run_id)) as opened:
             self._waiting.pop(opened.run.session_id, None)
             try:
-                await to_the_end(self._end_waiting(opened.run.run_id))
+                await to_the_end(self._end_waiting(run_id))
             finally:
                 self._take_over(opened)
+        if self._goes_on_here(run_id) and (run := self._known.get(run_id)) is not None:
+            await self._scheduler.cancel(run)
 
     async def _end_waiting(self, run_id: str) -> None:
         """Cancel a run that waits, and has its session claimed here."""
         record = await self._record(run_id)
-        if record.status is not RunStatus.WAITING:
-            return  # it has gone on in another process since
+        if record.status is not RunStatus.WAITING or self._goes_on_here(run_id):
+            return  # it has gone on since
         run = self._new_run(record, None, is_new=False)
+        run.cancel_requested = True
         await self._scheduler.settle_unbegun(run)
         run.ended.set()
         self._options_of_waiting.pop(record.run_id, None)
         await self._end_children(record.run_id)
+
+    def _goes_on_here(self, run_id: str) -> bool:
+        """Whether a run that has waited is under way here by now, or is being ended."""
+        run = self._known.get(run_id)
+        return run is not None and run.goes_on and run.outcome is None
 
     async def _end_children(self, run_id: str) -> None:
         """Cancel the children that a run, which has ended, leaves waiting; close its questions."""
@@ -580,7 +590,8 @@ class Runs:
         """
         if self._scheduler.is_closed:
             return  # they wait on, for the next owner
-        if (waiting := opened.waiting) is not None:
+        waiting = opened.waiting
+        if waiting is not None and not self._goes_on_here(waiting.run_id):
             self._waiting.pop(waiting.session_id, None)
             can_ask = self._project.guard.questions.has_callback
             is_unwanted = waiting.cancel_requested_at is not None

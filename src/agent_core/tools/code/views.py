@@ -436,6 +436,10 @@ class _Reader:
         """Whatever may be a command among words that cannot be read for sure."""
         words = [Word(words[0].text), *words[1:]] if words else []
         for position, word in enumerate(words[:_MAX_GUESSED]):
+            if word.text.startswith("-") and re.search(r"\s", word.text):
+                # `-Sa b` and `--split-string=a b` hold a command.
+                _, has_value, value = word.text.partition("=")
+                self._script(value if has_value else word.text[2:], language="sh", depth=depth + 1)
             if not word.text or word.text.startswith("-"):
                 continue
             if re.search(r"[\s;&|]", word.text):

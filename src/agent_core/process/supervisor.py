@@ -86,18 +86,22 @@ def _parent_of(pid: int) -> int | None:
         return None
 
 
-def kill_child(pid: int) -> None:
-    """End a child that was not waited for yet, and its group unless this process is in it.
+def kill_children(pids: Iterable[int]) -> None:
+    """End children that were not waited for yet, and their groups unless this process is in one.
 
     Only children are ever sent a signal: the number of one that was not waited for cannot mean
-    another process. What they leave behind becomes a child, and is next.
+    another process. What they leave behind becomes a child, and is next. A group is killed once:
+    for each of its members again ending a large one would take its square.
     """
-    with contextlib.suppress(OSError):
-        group = os.getpgid(pid)
-        if group != os.getpgrp():
-            os.killpg(group, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
+    groups = {os.getpgrp()}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            group = os.getpgid(pid)
+            if group not in groups:
+                groups.add(group)
+                os.killpg(group, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def end_children(spared: Iterable[int] = ()) -> None:
@@ -105,8 +109,7 @@ def end_children(spared: Iterable[int] = ()) -> None:
     spared, pause = set(spared), 0.0005
     while True:
         doomed = [pid for pid in children() if pid not in spared]
-        for pid in doomed:
-            kill_child(pid)
+        kill_children(doomed)
         if [pid for pid in doomed if _has_ended(pid)]:
             continue
         # The list may miss one while others end; with none to wait for, -1 counts as ended.
@@ -147,7 +150,7 @@ class Keeper:
                 os.close(stream)
             self._report(STARTED, os.getpid())
             self._follow()
-            kill_child(self._program)
+            kill_children([self._program])
             if self._code is None:
                 self._note_exit(0)
             _has_ended(self._program)

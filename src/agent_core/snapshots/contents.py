@@ -54,6 +54,7 @@ class FileKeeper:
 
         Raises:
             OSError: it cannot be read, for a reason that is not its own.
+            StorageError: it cannot be written.
         """
         kept = Kept(None)
         for _ in range(_TRIES):
@@ -62,7 +63,7 @@ class FileKeeper:
             except OSError as error:
                 if error.errno == errno.ENOENT:
                     return Kept(None)
-                if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}:
+                if error.errno in {errno.EMFILE, errno.ENFILE}:
                     raise
                 return Kept(None, reason=LeftOutReason.UNREADABLE)
             if kept.reason is not LeftOutReason.CHANGING:

@@ -158,7 +158,7 @@ class PackWriter:
         """Write an object.
 
         Raises:
-            OSError: it cannot be written.
+            StorageError: it cannot be written.
         """
         stored = _compressed(content)
         header = _HEADER.pack(digest, len(stored), len(content), stored is not content)
@@ -168,9 +168,9 @@ class PackWriter:
         """Write an object as another pack has it.
 
         Raises:
-            OSError: it cannot be written.
+            StorageError: it cannot be written.
         """
-        with self._naming_place():
+        with self._writing():
             if self._file is None:
                 self._part = self._folder / f".{secrets.token_hex(8)}.part"
                 self._file = os.fdopen(os.open(self._part, _NEW, 0o600), "wb", 1 << 20)
@@ -182,11 +182,11 @@ class PackWriter:
         """Make the pack whole and name it; its objects are on the disk then. Returns its size.
 
         Raises:
-            OSError: it cannot be written.
+            StorageError: it cannot be written.
         """
         if self._file is None or self._part is None:
             return 0
-        with self._naming_place():
+        with self._writing():
             digests, places = _index_of(self.places)
             index = digests + places
             self._file.write(index)
@@ -202,13 +202,21 @@ class PackWriter:
         return self._at + len(index) + len(footer)
 
     @contextmanager
-    def _naming_place(self) -> Generator[None]:
-        """Name the folder in an error of the disk, which names no file."""
+    def _writing(self) -> Generator[None]:
+        """Tell a disk that cannot be written from a workspace that cannot be read.
+
+        Raises:
+            StorageError: instead of the `OSError`.
+        """
         try:
             yield
         except OSError as error:
-            error.filename = str(self._folder)
-            raise
+            raise StorageError(
+                ErrorCode.STORAGE_ERROR,
+                f"no snapshot can be written to {self._folder}: {error.strerror};"
+                " check the space, the limits and the permissions there",
+                details={"path": str(self._folder)},
+            ) from error
 
     def abandon(self) -> None:
         """Remove what was written and not committed; harmless after a commit."""
@@ -284,7 +292,7 @@ class Packs:
         """Bring all that was put to the disk.
 
         Raises:
-            OSError: it cannot be written.
+            StorageError: it cannot be written.
         """
         self._writer.commit()
         if self._packs is not None:

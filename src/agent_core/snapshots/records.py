@@ -1,6 +1,6 @@
 """What a recording, a comparison and a restore give back."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -204,12 +204,3 @@ class StoppedError(StorageError):
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.CANCELLED, "the work on the snapshot was stopped")
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a walk counts and collects."""
-
-    files: int = 0
-    size_bytes: int = 0
-    left_out: list[LeftOut] = field(default_factory=list[LeftOut])

@@ -266,7 +266,7 @@ class SnapshotStore:
                 yield packs
 
     def _merge(self) -> None:
-        with suppress(OSError), self._alone() as packs:  # another time, then
+        with suppress(OSError, StorageError), self._alone() as packs:  # another time, then
             if packs is not None:
                 merge_small(packs, self._folder / "packs")
 

@@ -6,6 +6,7 @@ whose names and statuses are those of the last walk costs one comparison.
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -41,6 +42,7 @@ _CLOSED_ENTRY: Version = (0, 0, 0, 0, 1)
 """Of an entry that may not be looked at; no version that is kept for another reason."""
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _CLOSED = {errno.EACCES, errno.EPERM}
+_TEMPORARY = re.compile(rb"\.soong-agent-[0-9a-f]{16}\.tmp").fullmatch
 _NO_DIGEST = bytes(DIGEST_BYTES)
 
 
@@ -312,7 +314,7 @@ def _open_folder(name: bytes, descriptor: int) -> int | LeftOutReason | None:
 def _is_own(path: bytes, name: bytes) -> bool:
     """Whether it is the workspace's own repository, or a temporary file of this program."""
     return (name == b".git" and not path) or (
-        name.startswith(b".soong-agent-") and name.endswith(b".tmp")
+        name.startswith(b".soong-agent-") and _TEMPORARY(name) is not None
     )
 
 

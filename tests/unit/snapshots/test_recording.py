@@ -135,6 +135,15 @@ def test_the_programs_own_folders_are_in_no_snapshot(work: Path) -> None:
     assert store.record(work) == first
 
 
+def test_only_the_programs_own_temporary_files_are_no_files(
+    store: SnapshotStore, work: Path
+) -> None:
+    (work / ".soong-agent-0123456789abcdef.tmp").touch()
+    (work / ".soong-agent-notes.tmp").touch()
+    snapshot = store.record(work)
+    assert (snapshot.files, snapshot.left_out) == (1, ())
+
+
 def test_everything_kept_is_private(store: SnapshotStore, work: Path) -> None:
     (work / "secret").write_text("x" * 1000)
     store.record(work)

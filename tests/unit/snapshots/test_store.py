@@ -1,6 +1,8 @@
 """The objects behind snapshots: shared, swept, checked, and sound after a crash."""
 
 import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -156,3 +158,34 @@ def test_damage_is_named_and_the_rest_is_usable(
         left = {path.name: path.read_bytes() for path in work.iterdir() if path.name != "d"}
         assert left == {name: contents[name] for name in contents.keys() - damaged}
         assert (work / "d").read_text() == "later"
+
+
+def test_a_store_that_cannot_be_written_is_a_clear_error_and_loses_nothing(
+    store: SnapshotStore, work: Path
+) -> None:
+    (work / "a").write_text("kept")
+    kept = store.record(work).snapshot_id
+    for number in range(20):
+        (work / f"large-{number}").write_bytes(os.urandom(200_000))
+    program = """
+import resource, sys
+from pathlib import Path
+from agent_core.errors import StorageError
+from agent_core.snapshots.store import SnapshotStore
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+try:
+    SnapshotStore(Path(sys.argv[1])).record(Path(sys.argv[2]))
+except StorageError as error:
+    print(error)
+"""
+    done = subprocess.run(  # noqa: S603 - our own interpreter and text
+        [sys.executable, "-c", program, str(work.parent / "store"), str(work)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "no snapshot can be written to" in done.stdout, done.stderr
+    assert store.verify(kept) == []
+    assert [path.suffix for path in (work.parent / "store" / "packs").iterdir()] == [".pack"]
+    full = store.record(work)
+    assert (full.files, store.verify(full.snapshot_id)) == (21, [])

@@ -72,10 +72,11 @@ class ImageRules:
 
     def apply(self, request: ModelRequest) -> ModelRequest:
         """The request with words in place of what the service has not taken so far."""
-        if not any(self._has_pictures.get_all(request.messages, _has_pictures)):
-            return request  # as nearly all are, however long
         hidden = self._missing | self._worded
-        return _worded(request, hidden, in_results=hidden if self._shows_results else KINDS)
+        in_results = hidden if self._shows_results else KINDS
+        if not in_results or not any(self._has_pictures.get_all(request.messages, _has_pictures)):
+            return request  # as nearly all are, however long
+        return _worded(request, hidden, in_results=in_results)
 
     def reduced(self, request: ModelRequest, refusal: ErrorPayload) -> ModelRequest | None:
         """The request without the pictures that may be why it was refused; None if none were.

@@ -17,6 +17,7 @@ import orjson
 from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called, CallError, is_error
+from agent_core.providers.requests import IdentityCache
 from agent_core.text import bounded_line, join_surrogates
 from agent_core.types import (
     OPAQUE,
@@ -183,6 +184,14 @@ class CallDraft(_Growing):
         )
 
 
+_CALL_IDS: IdentityCache[ModelMessage, tuple[str, ...]] = IdentityCache()
+"""The ids of the calls in a message: histories are long, and each turn asks for all of them."""
+
+
+def _call_ids_of(message: ModelMessage) -> tuple[str, ...]:
+    return tuple([b.tool_call_id for b in message.content if isinstance(b, ToolCallBlock)])
+
+
 class ReplyAccumulator:
     """The reply of one model call.
 
@@ -229,12 +238,7 @@ class ReplyAccumulator:
         """Begin a tool call; an id that is missing, unsafe or taken is replaced."""
         raw = raw_id if isinstance(raw_id, str) else ""
         if self._ids is None:
-            self._ids = {
-                block.tool_call_id
-                for message in self._history
-                for block in message.content
-                if isinstance(block, ToolCallBlock)
-            }
+            self._ids = set().union(*_CALL_IDS.get_all(self._history, _call_ids_of))
         fits = 0 < len(raw) <= 128 and _SAFE_ID_CHARS.issuperset(raw)
         tool_call_id = raw if fits and raw not in self._ids else new_id("call")
         self._ids.add(tool_call_id)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -544,3 +545,11 @@ def test_a_rule_that_makes_no_sense_is_refused_with_its_place(
         load({"decision": "ask", "tool": "first"}, rule)
     assert complaint in caught.value.message
     assert "permissions.rules" in caught.value.message
+
+
+def test_the_rules_of_the_documentation_hold_their_examples(home: Path, project: Path) -> None:
+    page = Path(__file__).parents[3] / "docs" / "permissions.md"
+    (text,) = re.findall(r"```toml\n(\[\[permissions.rules\]\].*?)```", page.read_text(), re.DOTALL)
+    (home / "config.toml").write_text(f"{MODEL}\n{text}", encoding="utf-8")
+    setup = read_setup(project, home_dir=home)
+    assert len(load_rules(setup, PathPolicy.of(setup)).rules) == 4

@@ -553,3 +553,72 @@ async def test_what_sessions_change_at_the_same_time_is_refused(home: Home, proj
         assert not (project / "a.txt").exists()
         await first.redo("one")
         assert set(files_in(project)) == {"a.txt", "b.txt"}
+
+
+async def test_a_fork_goes_on_without_the_session_it_comes_from(home: Home, project: Path) -> None:
+    a_repository(project)
+    script = [writes("a.txt", "a"), "first", writes("b.txt", "b"), "second", "third"]
+    made = recorded(home, project, *script)
+    copy = project.with_name(f"{project.name}-fork")
+    async with made:
+        await ask(made)
+        first = str((await made.list_sessions())[0].active_node_id)
+        await ask(made)
+        (project / "mine.txt").write_text("mine")
+        forked = await made.fork("s1", first, into=copy)
+        assert forked.session.parent_session_id == "s1"
+        assert set(files_in(copy)) == {".gitignore", "kept.txt", "a.txt"}
+        assert (copy / ".git" / "HEAD").exists()
+        with pytest.raises(AgentCoreError, match="is not empty"):
+            await made.fork("s1", into=copy)
+        with pytest.raises(AgentCoreError, match="copied into itself"):
+            await made.fork("s1", into=project / "inner")
+        await made.delete_session("s1")
+        said = [node.text for node in await made.get_node_path(str(forked.node_id))]
+        assert said[0] == "hello"
+        assert said[-1] == "first"
+        history = await made.replay_session(forked.session_id)
+        assert [node.text for node in history.nodes] == said
+    async with recorded(home, copy, "fine") as there:
+        handle = await ask(there, session_id=forked.session_id)
+        assert handle.result_text == "fine"
+        await there.undo(forked.session_id)
+        await there.undo(forked.session_id)
+        assert set(files_in(copy)) == {".gitignore", "kept.txt"}
+
+
+async def test_a_message_of_the_user_names_the_state_before_its_run(
+    home: Home, project: Path
+) -> None:
+    made = recorded(home, project, writes("a.txt", "a"), "first")
+    async with made:
+        await ask(made)
+        history = await made.replay_session("s1")
+        asked, *_, answered = history.nodes
+        await made.switch_node("s1", asked.node_id, restore_files=True)
+        assert files_in(project) == {}
+        await made.switch_node("s1", answered.node_id, restore_files=True)
+        assert set(files_in(project)) == {"a.txt"}
+        found = await made.diff_workspace(asked.node_id, answered.node_id)
+        assert [(change.path, change.kind) for change in found.changes] == [("a.txt", "added")]
+
+
+async def test_what_no_snapshot_holds_is_named_and_never_destroyed(
+    home: Home, project: Path
+) -> None:
+    (project / "grows.txt").write_text("small")
+    config = ON.replace("[memory]", "max_file_bytes = 100\n\n[memory]")
+    script = "printf '%0200d' 1 > grows.txt; mkdir build; touch build/out; mkfifo pipe"
+    made = recorded(home, project, runs(script), "done", config=config)
+    async with made:
+        await ask(made)
+        with pytest.raises(AgentCoreError) as refused:
+            await made.undo("s1")
+        assert refused.value.details["paths"] == ["grows.txt"]
+        undone = await made.undo("s1", force=True)
+        assert (project / "grows.txt").read_text() == "small"
+        assert len(undone.moved_aside) == 1
+        aside = undone.moved_aside[0].partition(" -> ")[2]
+        assert len((project / aside).read_text()) == 200
+        assert (project / "build" / "out").exists()
+        assert {"build (excluded)", "pipe (fifo)"} <= set(undone.left_out)

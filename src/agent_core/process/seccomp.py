@@ -147,11 +147,6 @@ def program(*, internet: bool, shared_memory: bool, machine: str | None = None) 
         _line(_LOAD, _NUMBER),
         *_if(_GREATER, _LAST_KNOWN, [_refuse(errno.ENOSYS)]),
     ]
-    for call in _ABSENT.values():
-        lines += _if(_EQUAL, call[column], [_refuse(errno.ENOSYS)])
-    refused = [*_REFUSED.values(), *(() if shared_memory else _SHARED.values())]
-    for number in filter(None, map(number_of, refused)):
-        lines += _if(_EQUAL, number, [_refuse(errno.EPERM)])
     no_namespace = [
         _line(_LOAD, _argument(0)),
         *_if(_ANY_BIT, _NEW_NAMESPACES, [_refuse(errno.EPERM)]),
@@ -164,6 +159,11 @@ def program(*, internet: bool, shared_memory: bool, machine: str | None = None) 
     lines += _if(_EQUAL, _PRLIMIT[column], [*own_limits, _refuse(errno.EPERM)])
     lines += _if(_EQUAL, _SOCKETPAIR[column], _socketpair())
     lines += _if(_EQUAL, _SOCKET[column], _socket(internet=internet))
+    for call in _ABSENT.values():
+        lines += _if(_EQUAL, call[column], [_refuse(errno.ENOSYS)])
+    refused = [*_REFUSED.values(), *(() if shared_memory else _SHARED.values())]
+    for number in filter(None, map(number_of, refused)):
+        lines += _if(_EQUAL, number, [_refuse(errno.EPERM)])
     lines.append(_line(_RETURN, _ALLOW))
     return b"".join(lines)
 

@@ -12,7 +12,7 @@ DESCRIPTION = "Give an agent a task in a project, and watch it work."
 _STREAMS = """\
 The answer goes to standard output; tools, questions and the session go to standard error.
 Questions are answered on standard input, one line each: 1 or "allow once", 2 or "allow for
-session", 3 or "deny". Anything else denies.
+session", 3 or "deny". Anything else denies. On a terminal a key answers, and ? lists them.
 
 Settings are read from ~/.soong-agent/config.toml, or from $SOONG_AGENT_HOME/config.toml. A model
 is named by --model, else by $SOONG_AGENT_MODEL, else there: openai:gpt-5, ollama:qwen3,

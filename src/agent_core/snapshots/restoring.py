@@ -28,6 +28,7 @@ from agent_core.snapshots.walk import OPEN_FOLDER
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ENDS_WORK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
 _SYNC_ALL_FROM = 32
+_LONGEST_KEPT_NAME = 240
 _BLOCK = 65_536
 _ZEROS = bytes(_BLOCK)
 
@@ -222,9 +223,19 @@ class Restoration:
     def _stage(self, number: int, folder: int, *, flushes: bool) -> None:
         """Write what one change places; what is damaged is noted."""
         entry = self._changes[number].after
-        name = b"new-%d" % number
-        if entry is None:
-            return
+        if entry is not None:
+            try:
+                self._write(folder, b"new-%d" % number, entry, flushes=flushes)
+            except StorageError:
+                self._damaged.add(number)
+
+    def _write(self, folder: int, name: bytes, entry: TreeEntry, *, flushes: bool) -> None:
+        """Write a recorded file or link under a name that is free.
+
+        Raises:
+            OSError: it cannot be written.
+            StorageError: it is missing or damaged.
+        """
         if entry.kind is EntryKind.LINK:
             os.symlink(entry.content, name, dir_fd=folder)
             return
@@ -236,12 +247,10 @@ class Restoration:
                 size += len(piece)
             os.ftruncate(file, size)
             if size != entry.size:
-                self._damaged.add(number)
+                raise StorageError(ErrorCode.STORAGE_ERROR, "its size is not what was recorded")
             os.fchmod(file, entry.mode)
             if flushes:
                 os.fsync(file)
-        except StorageError:
-            self._damaged.add(number)
         finally:
             os.close(file)
 
@@ -282,7 +291,14 @@ class Restoration:
                 os.mkdir(name, 0o700, dir_fd=folder)
         else:
             staged = self._staging.name + b"/new-%d" % number
-            os.rename(staged, name, src_dir_fd=self._places.root, dst_dir_fd=folder)
+            try:
+                os.rename(staged, name, src_dir_fd=self._places.root, dst_dir_fd=folder)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                beside = self._staging.name  # another file system is mounted in the workspace
+                self._write(folder, beside, entry, flushes=True)
+                os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def _swap(self, number: int, path: bytes, entry: TreeEntry) -> None:
         """Put another kind of entry in the place of what is there, or leave that there."""
@@ -301,7 +317,9 @@ class Restoration:
         Raises:
             OSError: the system refuses.
         """
-        moved_to = b"%b.kept-%b" % (path, secrets.token_hex(4).encode())
+        above, slash, last = path.rpartition(b"/")
+        token = secrets.token_hex(4).encode()
+        moved_to = b"%b%b%b.kept-%b" % (above, slash, last[:_LONGEST_KEPT_NAME], token)
         beside, new_name = self._places.parent(moved_to)
         os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=beside)
         self.outcome.moved_aside.append(MovedAside(os.fsdecode(path), os.fsdecode(moved_to)))

@@ -1,6 +1,7 @@
 """A restore brings back exactly what was recorded, and destroys nothing else."""
 
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from random import Random
@@ -8,6 +9,8 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from agent_core.errors import StorageError
+from agent_core.snapshots.records import SnapshotSettings
 from agent_core.snapshots.store import SnapshotStore
 from workspaces import change, fingerprint
 
@@ -49,3 +52,110 @@ def test_any_state_comes_back_exactly(seed: int, steps: list[int]) -> None:
             assert not list(work.glob(".soong-agent-*"))
     finally:
         shutil.rmtree(place)
+
+
+SMALL = SnapshotSettings(max_file_bytes=100)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_what_others_have_changed_is_refused_and_replaced_by_force(
+    store: SnapshotStore, work: Path
+) -> None:
+    for name in ("mine", "theirs", "both"):
+        (work / name).write_text("first")
+    first = store.record(work).snapshot_id
+    (work / "mine").write_text("second")
+    (work / "both").write_text("second")
+    second = store.record(work).snapshot_id
+    (work / "both").write_text("another's")
+    done = store.restore(work, first, base=second)
+    assert (done.refused, done.restored) == (("both",), ())
+    assert (work / "mine").read_text() == "second"
+    forced = store.restore(work, first, base=second, force=True)
+    assert (forced.refused, forced.restored) == ((), ("both", "mine"))
+    store.restore(work, forced.before.snapshot_id)
+    assert (work / "both").read_text() == "another's"
+
+
+@pytest.mark.parametrize("name", ["data", "n" * 255])
+def test_what_no_snapshot_holds_is_moved_aside_by_force_alone(
+    store: SnapshotStore, work: Path, name: str
+) -> None:
+    (work / name).write_text("small")
+    first = store.record(work, settings=SMALL).snapshot_id
+    (work / name).write_bytes(b"L" * 500)
+    assert store.restore(work, first, settings=SMALL).refused == (name,)
+    done = store.restore(work, first, settings=SMALL, force=True)
+    assert (work / name).read_text() == "small"
+    (moved,) = done.moved_aside
+    assert (work / moved.moved_to).read_bytes() == b"L" * 500
+
+
+def test_excluded_files_survive_the_folder_around_them(store: SnapshotStore, work: Path) -> None:
+    first = store.record(work).snapshot_id
+    (work / "pkg" / "dist").mkdir(parents=True)
+    (work / "pkg" / "dist" / "kept").write_text("kept")
+    (work / "pkg" / "a").write_text("a")
+    done = store.restore(work, first)
+    assert (done.deleted, done.refused) == (("pkg/a",), ())
+    assert names(work) == ["pkg", "pkg/dist", "pkg/dist/kept"]
+
+
+def test_a_folder_with_excluded_files_is_moved_aside_for_a_file(
+    store: SnapshotStore, work: Path
+) -> None:
+    (work / "pkg").write_text("a file")
+    first = store.record(work).snapshot_id
+    (work / "pkg").unlink()
+    (work / "pkg" / "dist").mkdir(parents=True)
+    (work / "pkg" / "dist" / "kept").write_text("kept")
+    (work / "pkg" / "a").write_text("a")
+    assert store.restore(work, first).refused == ("pkg",)
+    (moved,) = store.restore(work, first, force=True).moved_aside
+    assert (work / "pkg").read_text() == "a file"
+    assert (work / moved.moved_to / "dist" / "kept").read_text() == "kept"
+
+
+def test_a_copy_is_the_workspace_as_it_is_or_was(store: SnapshotStore, work: Path) -> None:
+    (work / ".git").mkdir()
+    (work / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (work / "dist").mkdir()
+    (work / "dist" / "built").write_text("built")
+    (work / "closed").mkdir()
+    (work / "closed" / "a").write_text("first")
+    (work / "closed").chmod(0o555)
+    first, before = store.record(work).snapshot_id, fingerprint(work)
+    (work / "closed" / "a").write_text("second")
+    place = work.parent
+    assert store.copy_out(work, place / "is").left_out == ()
+    assert fingerprint(place / "is") == fingerprint(work)
+    (place / "was").mkdir()
+    assert store.copy_out(work, place / "was", snapshot_id=first).refused == ()
+    assert fingerprint(place / "was") == before
+    assert (place / "was" / ".git" / "HEAD").read_text() == "ref: refs/heads/main\n"
+    for into in (work, work / "in", place, place / "was"):
+        with pytest.raises(StorageError):
+            store.copy_out(work, into)
+    assert fingerprint(place / "was") == before
+
+
+def test_a_file_system_mounted_in_the_workspace_is_restored_too(
+    store: SnapshotStore, work: Path
+) -> None:
+    inner = work / "mounted"
+    inner.mkdir()
+    command = ["mount", "-t", "tmpfs", "tmpfs", str(inner)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:  # noqa: S603
+        pytest.skip("mounting is not permitted here")
+    try:
+        (inner / "a").write_text("first")
+        first, before = store.record(work).snapshot_id, fingerprint(work)
+        (inner / "a").write_text("second")
+        (inner / "b").write_text("new")
+        assert store.restore(work, first).refused == ()
+        assert fingerprint(work) == before
+    finally:
+        subprocess.run(["umount", str(inner)], check=True)  # noqa: S603, S607

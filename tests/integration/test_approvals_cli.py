@@ -7,9 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent_core.providers.scripted import calls
 from isolation import Home
 from model_server import ModelServer
+
+pytestmark = pytest.mark.timeout(180)
 
 ANSWER = "soong-agent approvals answer {} allow|session|deny [--reason TEXT]"
 

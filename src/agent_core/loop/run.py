@@ -9,7 +9,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, ParkedError
 from agent_core.events import Journal
 from agent_core.loop.context import OnEnd, Outcome, RunContext, RunStats, ignore, settle
 from agent_core.loop.model_turn import Reply, release_answer, take_turn
-from agent_core.loop.tool_turn import finish_turn, run_tools
+from agent_core.loop.tool_turn import abort_open_calls, finish_turn, run_tools
 from agent_core.redaction import log_failure
 from agent_core.tools.base import OutputMisfitError
 from agent_core.types import Draft, EventType, NodeType, StopReason, calls_of, user_text
@@ -47,6 +47,7 @@ async def conclude(journal: Journal, on_end: OnEnd) -> AsyncGenerator[RunStats]:
     try:
         yield stats
     except asyncio.CancelledError:
+        abort_open_calls(journal)
         await settle(journal, stats.cancelled(journal.path), on_end)
         raise
     except ParkedError as parked:

@@ -166,6 +166,15 @@ def abort_calls(journal: Journal, calls: Sequence[ToolCall]) -> None:
         _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
 
 
+def abort_open_calls(journal: Journal) -> None:
+    """Answer the calls that a run leaves open which is cancelled before it goes on with them."""
+    answered = {result.tool_call_id for node in journal.path for result in node.results}
+    mine = (node for node in journal.path if node.run_id == journal.run.run_id)
+    blocks = (call for node in mine if not node.is_partial for call in node.calls)
+    left = [block for block in blocks if block.tool_call_id not in answered]
+    abort_calls(journal, [ToolCall(**block.model_dump(exclude={"type"})) for block in left])
+
+
 def _open_call(ctx: RunContext, call: ToolCall) -> OpenCall:
     def show(text: str) -> None:
         payload = {"tool_name": call.name, "text": text}

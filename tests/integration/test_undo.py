@@ -559,7 +559,7 @@ async def test_a_fork_goes_on_without_the_session_it_comes_from(home: Home, proj
     a_repository(project)
     script = [writes("a.txt", "a"), "first", writes("b.txt", "b"), "second", "third"]
     made = recorded(home, project, *script)
-    copy = project.with_name(f"{project.name}-fork")
+    copy = project.with_name(f"{project.name}-fork") / "deep" / "copy"
     async with made:
         await ask(made)
         first = str((await made.list_sessions())[0].active_node_id)
@@ -573,6 +573,8 @@ async def test_a_fork_goes_on_without_the_session_it_comes_from(home: Home, proj
             await made.fork("s1", into=copy)
         with pytest.raises(AgentCoreError, match="copied into itself"):
             await made.fork("s1", into=project / "inner")
+        with pytest.raises(AgentCoreError, match="cannot be made"):
+            await made.fork("s1", into=project.parent / "none" / ("x" * 300) / "y")
         await made.delete_session("s1")
         said = [node.text for node in await made.get_node_path(str(forked.node_id))]
         assert said[0] == "hello"

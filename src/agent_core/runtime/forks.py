@@ -171,14 +171,17 @@ def _new_place(into: Path, project: Path) -> Path:
     """
     place = into.expanduser().resolve()
     problem = None
-    if place.is_relative_to(project):
-        problem = f"is in the project {project}, which would be copied into itself"
-    elif place.exists() and not place.is_dir():
-        problem = "is a file"
-    elif place.is_dir() and any(place.iterdir()):
-        problem = "is not empty"
-    elif not place.parent.is_dir():
-        problem = "cannot be made: the folder around it does not exist"
+    try:
+        if place.is_relative_to(project):
+            problem = f"is in the project {project}, which would be copied into itself"
+        elif place.exists() and not place.is_dir():
+            problem = "is a file"
+        elif place.is_dir() and any(place.iterdir()):
+            problem = "is not empty"
+        else:
+            place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cannot be made: {error.strerror}"
     if problem:
         message = f"{place} {problem}; name a new or an empty folder outside of it"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)

@@ -34,6 +34,8 @@ _SYSTEM = (
 _DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/tty")
 _READABLE_DEVICES = (b"/dev/random", b"/dev/urandom", b"/dev/fd")
 
+_USUAL_DEVICES = (*_DEVICES, b"/dev/random", b"/dev/urandom")
+
 
 @dataclass(slots=True, kw_only=True)
 class Jail:
@@ -90,7 +92,8 @@ class Jail:
             most = _PROCESSES if most == resource.RLIM_INFINITY else min(most, _PROCESSES)
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         self.step = "mounts"
-        self.devices = mounts.make_read_only(self.binds, files)
+        only = () if self.landlock else filter(os.path.exists, _USUAL_DEVICES)
+        self.devices = mounts.make_read_only(self.binds, files, only_devices=only)
         self.step = "working folder"
         inside = kernel.open_path(path, os.O_DIRECTORY)
         if not os.path.samestat(os.fstat(inside), os.fstat(folder)):

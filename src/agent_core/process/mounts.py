@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ _NEWNS, _NEWIPC, _NEWUSER, _NEWNET = 0x0002_0000, 0x0800_0000, 0x1000_0000, 0x40
 _OPEN_TREE_CLONE, _AT_RECURSIVE = 1, 0x8000
 _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 0x04, 0x40
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_PRIVATE = 2, 4, 8, 4096, 1 << 18
-_ATTR_READ_ONLY = 1
+_ATTR_READ_ONLY, _ATTR_NO_DEVICES = 1, 4
 _MNT_DETACH = 2
 _LOCK_S, _PAUSE_S = 2.0, 0.005
 
@@ -119,12 +120,16 @@ def enter_namespaces(shared: Shared, *, network: bool) -> None:
     kernel.library_call("unshare", _NEWNS | _NEWIPC)
 
 
-def make_read_only(binds: list[Bind], files: ExitStack) -> list[bytes]:
+def make_read_only(
+    binds: list[Bind], files: ExitStack, *, only_devices: Iterable[bytes] = ()
+) -> list[bytes]:
     """Make the whole file system read-only in this namespace but for some paths.
 
     Args:
         binds: what is mounted in it, in this order.
         files: closes what has to stay open until the program has ended.
+        only_devices: if there are any, no others can be opened: a device on what is read-only
+            can be written to nevertheless.
 
     Returns:
         Devices that are the program's own, and may be written to.
@@ -138,10 +143,15 @@ def make_read_only(binds: list[Bind], files: ExitStack) -> list[bytes]:
         if kind == Kind.WRITE:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 trees[path] = _clone(path)
+    kept = [(path, _clone(path)) for path in only_devices]
+    no_devices = _ATTR_NO_DEVICES if kept else 0
     if b"/" in trees:
         os.close(trees.pop(b"/"))
     else:
-        _set_attributes(b"/", attributes=_ATTR_READ_ONLY)
+        _set_attributes(b"/", attributes=_ATTR_READ_ONLY | no_devices)
+    for path, tree in kept:
+        _attach(tree, path)
+        os.close(tree)
     devices = _mount_own_devices(binds)
     for kind, path in binds:
         if tree := trees.get(path):

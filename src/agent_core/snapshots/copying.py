@@ -59,7 +59,7 @@ class WorkspaceCopy:
             elif kind == stat.S_IFREG:
                 if status.st_nlink == 1 or not self._link(name, target, top, path, status):
                     self._check()
-                    self._copy_file(name, source, target, path)
+                    self._copy_file(name, source, target, path, status)
             elif kind == stat.S_IFDIR:
                 inner = self._open(name, OPEN_FOLDER, source, path)
                 if inner is None:
@@ -103,14 +103,13 @@ class WorkspaceCopy:
         os.link(first, name, src_dir_fd=top, dst_dir_fd=target, follow_symlinks=False)
         return True
 
-    def _copy_file(self, name: str, source: int, target: int, path: bytes) -> None:
+    def _copy_file(
+        self, name: str, source: int, target: int, path: bytes, status: os.stat_result
+    ) -> None:
         old = self._open(name, _SOURCE, source, path)
         if old is None:
             return
         try:
-            status = os.fstat(old)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EAGAIN, "it changed while it was copied", name)
             new = os.open(name, _NEW, 0o600, dir_fd=target)
             try:
                 if not (self._shares_blocks and status.st_size and self._share(old, new)):
@@ -140,7 +139,7 @@ def _copy_content(old: int, new: int, status: os.stat_result) -> None:
     """
     size = status.st_size
     if size < _SMALL:
-        content = os.read(old, size + 1)
+        content = os.read(old, size) if size else b""
         while content:
             content = content[os.write(new, content) :]
         return

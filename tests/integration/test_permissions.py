@@ -67,6 +67,30 @@ async def test_rules_decide_before_anything_is_asked(home: Home, project: Path) 
     assert not (project / "b").exists()
 
 
+async def test_listings_and_searches_leave_out_what_a_rule_denies(
+    home: Home, project: Path
+) -> None:
+    for name in ("secrets/deep/a", "open/a", "x.hidden"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("needle", encoding="utf-8")
+    script = [
+        calls("code.search", query="needle"),
+        calls("code.list_dir", path=".", recursive=True),
+        calls("code.search", query="needle", path="secrets/deep"),
+        "done",
+    ]
+    rules = RULES + '[[permissions.rules]]\ndecision = "deny"\npath = "*.hidden"\n'
+    async with runtime(home, project, script, config=CONFIG + rules) as made:
+        await ask(made)
+        replay = await made.replay_session("s1", include_sensitive=True)
+        results = [str(result) for node in replay.nodes for result in node.results]
+    assert "open/a" in results[0]
+    assert "secrets/deep" not in results[0]
+    assert "x.hidden" not in results[0]
+    assert "secrets/deep/a" not in results[1]
+    assert "is denied by rule config.toml:2" in results[2]
+
+
 async def test_a_rule_that_does_not_hold_its_example_stops_the_start(
     home: Home, project: Path
 ) -> None:

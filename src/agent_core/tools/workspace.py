@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from fnmatch import translate
+from fnmatch import fnmatchcase, translate
 from functools import lru_cache, partial
 from glob import escape
 from itertools import chain
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from agent_core.config.models import ToolsConfig
 from agent_core.config.paths import PLACEHOLDERS, Setup
+from agent_core.disk.globs import PathGlobs
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import CompletedProcess, Launcher, Output, find_denial
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from agent_core.process.sandbox import Plan, Sandbox
 
 _GLOB = frozenset("*?[")
+_READERS = ("code.list_dir", "code.read_file", "code.search")
 _DATABASE = ("", "-wal", "-shm", "-journal")
 _FOR_MODELS = ("AGENTS.md", "CLAUDE.md", "rules", "skills")
 _NEVER = r"(?!)"
@@ -79,6 +81,7 @@ class PathPolicy:
         sensitive: patterns of `tools.sensitive_paths`. One without a slash is a glob for a name
             anywhere in a path, one with a slash a path (and all below it), or a glob for one;
             a relative one starts at the project, unless it begins with `*`.
+        denied: what a listing or a search of a folder above it leaves out, by rules of the user's.
     """
 
     def __init__(
@@ -90,8 +93,10 @@ class PathPolicy:
         own: Iterable[Path] = (),
         readable: Iterable[Path] = (),
         sensitive: Sequence[str] = (),
+        denied: PathGlobs | None = None,
     ) -> None:
         self.project = project
+        self._denied = denied
         self.protected = tuple(protected)
         self._own = tuple(own)
         self._own_folded = _Folders.of(map(_fold, self._own))
@@ -127,6 +132,7 @@ class PathPolicy:
                 pattern.replace(home_word, str(home)).replace(project_word, str(project))
                 for pattern in tools.sensitive_paths
             ],
+            denied=_denied_paths(setup),
         )
 
     @property
@@ -181,6 +187,8 @@ class PathPolicy:
 
     def is_closed(self, path: Path) -> bool:
         """Whether a listing or a search of a folder above it leaves it out. `path` is resolved."""
+        if self._denied is not None and self._denied.touch(str(path)):
+            return True
         return self.is_sensitive(path) or self._is_own(path)
 
     def refuse_protected(self, place: ResolvedPath) -> None:
@@ -223,6 +231,21 @@ class PathPolicy:
     def _is_own(self, path: Path, *, is_same: bool = False) -> bool:
         text = str(path)
         return not self._readable.hold(text) and (is_same or self._own_folded.hold(_same(text)))
+
+
+def _denied_paths(setup: Setup) -> PathGlobs | None:
+    """What the rules of the configuration keep from every agent's tools that read."""
+    places = (str(setup.home), str(setup.project))
+    patterns: list[str] = []
+    for rule in setup.config.permissions.rules:
+        tools = rule.tool or ["*"]
+        reads = any(fnmatchcase(name, tool) for name in _READERS for tool in tools)
+        if rule.decision == "deny" and rule.path and reads and not (rule.command or rule.host):
+            for pattern in rule.path if rule.agent is None else ():
+                for word, place in zip(PLACEHOLDERS, places, strict=True):
+                    pattern = pattern.replace(word, place)
+                patterns.append(os.path.expanduser(pattern))  # noqa: PTH111 - as above
+    return PathGlobs.generous(patterns, setup.project) if patterns else None
 
 
 @dataclass(frozen=True, slots=True)

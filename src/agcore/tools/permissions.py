@@ -1,13 +1,20 @@
 """Which tools may be called: lists of names, and the engine's rules if the user can be asked."""
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agcore.errors import ToolPermissionError
 from agent_core.config.models import PermissionsConfig
+from agent_core.config.paths import resolve_home
 from agent_core.permissions import PermissionCallback, PermissionGuard
 from agent_core.redaction import Redactor
+
+if TYPE_CHECKING:
+    from agent_core.permissions.rules import RuleSet
 
 
 class Permission(StrEnum):
@@ -26,7 +33,7 @@ class PermissionConfig:
         denied: names or patterns; a name on both lists is denied.
         ask: asks the user before calls that write, are dangerous or reach a host, by the
             engine's rules; without it, every call of a registered tool is allowed.
-        rules: the engine's rules for asking.
+        rules: the engine's rules for asking; its `rules` deny with or without `ask`.
     """
 
     allowed: frozenset[str] | None = None
@@ -59,6 +66,7 @@ class PermissionChecker(PermissionGuard):
         super().__init__(
             config.ask,
             config.rules,
+            rules=_build_rules(config.rules) if config.rules.rules else None,
             allowed=config.allowed,
             denied=config.denied,
             mode="ask" if config.ask else "allow",
@@ -81,3 +89,19 @@ class PermissionChecker(PermissionGuard):
         """
         if not self.is_listed(name):
             raise ToolPermissionError(name, f"the permission lists do not allow {name}")
+
+
+def _build_rules(config: PermissionsConfig) -> "RuleSet":
+    """The rules of a program; relative paths start at the current folder, as tools have it."""
+    from agent_core.permissions.rules import RuleSet, Surroundings  # noqa: PLC0415 - few have any
+
+    project = Path.cwd().resolve()
+    around = Surroundings(
+        home=resolve_home(),
+        project=project,
+        search_path=os.environ.get("PATH", os.defpath),
+        is_writable=lambda path: path.is_relative_to(project),
+    )
+    rules = RuleSet((), around)
+    rules.replace_saved("rules", config.rules)
+    return rules

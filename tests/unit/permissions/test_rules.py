@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from agcore.tools.permissions import PermissionChecker, PermissionConfig
 from agent_core.config.load import read_setup
+from agent_core.config.models import PermissionsConfig
 from agent_core.errors import ConfigError
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.runtime.rules import load_rules
@@ -553,3 +555,13 @@ def test_the_rules_of_the_documentation_hold_their_examples(home: Path, project:
     (home / "config.toml").write_text(f"{MODEL}\n{text}", encoding="utf-8")
     setup = read_setup(project, home_dir=home)
     assert len(load_rules(setup, PathPolicy.of(setup)).rules) == 4
+
+
+async def test_the_rules_of_a_program_hold_whether_or_not_it_asks() -> None:
+    config = PermissionsConfig.model_validate(
+        {"rules": [{"decision": "deny", "tool": "own.*", "reason": "not here"}]}
+    )
+    checker = PermissionChecker(PermissionConfig(rules=config))
+    own = ToolDefinition(name="own.tool", description="")
+    assert await judge(checker, own, Access()) == "deny"
+    assert await judge(checker, WRITE, Access(asks=True)) == "allow"

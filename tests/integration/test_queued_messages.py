@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -319,11 +320,16 @@ async def test_a_start_that_is_cancelled_does_not_lose_what_it_has_taken_over(
 ) -> None:
     await asyncio.to_thread(kill_with_queue, home, project, "second")
     async with runtime(home, project, ScriptedProvider(echo)) as made:
-        starting = asyncio.create_task(made.start("never mind", session_id="s1"))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        starting.cancel()
+        await made.list_sessions()
+        with closing(sqlite3.connect(home.path / "sessions.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # so that opening the run has to wait
+            starting = asyncio.create_task(made.start("never mind", session_id="s1"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            starting.cancel()
+            other.execute("ROLLBACK")
         await asyncio.wait([starting])
+        assert starting.cancelled()
         after = await made.start("after", session_id="s1")
         await after.wait()
         nodes = spoken((await made.replay_session("s1")).nodes)

@@ -9,10 +9,11 @@ import io
 import os
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
+from operator import is_
 from typing import Any, ClassVar, cast
 
 import aiohttp
@@ -53,6 +54,7 @@ from agent_core.types import (
     ModelRequest,
     ModelRetry,
     ModelStarted,
+    ToolDefinition,
 )
 
 MAX_CONNECTIONS = 1000
@@ -146,6 +148,7 @@ class HttpProvider(ABC):
             supports_images=config.supports_images, takes_documents=self.takes_documents
         )
         self._refused: dict[str, frozenset[str]] = {}
+        self._named: tuple[Sequence[ToolDefinition], ToolNames] = ((), ToolNames(()))
 
     def refused(self, model: str) -> frozenset[str]:
         """The fields that are not sent, because the service has refused them for this model."""
@@ -184,8 +187,16 @@ class HttpProvider(ABC):
         options = own_options(self._config, request, called, known=self.known_options)
         headers = {**self.headers, **options.pop(HEADERS, {})}
         body = self.write_body(request, options, called)
-        names = ToolNames(tool.name for tool in request.tools)
+        names = self._names_of(request.tools)
         return Prepared(called, self.address(request.model), body, headers, names, is_native)
+
+    def _names_of(self, tools: Sequence[ToolDefinition]) -> ToolNames:
+        """Names on the wire; those of the last call, where it had the same tools."""
+        known, names = self._named
+        if len(known) != len(tools) or not all(map(is_, known, tools)):
+            names = ToolNames(tool.name for tool in tools)
+            self._named = tools, names
+        return names
 
     def address(self, model: str) -> str | URL:  # noqa: ARG002 - for services that have it there
         """Where a call of `model` is sent."""

@@ -5,7 +5,7 @@ How the calls of one turn follow one another stands here too.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, Protocol
@@ -186,6 +186,7 @@ class Tool:
         is_side_effect_free: it certainly changes nothing, which is known of built-in tools only:
             that it began need not be on record before it does.
         deps_types: what it is annotated to find at `ToolContext.deps`.
+        name: the name models call it by: the definition's.
     """
 
     definition: ToolDefinition
@@ -195,11 +196,10 @@ class Tool:
     keeps_own_limits: bool = False
     is_side_effect_free: bool = False
     deps_types: tuple[Any, ...] = ()
+    name: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def name(self) -> str:
-        """The name models call it by."""
-        return self.definition.name
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.definition.name)
 
 
 def concurrency_of(definition: ToolDefinition) -> Concurrency:

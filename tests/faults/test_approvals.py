@@ -56,8 +56,8 @@ async def check(place: Place, ended: Ended) -> None:
         }
         assert started & asking <= allowed, "a call began without an answer"
         results = Counter(r.tool_call_id for node in part.nodes for r in node.results)
-        # The path of a child that broke off is continued by no one.
-        is_whole = part is replay or part.runs[0].status is RunStatus.COMPLETED
+        # The path of a child that died with its process is continued by no one.
+        is_whole = part is replay or part.runs[0].status is not RunStatus.FAILED
         assert set(results.values()) <= {1}, "a call is answered twice"
         assert set(results) == asked or not is_whole, "a call has no answer"
     assert all(q.state is not ApprovalState.OPEN for q in questions)

@@ -24,6 +24,7 @@ from agent_core.loop import (
     conclude,
     converse,
     settle,
+    settle_waiting,
 )
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Toolbox
@@ -194,7 +195,9 @@ class ChildRun:
         journal = self.ctx.journal
         journal.begin()
         try:
-            if self.stop_reason is not None:
+            if self.stop_reason is not None and self.spec.is_resumed:
+                await settle_waiting(journal, self.spec.history, self._finish)
+            elif self.stop_reason is not None:
                 await settle(journal, self.outcome, began=False)
             else:
                 self._working = asyncio.current_task()
@@ -261,7 +264,8 @@ class ChildRun:
             ) from error
 
     async def _work(self, on_failure: OnFailure | None) -> None:
-        async with conclude(self.ctx.journal, partial(setattr, self, "outcome")) as stats:
+        goes_on = self.spec.history if self.spec.is_resumed else None
+        async with conclude(self.ctx.journal, self._finish, goes_on=goes_on) as stats:
             ended_by: BaseException | None = None
             try:
                 await self.parent.commit()  # from here on, watchers of the parent find this run
@@ -277,6 +281,9 @@ class ChildRun:
             finally:
                 if self._before_end is not None:
                     await to_the_end(self._before_end(self.stop_reason, ended_by))
+
+    def _finish(self, outcome: Outcome) -> None:
+        self.outcome = outcome
 
     def _note_created(self) -> None:
         role, agent_type = self.run.role, self.spec.agent.agent_type

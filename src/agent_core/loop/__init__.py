@@ -15,8 +15,7 @@ from agent_core.loop.context import (
     settle,
 )
 from agent_core.loop.model_turn import require_whole, stream_reply
-from agent_core.loop.run import conclude, converse, run_agent
-from agent_core.loop.tool_turn import abort_calls
+from agent_core.loop.run import conclude, converse, run_agent, settle_waiting
 
 __all__ = [
     "ContextSource",
@@ -30,12 +29,12 @@ __all__ = [
     "RunLimits",
     "RunStats",
     "StandaloneRun",
-    "abort_calls",
     "build_run",
     "conclude",
     "converse",
     "require_whole",
     "run_agent",
     "settle",
+    "settle_waiting",
     "stream_reply",
 ]

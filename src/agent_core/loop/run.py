@@ -3,16 +3,35 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
-from agent_core.errors import AgentCoreError, ErrorCode, ParkedError
+from agent_core.aio import begun_at_once
+from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, StorageError
 from agent_core.events import Journal
-from agent_core.loop.context import OnEnd, Outcome, RunContext, RunStats, ignore, settle
+from agent_core.loop.context import (
+    HistorySource,
+    OnEnd,
+    OpenRun,
+    Outcome,
+    RunContext,
+    RunStats,
+    ignore,
+    settle,
+)
 from agent_core.loop.model_turn import Reply, release_answer, take_turn
 from agent_core.loop.tool_turn import abort_open_calls, finish_turn, run_tools
 from agent_core.redaction import log_failure
 from agent_core.tools.base import OutputMisfitError
-from agent_core.types import Draft, EventType, NodeType, StopReason, calls_of, user_text
+from agent_core.types import (
+    Draft,
+    EndReason,
+    EventType,
+    NodeType,
+    StopReason,
+    Usage,
+    calls_of,
+    user_text,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +53,14 @@ async def run_agent(ctx: RunContext, prompt: Draft, *, on_end: OnEnd = ignore) -
 
 
 @asynccontextmanager
-async def conclude(journal: Journal, on_end: OnEnd) -> AsyncGenerator[RunStats]:
+async def conclude(
+    journal: Journal, on_end: OnEnd, *, goes_on: HistorySource | None = None
+) -> AsyncGenerator[RunStats]:
     """Settle a run when the work in this context has ended; its errors become the outcome.
 
     This is the only place where an exception decides the fate of a run. `on_end` gets the
     outcome before the closing event goes out, so that the one is never seen without the other.
+    `goes_on` is the history of a run that has waited for an answer.
 
     Raises:
         asyncio.CancelledError: the work was cancelled; the run has been settled as such.
@@ -47,8 +69,7 @@ async def conclude(journal: Journal, on_end: OnEnd) -> AsyncGenerator[RunStats]:
     try:
         yield stats
     except asyncio.CancelledError:
-        abort_open_calls(journal)
-        await settle(journal, stats.cancelled(journal.path), on_end)
+        await begun_at_once(_settle_cancelled(journal, stats, on_end, goes_on))
         raise
     except ParkedError as parked:
         outcome = stats.parked(parked.request_ids)
@@ -62,6 +83,31 @@ async def conclude(journal: Journal, on_end: OnEnd) -> AsyncGenerator[RunStats]:
     else:
         outcome = stats.completed()
     stats.outcome = await settle(journal, outcome, on_end)
+
+
+async def _settle_cancelled(
+    journal: Journal, stats: RunStats, on_end: OnEnd, goes_on: HistorySource | None
+) -> None:
+    if goes_on is not None and not journal.path:
+        with suppress(StorageError):  # the next run of the session answers its calls then
+            await settle_waiting(journal, goes_on, on_end)
+            return
+    abort_open_calls(journal)
+    await settle(journal, stats.cancelled(journal.path), on_end)
+
+
+async def settle_waiting(
+    journal: Journal, history: HistorySource, on_end: OnEnd = ignore
+) -> Outcome:
+    """Cancel a run that waits for an answer: its calls are answered as not made.
+
+    Raises:
+        StorageError: its history cannot be read.
+    """
+    left_off = await history.resume(journal) or OpenRun(0, Usage(), ())
+    abort_open_calls(journal)
+    outcome = Outcome(EndReason.ABORTED_TOOLS, "", left_off.usage, left_off.turns)
+    return await settle(journal, outcome, on_end)
 
 
 async def converse(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:

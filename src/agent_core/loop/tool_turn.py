@@ -160,19 +160,14 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
     return bounded
 
 
-def abort_calls(journal: Journal, calls: Sequence[ToolCall]) -> None:
-    """Answer the calls of a run that is cancelled while it waits."""
-    for call in calls:
-        _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
-
-
 def abort_open_calls(journal: Journal) -> None:
     """Answer the calls that a run leaves open which is cancelled before it goes on with them."""
     answered = {result.tool_call_id for node in journal.path for result in node.results}
     mine = (node for node in journal.path if node.run_id == journal.run.run_id)
     blocks = (call for node in mine if not node.is_partial for call in node.calls)
-    left = [block for block in blocks if block.tool_call_id not in answered]
-    abort_calls(journal, [ToolCall(**block.model_dump(exclude={"type"})) for block in left])
+    for block in [block for block in blocks if block.tool_call_id not in answered]:
+        call = ToolCall(**block.model_dump(exclude={"type"}))
+        _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
 
 
 def _open_call(ctx: RunContext, call: ToolCall) -> OpenCall:

@@ -8,13 +8,11 @@ from itertools import takewhile
 from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.events import Journal, SessionStore
-from agent_core.loop import HistorySource, OpenRun, Outcome, abort_calls, settle
-from agent_core.loop.context import OnEnd, ignore
+from agent_core.loop import OpenRun
 from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.types import (
     Claim,
     Draft,
-    EndReason,
     ErrorPayload,
     EventLevel,
     EventType,
@@ -73,10 +71,10 @@ class SessionHistory:
         from_node_id = self._from or await self._active_node_id()
         if from_node_id is None:
             return None
-        path, run_id = journal.path, journal.run.run_id
-        path.extend(await self._read(from_node_id))
+        path, run_id = await self._read(from_node_id), journal.run.run_id
         was_begun = any(node.run_id == run_id for node in path)
         open_calls: list[ToolCall] = []
+        to_close: list[tuple[ToolCall, bool]] = []
         for agent_id, asked in unanswered_calls(path).items():
             # Models repeat ids: another agent's call by the same id says nothing about this one.
             ids = [call.tool_call_id for _, call in asked]
@@ -89,10 +87,14 @@ class SessionHistory:
                 if node.run_id == run_id and not has_begun:
                     open_calls.append(call)
                 else:
-                    _close(journal, call, has_begun=has_begun)
+                    to_close.append((call, has_begun))
+        record = await self._store.run(run_id) if was_begun else None
+        # From here on nothing waits: a run that is cancelled has either all of this or nothing.
+        journal.path.extend(path)
+        for call, has_begun in to_close:
+            _close(journal, call, has_begun=has_begun)
         if not was_begun:
             return None
-        record = await self._store.run(run_id)
         stored, usage = (record.turn_count, record.usage) if record else (0, Usage())
         # A run that was killed has not stored its figures; each of its replies was a turn.
         replies = sum(node.run_id == run_id and node.role is Role.ASSISTANT for node in path)
@@ -149,18 +151,6 @@ def _close(journal: Journal, call: ToolCall, *, has_begun: bool) -> None:
         level=EventLevel.WARNING,
         tool_call_id=call.tool_call_id,
     )
-
-
-async def settle_waiting(journal: Journal, history: HistorySource, on_end: OnEnd = ignore) -> None:
-    """Cancel a run that waits for an answer: its calls are answered as not made.
-
-    Raises:
-        StorageError: its history cannot be read.
-    """
-    left_off = await history.resume(journal) or OpenRun(0, Usage(), ())
-    abort_calls(journal, left_off.calls)
-    outcome = Outcome(EndReason.ABORTED_TOOLS, "", left_off.usage, left_off.turns)
-    await settle(journal, outcome, on_end)
 
 
 logger = logging.getLogger(__name__)

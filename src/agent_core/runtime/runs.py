@@ -18,7 +18,7 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ParkedError, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore, whole_text
-from agent_core.loop import conclude, converse
+from agent_core.loop import conclude, converse, settle_waiting
 from agent_core.loop.options import NO_OPTIONS, RunOptions, restored_options, stored_options
 from agent_core.permissions.questions import current_decider
 from agent_core.providers.estimates import estimate_blocks
@@ -29,7 +29,7 @@ from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models, Traces
 from agent_core.runtime.project import Project
 from agent_core.runtime.project_files import ProjectFiles
-from agent_core.runtime.recovery import SessionHistory, SessionLeases, settle_waiting
+from agent_core.runtime.recovery import SessionHistory, SessionLeases
 from agent_core.runtime.scheduler import Run, Scheduler
 from agent_core.storage.owners import Owner
 from agent_core.types import (
@@ -685,7 +685,9 @@ class Runs:
         meter = self._models.meter(run.identity, asked.budget if asked else None)
         try:
             async with (
-                conclude(run.journal, run.finish) as stats,
+                conclude(
+                    run.journal, run.finish, goes_on=run.history if run.goes_on else None
+                ) as stats,
                 self._traced(run.identity),
                 meter.in_time() if meter else nullcontext(),
             ):

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import EventStream, Journal
-from agent_core.loop import HistorySource, Outcome, settle
+from agent_core.loop import HistorySource, Outcome, settle, settle_waiting
 from agent_core.loop.options import RunOptions
 from agent_core.redaction import log_failure
-from agent_core.runtime.recovery import settle_waiting
 from agent_core.types import (
     CancelResult,
     Draft,

@@ -1,6 +1,7 @@
 """What the options of a run do to it, how they are stored, and what a kill leaves of them."""
 
 import asyncio
+import re
 import signal
 import sqlite3
 import subprocess
@@ -25,6 +26,7 @@ from agent_core import (
 )
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import Hangs, ScriptedProvider, calls
+from agent_core.storage.migrations import MIGRATIONS
 from agent_core.types import ModelRequest, RunRecord
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
@@ -420,6 +422,9 @@ async def test_options_of_an_earlier_schema_are_none(home: Home, project: Path) 
     database = home.path / "sessions.sqlite"
     connection = sqlite3.connect(database, isolation_level=None)
     connection.execute("ALTER TABLE runs DROP COLUMN options_json")
+    newer = [each for one in MIGRATIONS if one.version > 5 for each in one.statements]
+    for table in re.findall(r"CREATE TABLE (\w+)", " ".join(newer)):
+        connection.execute(f"DROP TABLE {table}")
     connection.execute("DELETE FROM schema_migrations WHERE version >= 5")
     connection.close()
     async with runtime(home, project, ["b"]) as made:

@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.permissions.questions import UnattendedError
+from agent_core.permissions.request import THIS_CALL_ONLY
 from agent_core.text import shortened, visible
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
 
@@ -50,8 +51,8 @@ _REASONS = {
 _LONGEST_LINE = 65_536
 _LONGEST_VALUE = 4000
 _MOST_DIFF_LINES = 200
-_FRAME_LINES = 14
-"""What a question takes of a screen beside its diff."""
+_LEAST_ROWS = 6
+_INDENT = "    "
 
 
 class InputLines:
@@ -179,8 +180,10 @@ class TerminalPrompt:
             self._lines.forget_typed_ahead()
             if self._lines.is_terminal:
                 return await self._ask_person(request)
-            self._show(request, most=_MOST_DIFF_LINES)
-            scope = request.target_scope or "this call only"
+            self._show_facts(request)
+            diff = _diff_of(request)
+            self._show_diff(diff, most=_MOST_DIFF_LINES)
+            scope = request.target_scope or THIS_CALL_ONLY
             choices = f"  1 allow once   2 allow for session ({scope})   3 deny"
             self._terminal.line(visible(choices, one_line=True))
             self._terminal.ask("> ")
@@ -193,32 +196,44 @@ class TerminalPrompt:
         terminal = self._terminal
         rule = str(request.metadata.get("rule") or "")
         diff = _diff_of(request)
-        self._show(request, most=max(shutil.get_terminal_size().lines - _FRAME_LINES, 8))
-        scope = visible(request.target_scope or "this call only", one_line=True)
-        terminal.line(f"  a covers: {scope}")
-        choices = ["y once", "a for the session", "n no", "e no, with a reason"]
+        scope = visible(request.target_scope or THIS_CALL_ONLY, one_line=True)
+        is_remembered = scope != THIS_CALL_ONLY
+        covers = f"  a covers: {scope}"
+        choices = ["y once", *["a for the session"] * is_remembered, "n no", "e no, with a reason"]
         choices += ["v the diff"] * bool(diff) + ["w always, by a rule"] * bool(rule) + ["? help"]
+        menu = [f"  {line}" for line in _folded(choices, terminal.width - 2)]
+        # The head of the question stays on the screen: it says what is to be done.
+        frame = self._rows([*self._show_facts(request), covers, *menu]) + 3
+        rows = max(shutil.get_terminal_size().lines - frame, _LEAST_ROWS)
+        self._show_diff(diff, most=self._count_fitting(diff, rows))
+        terminal.line(covers)
         while True:
-            for line in _folded(choices, terminal.width - 2):
-                terminal.line(f"  {line}")
+            for line in menu:
+                terminal.line(line)
             terminal.ask("> ")
             key = (await self._press()).strip().casefold()
             if decision := _KEYS.get(key) or _ANSWERS.get(key):
-                terminal.line(_CONFIRMATIONS[decision])
+                shown = decision
+                if decision is Decision.ALLOW_FOR_SESSION and not is_remembered:
+                    shown = Decision.ALLOW_ONCE
+                terminal.line(_CONFIRMATIONS[shown])
                 return _answered(decision)
             if key == "e":
                 terminal.ask("why not? ")
                 reason = self._given(await self._lines.next()).strip()
                 terminal.line(_CONFIRMATIONS[Decision.DENY])
                 return _answered(Decision.DENY, reason or None)
-            if key == "w" and rule and await self._agrees_to(rule):
-                terminal.line("allowed, and added to rules.toml")
-                return _answered(Decision.ALLOW_FOR_SESSION, always=True)
-            if key == "v" and diff:
+            terminal.leave_line()
+            if key == "w" and rule:
+                if await self._agrees_to(rule):
+                    terminal.line("allowed, and added to rules.toml")
+                    return _answered(Decision.ALLOW_ONCE, always=True)
+                terminal.leave_line()
+            elif key == "v" and diff:
                 await self._page(diff)
             elif key == "?":
                 terminal.line(_HELP)
-            elif key != "w" or not rule:
+            else:
                 terminal.line("that is none of the keys:", Style.WARN)
 
     async def _press(self) -> str:
@@ -242,34 +257,55 @@ class TerminalPrompt:
         return (await self._press()).strip().casefold() == "y"
 
     async def _page(self, diff: Sequence[str]) -> None:
-        size = max(shutil.get_terminal_size().lines - 2, 4)
-        for start in range(0, len(diff), size):
-            for line in diff[start : start + size]:
+        rows, start = max(shutil.get_terminal_size().lines - 2, _LEAST_ROWS), 0
+        while start < len(diff):
+            end = start + self._count_fitting(diff[start:], rows)
+            for line in diff[start:end]:
                 self._show_change(line)
-            if (left := _count_hidden(diff, start + size)) == 0 or start + size >= len(diff):
+            if (left := _count_hidden(diff, end)) == 0 or end >= len(diff):
                 return
             self._terminal.ask(f"{left} more lines: q ends, any other key goes on ")
-            if (await self._press()).strip().casefold() == "q":
-                self._terminal.line("")
+            key = (await self._press()).strip().casefold()
+            self._terminal.leave_line()
+            if key == "q":
                 return
-            self._terminal.line("")
+            start = end
 
-    def _show(self, request: PermissionRequest, *, most: int) -> None:
-        terminal = self._terminal
+    def _show_facts(self, request: PermissionRequest) -> list[str]:
+        """Say what is asked for, and return the lines."""
         danger = ", dangerous" if request.dangerous else ""
         title = f"{request.tool_name} asks for permission ({request.permission}{danger})"
-        terminal.line(title, Style.BOLD)
-        for name, value in request_facts(request):
-            terminal.line(f"  {name}: {shortened(visible(value, one_line=True), _LONGEST_VALUE)}")
-        diff = _diff_of(request)
+        facts = [
+            f"  {name}: {shortened(visible(value, one_line=True), _LONGEST_VALUE)}"
+            for name, value in request_facts(request)
+        ]
+        self._terminal.line(title, Style.BOLD)
+        for fact in facts:
+            self._terminal.line(fact)
+        return [title, *facts]
+
+    def _show_diff(self, diff: Sequence[str], *, most: int) -> None:
         for line in diff[:most]:
             self._show_change(line)
         if len(diff) > most:
-            terminal.line(f"    … {_count_hidden(diff, most)} more lines are not shown", Style.WARN)
+            hidden = _count_hidden(diff, most)
+            self._terminal.line(f"    … {hidden} more lines are not shown", Style.WARN)
+
+    def _rows(self, lines: Sequence[str]) -> int:
+        """How much of the screen they take."""
+        return sum(max(-(-len(visible(line)) // self._terminal.width), 1) for line in lines)
+
+    def _count_fitting(self, diff: Sequence[str], rows: int) -> int:
+        """How many lines of a diff fit, one at least."""
+        for count, line in enumerate(diff):
+            rows -= self._rows([f"{_INDENT}{shortened(line, _LONGEST_VALUE)}"])
+            if rows < 0:
+                return max(count, 1)
+        return len(diff)
 
     def _show_change(self, line: str) -> None:
         style = {"+": Style.GOOD, "-": Style.BAD}.get(line[:1], Style.DIM)
-        self._terminal.line(f"    {shortened(line, _LONGEST_VALUE)}", style)
+        self._terminal.line(f"{_INDENT}{shortened(line, _LONGEST_VALUE)}", style)
 
 
 def _answered(

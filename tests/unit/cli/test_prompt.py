@@ -186,7 +186,7 @@ async def test_always_is_offered_with_its_rule_and_shown_before_it_is_added(
         screen.type(key)
     answer = await asking
     assert answer.metadata["always"] is True
-    assert answer.decision is Decision.ALLOW_FOR_SESSION
+    assert answer.decision is Decision.ALLOW_ONCE  # the rule is all that is remembered
     assert screen.text.count('+tool = "x"') == 2
 
 
@@ -208,6 +208,60 @@ async def test_the_hidden_lines_of_a_diff_are_counted_truly_and_can_be_paged_thr
     assert all(line in screen.text for line in lines)
     screen.type("n")
     await asking
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+async def test_what_is_asked_for_stays_on_the_screen_above_a_diff(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "30")
+    made = Screen(columns)
+    try:
+        diff = "".join(f"+line {n} {'x' * 70}\n" for n in range(200))
+        asked = request().model_copy(update={"metadata": {"diff": diff, "target": "t" * 60}})
+        asking = asyncio.create_task(made.prompt(asked))
+        await made.see("? help")
+        await made.see("> ")
+        rows = sum(-(-len(line) // columns) or 1 for line in made.text.splitlines())
+        assert 20 <= rows <= 30
+        made.type("v")
+        await made.see("goes on ")
+        page = made.text.partition("help\r\n> ")[2].splitlines()
+        assert 20 <= sum(-(-len(line) // columns) or 1 for line in page) <= 31
+        made.type("q")
+        await made.see("> ")
+        made.type("n")
+        await asking
+    finally:
+        made.close()
+
+
+async def test_what_is_not_remembered_is_not_offered_for_the_session(screen: Screen) -> None:
+    assert (await answered(screen, ["a"], request())).decision is Decision.ALLOW_FOR_SESSION
+    await screen.see("allowed once")
+    assert "for the session" not in screen.text
+    covered = request().model_copy(update={"target_scope": "every call of x"})
+    await answered(screen, ["a"], covered)
+    await screen.see("allowed for the session")
+
+
+async def test_what_a_key_shows_begins_on_a_line_of_its_own(screen: Screen) -> None:
+    asked = request().model_copy(update={"metadata": {"rule": "a = 1", "diff": "+x"}})
+    asking = asyncio.create_task(screen.prompt(asked))
+    for key in "?xvw":
+        await screen.see("? help")
+        await screen.see("> ")
+        screen.type(key)
+    await screen.see("goes back")
+    await screen.see("> ")
+    screen.type("n")
+    await screen.see("? help")
+    screen.type("n")
+    await asking
+    await screen.see("> denied")
+    prompts = [line for line in screen.text.splitlines() if line.startswith("> ")]
+    assert {*prompts} == {"> ", "> denied"}
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])

@@ -21,7 +21,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from agent_core.disk.folders import open_folder
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ToolError
-from agent_core.tools.files import open_file, replace_file, take_snapshot
+from agent_core.tools.files import open_file, read_state, replace_file
 from kgent.errors import Record
 
 R = TypeVar("R")
@@ -298,7 +298,7 @@ class RunFiles:
         path = self.root / name
         path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         try:
-            before = take_snapshot(path)
+            before = read_state(path)
             replace_file(path, raw, before=before, unfinished=self.unfinished)
         except ToolError as error:  # not an ordinary file, or changed in between
             raise OSError(errno.EEXIST, error.message) from error

@@ -22,7 +22,7 @@ from agent_core.tools.code.command import run_command
 from agent_core.tools.code.read import list_dir, read_file
 from agent_core.tools.code.search import search
 from agent_core.tools.code.write import write_file
-from agent_core.tools.files import disk_errors, open_file, take_snapshot
+from agent_core.tools.files import disk_errors, open_file, read_state
 from agent_core.tools.results import in_own_thread
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import PathPolicy, ResolvedPath, Workspace
@@ -244,7 +244,7 @@ async def _delete_file(arguments: _DeleteFile, call: ToolCallScope) -> ToolAnswe
         place = call.paths.resolve(arguments.path)
         call.paths.refuse_protected(place)
         with disk_errors(place.shown):
-            if take_snapshot(place.path) is None:
+            if read_state(place.path) is None:
                 message = f"{place.shown}: there is no such file"
                 raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=ErrorCategory.TOOL)
             with open_folder(place.path.parent) as folder:

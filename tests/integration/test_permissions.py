@@ -266,11 +266,11 @@ async def test_many_processes_lose_no_rule_of_one_another(home: Home, project: P
     program = """
 import sys
 from pathlib import Path
-from agent_core.permissions.rules import RuleSet, Surroundings
+from agent_core.permissions.rules import RuleSet, RuleContext
 from agent_core.permissions.saved_rules import SavedRules
 from agent_core.redaction.redactor import Redactor
 home = Path(sys.argv[1])
-around = Surroundings(home=home, project=home, search_path="", is_writable=lambda path: True)
+around = RuleContext(home=home, project=home, search_path="", is_writable=lambda path: True)
 saved = SavedRules(home, RuleSet((), around), Redactor({}))
 for number in range(20):
     tool = f"own.{sys.argv[2]}_{number}"

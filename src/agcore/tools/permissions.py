@@ -93,10 +93,10 @@ class PermissionChecker(PermissionGuard):
 
 def _build_rules(config: PermissionsConfig) -> "RuleSet":
     """The rules of a program; relative paths start at the current folder, as tools have it."""
-    from agent_core.permissions.rules import RuleSet, Surroundings  # noqa: PLC0415 - few have any
+    from agent_core.permissions.rules import RuleContext, RuleSet  # noqa: PLC0415 - few have any
 
     project = Path.cwd().resolve()
-    around = Surroundings(
+    around = RuleContext(
         home=resolve_home(),
         project=project,
         search_path=os.environ.get("PATH", os.defpath),

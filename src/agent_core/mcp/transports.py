@@ -39,7 +39,7 @@ from agent_core.mcp.config import HttpServer, StdioServer
 from agent_core.process import Child, Command, Launcher, find_denial, find_program, open_child
 
 if TYPE_CHECKING:
-    from agent_core.process.sandbox import Plan, Sandbox
+    from agent_core.process.sandbox import Sandbox, SandboxPlan
 
 MAX_MESSAGE_BYTES = 8 * 2**20
 """One line, one answer or one event; base64 images of six megabytes pass, bombs do not."""
@@ -90,7 +90,7 @@ class StdioTransport:
         self._env = env
         self._launcher = launcher
         self._sandbox = sandbox
-        self._plan: Plan | None = None
+        self._plan: SandboxPlan | None = None
         self._log = log
         self._on_end = on_end
         self._tail: deque[str] = deque(maxlen=LOG_TAIL_LINES)

@@ -56,7 +56,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class RuleContext:
     """What the words of rules are read with.
 
     Attributes:
@@ -119,7 +119,7 @@ class Rule:
     name: str
     table: PermissionRule
     paths: tuple[str, ...]
-    around: Surroundings
+    around: RuleContext
 
     def __str__(self) -> str:
         reason = f" ({self.table.reason})" if self.table.reason else ""
@@ -360,7 +360,7 @@ class RuleSet:
         around: what more of them are built with.
     """
 
-    def __init__(self, rules: Iterable[Rule], around: Surroundings) -> None:
+    def __init__(self, rules: Iterable[Rule], around: RuleContext) -> None:
         self.rules = tuple(rules)
         self.around = around
 

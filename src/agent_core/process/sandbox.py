@@ -108,7 +108,7 @@ class Sandbox:
             return wanted or kind == "own"
         return self.config.network == "on"
 
-    def plan(self, kind: Kind, *, wants_network: bool = False) -> "Plan":
+    def plan(self, kind: Kind, *, wants_network: bool = False) -> "SandboxPlan":
         """What one program may touch, and what of that cannot be kept; blocks on files.
 
         Raises:
@@ -126,7 +126,7 @@ class Sandbox:
             )
         return plan
 
-    def examine(self, kind: Kind, *, wants_network: bool = False) -> "Plan":
+    def examine(self, kind: Kind, *, wants_network: bool = False) -> "SandboxPlan":
         """The same, also where a rule that is required cannot be kept."""
         config, read, write = self.config, self.read, [str(path) for path in self.write]
         if read is not None and kind != "command":
@@ -149,11 +149,11 @@ class Sandbox:
         holes = missing(confinement, probe())
         text = "{} is a link, which can be replaced by another one"
         holes += [Hole(rule="protect", text=text.format(link)) for link in links]
-        return Plan(self, confinement, tuple(holes))
+        return SandboxPlan(self, confinement, tuple(holes))
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SandboxPlan:
     """What one program may touch.
 
     Attributes:

@@ -16,7 +16,7 @@ from agent_core.tools.patch import unified_diff
 from agent_core.types import FileChange, SessionFork, SwitchResult, WorkspaceDiff, new_id
 
 if TYPE_CHECKING:
-    from agent_core.snapshots.records import Change, TreeEntry
+    from agent_core.snapshots.records import TreeChange, TreeEntry
 
 _LARGEST_SHOWN = 1_000_000
 
@@ -123,7 +123,7 @@ class Forks:
             left_out=shown_left_out(sorted({*one.left_out, *other.left_out}, key=repr)),
         )
 
-    def _shown(self, files: ProjectFiles, change: "Change") -> FileChange:
+    def _shown(self, files: ProjectFiles, change: "TreeChange") -> FileChange:
         path = self._redactor.text(shown_path(change.path))
         diff, note = None, ""
         kinds = {entry.kind.value for entry in (change.before, change.after) if entry}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from agent_core.config.load import CONFIG_NAME
 from agent_core.config.paths import Setup
-from agent_core.permissions.rules import RuleSet, Surroundings, find_misfit, unusable_rule
+from agent_core.permissions.rules import RuleContext, RuleSet, find_misfit, unusable_rule
 from agent_core.permissions.saved_rules import RULES_NAME, read_rules
 from agent_core.tools.code.views import read_command
 from agent_core.tools.workspace import PathPolicy
@@ -27,7 +27,7 @@ def load_rules(
     """
     saved = read_rules(setup.settings_home / RULES_NAME)
     env = {key: environ[key] for key in setup.config.tools.env_allowlist if key in environ}
-    around = Surroundings(
+    around = RuleContext(
         home=setup.home,
         project=setup.project,
         search_path=env.get("PATH") or os.defpath,

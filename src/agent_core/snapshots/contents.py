@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agent_core.snapshots.packs import DIGEST_BYTES, Packs
-from agent_core.snapshots.records import EntryKind, LeftOutReason, TreeEntry
+from agent_core.snapshots.records import FileType, LeftOutReason, TreeEntry
 from agent_core.snapshots.stat_cache import UNSETTLED, Version
 
 PIECE_BYTES = 4 << 20
@@ -75,7 +75,7 @@ class FileKeeper:
         if stat.S_ISLNK(status.st_mode):
             target = os.fsencode(os.readlink(name, dir_fd=folder))
             mode = stat.S_IMODE(status.st_mode)
-            return Kept(TreeEntry(EntryKind.LINK, mode, len(target), target), settled(status))
+            return Kept(TreeEntry(FileType.LINK, mode, len(target), target), settled(status))
         if not stat.S_ISREG(status.st_mode):
             return Kept(None)  # it was a file a moment ago
         file = os.open(name, _OPEN, dir_fd=folder)
@@ -90,7 +90,7 @@ class FileKeeper:
         finally:
             os.close(file)
         mode = stat.S_IMODE(after.st_mode)
-        entry = TreeEntry(EntryKind.FILE, mode, size, content, size > PIECE_BYTES)
+        entry = TreeEntry(FileType.FILE, mode, size, content, size > PIECE_BYTES)
         if size != before.st_size or version_of(before) != version_of(after):
             return Kept(entry, reason=LeftOutReason.CHANGING)
         reason = LeftOutReason.HARD_LINK if after.st_nlink > 1 else None

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from agent_core.snapshots.packs import Packs
-from agent_core.snapshots.records import EntryKind, TreeEntry
+from agent_core.snapshots.records import FileType, TreeEntry
 from agent_core.snapshots.trees import Tree, decode_tree, encode_tree
 
 
@@ -75,7 +75,7 @@ class Merging:
             return None
         is_other = target is not None and (base is None or base.mode != target.mode)
         mode = target.mode if target is not None and is_other else now.mode
-        return TreeEntry(EntryKind.FOLDER, mode, now.size, self._keep(merged))
+        return TreeEntry(FileType.FOLDER, mode, now.size, self._keep(merged))
 
     def _tree(self, digest: bytes) -> Tree:
         return decode_tree(self._packs.get(digest))
@@ -85,4 +85,4 @@ class Merging:
 
 
 def _is_folder(entry: TreeEntry) -> bool:
-    return entry.kind is EntryKind.FOLDER
+    return entry.kind is FileType.FOLDER

@@ -17,7 +17,7 @@ from agent_core.snapshots.git import Repository
 from agent_core.snapshots.packs import Packs
 from agent_core.snapshots.places import Places
 from agent_core.snapshots.records import (
-    EntryKind,
+    FileType,
     GitState,
     Snapshot,
     SnapshotSettings,
@@ -165,7 +165,7 @@ class Recorder:
         return has(record.digest) and all(
             has(entry.content) and all(map(has, self._pieces(entry)))
             for entry in decode_tree(record.tree).values()
-            if entry.kind is EntryKind.FILE
+            if entry.kind is FileType.FILE
         )
 
     def _pieces(self, entry: TreeEntry) -> Collection[bytes]:

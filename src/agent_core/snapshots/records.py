@@ -92,7 +92,7 @@ class Snapshot:
     git: GitState | None = None
 
 
-class EntryKind(StrEnum):
+class FileType(StrEnum):
     """What an entry of a folder is. Links are never followed."""
 
     FILE = "file"
@@ -111,7 +111,7 @@ class TreeEntry:
         is_chunked: the content is a list of the digests of the file's pieces.
     """
 
-    kind: EntryKind
+    kind: FileType
     mode: int
     size: int
     content: bytes
@@ -129,7 +129,7 @@ class ChangeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TreeChange:
     """A path, relative to the workspace, that differs between two snapshots."""
 
     path: str

@@ -14,15 +14,15 @@ from agent_core.snapshots.intents import INTENT, Intent, read_intent
 from agent_core.snapshots.places import Places
 from agent_core.snapshots.recorder import Recorder, Recording
 from agent_core.snapshots.records import (
-    Change,
     ChangeKind,
-    EntryKind,
+    FileType,
     LeftOutReason,
     Restored,
     Snapshot,
     SnapshotSettings,
+    TreeChange,
 )
-from agent_core.snapshots.restoring import Outcome, Restoration, Staging
+from agent_core.snapshots.restoring import Restoration, RestoredPaths, Staging
 from agent_core.snapshots.stat_cache import FolderRecord
 from agent_core.snapshots.trees import changes_between
 
@@ -54,7 +54,7 @@ class Restorer:
             foreign = {change.path for change in changes_between(packs, owned, now.tree)}
             refused |= foreign.intersection(change.path for change in changes)
         if refused and not force:
-            return _restored(now.snapshot, target, Outcome(refused=sorted(refused)))
+            return _restored(now.snapshot, target, RestoredPaths(refused=sorted(refused)))
         staging = Staging.of(changes, now.records)
         intent = Intent(now.snapshot.snapshot_id, snapshot_id, settings, force, staging)
         return _restored(now.snapshot, target, self._carry_out(intent, changes, now))
@@ -122,7 +122,9 @@ class Restorer:
         outcome.refused += refused
         return _restored(before, target, outcome)
 
-    def _carry_out(self, intent: Intent, changes: Sequence[Change], now: Recording) -> Outcome:
+    def _carry_out(
+        self, intent: Intent, changes: Sequence[TreeChange], now: Recording
+    ) -> RestoredPaths:
         """Write the intent, make the changes, verify them, remove the intent."""
         write_whole(self._intent_place, intent.encode())
         with Places(self.recorder.root) as places:
@@ -145,7 +147,7 @@ class Restorer:
         self,
         places: Places,
         intent: Intent,
-        changes: Sequence[Change],
+        changes: Sequence[TreeChange],
         known: Mapping[bytes, FolderRecord],
     ) -> Restoration:
         return Restoration(
@@ -158,7 +160,9 @@ class Restorer:
             moves_aside=intent.moves_aside,
         )
 
-    def _verify(self, outcome: Outcome, intent: Intent, changes: Sequence[Change]) -> None:
+    def _verify(
+        self, outcome: RestoredPaths, intent: Intent, changes: Sequence[TreeChange]
+    ) -> None:
         """Read back what was placed; what is not as it should be counts as refused."""
         after = self.recorder.record(intent.settings)
         target = bytes.fromhex(self.recorder.catalogue.get(intent.target).tree)
@@ -170,14 +174,14 @@ class Restorer:
             for change in changes
             if change.after is None
             and change.before is not None
-            and change.before.kind is EntryKind.FOLDER
+            and change.before.kind is FileType.FOLDER
         }
         differing.intersection_update(change.path for change in changes)
         outcome.refused += differing - stayed - set(outcome.refused)
         outcome.restored[:] = [path for path in outcome.restored if path not in differing]
         outcome.deleted[:] = [path for path in outcome.deleted if path not in differing]
 
-    def _in_the_way(self, changes: Sequence[Change], now: Snapshot) -> set[str]:
+    def _in_the_way(self, changes: Sequence[TreeChange], now: Snapshot) -> set[str]:
         """The paths that hold something that is not recorded and would have to go."""
         held = {
             above
@@ -197,13 +201,13 @@ class Restorer:
                 except PermissionError:
                     found.add(change.path)
                     continue
-                is_folder = change.after.kind is EntryKind.FOLDER
+                is_folder = change.after.kind is FileType.FOLDER
                 if status is not None and not (is_folder and stat.S_ISDIR(status.st_mode)):
                     found.add(change.path)
         return found
 
 
-def _is_left(change: Change, wanted: Mapping[str, Change]) -> bool:
+def _is_left(change: TreeChange, wanted: Mapping[str, TreeChange]) -> bool:
     """Whether the path is what it was when the restore began, or what the restore has made."""
     planned = wanted.get(change.path)
     if planned is None:
@@ -211,7 +215,7 @@ def _is_left(change: Change, wanted: Mapping[str, Change]) -> bool:
     now = change.before
     if now is None or now == planned.before:
         return True
-    return now.kind is EntryKind.FOLDER and any(  # its own permission bits come last
+    return now.kind is FileType.FOLDER and any(  # its own permission bits come last
         each is not None and each.kind is now.kind for each in (planned.before, planned.after)
     )
 
@@ -221,7 +225,7 @@ def _folders_above(path: str) -> Iterator[str]:
         yield path
 
 
-def _restored(before: Snapshot, target: Snapshot, outcome: Outcome) -> Restored:
+def _restored(before: Snapshot, target: Snapshot, outcome: RestoredPaths) -> Restored:
     return Restored(
         before=before,
         restored=tuple(outcome.restored),

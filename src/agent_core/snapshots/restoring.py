@@ -20,7 +20,7 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.snapshots.contents import FileKeeper, pieces_of, version_of
 from agent_core.snapshots.packs import Packs
 from agent_core.snapshots.places import Places, set_mode
-from agent_core.snapshots.records import Change, ChangeKind, EntryKind, MovedAside, TreeEntry
+from agent_core.snapshots.records import ChangeKind, FileType, MovedAside, TreeChange, TreeEntry
 from agent_core.snapshots.stat_cache import FolderRecord, Version
 from agent_core.snapshots.trees import decode_tree
 from agent_core.snapshots.walk import OPEN_FOLDER
@@ -34,7 +34,7 @@ _ZEROS = bytes(_BLOCK)
 
 
 @dataclass(slots=True)
-class Outcome:
+class RestoredPaths:
     """What was done, by path."""
 
     restored: list[str] = field(default_factory=list[str])
@@ -58,7 +58,7 @@ class Staging:
     modes: Mapping[bytes, int] = field(default_factory=dict[bytes, int])
 
     @classmethod
-    def of(cls, changes: Sequence[Change], known: Mapping[bytes, FolderRecord]) -> Self:
+    def of(cls, changes: Sequence[TreeChange], known: Mapping[bytes, FolderRecord]) -> Self:
         """What these changes need."""
         swaps = {
             number: os.fsencode(change.path)
@@ -94,12 +94,12 @@ class Restoration:
         packs: Packs,
         *,
         staging: Staging,
-        changes: Sequence[Change],
+        changes: Sequence[TreeChange],
         known: Mapping[bytes, FolderRecord],
         keeper: FileKeeper,
         moves_aside: bool,
     ) -> None:
-        self.outcome = Outcome()
+        self.outcome = RestoredPaths()
         self._places = places
         self._packs = packs
         self._staging = staging
@@ -147,7 +147,7 @@ class Restoration:
             with self._attempt(path):
                 self._set_mode(path, mode | 0o700)
         swapped = set(self._staging.swaps.values())
-        removals: list[tuple[bytes, Change]] = []
+        removals: list[tuple[bytes, TreeChange]] = []
         for number, change in enumerate(self._changes):
             path = os.fsencode(change.path)
             if change.after is not None:
@@ -236,7 +236,7 @@ class Restoration:
             OSError: it cannot be written.
             StorageError: it is missing or damaged.
         """
-        if entry.kind is EntryKind.LINK:
+        if entry.kind is FileType.LINK:
             os.symlink(entry.content, name, dir_fd=folder)
             return
         file = os.open(name, _NEW, 0o600, dir_fd=folder)
@@ -254,7 +254,7 @@ class Restoration:
         finally:
             os.close(file)
 
-    def _place(self, path: bytes, number: int, change: Change, after: TreeEntry) -> None:
+    def _place(self, path: bytes, number: int, change: TreeChange, after: TreeEntry) -> None:
         """Make one path what it should be.
 
         Raises:
@@ -268,14 +268,14 @@ class Restoration:
             if not self._is_as_recorded(folder, name, path, before):
                 raise FileExistsError(errno.EEXIST, "it has changed just now")
             if change.kind is ChangeKind.MODE:
-                if after.kind is EntryKind.FILE:
+                if after.kind is FileType.FILE:
                     set_mode(folder, name, after.mode)
                 self.outcome.restored.append(change.path)
                 return
             if change.kind is ChangeKind.KIND:
                 self._swap(number, path, after)
         elif status := self._places.status(path):
-            is_there = stat.S_ISDIR(status.st_mode) and after.kind is EntryKind.FOLDER
+            is_there = stat.S_ISDIR(status.st_mode) and after.kind is FileType.FOLDER
             if not is_there and not self._moves_aside:
                 raise FileExistsError(errno.EEXIST, "something else stands there")
             if not is_there:
@@ -286,7 +286,7 @@ class Restoration:
 
     def _put(self, number: int, path: bytes, entry: TreeEntry) -> None:
         folder, name = self._places.parent(path)
-        if entry.kind is EntryKind.FOLDER:
+        if entry.kind is FileType.FOLDER:
             with suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=folder)
         else:
@@ -324,7 +324,7 @@ class Restoration:
         os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=beside)
         self.outcome.moved_aside.append(MovedAside(os.fsdecode(path), os.fsdecode(moved_to)))
 
-    def _remove_wanted(self, path: bytes, change: Change) -> None:
+    def _remove_wanted(self, path: bytes, change: TreeChange) -> None:
         """Remove what should not be there; a folder stays if something else is in it.
 
         Raises:
@@ -333,7 +333,7 @@ class Restoration:
         if change.before is None or self._places.status(path) is None:
             return
         folder, name = self._places.parent(path)
-        if change.before.kind is EntryKind.FOLDER:
+        if change.before.kind is FileType.FOLDER:
             if not _remove_empty(folder, name):
                 return
         elif not self._is_as_recorded(folder, name, path, change.before):
@@ -351,7 +351,7 @@ class Restoration:
             path: where it was when it was recorded.
             entry: what was recorded.
         """
-        if entry.kind is not EntryKind.FOLDER:
+        if entry.kind is not FileType.FOLDER:
             if self._is_as_recorded(folder, name, path, entry):
                 os.unlink(name, dir_fd=folder)
             return
@@ -372,7 +372,7 @@ class Restoration:
             OSError: it cannot be looked at.
         """
         status = os.lstat(name, dir_fd=folder)
-        if entry.kind is EntryKind.FOLDER:
+        if entry.kind is FileType.FOLDER:
             return stat.S_ISDIR(status.st_mode)
         above, _, last = path.rpartition(b"/")
         if self._versions[0] != above:
@@ -386,7 +386,7 @@ class Restoration:
     def _set_modes_of_folders(self) -> None:
         modes = dict(self._staging.modes)
         for change in self._changes:
-            if change.after is not None and change.after.kind is EntryKind.FOLDER:
+            if change.after is not None and change.after.kind is FileType.FOLDER:
                 modes[os.fsencode(change.path)] = change.after.mode
         for path in sorted(modes, reverse=True):
             with self._attempt(path):
@@ -412,11 +412,11 @@ class Restoration:
             self.outcome.refused.append(os.fsdecode(path))
 
 
-def _is_placed(change: Change) -> bool:
+def _is_placed(change: TreeChange) -> bool:
     """Whether a file or link is written for it."""
     return (
         change.after is not None
-        and change.after.kind is not EntryKind.FOLDER
+        and change.after.kind is not FileType.FOLDER
         and change.kind is not ChangeKind.MODE
     )
 
@@ -426,7 +426,7 @@ def _mode_of(path: bytes, known: Mapping[bytes, FolderRecord]) -> int | None:
     above, _, name = path.rpartition(b"/")
     record = known.get(above + b"/" if above else b"")
     entry = decode_tree(record.tree).get(name) if record is not None else None
-    return entry.mode if entry is not None and entry.kind is EntryKind.FOLDER else None
+    return entry.mode if entry is not None and entry.kind is FileType.FOLDER else None
 
 
 def _above(path: bytes) -> Iterator[bytes]:

@@ -27,13 +27,13 @@ from agent_core.snapshots.merging import Merging
 from agent_core.snapshots.packs import Packs
 from agent_core.snapshots.recorder import Recorder
 from agent_core.snapshots.records import (
-    Change,
     Copied,
     Damage,
     Restored,
     Snapshot,
     SnapshotSettings,
     StoppedError,
+    TreeChange,
     TreeEntry,
 )
 from agent_core.snapshots.restorer import Restorer
@@ -169,7 +169,7 @@ class SnapshotStore:
         """
         return self._catalogue.get(snapshot_id)
 
-    def diff(self, before: str, after: str) -> list[Change]:
+    def diff(self, before: str, after: str) -> list[TreeChange]:
         """What differs between two snapshots, a folder before what is in it.
 
         Raises:

@@ -16,7 +16,7 @@ from agent_core.snapshots.contents import digests_in, pieces_of
 from agent_core.snapshots.intents import INTENT
 from agent_core.snapshots.packs import Pack, Packs, PackWriter
 from agent_core.snapshots.recorder import LAST
-from agent_core.snapshots.records import Damage, EntryKind
+from agent_core.snapshots.records import Damage, FileType
 from agent_core.snapshots.stat_cache import read_about
 from agent_core.snapshots.trees import decode_tree
 
@@ -45,9 +45,9 @@ def needed_by(packs: Packs, trees: Iterable[bytes]) -> set[bytes]:
         except StorageError:
             continue  # what is below it cannot be restored
         for entry in entries:
-            if entry.kind is EntryKind.FOLDER:
+            if entry.kind is FileType.FOLDER:
                 waiting.append(entry.content)
-            elif entry.kind is EntryKind.FILE and entry.content not in needed:
+            elif entry.kind is FileType.FILE and entry.content not in needed:
                 needed.add(entry.content)
                 if entry.is_chunked:
                     needed.update(_pieces(packs, entry.content))
@@ -128,9 +128,9 @@ def damages_of(packs: Packs, tree: bytes) -> Iterator[Damage]:
             continue
         for name, entry in entries.items():
             inner = path + b"/" + name if path else name
-            if entry.kind is EntryKind.FOLDER:
+            if entry.kind is FileType.FOLDER:
                 waiting.append((inner, entry.content))
-            elif entry.kind is EntryKind.FILE:
+            elif entry.kind is FileType.FILE:
                 try:
                     if sum(map(len, pieces_of(packs, entry))) != entry.size:
                         yield Damage(os.fsdecode(inner), "its size is not what was recorded")

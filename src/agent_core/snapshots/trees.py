@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.snapshots.packs import DIGEST_BYTES, Packs
-from agent_core.snapshots.records import Change, ChangeKind, EntryKind, TreeEntry
+from agent_core.snapshots.records import ChangeKind, FileType, TreeChange, TreeEntry
 
 _ENTRY = struct.Struct("<cHQH")  # kind, permission bits, size, length of the name
 _KINDS = {
-    b"f": (EntryKind.FILE, False),
-    b"c": (EntryKind.FILE, True),
-    b"d": (EntryKind.FOLDER, False),
-    b"l": (EntryKind.LINK, False),
+    b"f": (FileType.FILE, False),
+    b"c": (FileType.FILE, True),
+    b"d": (FileType.FOLDER, False),
+    b"l": (FileType.LINK, False),
 }
 _CODES = {each: code for code, each in _KINDS.items()}
 
@@ -27,7 +27,7 @@ def encode_tree(tree: Mapping[bytes, TreeEntry]) -> bytes:
     for name in sorted(tree):
         entry = tree[name]
         code = _CODES[entry.kind, entry.is_chunked]
-        size = len(entry.content) if entry.kind is EntryKind.LINK else entry.size
+        size = len(entry.content) if entry.kind is FileType.LINK else entry.size
         pieces += (_ENTRY.pack(code, entry.mode, size, len(name)), name, entry.content)
     return b"".join(pieces)
 
@@ -48,7 +48,7 @@ def decode_tree(content: bytes) -> Tree:
             raise _no_tree() from error
         at += _ENTRY.size + length
         name = content[at - length : at]
-        length = size if kind is EntryKind.LINK else DIGEST_BYTES
+        length = size if kind is FileType.LINK else DIGEST_BYTES
         at += length
         if at > len(content) or name in {b"", b".", b".."} or b"/" in name or b"\0" in name:
             raise _no_tree()
@@ -56,7 +56,7 @@ def decode_tree(content: bytes) -> Tree:
     return tree
 
 
-def changes_between(packs: Packs, before: bytes, after: bytes) -> Iterator[Change]:
+def changes_between(packs: Packs, before: bytes, after: bytes) -> Iterator[TreeChange]:
     """What differs between two folders and below them: a folder before what is in it.
 
     Raises:
@@ -77,7 +77,7 @@ def changes_between(packs: Packs, before: bytes, after: bytes) -> Iterator[Chang
                 continue
             path = prefix + name
             if (kind := _kind_of_change(was, now)) is not None:
-                yield Change(os.fsdecode(path), kind, was, now)
+                yield TreeChange(os.fsdecode(path), kind, was, now)
             folders = _folder(was), _folder(now)
             if folders != (None, None):
                 inner.append((path + b"/", *folders))
@@ -92,13 +92,13 @@ def _kind_of_change(was: TreeEntry | None, now: TreeEntry | None) -> ChangeKind 
         return ChangeKind.DELETED
     if was.kind is not now.kind:
         return ChangeKind.KIND
-    if was.kind is not EntryKind.FOLDER and was.content != now.content:
+    if was.kind is not FileType.FOLDER and was.content != now.content:
         return ChangeKind.MODIFIED
     return ChangeKind.MODE if was.mode != now.mode else None
 
 
 def _folder(entry: TreeEntry | None) -> bytes | None:
-    return entry.content if entry is not None and entry.kind is EntryKind.FOLDER else None
+    return entry.content if entry is not None and entry.kind is FileType.FOLDER else None
 
 
 def _no_tree() -> StorageError:

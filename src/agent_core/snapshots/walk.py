@@ -16,7 +16,7 @@ from agent_core.snapshots.contents import FileKeeper
 from agent_core.snapshots.exclusions import Exclusions
 from agent_core.snapshots.packs import DIGEST_BYTES, Packs, digest_of
 from agent_core.snapshots.records import (
-    EntryKind,
+    FileType,
     LeftOut,
     LeftOutReason,
     SnapshotSettings,
@@ -197,7 +197,7 @@ class Walk:
             if reason is not None:
                 pass
             elif version[0] & _FORMAT == _IS_FOLDER:
-                tree[name] = TreeEntry(EntryKind.FOLDER, stat.S_IMODE(version[0]), 0, _NO_DIGEST)
+                tree[name] = TreeEntry(FileType.FOLDER, stat.S_IMODE(version[0]), 0, _NO_DIGEST)
             elif name in known and before.get(name) == version:
                 tree[name] = known[name]
                 reason = reasons.get(name)
@@ -209,13 +209,13 @@ class Walk:
                     tree[name] = kept.entry
             if reason is not None:
                 left_out.append((name, reason))
-        files = [entry for entry in tree.values() if entry.kind is not EntryKind.FOLDER]
+        files = [entry for entry in tree.values() if entry.kind is not FileType.FOLDER]
         self._count(len(files))
         return FolderRecord(
             names=os.fsencode("/".join(names)),
             versions=packed([word for version in versions for word in version]),
             folders=b"/".join(
-                sorted(name for name, entry in tree.items() if entry.kind is EntryKind.FOLDER)
+                sorted(name for name, entry in tree.items() if entry.kind is FileType.FOLDER)
             ),
             tree=encode_tree(tree),
             left_out=_joined(left_out),
@@ -256,7 +256,7 @@ class Walk:
             reasons.pop(name, None)
             if isinstance(found, FolderRecord):
                 mode = stat.S_IMODE(versions[name][0])
-                tree[name] = TreeEntry(EntryKind.FOLDER, mode, 0, found.digest)
+                tree[name] = TreeEntry(FileType.FOLDER, mode, 0, found.digest)
                 continue
             tree.pop(name, None)
             if found is not None:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ScriptWord:
     """A word of a command.
 
     Attributes:
@@ -134,7 +134,7 @@ MIXED_TEST = "write one test such as [ -n … ] or [ … = … ] for each [, joi
 _NESTED = "the script of {} is no place for a value; give it a script file and the value after it"
 
 
-def find_problem(words: Sequence[Word]) -> str | None:
+def find_problem(words: Sequence[ScriptWord]) -> str | None:
     """Why a command must not stand in a script with placeholders; None if it may."""
     program = _program(words[0]) if words else None
     if program in _ALWAYS:
@@ -156,7 +156,7 @@ def find_problem(words: Sequence[Word]) -> str | None:
     return _find_shell_argument(words) or _find_embedded_value(program, words)
 
 
-def _find_builtin_problem(program: str, words: Sequence[Word]) -> str | None:
+def _find_builtin_problem(program: str, words: Sequence[ScriptWord]) -> str | None:
     if program not in _HARMLESS:
         return f"{program} takes no placeholder: what it does with a value is up to the shell"
     if program == "printf":
@@ -169,7 +169,7 @@ def _find_builtin_problem(program: str, words: Sequence[Word]) -> str | None:
     return None
 
 
-def find_input_problem(words: Sequence[Word]) -> str | None:
+def find_input_problem(words: Sequence[ScriptWord]) -> str | None:
     """Why a command must not read a value from its standard input; None if it may."""
     program, operands = _program(words[0]), words[1:]
     if program is None:
@@ -185,7 +185,7 @@ def find_input_problem(words: Sequence[Word]) -> str | None:
     return None
 
 
-def nested_scripts(words: Sequence[Word]) -> Iterator[str]:
+def nested_scripts(words: Sequence[ScriptWord]) -> Iterator[str]:
     """The scripts of `sh -c` in a command that are given a value, or words that xargs has read."""
     is_given = bool(words) and _program(words[0]) == "xargs"
     for index, word in enumerate(words):
@@ -199,7 +199,7 @@ def nested_scripts(words: Sequence[Word]) -> Iterator[str]:
             yield rest[0].literal
 
 
-def is_plain_test(words: Sequence[Word]) -> bool:
+def is_plain_test(words: Sequence[ScriptWord]) -> bool:
     """One operator that is written out: no value can be taken for one."""
     operands = [word for word in words if word.literal != "]"]
     if operands and operands[0].literal == "!":
@@ -215,7 +215,7 @@ def is_plain_test(words: Sequence[Word]) -> bool:
             return False
 
 
-def _program(word: Word) -> str | None:
+def _program(word: ScriptWord) -> str | None:
     """The name of a program without its folder and its version."""
     if not word.literal:
         return None
@@ -224,7 +224,7 @@ def _program(word: Word) -> str | None:
     return bare if bare in _INTERPRETERS or bare in _SHELLS else name
 
 
-def _find_wrapped_problem(wrapper: str, words: Sequence[Word]) -> str | None:
+def _find_wrapped_problem(wrapper: str, words: Sequence[ScriptWord]) -> str | None:
     """A command that runs another one is judged as that one, if it can be made out."""
     programs = {_program(word) for word in words}
     replaces = any(_REPLACES.match(word.literal or "") for word in words)
@@ -242,7 +242,7 @@ def _find_wrapped_problem(wrapper: str, words: Sequence[Word]) -> str | None:
     return None
 
 
-def _find_interpreter_problem(program: str, words: Sequence[Word]) -> str | None:
+def _find_interpreter_problem(program: str, words: Sequence[ScriptWord]) -> str | None:
     """The program's text, or the file it is in, must be written out before any value."""
     _, rest = _split_options(program, words[1:])
     if not rest or not rest[0].literal or rest[0].literal.startswith("-"):
@@ -254,7 +254,7 @@ def _find_interpreter_problem(program: str, words: Sequence[Word]) -> str | None
     return None
 
 
-def _split_options(program: str, words: Sequence[Word]) -> tuple[bool, Sequence[Word]]:
+def _split_options(program: str, words: Sequence[ScriptWord]) -> tuple[bool, Sequence[ScriptWord]]:
     """Whether an option such as `-c` stands before the program's text, and that with the rest."""
     flags = _FLAGS.get(program)
     while words and flags and flags.fullmatch(words[0].literal or ""):
@@ -268,7 +268,7 @@ def _split_options(program: str, words: Sequence[Word]) -> tuple[bool, Sequence[
     return has_option, words[1:] if has_option else words
 
 
-def _find_shell_argument(words: Sequence[Word]) -> str | None:
+def _find_shell_argument(words: Sequence[ScriptWord]) -> str | None:
     """A shell that is an argument (`find -exec sh -c`) is judged like one that is a command.
 
     So is an interpreter that is given a value as its program, and what asks a shell to run one.
@@ -289,7 +289,7 @@ def _find_shell_argument(words: Sequence[Word]) -> str | None:
     return None
 
 
-def _find_embedded_value(program: str, words: Sequence[Word]) -> str | None:
+def _find_embedded_value(program: str, words: Sequence[ScriptWord]) -> str | None:
     """A value within a longer text, where the program is not known to take that as text."""
     for before, word in pairwise(words):
         option = before.literal or ""

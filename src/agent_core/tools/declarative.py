@@ -41,7 +41,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.process.sandbox import Plan, Sandbox
+    from agent_core.process.sandbox import Sandbox, SandboxPlan
 
 _WHAT = "tool"
 
@@ -187,7 +187,10 @@ def _build_tool(
         return Action(access, partial(run_program, argv, arguments, context, plan))
 
     async def run_program(
-        argv: list[str], arguments: Mapping[str, Any], context: ToolContext, plan: "Plan | None"
+        argv: list[str],
+        arguments: Mapping[str, Any],
+        context: ToolContext,
+        plan: "SandboxPlan | None",
     ) -> ToolResult:
         """Take what the program prints, a result as JSON or text; any code but 0 is an error."""
         command = Command(argv=argv, cwd=cwd, env=env, stdin=orjson.dumps(arguments))

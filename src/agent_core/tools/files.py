@@ -56,7 +56,7 @@ _CURES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class FileState:
     """A file as it was looked at.
 
     Attributes:
@@ -130,7 +130,7 @@ def open_below(name: str, folder: int) -> Generator[int]:
         os.close(descriptor)
 
 
-def take_snapshot(path: Path) -> Snapshot | None:
+def read_state(path: Path) -> FileState | None:
     """What a resolved path is now; None if there is nothing.
 
     Raises:
@@ -145,7 +145,7 @@ def take_snapshot(path: Path) -> Snapshot | None:
         status = os.fstat(file.fileno())
         content = file.read() if status.st_size <= MAX_LOADED_BYTES else None
         mode = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
-        return Snapshot(_stat_fields(status), mode, content)
+        return FileState(_stat_fields(status), mode, content)
 
 
 def version_of(file: BinaryIO) -> Version:
@@ -157,7 +157,7 @@ def replace_file(
     path: Path,
     content: bytes,
     *,
-    before: Snapshot | None,
+    before: FileState | None,
     create_dirs: bool = True,
     unfinished: UnfinishedWrites,
 ) -> Version:
@@ -192,7 +192,7 @@ def replace_file(
                     os.fchmod(descriptor, bits)
                 os.fsync(descriptor)
                 version = version_of(file)
-            if take_snapshot(path) != before:
+            if read_state(path) != before:
                 raise _conflict_error(path)
             if before is None:
                 try:

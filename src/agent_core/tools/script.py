@@ -17,7 +17,7 @@ import orjson
 
 from agent_core.tools.commands import (
     MIXED_TEST,
-    Word,
+    ScriptWord,
     find_input_problem,
     find_problem,
     is_plain_test,
@@ -167,18 +167,18 @@ def check_argv(argv: Sequence[str]) -> None:
         ValueError: the program is a shell, an interpreter or a program that starts another one,
             and would read a value as its text. Names the cure.
     """
-    words: list[Word] = []
+    words: list[ScriptWord] = []
     for part in argv:
         if first := PLACEHOLDER.search(part):
             # What stands around the value is for the program; only what runs text is looked for.
-            words.append(Word(None, "", has_value=True, prefix=part[: first.start()]))
+            words.append(ScriptWord(None, "", has_value=True, prefix=part[: first.start()]))
         else:
-            words.append(Word(part, part, has_value=False, prefix=part))
+            words.append(ScriptWord(part, part, has_value=False, prefix=part))
     if any(word.has_value for word in words) and (problem := _find_problem(words)):
         raise ValueError(f"args: {problem}")
 
 
-def _find_problem(words: Sequence[Word]) -> str | None:
+def _find_problem(words: Sequence[ScriptWord]) -> str | None:
     """Why a command, or a script that is its argument, must not be given a value.
 
     The parameters of such a script are values, so it is read with placeholders in their places.
@@ -326,13 +326,13 @@ class _ParsedScript:
                     return True
         return False
 
-    def _word(self, node: "Node") -> Word:
+    def _word(self, node: "Node") -> ScriptWord:
         """A word with its quotes removed; what is expanded in it has no text."""
         parts = [_unquote(piece) for piece in _pieces(node)]
         end = parts.index(None) if None in parts else len(parts)
         text, prefix = ("".join(part or "" for part in some) for some in (parts, parts[:end]))
         literal = None if None in parts else text
-        return Word(literal, text, has_value=node.id in self._inside, prefix=prefix)
+        return ScriptWord(literal, text, has_value=node.id in self._inside, prefix=prefix)
 
 
 def _find_misplacement(place: _Place) -> str | None:

@@ -33,7 +33,7 @@ from agent_core.tools.schema import Arguments
 from agent_core.types import Access, ContentBlock, Draft, ErrorPayload, ToolPermission, ToolResult
 
 if TYPE_CHECKING:
-    from agent_core.process.sandbox import Plan, Sandbox
+    from agent_core.process.sandbox import Sandbox, SandboxPlan
 
 _GLOB = frozenset("*?[")
 _READERS = ("code.list_dir", "code.read_file", "code.search")
@@ -482,7 +482,7 @@ async def keep_output(output: Output, name: str, artifact: ArtifactWriter) -> st
 
 
 def show_denial(
-    plan: "Plan | None", finished: CompletedProcess, *, cwd: Path, context: ToolContext
+    plan: "SandboxPlan | None", finished: CompletedProcess, *, cwd: Path, context: ToolContext
 ) -> dict[str, Any]:
     """What a program's output says that its sandbox has refused, for the result; shown at once.
 

@@ -18,7 +18,7 @@ NOTE = "0123456789abcdef"
 KILLED_WRITES = """
 import os, signal, sys, json
 from pathlib import Path
-from agent_core.tools.files import replace_file, take_snapshot
+from agent_core.tools.files import replace_file, read_state
 from agent_core.disk.unfinished import UnfinishedWrites
 
 home, target, exists = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "replaced"
@@ -41,7 +41,7 @@ while True:
         target.write_bytes(old)
     pid = os.fork()
     if pid == 0:
-        before = take_snapshot(target)
+        before = read_state(target)
         notes = UnfinishedWrites.at(home)
         killed_at(kills + 1)
         replace_file(target, new, before=before, unfinished=notes)

@@ -10,13 +10,13 @@ import pytest
 
 from agent_core.errors import StorageError
 from agent_core.snapshots.records import (
-    Change,
     ChangeKind,
-    EntryKind,
+    FileType,
     LeftOut,
     LeftOutReason,
     SnapshotSettings,
     TooManyFilesError,
+    TreeChange,
 )
 from agent_core.snapshots.store import SnapshotStore
 
@@ -33,7 +33,7 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
-def short(changes: list[Change]) -> list[tuple[str, ChangeKind]]:
+def short(changes: list[TreeChange]) -> list[tuple[str, ChangeKind]]:
     return [(change.path, change.kind) for change in changes]
 
 
@@ -115,7 +115,7 @@ def test_a_nested_repository_is_files(store: SnapshotStore, work: Path) -> None:
     (change,) = store.diff(before, store.record(work).snapshot_id)
     assert change.path == "inner/.git/HEAD"
     assert change.before is not None
-    assert change.before.kind is EntryKind.FILE
+    assert change.before.kind is FileType.FILE
 
 
 def test_above_the_limit_there_is_no_snapshot(store: SnapshotStore, work: Path) -> None:

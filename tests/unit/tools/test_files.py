@@ -21,7 +21,7 @@ from agent_core.tools import files
 from agent_core.tools.files import (
     disk_errors,
     open_file,
-    take_snapshot,
+    read_state,
 )
 
 Replace = Callable[..., object]
@@ -107,7 +107,7 @@ def test_a_replaced_file_keeps_its_mode(project: Path, replace_file: Replace) ->
     path = project / "f"
     path.write_bytes(b"old")
     path.chmod(0o751)
-    replace_file(path, b"new", before=take_snapshot(path))
+    replace_file(path, b"new", before=read_state(path))
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o751
 
@@ -117,7 +117,7 @@ def test_a_file_that_changed_or_appeared_since_is_left_alone(
 ) -> None:
     path = project / "f"
     path.write_bytes(b"old")
-    before = take_snapshot(path)
+    before = read_state(path)
     path.write_bytes(b"odd")
     for snapshot in (before, None):
         with pytest.raises(ToolError, match="changed on disk") as refusal:
@@ -132,7 +132,7 @@ def test_a_file_that_went_away_since_is_not_made_again(
 ) -> None:
     path = project / "f"
     path.write_bytes(b"old")
-    before = take_snapshot(path)
+    before = read_state(path)
     path.unlink()
     with pytest.raises(ToolError, match="changed on disk"):
         replace_file(path, b"new", before=before)
@@ -143,7 +143,7 @@ def test_a_hard_link_elsewhere_keeps_its_content(
     project: Path, home: Path, replace_file: Replace
 ) -> None:
     os.link(home / "config.toml", project / "f")
-    replace_file(project / "f", b"new", before=take_snapshot(project / "f"))
+    replace_file(project / "f", b"new", before=read_state(project / "f"))
     assert (home / "config.toml").read_bytes() == b"secret"
 
 
@@ -152,7 +152,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
 ) -> None:
     path = project / "f"
     path.write_bytes(b"old")
-    before = take_snapshot(path)
+    before = read_state(path)
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
@@ -181,7 +181,7 @@ def step(real):
             os.kill(os.getpid(), signal.SIGKILL)
         return real(*args, **kwargs)
     return call
-before = files.take_snapshot(path)
+before = files.read_state(path)
 for name in ("open", "fdopen", "fsync", "rename", "fchmod", "close"):
     setattr(os, name, step(getattr(os, name)))
 notes = UnfinishedWrites(path.parent.parent / "notes")

@@ -34,7 +34,7 @@ from agent_core.tools.workspace import (
 from agent_core.types import Access, JsonBlock, ToolPermission, ToolResult
 
 if TYPE_CHECKING:
-    from agent_core.process.sandbox import Plan, Sandbox
+    from agent_core.process.sandbox import Sandbox, SandboxPlan
     from agent_core.tools.code.views import ReadCommand
 
 _MAX_ARGUMENT = 131_071
@@ -165,7 +165,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
 
 def _confine(
     sandbox: "Sandbox", arguments: RunCommand, access: Access
-) -> tuple[Access, "Plan | None"]:
+) -> tuple[Access, "SandboxPlan | None"]:
     """What the sandbox does with a command; None: it runs outside, which is always asked for.
 
     Raises:
@@ -193,7 +193,7 @@ async def _run(
     argv: list[str],
     timeout_ms: int,
     context: ToolContext,
-    plan: "Plan | None",
+    plan: "SandboxPlan | None",
 ) -> dict[str, Any] | ToolResult:
     async with AsyncExitStack() as stack:
         stack.enter_context(disk_errors(place.shown))

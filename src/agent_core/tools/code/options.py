@@ -1,9 +1,9 @@
-"""Options of programs, read exactly: one that is not known means that nothing is known."""
+"""OptionTable of programs, read exactly: one that is not known means that nothing is known."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 
-class Options:
+class OptionTable:
     """The options of a program that are known, as words; `-abc` stands for `-a -b -c`.
 
     Args:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from agent_core.tools.code.options import Options
+from agent_core.tools.code.options import OptionTable
 from agent_core.tools.workspace import PathPolicy
 
 _ENVIRONMENT = re.compile(
@@ -31,7 +31,7 @@ _ENVIRONMENT = re.compile(
 _SEVERAL_IN_ONE = frozenset({"busybox", "coreutils", "toybox", "uutils"})
 _MAX_ENTRIES = 10_000
 
-_HEAD = Options(
+_HEAD = OptionTable(
     "-qvz --quiet --silent --verbose --zero-terminated", "-cn --bytes --lines", counts=True
 )
 _DIFF_FLAGS = """
@@ -54,21 +54,23 @@ _LOG_FLAGS = """
 _LOG_VALUED = """
     -Ln --after --author --before --committer --date --grep --max-count --since --skip --until
     """
-_LOG = Options(_DIFF_FLAGS + _LOG_FLAGS, _DIFF_VALUED + _LOG_VALUED, counts=True)
+_LOG = OptionTable(_DIFF_FLAGS + _LOG_FLAGS, _DIFF_VALUED + _LOG_VALUED, counts=True)
 
-_SUMS = Options("-btz --binary --tag --text --zero")
-_READERS: Mapping[str, Options] = {
-    "basename": Options("-az --multiple --zero", "-s --suffix"),
-    "cat": Options(
+_SUMS = OptionTable("-btz --binary --tag --text --zero")
+_READERS: Mapping[str, OptionTable] = {
+    "basename": OptionTable("-az --multiple --zero", "-s --suffix"),
+    "cat": OptionTable(
         "-AbEensTtuv --number --number-nonblank --show-all --show-ends --show-tabs --squeeze-blank"
     ),
-    "cmp": Options("-bls --print-bytes --quiet --silent --verbose", "-in --bytes --ignore-initial"),
-    "comm": Options("-123z --check-order --nocheck-order --total --zero-terminated"),
-    "cut": Options(
+    "cmp": OptionTable(
+        "-bls --print-bytes --quiet --silent --verbose", "-in --bytes --ignore-initial"
+    ),
+    "comm": OptionTable("-123z --check-order --nocheck-order --total --zero-terminated"),
+    "cut": OptionTable(
         "-nsz --complement --only-delimited --zero-terminated",
         "-bcdf --bytes --characters --delimiter --fields --output-delimiter",
     ),
-    "diff": Options(
+    "diff": OptionTable(
         """
         -BENTZabdeinpqstuwy --brief --color --context --expand-tabs --ignore-all-space
         --ignore-blank-lines --ignore-case --ignore-space-change --ignore-trailing-space --minimal
@@ -78,8 +80,8 @@ _READERS: Mapping[str, Options] = {
         "-CFIUWx --exclude --label --show-function-line --width",
         walks="-r --recursive",
     ),
-    "dirname": Options("-z --zero"),
-    "du": Options(
+    "dirname": OptionTable("-z --zero"),
+    "du": OptionTable(
         """
         -0Sabchklmsx --all --apparent-size --bytes --human-readable --null --si --summarize
         --total
@@ -87,10 +89,10 @@ _READERS: Mapping[str, Options] = {
         "-dt --exclude --max-depth --threshold",
         always_walks=True,
     ),
-    "echo": Options("-Een"),
-    "false": Options(),
-    "file": Options("-bhi --brief --mime --mime-encoding --mime-type --no-dereference"),
-    "grep": Options(
+    "echo": OptionTable("-Een"),
+    "false": OptionTable(),
+    "file": OptionTable("-bhi --brief --mime --mime-encoding --mime-type --no-dereference"),
+    "grep": OptionTable(
         """
         -EFGHILPTUVZabchilnoqsvwxyz --basic-regexp --byte-offset --color --colour --count
         --extended-regexp --files-with-matches --files-without-match --fixed-strings --ignore-case
@@ -106,7 +108,7 @@ _READERS: Mapping[str, Options] = {
         counts=True,
     ),
     "head": _HEAD,
-    "ls": Options(
+    "ls": OptionTable(
         """
         -1AaBbCcdFfGgHhiklmNnopqQrSstUuvXxZ --all --almost-all --author --color --directory
         --full-time --human-readable --inode --numeric-uid-gid --reverse --si --size --zero
@@ -115,12 +117,14 @@ _READERS: Mapping[str, Options] = {
         walks="-R --recursive",
     ),
     "md5sum": _SUMS,
-    "nl": Options("-p --no-renumber", "-bdfhilnsvw --body-numbering --number-format"),
-    "printf": Options(),
-    "pwd": Options("-LP --logical --physical"),
-    "readlink": Options("-efmnz --canonicalize --canonicalize-existing --no-newline --zero"),
-    "realpath": Options("-LPemqsz --logical --physical --quiet", "--relative-base --relative-to"),
-    "rg": Options(
+    "nl": OptionTable("-p --no-renumber", "-bdfhilnsvw --body-numbering --number-format"),
+    "printf": OptionTable(),
+    "pwd": OptionTable("-LP --logical --physical"),
+    "readlink": OptionTable("-efmnz --canonicalize --canonicalize-existing --no-newline --zero"),
+    "realpath": OptionTable(
+        "-LPemqsz --logical --physical --quiet", "--relative-base --relative-to"
+    ),
+    "rg": OptionTable(
         """
         -.0FHINPSUVabchilnopqsuvwx --block-buffered --byte-offset --case-sensitive --column --count
         --count-matches --crlf --files --files-with-matches --files-without-match --fixed-strings
@@ -137,26 +141,26 @@ _READERS: Mapping[str, Options] = {
         """,
         always_walks=True,
     ),
-    "seq": Options("-w --equal-width", "-fs --format --separator"),
+    "seq": OptionTable("-w --equal-width", "-fs --format --separator"),
     "sha1sum": _SUMS,
     "sha256sum": _SUMS,
     "sha512sum": _SUMS,
-    "stat": Options("-Lft --dereference --file-system --terse", "-c --format --printf"),
-    "tac": Options("-br --before --regex", "-s --separator"),
+    "stat": OptionTable("-Lft --dereference --file-system --terse", "-c --format --printf"),
+    "tac": OptionTable("-br --before --regex", "-s --separator"),
     "tail": _HEAD,
-    "tr": Options("-Ccdst --complement --delete --squeeze-repeats --truncate-set1"),
-    "tree": Options("-ACDFQSadfghinpqrstuvx --dirsfirst --noreport", "-ILP", always_walks=True),
-    "true": Options(),
-    "uname": Options("-amnoprsv --all --kernel-name --kernel-release --machine"),
-    "wc": Options("-cLlmw --bytes --chars --lines --max-line-length --words"),
-    "which": Options("-a"),
-    "whoami": Options(),
+    "tr": OptionTable("-Ccdst --complement --delete --squeeze-repeats --truncate-set1"),
+    "tree": OptionTable("-ACDFQSadfghinpqrstuvx --dirsfirst --noreport", "-ILP", always_walks=True),
+    "true": OptionTable(),
+    "uname": OptionTable("-amnoprsv --all --kernel-name --kernel-release --machine"),
+    "wc": OptionTable("-cLlmw --bytes --chars --lines --max-line-length --words"),
+    "which": OptionTable("-a"),
+    "whoami": OptionTable(),
 }
-_GIT: Mapping[str, Options] = {
-    "diff": Options(_DIFF_FLAGS, _DIFF_VALUED),
+_GIT: Mapping[str, OptionTable] = {
+    "diff": OptionTable(_DIFF_FLAGS, _DIFF_VALUED),
     "log": _LOG,
     "show": _LOG,
-    "status": Options(
+    "status": OptionTable(
         """
         -bsuvz --ahead-behind --branch --ignored --long --no-ahead-behind --no-renames --null
         --porcelain --renames --short --show-stash --untracked-files --verbose

@@ -16,10 +16,10 @@ from shutil import which
 
 from agent_core.errors import ToolError
 from agent_core.process import find_program
-from agent_core.tools.code.options import Options
+from agent_core.tools.code.options import OptionTable
 from agent_core.tools.code.programs import only_reads
 from agent_core.tools.code.shell import Word, is_reserved, read_script
-from agent_core.tools.commands import SHELL_COMMANDS, Word as TestWord, is_plain_test, words_of
+from agent_core.tools.commands import SHELL_COMMANDS, ScriptWord, is_plain_test, words_of
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import CommandView, CommandViews
 
@@ -34,20 +34,20 @@ _MAX_MATCHES = 6_000
 _MAX_PATTERNS = 40
 _MAX_STARS = 3
 
-_OWN_OPTIONS: Mapping[str, Options] = {
-    "command": Options(leading=True),
-    "env": Options(leading=True),
-    "exec": Options(leading=True),
-    "ionice": Options("-t --ignore", "-cn --class --classdata", leading=True),
-    "nice": Options("", "-n --adjustment", counts=True, leading=True),
-    "nohup": Options(leading=True),
-    "setsid": Options("-cfw --ctty --fork --wait", leading=True),
-    "stdbuf": Options("", "-eio --error --input --output", leading=True),
-    "time": Options("-p", leading=True),
-    "timeout": Options(
+_OWN_OPTIONS: Mapping[str, OptionTable] = {
+    "command": OptionTable(leading=True),
+    "env": OptionTable(leading=True),
+    "exec": OptionTable(leading=True),
+    "ionice": OptionTable("-t --ignore", "-cn --class --classdata", leading=True),
+    "nice": OptionTable("", "-n --adjustment", counts=True, leading=True),
+    "nohup": OptionTable(leading=True),
+    "setsid": OptionTable("-cfw --ctty --fork --wait", leading=True),
+    "stdbuf": OptionTable("", "-eio --error --input --output", leading=True),
+    "time": OptionTable("-p", leading=True),
+    "timeout": OptionTable(
         "-v --foreground --preserve-status --verbose", "-ks --kill-after --signal", leading=True
     ),
-    "xargs": Options(
+    "xargs": OptionTable(
         "-0rtx --exit --no-run-if-empty --null --verbose",
         "-dILnPs --delimiter --max-args --max-chars --max-procs",
         leading=True,
@@ -411,7 +411,7 @@ class _Reader:
                 if name == "[":
                     words = words[:-1] if texts[-1:] == ["]"] else [_ADDED]
                 seen = [
-                    TestWord(word.text if word.is_known else None, word.text, False, "")
+                    ScriptWord(word.text if word.is_known else None, word.text, False, "")
                     for word in words
                 ]
                 return all(word.is_one for word in words) and is_plain_test(seen)

@@ -13,10 +13,10 @@ from agent_core.text import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.files import (
     MAX_LOADED_BYTES,
-    Snapshot,
+    FileState,
     disk_errors,
+    read_state,
     replace_file,
-    take_snapshot,
 )
 from agent_core.tools.patch import Patch, TextEdit, apply_edits, unified_diff
 from agent_core.tools.schema import Arguments
@@ -148,12 +148,12 @@ def _prepare_edit(workspace: Workspace, arguments: EditFile, agent_id: str) -> A
 
 def _look_up(
     workspace: Workspace, path: str, agent_id: str
-) -> tuple[ResolvedPath, Snapshot | None]:
+) -> tuple[ResolvedPath, FileState | None]:
     """Where the path leads, and what is there, if it may be changed and the agent knows it."""
     place = workspace.boundaries.resolve(path)
     workspace.boundaries.refuse_protected(place)
     with disk_errors(place.shown):
-        before = take_snapshot(place.path)
+        before = read_state(place.path)
     if before is not None:
         workspace.seen.require_current(agent_id, place.path, before.version, shown=place.shown)
     return place, before
@@ -163,7 +163,7 @@ def _replacement(
     workspace: Workspace,
     agent_id: str,
     place: ResolvedPath,
-    before: Snapshot | None,
+    before: FileState | None,
     content: bytes,
     *,
     summary: str,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import platform
 import socket
 import subprocess
@@ -176,6 +177,11 @@ def git(*arguments: str) -> int:
 
 def init(folder: Path) -> None:
     assert git("init", "-q", str(folder)) == 0
+
+
+def commit(folder: Path) -> None:
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    assert git("-C", str(folder), *author, "commit", "-q", "--allow-empty", "-m", "first") == 0
 
 
 async def test_hooks_and_settings_of_repositories_stay_as_they_are(
@@ -441,6 +447,64 @@ async def test_what_a_repository_runs_by_its_settings_stays_as_it_is(
     await run_one(home, project, sh(script))
     after = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
     assert after == before
+
+
+async def test_what_leads_git_to_other_hooks_and_settings_stays_as_it_is(
+    home: Home, project: Path, outside: Path
+) -> None:
+    init(outside)
+    commit(outside)
+    init(project)
+    commit(project)
+    git("-C", str(project), "worktree", "add", "-q", str(outside / "tree"), "-b", "tree")
+    git(
+        "-C",
+        str(project),
+        "-c",
+        "protocol.file.allow=always",
+        "submodule",
+        "add",
+        str(outside),
+        "m",
+    )
+    git("init", "--bare", str(project / "bare.git"))
+    git("init", f"--separate-git-dir={project}/apart", str(project / "inner"))
+    git("-C", str(project), "config", "include.path", "../settings")
+    (project / "settings").write_text('[core] hooksPath = "our hooks" # here\n', encoding="utf-8")
+    (project / "our hooks").mkdir()
+    (project / "pipe" / ".git").mkdir(parents=True)
+    os.mkfifo(project / "pipe" / ".git" / "config")
+    (project / "nothing").mkdir()
+    (project / "nothing" / ".git").write_bytes(b"gitdir: \0")
+    before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    tried = (
+        ".git/worktrees/tree/commondir .git/modules/m/commondir .git/commondir settings"
+        " bare.git/config bare.git/hooks/update bare.git/commondir apart/config apart/hooks/update"
+        " 'our hooks/update'"
+    )
+    answer, _, _ = await run_one(home, project, sh(f'for i in {tried}; do echo x > "$i"; done'))
+    after = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    assert after == before
+    assert f"{project}/apart/hooks/update" in answer["blocked_by_sandbox"]
+
+
+async def test_a_repository_that_is_written_to_beside_the_project_keeps_its_hooks(
+    home: Home, project: Path, outside: Path
+) -> None:
+    init(outside)
+    commit(outside)
+    git("-C", str(outside), "worktree", "add", "-q", str(project / "tree"), "-b", "tree")
+    config = ON + f'write = ["<project>/tree", "{outside}/.git"]\n'
+    author = "-c user.name=a -c user.email=a@example.com"
+    script = (
+        f"cd tree; git {author} commit -q --allow-empty -m made; echo x >> {outside}/.git/config;"
+        f" echo x > {outside}/.git/hooks/pre-commit"
+    )
+    settings = (outside / ".git" / "config").read_bytes()
+    await run_one(home, project, sh(script), config=config)
+    assert (outside / ".git" / "config").read_bytes() == settings
+    assert not (outside / ".git" / "hooks" / "pre-commit").exists()
+    assert git("-C", str(outside), "rev-parse", "tree~1") == 0
 
 
 async def test_what_was_protected_once_is_not_hidden_by_many_files(

@@ -77,7 +77,8 @@ def _names(line: str) -> Iterator[str]:
 def _is_refused(path: str, confinement: Confinement) -> bool:
     try:
         real = os.path.realpath(path)
-        if nearest(real, confinement.write) > nearest(real, confinement.protect):
+        protected = [*confinement.protect, *map(_first_missing, confinement.protect)]
+        if nearest(real, confinement.write) > nearest(real, protected):
             return False
         is_unreadable = confinement.read is not None and not nearest(real, confinement.read)
         existing = real
@@ -86,3 +87,10 @@ def _is_refused(path: str, confinement: Confinement) -> bool:
         return os.access(existing, os.W_OK) or (is_unreadable and os.access(existing, os.R_OK))
     except (OSError, ValueError):
         return False
+
+
+def _first_missing(path: str) -> str:
+    """The path, or the first folder above it that is not there: it cannot be made either."""
+    while not os.path.lexists(above := os.path.dirname(path)):  # noqa: PTH120
+        path = above
+    return path

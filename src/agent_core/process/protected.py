@@ -2,10 +2,12 @@
 
 import os
 import re
+import stat
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import translate
 from glob import has_magic, iglob
 from itertools import chain, islice
@@ -21,7 +23,34 @@ _FIRST_ENTRIES, _MORE_ENTRIES = 50_000, 2_000
 
 _MOST_MATCHES = 500
 _LONGEST_SETTINGS = 65_536
-_HOOKS_PATH = re.compile(r"^[ \t]*hookspath[ \t]*=[ \t]*\"?([^\"\n]+?)\"?[ \t]*$", re.I | re.M)
+_MOST_INCLUDED = 50
+_MOST_FOLDERS = 5_000
+_SETTING = re.compile(
+    r"^[ \t]*(?:\[[^\n]*\])?[ \t]*(hookspath|path)[ \t]*=[ \t]*"
+    r"(?:\"((?:[^\"\\\n]|\\.)*)\"|([^;#\"\n]*))[ \t]*(?:[;#].*)?$",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A line of Git's settings that names a folder of hooks, or another file of settings."""
+
+_USER_SETTINGS = ("~/.gitconfig", "~/.config/git/config")
+_POINTER = "commondir"
+"""A file in a repository that names another one, whose settings and hooks count then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is protected.
+
+    Attributes:
+        paths: all of it, links resolved.
+        holes: what stays open nevertheless, in words.
+        unwanted: files that are not there, and must not be there afterwards: in their place no
+            folder can stand meanwhile, because Git would not work.
+    """
+
+    paths: list[str]
+    holes: list[str]
+    unwanted: list[str]
 
 
 class ProtectedFiles:
@@ -47,22 +76,22 @@ class ProtectedFiles:
         self._folders = [str(folder) for folder in folders]
         self._known: list[str] = []
         self._links = set[str]()
+        self._unwanted = set[str]()
         self._entries_left = _FIRST_ENTRIES
         self._lock = threading.Lock()
 
-    def find(self) -> tuple[list[str], list[str]]:
-        """The paths of all of it, links resolved, and links to it that can be replaced.
-
-        It blocks on files.
-        """
+    def find(self) -> Found:
+        """Look for all of it; blocks on files."""
         with self._lock:
-            self._links = set[str]()
+            self._holes = set[str]()
             most, self._entries_left = self._entries_left, _MORE_ENTRIES
             known = filter(os.path.lexists, self._known)
             found = chain(known, self._find_paths(), self._find_names(most))
             inside = (path for path in found if nearest(path, self._folders))
             self._known = list(dict.fromkeys(inside))
-            return list(self._known), sorted(self._links)
+            self._unwanted = {path for path in self._unwanted if nearest(path, self._folders)}
+            unwanted = [path for path in sorted(self._unwanted) if not os.path.lexists(path)]
+            return Found(list(self._known), sorted(self._holes), unwanted)
 
     def _find_paths(self) -> Iterator[str]:
         for pattern in self._paths:
@@ -76,42 +105,124 @@ class ProtectedFiles:
 
     def _find_names(self, most: int) -> Iterator[str]:
         if self._in_git:
-            yield from self._find_in_repository(f"{self._project}/.git")
+            yield from _as_far_as_it_goes(self._find_by_name(f"{self._project}/.git"))
         for path in islice(chain.from_iterable(map(_entries, self._folders)), most):
             name = path.rpartition("/")[2]
             if self._is_named(name.casefold()):
                 yield os.path.realpath(path)
             elif name == ".git" and self._in_git:
-                yield from self._find_in_repository(path)
+                yield from _as_far_as_it_goes(self._find_by_name(path))
+            elif name == "HEAD" and self._in_git and _is_repository(Path(path).parent):
+                yield from _as_far_as_it_goes(self._find_in_repository(Path(path).parent))
 
-    def _find_in_repository(self, path: str) -> Iterator[str]:
-        """What is protected of a repository and of its submodules."""
+    def _find_by_name(self, path: str) -> Iterator[str]:
+        """What is protected of what is called `.git`: a repository, or a file that names one."""
         folder = Path(path)
         self._note_link(folder)
         if folder.is_file():
-            yield os.path.realpath(path)  # it names the folder of the repository
-            return
+            yield os.path.realpath(path)
+            named = _first_line(folder).removeprefix("gitdir:").strip()
+            if _is_repository(folder.parent / named):
+                yield from self._find_in_repository(folder.parent / named, tree=folder.parent)
+        else:
+            yield from self._find_in_repository(folder, tree=folder.parent)
+
+    def _find_in_repository(self, folder: Path, *, tree: Path | None = None) -> Iterator[str]:
+        """What is protected of a repository, of its submodules, and of its other working trees.
+
+        Args:
+            folder: of the repository, or of one of its working trees.
+            tree: its working tree, where it is known.
+        """
+        pointer = folder / _POINTER
+        if pointer.exists():  # the folder of a working tree
+            yield os.path.realpath(pointer)
+            folder /= _first_line(pointer)
         repositories = [folder]
-        for inner, _, files in os.walk(folder / "modules"):
+        for inner, folders, files in islice(os.walk(folder / "modules"), _MOST_FOLDERS):
             if "HEAD" in files:
                 repositories.append(Path(inner))
+                folders[:] = {"modules"}.intersection(folders)
         for repository in repositories:
             for part in self._in_git:
                 self._note_link(repository / part)
                 yield os.path.realpath(repository / part)
-            settings = repository / "config.worktree"
-            if settings.exists():
-                yield os.path.realpath(settings)
-        with suppress(OSError), (folder / "config").open("rb") as file:
-            text = file.read(_LONGEST_SETTINGS).decode(errors="replace")
-            for value in _HOOKS_PATH.findall(text):
-                hooks = os.path.realpath(folder.parent / Path(value).expanduser())
-                if not any(nearest(root, [hooks]) for root in self._folders):
-                    yield hooks
+            for place in (repository, *_folders(repository / "worktrees")):
+                yield from self._find_pointers(place, settings=repository / "config")
+        settings = [folder / "config", folder / "config.worktree"]
+        settings += [Path(name).expanduser() for name in _USER_SETTINGS]
+        yield from self._find_named_in(settings, tree or folder.parent)
+
+    def _find_pointers(self, folder: Path, *, settings: Path) -> Iterator[str]:
+        """Files in the folder of a repository that lead Git to other hooks and settings."""
+        has_more = "worktreeconfig" in _beginning(settings).lower()
+        for name in (_POINTER, "config.worktree"):
+            path = os.path.realpath(folder / name)
+            if os.path.lexists(path):
+                yield path
+            elif has_more or name == _POINTER:
+                self._unwanted.add(path)
+
+    def _find_named_in(self, settings: list[Path], tree: Path) -> Iterator[str]:
+        """The folders of hooks that settings name, and the settings that they include."""
+        pending, seen = deque(settings), set(settings)
+        while pending:
+            file = pending.popleft()
+            for key, quoted, plain in _SETTING.findall(_beginning(file)):
+                value = Path(re.sub(r"\\(.)", r"\1", quoted) or plain.strip())
+                with suppress(RuntimeError):  # of a user who has no home
+                    value = value.expanduser()
+                if key.lower() == "hookspath":
+                    hooks = os.path.realpath(tree / value)
+                    if not any(nearest(root, [hooks]) for root in self._folders):
+                        self._note_link(tree / value)
+                        yield hooks
+                elif value.parts and file.parent / value not in seen:
+                    included = file.parent / value
+                    path = os.path.realpath(included)
+                    if Path(path).is_file():
+                        yield path
+                    elif nearest(path, self._folders):
+                        self._holes.add(f"{path} can be made, and Git would take settings from it")
+                    if len(seen) < _MOST_INCLUDED:
+                        seen.add(included)
+                        pending.append(included)
 
     def _note_link(self, path: Path) -> None:
         if path.is_symlink() and nearest(os.path.realpath(path.parent), self._folders):
-            self._links.add(str(path))
+            self._holes.add(f"{path} is a link, which can be replaced by another one")
+
+
+def _as_far_as_it_goes(found: Iterator[str]) -> Iterator[str]:
+    """Until a name in a file turns out to be none that a path can have."""
+    with suppress(OSError, ValueError):
+        yield from found
+
+
+def _is_repository(folder: Path) -> bool:
+    return (folder / "HEAD").is_file() and (
+        (folder / "objects").is_dir() or (folder / _POINTER).is_file()
+    )
+
+
+def _folders(path: Path) -> list[Path]:
+    with suppress(OSError):
+        return [folder for folder in path.iterdir() if folder.is_dir()]
+    return []
+
+
+def _first_line(path: Path) -> str:
+    return _beginning(path).partition("\n")[0].strip()
+
+
+def _beginning(path: Path) -> str:
+    """The text of a file; of a pipe, which would keep us waiting, there is none."""
+    with suppress(OSError, ValueError):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:  # noqa: PTH123
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return file.read(_LONGEST_SETTINGS).decode(errors="replace")
+    return ""
 
 
 def _entries(root: str) -> Iterator[str]:

@@ -26,10 +26,6 @@ from agent_core.process.child import Command
 from agent_core.process.confinement import Confinement, Hole, Rule, missing, nearest, probe
 from agent_core.process.protected import REPOSITORY, ProtectedFiles
 
-_LEADS_ELSEWHERE = "commondir"
-"""A file in a repository that names another one, whose settings and hooks count then: one that a
-program has made is removed. Git refuses to work where it cannot be made at all."""
-
 _INSTALLATION = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
 """What this program is run from: in a project's own environment, a command could change it."""
 
@@ -138,18 +134,17 @@ class Sandbox:
             required |= {"protect"} if config.protect is not None else set()
         # What is not there yet is not held free: the program itself may be about to make it.
         own = (str(path) for path in self.own if nearest(str(path), write) and path.exists())
-        protected, links = self.protected.find()
+        found = self.protected.find()
         confinement = Confinement(
             write=tuple(write),
             read=None if read is None else tuple(map(str, read)),
-            protect=tuple(dict.fromkeys([*own, *protected])),
+            protect=tuple(dict.fromkeys([*own, *found.paths])),
             network=self.has_network(kind, wanted=wants_network),
             required=frozenset(required),
         )
         holes = missing(confinement, probe())
-        text = "{} is a link, which can be replaced by another one"
-        holes += [Hole(rule="protect", text=text.format(link)) for link in links]
-        return SandboxPlan(self, confinement, tuple(holes))
+        holes += [Hole(rule="protect", text=text) for text in found.holes]
+        return SandboxPlan(self, confinement, tuple(holes), tuple(found.unwanted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +155,13 @@ class SandboxPlan:
         sandbox: whose rules these are.
         confinement: what it may touch, its temporary folder aside.
         holes: what of that this system cannot keep.
+        unwanted: files that are not there yet, and are removed if the program makes them.
     """
 
     sandbox: Sandbox
     confinement: Confinement
     holes: tuple[Hole, ...] = ()
+    unwanted: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -207,19 +204,22 @@ class SandboxPlan:
     def _scratch(self) -> Generator[str]:
         """A folder; one that a killed process has left is removed by the next start."""
         root = Path(tempfile.gettempdir()).resolve()
-        repositories = {os.path.dirname(path) for path in self.confinement.protect}  # noqa: PTH120
-        pointers = [Path(folder, _LEADS_ELSEWHERE) for folder in repositories]
-        absent = [path for path in pointers if path.parent.name == ".git" and not path.exists()]
         with self.sandbox.unfinished.noted(root, is_folder=True) as name:
             folder = root / name
             folder.mkdir(mode=0o700)
             try:
                 yield str(folder)
             finally:
-                for pointer in absent:  # the repository would have other hooks and settings by it
+                for path in map(Path, self.unwanted):
                     with suppress(OSError):
-                        pointer.unlink()
+                        if not _is_below_link(path):
+                            path.unlink()
                 _remove(folder)
+
+
+def _is_below_link(path: Path) -> bool:
+    """Whether it lies elsewhere by now, because a program has put a link above it."""
+    return os.path.realpath(path.parent) != str(path.parent)
 
 
 def _remove(folder: Path) -> None:

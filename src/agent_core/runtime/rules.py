@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from agent_core.config.load import CONFIG_NAME
 from agent_core.config.paths import Setup
@@ -37,10 +39,17 @@ def load_rules(
     rules.replace_saved(CONFIG_NAME, setup.config.permissions.rules)
     rules.replace_saved(RULES_NAME, saved)
 
+    # An example is about words: it holds in every project, whatever that one has in PATH.
+    folders = around.search_path.split(os.pathsep)
+    env["PATH"] = os.pathsep.join(folder for folder in folders if Path(folder).is_absolute())
+    policy = PathPolicy(Path(os.devnull))  # nothing is below a file
+    is_writable = policy.is_below_write_root
+    anywhere = replace(around, search_path=env["PATH"], is_writable=is_writable)
+
     def views_of(argv: Sequence[str]) -> CommandViews:
-        return read_command(argv, cwd=setup.project, env=env, policy=paths).for_rules
+        return read_command(argv, cwd=setup.project, env=env, policy=policy).for_rules
 
     for rule in rules.rules:
-        if problem := find_misfit(rule, views_of):
+        if problem := find_misfit(replace(rule, around=anywhere), views_of):
             raise unusable_rule(rule.name, problem)
     return rules

@@ -557,6 +557,27 @@ def test_the_rules_of_the_documentation_hold_their_examples(home: Path, project:
     assert len(load_rules(setup, PathPolicy.of(setup)).rules) == 4
 
 
+@pytest.mark.parametrize("folder", ["{project}/bin:", ".:", ":", ""])
+@pytest.mark.parametrize("place", ["", "/"])
+def test_examples_mean_the_same_whatever_a_project_has_in_path(
+    home: Path, project: Path, folder: str, place: str
+) -> None:
+    for name in ("git", "tests-of-this", "sh"):
+        program = project / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("#!/bin/sh\n", encoding="utf-8")
+        program.chmod(0o755)
+    write_settings(
+        home,
+        GIT | {"match": ["git status", "git diff | git diff a"], "not_match": "sudo git diff"},
+        {"decision": "allow", "command": ["tests-of-this", "*"], "match": "tests-of-this a"},
+        {"decision": "allow", "command": ["cat"], "match": "nice cat", "not_match": "./cat"},
+    )
+    setup = read_setup(Path(place) if place else project, home_dir=home)
+    environ = {"PATH": folder.format(project=project) + os.environ["PATH"]}
+    assert len(load_rules(setup, PathPolicy.of(setup), environ=environ).rules) == 3
+
+
 async def test_the_rules_of_a_program_hold_whether_or_not_it_asks() -> None:
     config = PermissionsConfig.model_validate(
         {"rules": [{"decision": "deny", "tool": "own.*", "reason": "not here"}]}

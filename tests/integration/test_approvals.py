@@ -457,13 +457,51 @@ async def test_no_secret_of_a_question_or_an_answer_is_stored(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    config = PARK.replace('name = "script"', 'name = "script"\napi_key_env = "OPENAI_API_KEY"')
-    async with runtime(home, project, script(writes("a.txt", SECRET)), config=config) as made:
+    async with runtime(home, project, script(writes("a.txt")), config=KEY) as made:
         first = await parked(made)
         handle = await made.answer(first.pending_requests[0], "deny", f"it has {SECRET}")
         await handle.wait()
     for path in home.path.glob("sessions.sqlite*"):
         assert SECRET.encode() not in path.read_bytes()
+
+
+KEY = PARK.replace('name = "script"', 'name = "script"\napi_key_env = "OPENAI_API_KEY"')
+
+
+async def test_a_call_with_a_secret_is_not_parked(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+
+    async def nobody(request: PermissionRequest) -> Any:
+        raise UnattendedError
+
+    for number, callback in enumerate([None, nobody]):
+        provider = ScriptedProvider(script(writes("a.txt", SECRET)))
+        made = runtime(home, project, provider, config=KEY, permission_callback=callback)  # type: ignore[arg-type]
+        async with made:
+            handle = await made.start("go", session_id=f"s{number}")
+            assert await handle.wait() is RunStatus.COMPLETED
+            assert await results(made, f"s{number}") == {"call_1": "permission_denied"}
+            assert "hold a secret" in provider.requests[-1].model_dump_json()
+            assert await made.approvals() == []
+    assert not (project / "a.txt").exists()
+
+
+async def test_a_call_whose_secret_is_not_stored_is_not_made_later(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    config = f'{KEY}\n[[permissions.rules]]\ndecision = "allow"\npath = ["b.txt"]\n'
+    first, second = writes("a.txt"), writes("b.txt", SECRET, "call_2")
+    provider = ScriptedProvider(script(first, second))
+    async with runtime(home, project, provider, config=config) as made:
+        await parked(made)
+        handle = await answer_next(made)
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert await results(made) == {"call_1": "ok", "call_2": "cancelled"}
+        assert "held a secret" in provider.requests[-1].model_dump_json()
+    assert not (project / "b.txt").exists()
 
 
 async def test_cancelling_a_parent_that_waits_answers_the_calls_of_its_child(

@@ -79,19 +79,24 @@ async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
     """Make the calls of a turn that was interrupted, unless a write before them has failed.
 
     Raises:
-        asyncio.CancelledError: the run was cancelled; every call has its answer all the same.
+        asyncio.CancelledError: the run was cancelled.
+        ParkedError: the run waits for the user.
     """
     path, waiting = ctx.journal.path, {call.tool_call_id for call in open_calls}
     results = {result.tool_call_id: result for node in path for result in node.results}
     asked = [node.calls for node in path if node.calls]
     turns = [calls for calls in asked if any(call.tool_call_id in waiting for call in calls)]
-    for call in (call for calls in turns for call in calls):
+    order = [call for calls in turns for call in calls]
+    later: set[str] = set()
+    for place, call in enumerate(order):
         result = results.get(call.tool_call_id)
         if result is not None and ends_turn(ctx.toolbox.concurrency(call), result):
-            for open_call in open_calls:
-                _answer(ctx.journal, open_call, not_run(open_call), flags=_NOT_RUN)
-            return
-    await run_tools(ctx, open_calls)
+            later = {after.tool_call_id for after in order[place:]}
+            break
+    await run_tools(ctx, [call for call in open_calls if call.tool_call_id not in later])
+    for call in open_calls:
+        if call.tool_call_id in later:
+            _answer(ctx.journal, call, not_run(call), flags=_NOT_RUN)
 
 
 async def _run_all(

@@ -146,12 +146,13 @@ class Questions:
             if self._callback is None:
                 raise _no_way_to_ask(definition, access)
             return await self._ask_callback(self._callback, request, journal)
-        may_park = self._unattended == "park" and run.mode is not RunMode.ORCHESTRATOR
+        obstacle = self._find_obstacle(call, run)
+        may_park = self._unattended == "park" and obstacle is None
         can_ask = self._callback is not None or may_park or self._unattended == "wait"
         root_id = run.parent_run_id or run.run_id
         # Of a run that goes on, an answer may be there already.
         if not can_ask and not await store.approval_of(root_id, run.run_id, call.tool_call_id):
-            raise _no_way_to_ask(definition, access, unattended=self._unattended)
+            raise _no_way_to_ask(definition, access, obstacle)
         question = ApprovalRecord(
             request_id=request.request_id,
             session_id=run.session_id,
@@ -174,15 +175,30 @@ class Questions:
         await journal.commit()
         if record.state is ApprovalState.OPEN and not can_ask:
             await store.withdraw(record.request_id)
-            raise _no_way_to_ask(definition, access, unattended=self._unattended)
+            raise _no_way_to_ask(definition, access, obstacle)
         if record.state is ApprovalState.OPEN:
             self._runs[run.run_id] += 1
             try:
-                record = await self._race(store, record, journal, may_park=may_park)
+                record = await self._race(
+                    store, record, journal, may_park=may_park, obstacle=obstacle
+                )
             finally:
                 self._runs[run.run_id] -= 1
                 self._runs = +self._runs
         return _note_answer(record, journal)
+
+    def _find_obstacle(self, call: ToolCall, run: RunIdentity) -> str | None:
+        """Why a run that asks about this call cannot be parked, where it would be."""
+        if self._unattended != "park":
+            return None
+        if run.mode is RunMode.ORCHESTRATOR:
+            return "a run that leads workers cannot be parked: their claims would end meanwhile"
+        if self._redactor.payload_secrets_only(call.arguments) is not call.arguments:
+            return (
+                "its arguments hold a secret, which is not stored: the call cannot wait for an"
+                " answer. The secret can stay in the environment or in a file"
+            )
+        return None
 
     async def _ask_callback(
         self,
@@ -219,6 +235,7 @@ class Questions:
         journal: PermissionJournal,
         *,
         may_park: bool,
+        obstacle: str | None,
     ) -> ApprovalRecord:
         """The question with its first answer, the callback's or one from elsewhere.
 
@@ -242,7 +259,7 @@ class Questions:
                     if self._unattended == "wait":
                         await asyncio.wait([elsewhere])
                     else:
-                        answer = _NOBODY
+                        answer = obstacle or _NOBODY
         except TimeoutError:
             answer = _LATE
         except asyncio.CancelledError:
@@ -380,11 +397,9 @@ def _note_failure(
 
 
 def _no_way_to_ask(
-    definition: ToolDefinition, access: Access, *, unattended: str = "deny"
+    definition: ToolDefinition, access: Access, obstacle: str | None = None
 ) -> PermissionDeniedError:
-    why = "this program has no way to ask for it"
-    if unattended == "park":
-        why = "a run that leads workers cannot be parked: their claims would end meanwhile"
+    why = obstacle or "this program has no way to ask for it"
     return PermissionDeniedError(access.refusal, f"{definition.name} needs a permission, and {why}")
 
 

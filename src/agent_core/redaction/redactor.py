@@ -25,6 +25,7 @@ from agent_core.redaction.shapes import (
 from agent_core.text import join_surrogates, visible
 from agent_core.types import (
     OPAQUE,
+    REDACTED,
     ContentBlock,
     PendingEvent,
     ReasoningBlock,
@@ -510,6 +511,8 @@ class JournalRedactor:
             opaque = before["metadata"].get(OPAQUE)
             if after["metadata"].get(OPAQUE) is not opaque:
                 after["metadata"] = {**after["metadata"], OPAQUE: {}}
+            if after["arguments"] is not before["arguments"]:
+                after["metadata"] = {**after["metadata"], REDACTED: True}
         return type(block).model_validate(after)
 
 

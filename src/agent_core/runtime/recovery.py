@@ -11,6 +11,7 @@ from agent_core.events import Journal, SessionStore
 from agent_core.loop import OpenRun
 from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.types import (
+    REDACTED,
     Claim,
     Draft,
     ErrorPayload,
@@ -31,6 +32,10 @@ _UNKNOWN = (
     "Look at the current state before doing it again."
 )
 _NEVER_RAN = "its run ended before this call began; it had no effect"
+_NOT_WHOLE = (
+    "this call was not made and had no effect: its arguments held a secret, which is not stored"
+    " while a run waits. It can be called again, with the secret in the environment or in a file."
+)
 
 
 class SessionHistory:
@@ -63,7 +68,7 @@ class SessionHistory:
 
         Calls that were started are answered: their effect is unknown, and they are not made again.
         Calls of this very run that had not begun are handed back, and those whose child waits;
-        those of other runs are answered.
+        those of other runs are answered, and those whose arguments are not stored whole.
 
         Raises:
             StorageError: the history cannot be read.
@@ -74,7 +79,7 @@ class SessionHistory:
         path, run_id = await self._read(from_node_id), journal.run.run_id
         was_begun = any(node.run_id == run_id for node in path)
         open_calls: list[ToolCall] = []
-        to_close: list[tuple[ToolCall, bool]] = []
+        to_close: list[tuple[ToolCall, str]] = []
         for agent_id, asked in unanswered_calls(path).items():
             # Models repeat ids: another agent's call by the same id says nothing about this one.
             ids = [call.tool_call_id for _, call in asked]
@@ -84,15 +89,19 @@ class SessionHistory:
                 started -= {child.metadata.get("tool_call_id", "") for child in children}
             for node, call in asked:
                 has_begun = call.tool_call_id in started
-                if node.run_id == run_id and not has_begun:
-                    open_calls.append(call)
+                if has_begun:
+                    to_close.append((call, _UNKNOWN))
+                elif node.run_id != run_id:
+                    to_close.append((call, _NEVER_RAN))
+                elif REDACTED in call.metadata:
+                    to_close.append((call, _NOT_WHOLE))
                 else:
-                    to_close.append((call, has_begun))
+                    open_calls.append(call)
         record = await self._store.run(run_id) if was_begun else None
         # From here on nothing waits: a run that is cancelled has either all of this or nothing.
         journal.path.extend(path)
-        for call, has_begun in to_close:
-            _close(journal, call, has_begun=has_begun)
+        for call, why in to_close:
+            _close(journal, call, why)
         if not was_begun:
             return None
         stored, usage = (record.turn_count, record.usage) if record else (0, Usage())
@@ -126,9 +135,8 @@ def unanswered_calls(path: Sequence[Node]) -> dict[str, list[tuple[Node, ToolCal
     return found
 
 
-def _close(journal: Journal, call: ToolCall, *, has_begun: bool) -> None:
-    reason = "interrupted_effect_unknown" if has_begun else "interrupted_before_start"
-    message = _UNKNOWN if has_begun else _NEVER_RAN
+def _close(journal: Journal, call: ToolCall, message: str) -> None:
+    reason = "interrupted_effect_unknown" if message is _UNKNOWN else "interrupted_before_start"
     error = ErrorPayload.of(ToolError(ErrorCode.CANCELLED, message, details={"reason": reason}))
     block = ToolResultBlock(
         tool_call_id=call.tool_call_id,

@@ -10,6 +10,7 @@ from agent_core.types.budget import (
 )
 from agent_core.types.content import (
     OPAQUE,
+    REDACTED,
     SESSION_ID_PATTERN,
     AgentStatus,
     AgentType,
@@ -134,6 +135,7 @@ __all__ = [
     "LEASE",
     "LIVE_EVENTS",
     "OPAQUE",
+    "REDACTED",
     "SESSION_ID_PATTERN",
     "Access",
     "AgentDefinition",

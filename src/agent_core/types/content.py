@@ -262,6 +262,9 @@ They go back, as they came, to the provider and the model that `provider` and `m
 name, and to no other.
 """
 
+REDACTED = "redacted_arguments"
+"""The key of a tool call's metadata that is set where a secret was taken from its arguments."""
+
 
 class TextBlock(Frozen):
     """Plain text."""

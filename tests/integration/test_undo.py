@@ -1,9 +1,11 @@
 """A message is taken back with what was done about it: through whole runtimes and real files."""
 
 import asyncio
+import json
 import os
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -624,3 +626,60 @@ async def test_what_no_snapshot_holds_is_named_and_never_destroyed(
         assert len((project / aside).read_text()) == 200
         assert (project / "build" / "out").exists()
         assert {"build (excluded)", "pipe (fifo)"} <= set(undone.left_out)
+
+
+async def test_the_changes_of_a_declarative_tool_are_taken_back(home: Home, project: Path) -> None:
+    script = "import pathlib, sys; pathlib.Path('notes.txt').write_text(sys.argv[1])"
+    described = {
+        "name": "notes.add",
+        "description": "Add a note.",
+        "input_schema": {"type": "object", "properties": {"text": {"type": "string"}}},
+        "permission": "write",
+        "command_type": "exec",
+        "command": sys.executable,
+        "args": ["-c", script, "{{args.text}}"],
+    }
+    home.write("tools/notes.json", json.dumps(described))
+    (project / "notes.txt").write_text("before")
+    async with recorded(home, project, calls("notes.add", text="after"), "done") as made:
+        await ask(made)
+        assert (project / "notes.txt").read_text() == "after"
+        await made.undo("s1")
+        assert (project / "notes.txt").read_text() == "before"
+        await made.redo("s1")
+        assert (project / "notes.txt").read_text() == "after"
+
+
+async def test_the_changes_of_an_mcp_server_are_taken_back(home: Home, project: Path) -> None:
+    diary = project / "diary"
+    server = {
+        "command": sys.executable,
+        "args": [str(Path(__file__).parents[1] / "mcp_servers" / "plain.py")],
+        "env": {"PLAIN_DIARY": str(diary)},
+    }
+    home.write("mcp.json", json.dumps({"mcpServers": {"shop": server}}))
+    async with recorded(home, project, calls("mcp.shop.write"), "done") as made:
+        await ask(made)
+        assert "call write" in diary.read_text()
+        await made.undo("s1")
+        assert "call write" not in (diary.read_text() if diary.exists() else "")
+        await made.redo("s1")
+        assert "call write" in diary.read_text()
+
+
+async def test_an_undo_that_is_cancelled_leaves_files_and_conversation_together(
+    home: Home, project: Path
+) -> None:
+    async with recorded(home, project, runs("seq 300 | xargs touch"), "done") as made:
+        await ask(made)
+        for number in range(20):
+            undoing = asyncio.create_task(made.undo("s1"))
+            await asyncio.sleep(number * 0.02)
+            is_early = undoing.cancel()
+            await asyncio.wait([undoing])
+            is_undone = (await made.list_sessions())[0].active_node_id is None
+            assert is_undone is (files_in(project) == {})
+            if is_undone:
+                await made.redo("s1")
+            if not is_early:
+                break

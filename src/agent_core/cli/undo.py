@@ -64,7 +64,7 @@ def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
     show_paths("moved aside", result.moved_aside, terminal, clean)
     show_paths("left as it is, changed by others", result.refused, terminal, clean, Style.WARN)
     show_paths("in no snapshot, left alone", result.left_out, terminal, clean)
-    show_paths("git is left alone,", result.git, terminal, clean, Style.WARN)
+    show_paths("git is left alone", result.git, terminal, clean, Style.WARN)
     for remark in result.remarks:
         terminal.line(visible(clean(remark), one_line=True), Style.WARN)
     if result.snapshot_before is not None:

@@ -141,7 +141,9 @@ class Forks:
             note = " -> ".join(
                 _named(entry) for entry in (change.before, change.after) if entry is not None
             )
-        return FileChange(path=path, kind=change.kind.value, diff=diff, note=note)
+        return FileChange(
+            path=path, kind=change.kind.value, diff=diff, note=self._redactor.text(note)
+        )
 
 
 def _named(entry: "TreeEntry") -> str:

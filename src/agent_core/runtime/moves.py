@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent_core.aio import to_the_end
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.runtime.project_files import FilesAlone, ProjectFiles, shown_path
@@ -28,13 +29,13 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.snapshots.records import GitState, LeftOut
+    from agent_core.snapshots.records import GitState, LeftOut, Restored
 
 logger = logging.getLogger(__name__)
 
 _PAGE = 1000
 _UNNAMED = timedelta(hours=1)
-"""A run may have recorded a snapshot this long before it changes something, which names it."""
+"""What is under way may have recorded a snapshot this long before something names it."""
 
 _SHOWN_PATHS = 10
 
@@ -205,12 +206,15 @@ class NodeMoves:
         """
         if not self._files.has_any:
             return
+        begun = utc_now()
         try:
-            has_dropped = await self._store.drop_snapshots(utc_now() - self._keep)
+            has_dropped = await self._store.drop_snapshots(begun - self._keep)
             if has_dropped or not only_if_due or self._files.is_sweep_due:
-                is_working = await self._store.working_sessions(self._owner.is_dead)
-                spare = _UNNAMED if is_working else timedelta()
-                await self._files.sweep(await self._store.snapshots_in_use(), spare=spare)
+                async with self._files.none_alone() as is_quiet:
+                    is_working = await self._store.working_sessions(self._owner.is_dead)
+                    spare = timedelta() if is_quiet and not is_working else _UNNAMED
+                    in_use = await self._store.snapshots_in_use()
+                    await self._files.sweep(in_use, recorded_before=begun - spare)
         except AgentCoreError as error:
             logger.warning("snapshots that are not needed stay for now: %s", error)
 
@@ -220,8 +224,14 @@ class NodeMoves:
 
     async def _finish_pending(self, session_id: str, move: NodeMove, alone: FilesAlone) -> None:
         try:
+            state = await self._store.workspace_state(session_id, move.folder)
+            if move.runs not in {None, state.runs}:
+                message = "a run has begun in it since"
+                raise StorageError(ErrorCode.SESSION_ACTIVE, message)
             if move.files is not None:
-                await self._restore(session_id, move, move.files, alone, force=False)
+                files = move.files
+                done = await alone.restore(files.target, base=files.before, force=False)
+                await self._follow(session_id, move, files, alone, done)
         except AgentCoreError as error:
             await self._store.drop_move(session_id)
             logger.warning("session %s stays where it was: %s", session_id, error)
@@ -262,15 +272,13 @@ class NodeMoves:
             if conflicts and not force:
                 raise _conflict(sorted(conflicts))
             restoring = FilesMove(target=wanted, before=before, git=spans[0][0])
-            move = move.model_copy(update={"files": restoring})
-            await self._store.begin_move(session_id, move, is_dead=self._owner.is_dead)
-            try:
-                return await self._restore(session_id, move, restoring, alone, force=force)
-            except AgentCoreError:
-                await self._store.drop_move(session_id)
-                raise
+            move = move.model_copy(update={"files": restoring, "runs": state.runs})
+            # A caller that is cancelled meanwhile would leave the session behind its files.
+            return await to_the_end(
+                self._carry_out(session_id, move, restoring, alone, force=force)
+            )
 
-    async def _restore(
+    async def _carry_out(
         self,
         session_id: str,
         move: NodeMove,
@@ -279,21 +287,41 @@ class NodeMoves:
         *,
         force: bool,
     ) -> SwitchResult:
-        done = await alone.restore(files.target, base=files.before, force=force)
+        await self._store.begin_move(session_id, move, is_dead=self._owner.is_dead)
+        try:
+            done = await alone.restore(files.target, base=files.before, force=force)
+            before = done.before.snapshot_id
+            if before != files.before:  # others have changed something in the meantime
+                target, _ = await alone.merge(files.before, files.target, before)
+                files = files.model_copy(update={"target": target, "before": before})
+                move = move.model_copy(update={"files": files})
+            return await self._follow(session_id, move, files, alone, done)
+        except AgentCoreError:
+            await self._store.drop_move(session_id)
+            raise
+
+    async def _follow(
+        self,
+        session_id: str,
+        move: NodeMove,
+        files: FilesMove,
+        alone: FilesAlone,
+        done: "Restored",
+    ) -> SwitchResult:
+        """Let the session go where its files are."""
         if done.refused and not (done.restored or done.deleted):
             raise _conflict([shown_path(path) for path in done.refused])
         agents = await self._store.agents(session_id)
         self._forget_reads([agent.agent_id for agent in agents])
         undone = move.undone
         if move.is_undo:
-            after = await alone.record()
-            update = {"before": files.before, "after": after.snapshot_id}
+            update = {"before": files.before, "after": files.target}
             undone = [undone[0].model_copy(update=update), *undone[1:]]
         move = move.model_copy(update={"undone": undone})
         try:
             moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
         except StorageError:  # a run has begun meanwhile: it waits before it changes something
-            await alone.restore(files.before, base=None, force=False)
+            await alone.restore(files.before, base=files.target, force=False)
             raise
         return SwitchResult(
             session=moved,

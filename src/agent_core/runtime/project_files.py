@@ -7,8 +7,8 @@ import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Collection
-from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.types import utc_now
 
 if TYPE_CHECKING:
     from agent_core.snapshots.records import Copied, GitState, Restored, Snapshot, SnapshotSettings
@@ -107,17 +106,32 @@ class ProjectFiles:
         except OSError:
             return True
 
-    async def sweep(self, in_use: Collection[str], *, spare: timedelta) -> None:
+    @asynccontextmanager
+    async def none_alone(self) -> AsyncGenerator[bool]:
+        """Whether no files are being restored in any project of the home; none are until the end.
+
+        Raises:
+            OSError: the locks cannot be looked at.
+        """
+        async with AsyncExitStack() as stack:
+            is_free = True
+            for path in self._locks.iterdir() if self._locks.is_dir() else ():
+                descriptor = os.open(path, _LOCK, 0o600)
+                stack.callback(os.close, descriptor)
+                is_free = _is_taken(descriptor, fcntl.LOCK_SH) and is_free
+            yield is_free
+
+    async def sweep(self, in_use: Collection[str], *, recorded_before: datetime) -> None:
         """Delete the snapshots that are not in use, but for the latest.
 
         Args:
             in_use: those that are.
-            spare: how old the others must be: one that was just recorded is not named yet.
+            recorded_before: the others are older: one that was just recorded is not named yet.
 
         Raises:
             StorageError: it cannot be done now.
         """
-        await asyncio.to_thread(self.store.sweep, in_use, recorded_before=utc_now() - spare)
+        await asyncio.to_thread(self.store.sweep, in_use, recorded_before=recorded_before)
         with suppress(OSError):
             self._swept.touch(mode=0o600)
 

@@ -11,6 +11,7 @@ from agent_core.errors import StorageError
 from agent_core.snapshots.catalogue import write_whole
 from agent_core.snapshots.contents import FileKeeper
 from agent_core.snapshots.intents import INTENT, Intent, read_intent
+from agent_core.snapshots.merging import Merging
 from agent_core.snapshots.places import Places
 from agent_core.snapshots.recorder import Recorder, Recording
 from agent_core.snapshots.records import (
@@ -47,16 +48,18 @@ class Restorer:
         packs = self.recorder.packs
         target = self.recorder.catalogue.get(snapshot_id)
         now = self.recorder.record(settings)
-        changes = list(changes_between(packs, now.tree, bytes.fromhex(target.tree)))
-        refused = self._in_the_way(changes, now.snapshot)
-        if base is not None:
+        refused: set[str] = set()
+        if base is not None and base != now.snapshot.snapshot_id:
             owned = bytes.fromhex(self.recorder.catalogue.get(base).tree)
-            foreign = {change.path for change in changes_between(packs, owned, now.tree)}
-            refused |= foreign.intersection(change.path for change in changes)
+            merging = Merging(packs)
+            tree = merging.merge(owned, bytes.fromhex(target.tree), now.tree)
+            refused, target = merging.conflicts, self._keep(tree, target)
+        changes = list(changes_between(packs, now.tree, bytes.fromhex(target.tree)))
+        refused |= self._in_the_way(changes, now.snapshot)
         if refused and not force:
             return _restored(now.snapshot, target, RestoredPaths(refused=sorted(refused)))
         staging = Staging.of(changes, now.records)
-        intent = Intent(now.snapshot.snapshot_id, snapshot_id, settings, force, staging)
+        intent = Intent(now.snapshot.snapshot_id, target.snapshot_id, settings, force, staging)
         return _restored(now.snapshot, target, self._carry_out(intent, changes, now))
 
     def recover(self, *, force: bool = False) -> Restored | None:
@@ -86,6 +89,17 @@ class Restorer:
     @property
     def _intent_place(self) -> Path:
         return self.recorder.project / INTENT
+
+    def _keep(self, tree: bytes, like: Snapshot) -> Snapshot:
+        """A snapshot of this root folder, with what else is said about another one."""
+        self.recorder.packs.commit()
+        return self.recorder.catalogue.keep(
+            tree=tree.hex(),
+            files=like.files,
+            size_bytes=like.size_bytes,
+            left_out=list(like.left_out),
+            git=like.git,
+        )
 
     def _finish(self, intent: Intent) -> Restored:
         packs, catalogue = self.recorder.packs, self.recorder.catalogue

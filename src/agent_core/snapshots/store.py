@@ -103,9 +103,10 @@ class SnapshotStore:
     ) -> Restored:
         """Bring the workspace to a recorded state; what it is now is recorded before.
 
-        Without `force` nothing is touched if a path that differs was changed since `base`, or if
-        something that no snapshot holds stands in the way: those are `refused`. With it, such
-        changes are in the snapshot `before` alone, and what none holds is moved aside.
+        With `base` only the paths are touched that differ between it and the snapshot. Without
+        `force` nothing is touched if one of them was changed since `base`, or if something that
+        no snapshot holds stands in the way: those are `refused`. With it, such changes are in the
+        snapshot `before` alone, and what none holds is moved aside.
 
         Args:
             root: the workspace.

@@ -153,11 +153,14 @@ def begin_move(
 ) -> None:
     """Note that the files are about to be restored: a killed process leaves it to the next one.
 
+    What they are before is kept, whatever becomes of the move.
+
     Raises:
         StorageError: `session_not_found`, `session_active`, `node_not_found`.
     """
     session = find_session(connection, session_id)
     move_active_node(connection, session, session.active_node_id, is_dead, now)
+    _keep_state_before(connection, session_id, move)
     text = dumps(move.model_dump(mode="json"))
     connection.execute(
         """INSERT INTO workspaces (session_id, folder, undone_json, pending_json)
@@ -183,18 +186,13 @@ def move_node(
 ) -> SessionRecord:
     """Continue the session from the node of the move, with what it then knows of its files.
 
-    The snapshot that was taken before is kept under its own name.
-
     Raises:
         StorageError: `session_not_found`, `session_active`, `node_not_found`.
     """
     session = find_session(connection, session_id)
     moved = move_active_node(connection, session, move.node_id, is_dead, now)
     folder = storable(move.folder)
-    if move.files is not None:
-        before = move.files.before
-        row = (before, session_id, None, folder, before, before, False)
-        connection.execute(NAME_SNAPSHOT, row)
+    _keep_state_before(connection, session_id, move)
     undone = dumps([each.model_dump(mode="json") for each in move.undone])
     connection.execute(
         """INSERT INTO workspaces (session_id, folder, snapshot_id, undone_json)
@@ -204,6 +202,17 @@ def move_node(
         (session_id, folder, move.known, undone, move.files is not None),
     )
     return moved
+
+
+def _keep_state_before(connection: sqlite3.Connection, session_id: str, move: NodeMove) -> None:
+    """Keep the snapshot that was taken before a move, under its own name."""
+    if move.files is not None:
+        before, folder = move.files.before, storable(move.folder)
+        connection.execute(
+            "DELETE FROM node_snapshots WHERE node_id = ? AND session_id = ?", (before, session_id)
+        )
+        row = (before, session_id, None, folder, before, before, False)
+        connection.execute(NAME_SNAPSHOT, row)
 
 
 def pending_moves(connection: sqlite3.Connection, folder: str) -> list[str]:
@@ -221,7 +230,7 @@ def snapshots_in_use(connection: sqlite3.Connection) -> set[str]:
     found = {each for row in connection.execute(named) for each in row}
     rows = connection.execute(
         """SELECT snapshot_id, undone_json, pending_json FROM workspaces
-        WHERE snapshot_id IS NOT NULL"""
+        WHERE snapshot_id IS NOT NULL OR pending_json IS NOT NULL"""
     )
     for snapshot_id, undone, pending in rows:
         entries = [UndoneMessage.model_validate(each) for each in loads(undone)]

@@ -102,6 +102,7 @@ class NodeMove(Frozen):
         known: the snapshot that the session has left the files in from then on.
         undone: what can be redone from then on.
         is_undo: the first of these is this very move.
+        runs: how many runs users had started when it began.
     """
 
     node_id: SafeId | None
@@ -110,6 +111,7 @@ class NodeMove(Frozen):
     known: SafeId | None = None
     undone: list[UndoneMessage] = []
     is_undo: bool = False
+    runs: int | None = None
 
 
 class WorkspaceState(Frozen):

@@ -80,6 +80,22 @@ def test_what_others_have_changed_is_refused_and_replaced_by_force(
     assert (work / "both").read_text() == "another's"
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_paths_outside_of_what_is_taken_back_are_left_alone(
+    store: SnapshotStore, work: Path, *, force: bool
+) -> None:
+    (work / "mine").write_text("first")
+    (work / "theirs").write_text("first")
+    first = store.record(work).snapshot_id
+    (work / "mine").write_text("second")
+    second = store.record(work).snapshot_id
+    (work / "theirs").write_text("another's")
+    (work / "new").write_text("another's")
+    done = store.restore(work, first, base=second, force=force)
+    assert (done.restored, done.deleted, done.refused) == (("mine",), (), ())
+    assert (work / "theirs").read_text() == (work / "new").read_text() == "another's"
+
+
 @pytest.mark.parametrize("name", ["data", "n" * 255])
 def test_what_no_snapshot_holds_is_moved_aside_by_force_alone(
     store: SnapshotStore, work: Path, name: str

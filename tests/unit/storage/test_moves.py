@@ -1,0 +1,27 @@
+"""What a database keeps of a move whose files were being restored."""
+
+from pathlib import Path
+
+import pytest
+
+from agent_core.storage.sqlite import SqliteSessionStore
+from agent_core.types import FilesMove, NodeMove
+from rows import an_opening
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+async def test_what_files_were_before_a_move_is_kept(tmp_path: Path, *, is_made: bool) -> None:
+    """They may be half restored, and hold the only copy of what others had changed."""
+    files = FilesMove(target="snap_target", before="snap_before", git="snap_target")
+    move = NodeMove(node_id=None, folder=str(tmp_path), files=files)
+    async with SqliteSessionStore.open(tmp_path / "sessions.sqlite") as store:
+        await store.open_run(an_opening("s1", "run_1"), is_dead=lambda owner, lease: True)
+        await store.begin_move("s1", move, is_dead=lambda owner, lease: True)
+        assert {"snap_target", "snap_before"} <= await store.snapshots_in_use()
+        if is_made:
+            await store.move_node("s1", move, is_dead=lambda owner, lease: True)
+        else:
+            await store.drop_move("s1")
+        assert await store.snapshots_in_use() == {"snap_before"}
+        await store.delete_session("s1", is_dead=lambda owner, lease: True)
+        assert not await store.snapshots_in_use()

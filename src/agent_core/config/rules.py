@@ -1,6 +1,7 @@
 """The tables `[[permissions.rules]]`: which calls are allowed, asked for, or refused."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -10,6 +11,9 @@ from agent_core.config.section import Section
 RuleDecision = Literal["allow", "ask", "deny"]
 _MOST_RULES = 1_000
 _MOST = 4_096
+_TOOL = re.compile(r"[\w.*?!\[\]-]+", re.ASCII)
+_HOST = re.compile(r"(?:\*\.)?[\w.-]+|\[?[0-9a-fA-F.]*(?::[0-9a-fA-F.]*){2,}\]?")
+_BRACES = re.compile(r"(?<!\[)\{[^}/]*,[^/]*\}")
 
 
 def _as_list(value: object) -> list[object]:
@@ -27,8 +31,11 @@ def _as_words(value: object) -> object:
     if isinstance(value, str) and value.split() != [value]:
         raise ValueError('must have each word by itself: command = ["git", "status"]')
     words = [_as_list(word) for word in _as_list(value)]
-    if "" in words[0]:
-        raise ValueError("must begin with the name of a program")
+    for name in filter(lambda word: isinstance(word, str), words[0]):
+        if not str(name).strip() or (name == "*" and words != [["*"]]):
+            raise ValueError("must begin with the name of a program")
+        if "/" not in str(name) and str(name).split() != [name]:
+            raise ValueError(f'must have each word by itself, not {name!r}: ["git", "status"]')
     return words
 
 
@@ -37,6 +44,42 @@ def _as_names(value: object) -> object:
     if any(isinstance(name, str) and (not name.strip() or "\0" in name) for name in names):
         raise ValueError("has an entry that is empty or has a NUL in it; remove it")
     return names
+
+
+def _problem_of_tool(name: str) -> str | None:
+    return None if _TOOL.fullmatch(name) else "is no name of a tool; write code.run_command"
+
+
+def _problem_of_host(name: str) -> str | None:
+    if _HOST.fullmatch(name):
+        return None
+    return (
+        "is no host; write example.org, or *.example.org for every name below it, without scheme,"
+        " port and path"
+    )
+
+
+def _problem_of_path(path: str) -> str | None:
+    """What reads as if it could do more than paths do here."""
+    if path.startswith("!"):
+        return "leaves nothing out; a rule that denies does (a file is called so: ./!x)"
+    if re.match(r"\$\w", path):
+        return "has a variable; write ~ for your folder, or the whole path"
+    if _BRACES.search(path):
+        return "has alternatives in braces; name each by itself (a file is called so: [{]a,b})"
+    return None
+
+
+def _all(problem_of: Callable[[str], str | None]) -> AfterValidator:
+    """Refuse a list of names that has one which could not mean what is written."""
+
+    def check(names: list[str]) -> list[str]:
+        for name in names:
+            if problem := problem_of(name):
+                raise ValueError(f"has {name!r}, which {problem}")
+        return names
+
+    return AfterValidator(check)
 
 
 def _as_examples(value: object) -> object:
@@ -66,10 +109,10 @@ class PermissionRule(Section):
     """One rule. `match` and `not_match` are examples that it is checked with when it is read."""
 
     decision: RuleDecision
-    tool: Names | None = None
+    tool: Annotated[Names, _all(_problem_of_tool)] | None = None
     command: Words | None = None
-    path: Names | None = None
-    host: Names | None = None
+    path: Annotated[Names, _all(_problem_of_path)] | None = None
+    host: Annotated[Names, _all(_problem_of_host)] | None = None
     agent: Names | None = None
     reason: Annotated[str, Field(max_length=_MOST)] | None = None
     match: Examples = []

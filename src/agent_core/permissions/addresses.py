@@ -7,10 +7,13 @@ in front: no list of allowed hosts has it.
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
-from unicodedata import normalize
+from unicodedata import category, normalize
 from urllib.parse import unquote, urlsplit
+
+from agent_core.types import CommandView
 
 _HOST_WORDS = """
     address addr authority broker callback dest destination dns domain endpoint fqdn gateway host
@@ -49,8 +52,14 @@ _MAX_ROUNDS = 5
 _MAX_SHOWN = 200
 
 
-def hosts_in(arguments: Mapping[str, Any]) -> list[str]:
-    """The hosts of all addresses in the arguments, sorted, each once, in lower case."""
+def hosts_in(arguments: Mapping[str, Any], views: Sequence[CommandView] = ()) -> list[str]:
+    """The hosts of all addresses in the arguments, sorted, each once, in lower case.
+
+    Args:
+        arguments: of a call.
+        views: of a command: its words without the quotes of a shell.
+    """
+    arguments = {**arguments, "": [view.argv for view in views]} if views else arguments
     found: set[str] = set()
     for name, text in _texts(arguments):
         if _ADDRESS.match(text) or (_is_named(name) and text.strip()):
@@ -62,6 +71,56 @@ def hosts_in(arguments: Mapping[str, Any]) -> list[str]:
                 break
             text = plain
     return sorted(found)
+
+
+def is_host(host: str, name: str) -> bool:
+    """Whether a host that was found is the one of a name: `*.x` is every name below `x`."""
+    wanted = _ascii(name)
+    return host.endswith(wanted[1:]) if wanted.startswith("*.") else host == wanted
+
+
+def may_be_host(host: str, name: str) -> bool:
+    """The same for whatever some client reads as that name, or as another form of that number.
+
+    One that cannot be read beyond doubt has the name in it.
+    """
+    if not host.startswith("?"):
+        return is_host(_number(host) or host, name)
+    text = _readable(host)
+    return any(each.removeprefix("*.") in text for each in (_ascii(name), _readable(name)))
+
+
+def _ascii(name: str) -> str:
+    """A host as clients ask for it."""
+    text = name.strip().lower().rstrip(".")
+    if not text.isascii():
+        try:
+            text = text.encode("idna").decode()
+        except UnicodeError:
+            return text
+    return _number(text.strip("[]")) or text
+
+
+def _readable(text: str) -> str:
+    """A text with one spelling for the letters that clients take for the same."""
+    shown = "".join(char for char in normalize("NFKC", text) if category(char) != "Cf")
+    lower = shown.translate(_DOTS).lower()
+    try:
+        return lower.encode().decode("idna") if "xn--" in lower else lower
+    except UnicodeError:
+        return lower
+
+
+def _number(host: str) -> str | None:
+    """The IP address of a host that is one, also in the forms that few know: `127.1`."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            address = ipaddress.IPv4Address(socket.inet_aton(host))
+        except (OSError, ValueError):
+            return None
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _texts(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -146,7 +146,8 @@ class PermissionGuard:
         if is_network or (access.command is not None and self.rules and self.rules.have_hosts):
             from agent_core.permissions.addresses import hosts_in  # noqa: PLC0415 - few calls
 
-            hosts = await asyncio.to_thread(hosts_in, call.arguments)  # arguments may be long
+            views = access.command.views if access.command else ()
+            hosts = await asyncio.to_thread(hosts_in, call.arguments, views)  # may be long
         by_rules = self._judge_by_rules(definition, access, run, hosts)
         if by_rules is not None and by_rules.decision != "ask":
             return by_rules

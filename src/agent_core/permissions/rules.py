@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from agent_core.config.paths import PLACEHOLDERS, check_placeholders
 from agent_core.config.rules import PermissionRule
@@ -27,7 +27,6 @@ from agent_core.types import (
     ToolDefinition,
 )
 
-_UNREADABLE_HOST = "?"
 _PLAIN_LINE = re.compile(r"[\w/.-]+(?: +[\w@%+:,./=-]+)*", re.ASCII)
 """A command line that no shell is needed to read."""
 
@@ -174,6 +173,8 @@ class Rule:
         known = view.argv if view.unknown_from is None else view.argv[: view.unknown_from]
         if len(known) < len(exact) or (not rest and len(view.argv) != len(exact)):
             return False
+        if self.table.host is not None and view.unknown_from is not None:
+            return False  # it may be any host
         if self.table.path is not None and not self._covers_words(view, len(exact), cwd):
             return False
         if not exact:
@@ -203,13 +204,14 @@ class Rule:
         )
 
     def _means(self, host: str) -> bool:
-        return any(_is_host(host, name) for name in self.table.host or ())
+        from agent_core.permissions.addresses import is_host  # noqa: PLC0415 - few rules
+
+        return any(is_host(host, name) for name in self.table.host or ())
 
     def _may_mean(self, host: str) -> bool:
-        if not host.startswith(_UNREADABLE_HOST):
-            return self._means(host)
-        bare = (name.lower().removeprefix("*.") for name in self.table.host or ())
-        return any(name in host.lower() for name in bare)
+        from agent_core.permissions.addresses import may_be_host  # noqa: PLC0415 - few rules
+
+        return any(may_be_host(host, name) for name in self.table.host or ())
 
     def _covers_words(self, view: CommandView, start: int, cwd: str) -> bool:
         """Whether the words from `start` on are none but options, numbers and paths it covers.
@@ -266,16 +268,6 @@ def _name(program: str) -> str:
     return program.rpartition("/")[2]
 
 
-def _is_host(host: str, name: str) -> bool:
-    """Whether a host, with or without a port, is meant: `*.x` is every name below `x`."""
-    host, name = host.lower(), name.strip().lower().rstrip(".")
-    bare = host[1:].partition("]")[0] if host.startswith("[") else host
-    bare = bare.partition(":")[0] if bare.count(":") == 1 else bare
-    if name.startswith("*."):
-        return bare.rstrip(".").endswith(name[1:])
-    return name in {host.rstrip("."), bare.rstrip(".")}
-
-
 def unusable_rule(name: str, problem: str) -> ConfigError:
     """The error for a rule that cannot be used: `config.toml:2` is the second one there."""
     file, _, number = name.rpartition(":")
@@ -308,6 +300,8 @@ def _named_by(
     rule: Rule, example: str | list[str], views_of: Callable[[list[str]], CommandViews]
 ) -> Named:
     """What an example names: it is one for the first of the rule's keys that is not `agent`."""
+    from agent_core.permissions.addresses import hosts_in  # noqa: PLC0415 - few rules
+
     table, text = rule.table, example if isinstance(example, str) else " ".join(example)
     if table.command is not None or isinstance(example, list):
         words = ["sh", "-c", example] if isinstance(example, str) else example
@@ -318,7 +312,7 @@ def _named_by(
         redirected = [path for view in views.views for path in (*view.reads, *view.writes)]
         paths = (*named, *redirected)
         return Named(
-            hosts=_hosts({"argv": [text]}) if table.host is not None else None,
+            hosts=hosts_in({"argv": words}, views.views) if table.host is not None else None,
             paths=[os.path.realpath(rule.around.project / path) for path in paths],
             command=views,
             cwd=str(rule.around.project),
@@ -327,14 +321,8 @@ def _named_by(
         path = os.path.realpath(rule.around.project / os.path.expanduser(text))  # noqa: PTH111
         return Named(paths=[path])
     if table.host is not None:
-        return Named(hosts=_hosts({"host": text}))
+        return Named(hosts=hosts_in({"host": text}))
     return Named(tool=text) if table.tool is not None else Named(agents=frozenset({text}))
-
-
-def _hosts(arguments: dict[str, Any]) -> list[str]:
-    from agent_core.permissions.addresses import hosts_in  # noqa: PLC0415 - few rules
-
-    return hosts_in(arguments)
 
 
 def _fits_example(rule: Rule, named: Named) -> bool:

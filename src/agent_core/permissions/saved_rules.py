@@ -40,7 +40,7 @@ RULES_NAME = "rules.toml"
 RULE, ALWAYS = "rule", "always"
 """In the metadata of a request: what may be saved. In that of an answer: that it is to be."""
 
-_GLOB = re.compile(r"([*?[])")
+_GLOB = re.compile(r"([*?[{])")
 
 
 class _Table(Section):

@@ -16,6 +16,7 @@ from agent_core.config.models import PermissionsConfig
 from agent_core.errors import ConfigError
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.runtime.rules import load_rules
+from agent_core.tools.code.views import read_command
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (
     Access,
@@ -461,6 +462,54 @@ async def test_a_host_is_allowed_by_its_name(
     assert await judge(policy, FETCH, access, arguments={"url": url}) == ("deny" if mine else "ask")
 
 
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("evil.example", "https://\uff45vil.example"),
+        ("evil.example", "https://ev\u00adil.example/x"),
+        ("evil.example", "https://evil\u3002example"),
+        ("*.evil.example", "https://a\u3002evil.example"),
+        ("m\u00fcller.example", "https://xn--mller-kva.example"),
+        ("xn--mller-kva.example", "https://m\u00dcLLER.example"),
+        ("127.0.0.1", "http://2130706433/"),
+        ("127.0.0.1", "http://0x7f.1:80/"),
+        ("127.0.0.1", "http://[::ffff:127.0.0.1]/"),
+        ("[::1]", "http://[0:0:0:0:0:0:0:1]:80/"),
+    ],
+)
+async def test_a_host_is_denied_in_whatever_way_it_is_written(
+    load: Load, host: str, url: str
+) -> None:
+    everything = {"decision": "allow", "tool": "mcp.*"}
+    guard = load(everything, {"decision": "deny", "host": host})
+    assert await judge(guard, FETCH, Access(asks=True), arguments={"url": url}) == "deny"
+    assert await judge(guard, FETCH, Access(asks=True), arguments={"url": "a.b"}) == "allow"
+
+
+@pytest.mark.parametrize(
+    ("script", "decision"),
+    [
+        ("cat https://a.example/x", "allow"),
+        ("cat https://a.example b\\.example", "ask"),
+        ("cat https://a.example $HOST", "ask"),
+        ("echo a.example | xargs cat", "ask"),
+        ('cat ev""il.example', "deny"),
+        ("cat evil\\.example", "deny"),
+    ],
+)
+async def test_the_hosts_of_a_script_are_read_as_its_programs_get_them(
+    load: Load, project: Path, script: str, decision: str
+) -> None:
+    reads = {"decision": "allow", "command": [["cat", "echo"], "*"], "host": "a.example"}
+    guard = load(reads, {"decision": "deny", "host": "evil.example"})
+    policy = PathPolicy(project)
+    argv = ["sh", "-c", script]
+    env = {"PATH": os.environ["PATH"]}
+    found = read_command(argv, cwd=project, env=env, policy=policy).for_rules
+    access = Access(asks=True, scope="x", dangerous=True, command=found)
+    assert await judge(guard, COMMAND, access, arguments={"argv": argv}) == decision
+
+
 async def test_hosts_that_are_refused_need_a_rule_that_names_them(load: Load) -> None:
     more = '[permissions.network_policy]\ndefault = "deny"\n'
     access, arguments = Access(asks=True), {"url": "https://a.example"}
@@ -535,6 +584,17 @@ def test_examples_that_hold_are_taken(load: Load) -> None:
         ({"decision": "deny", "command": "git push"}, "command must have each word by itself"),
         ({"decision": "deny", "command": [""]}, "must begin with the name of a program"),
         ({"decision": "deny", "command": ["git", [["a"]]]}, "must be a valid string"),
+        ({"decision": "deny", "command": ["git push", "*"]}, "each word by itself, not 'git push'"),
+        ({"decision": "deny", "command": ["*", "--force"]}, "must begin with the name of"),
+        ({"decision": "deny", "command": [["rm", "*"]]}, "must begin with the name of"),
+        ({"decision": "deny", "tool": "Bash(git push:*)"}, "which is no name of a tool"),
+        ({"decision": "deny", "host": "*"}, "which is no host"),
+        ({"decision": "deny", "host": "https://a.example"}, "without scheme, port and path"),
+        ({"decision": "deny", "host": "a.example:8080"}, "without scheme, port and path"),
+        ({"decision": "deny", "host": "[::1]:80"}, "without scheme, port and path"),
+        ({"decision": "allow", "path": ["src/**", "!src/a"]}, "leaves nothing out"),
+        ({"decision": "deny", "path": "$HOME/x"}, "has a variable"),
+        ({"decision": "deny", "path": "src/{a,b}.py"}, "alternatives in braces"),
         ({"decision": "deny", "tool": 3}, "tool must be a string, or an array of strings"),
         ({"decision": "deny", "command": "ls", "match": "ls", "not_match": "ls"}, "remove it"),
         ({"decision": "deny", "tool": "first"}, "(rules 1 and 2) are for the very same calls"),

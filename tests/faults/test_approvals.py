@@ -117,6 +117,24 @@ def test_an_answered_call_killed_at_any_write_is_not_made_twice(tally: Tally, de
     assert tally.sweep(depth.points(2), partial(kill, "write")), "no run was killed"
 
 
+@pytest.mark.usefixtures("strace")
+@pytest.mark.faults("failed writes: questions")
+@pytest.mark.parametrize("for_good", [False, True], ids=["once", "from then on"])
+def test_questions_survive_a_full_disk(for_good: bool, tally: Tally, depth: Depth) -> None:
+    def fill(at: int) -> bool:
+        place = a_place(f"asking-full-{at}-{for_good}")
+        place.home.write_config(PARK)
+        fault = Fault("pwrite64", "ENOSPC", at, for_good=for_good, paths=place.database)
+        ended = run_driver("asking", place.home.path, place.project, fault)
+        assert ended.code in {0, 1}, ended.errors
+        assert "Traceback" not in ended.errors
+        asyncio.run(check(place, ended))
+        place.give_back()
+        return ended.has_failed_calls
+
+    assert tally.sweep(depth.points(45, 75, stride=19), fill), "no write failed"
+
+
 async def interrupted(place: Place, way: str, at: int) -> bool:
     """A run that is answered as it asks, with an interruption; False if it had ended before."""
     loop = asyncio.get_running_loop()

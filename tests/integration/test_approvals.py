@@ -1,6 +1,7 @@
 """Questions that last: asked once, answered anywhere, and acted on exactly once."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 
 from agent_core import AgentCoreError, AgentRuntime, PermissionRequest, RunHandle
 from agent_core.permissions import UnattendedError
-from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider
+from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import ApprovalState, Budget, EventType, RunStatus
+from casts import Cast
 from isolation import Home
 from runtimes import CONFIG, Asked, collect, runtime
 
@@ -431,12 +433,94 @@ async def test_a_rule_of_today_counts_more_than_an_answer_of_yesterday(
         assert (await made.attach(first.run_id)).pending_requests == []
 
 
-async def test_a_worker_is_not_parked(home: Home, project: Path) -> None:
-    async with runtime(home, project, script(writes("a.txt")), config=PARK + POOL) as made:
+def leading() -> Cast:
+    """An orchestrator whose worker claims a step and writes a file for it."""
+    task = {"task_id": "t1", "step_id": "s1"}
+    end = calls("agent.task_update_step", **task, status="completed", result_summary="ok")
+    create = {"task_id": "t1", "wal_name": "work", "title": "T", "steps": [{"step_id": "s1"}]}
+    send = {"task_id": "t1", "instruction": "work", "allowed_tools": ["code.write_file"]}
+    return Cast(
+        {
+            "go": [
+                calls("agent.task_create", **create),
+                calls("agent.dispatch_worker", **send),
+                "done",
+            ],
+            "work": [
+                calls("agent.task_claim_step", **task),
+                calls("code.write_file", path="a.txt", content="new\n"),
+                end,
+                "worked",
+            ],
+        }
+    )
+
+
+@pytest.mark.parametrize("unattended", ["deny", "park", "wait"])
+async def test_a_worker_that_has_to_ask_is_denied_or_waits_and_is_never_parked(
+    home: Home, project: Path, unattended: str
+) -> None:
+    config = f'{CONFIG}\n[permissions]\nunattended = "{unattended}"\n{POOL}'
+    async with runtime(home, project, leading(), config=config) as made:
         handle = await made.start("go", session_id="s1", mode="orchestrator")
-        await handle.wait()
-        assert handle.status is not RunStatus.WAITING
-        assert await made.approvals(is_open=False) == []
+        if unattended == "wait":
+            await answer_next(made)
+        async with asyncio.timeout(30):
+            assert await handle.wait() is RunStatus.COMPLETED, handle.error
+        assert await made.approvals() == []
+        events = (await made.replay_run(handle.run_id)).events
+        sent = [e for e in events if e.event_type is EventType.WORKER_DISPATCHED]
+        worker = await made.replay_run(sent[0].payload["child_run_id"])
+        assert worker.runs[0].status is RunStatus.COMPLETED
+        blocks = [block for node in worker.nodes for block in node.results]
+        refused = [block.error for block in blocks if block.error]
+    assert (project / "a.txt").exists() is (unattended == "wait")
+    assert [str(error.code) for error in refused] == (
+        [] if unattended == "wait" else ["permission_denied"]
+    )
+    why = {"deny": "no way to ask", "park": "cannot be parked"}
+    assert all(why[unattended] in error.message for error in refused)
+
+
+async def test_a_summary_leaves_a_run_that_waits_alone(home: Home, project: Path) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        first = await parked(made)
+    async with runtime(home, project, ["went on"], config=PARK) as made:
+        summary = await made.compact_session("s1")
+        assert await summary.wait() is RunStatus.FAILED
+        assert summary.error is not None
+        assert summary.error.code == "session_active"
+        assert "waits for an answer" in summary.error.message
+        handle = await made.answer(first.pending_requests[0], "allow_once")
+        assert handle.run_id == first.run_id
+        assert await handle.wait() is RunStatus.COMPLETED, handle.error
+        assert handle.result_text == "went on"
+        assert await results(made) == {"call_1": "ok"}
+
+
+async def test_the_example_of_the_page_answers_what_it_has_asked(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "approvals.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    model = '"provider": "ollama", "name": "qwen3"'
+    assert model in example
+    played = '"provider": "custom", "name": "script", "context_window": 32000'
+    provider = ScriptedProvider(script(writes("LICENSE")))
+
+    def scripted(*place: Any, **settings: Any) -> AgentRuntime:
+        made = AgentRuntime(*place, **settings)
+        made.register_provider("custom", lambda _: provider)
+        return made
+
+    names: dict[str, Any] = {}
+    exec(example.replace(model, played), names)  # noqa: S102 - our own page
+    names["AgentRuntime"] = scripted
+    monkeypatch.chdir(project)
+    (project / "project").mkdir()
+    assert len(await names["ask_for_a_change"]()) == 1
+    assert await names["answer_in_the_morning"]() == "done"
+    assert (project / "project" / "LICENSE").read_text() == "new\n"
 
 
 async def test_a_cancelled_run_withdraws_its_question(home: Home, project: Path) -> None:

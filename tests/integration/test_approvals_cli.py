@@ -13,7 +13,7 @@ from agent_core.providers.scripted import calls
 from isolation import Home
 from model_server import ModelServer
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 ANSWER = "soong-agent approvals answer {} allow|session|deny [--reason TEXT]"
 
@@ -24,7 +24,7 @@ def soong_agent(home: Home, *arguments: str, answers: str = "") -> subprocess.Co
         input=answers,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
         env=home.env(),
     )
@@ -65,6 +65,8 @@ def test_a_run_without_anybody_to_ask_waits_and_goes_on_where_it_is_answered(
         assert "+new" in shown
         assert str(project / "a.txt") in shown
         assert f"would cover: {question['request']['target_scope']}" in shown
+        seen = soong_agent(home, "sessions", "show", "s1", "--path", str(tmp_path)).stdout
+        assert f"asks for code.write_file: {ANSWER.format(request_id)}" in seen
         # From another folder: the run goes on in its own.
         done = soong_agent(
             home, "approvals", "answer", request_id[:20], "allow", "--path", str(tmp_path)
@@ -130,7 +132,7 @@ def test_a_question_is_answered_while_its_process_waits(home: Home, project: Pat
             text=True,
             env=home.env(),
         ) as running:
-            until = time.monotonic() + 30
+            until = time.monotonic() + 120
             while not (found := listed(home, project)) and time.monotonic() < until:
                 time.sleep(0.1)
             done = soong_agent(
@@ -138,7 +140,7 @@ def test_a_question_is_answered_while_its_process_waits(home: Home, project: Pat
             )
             assert done.returncode == 0, done.stderr
             assert "goes on in its own process" in done.stderr
-            said, _ = running.communicate(timeout=30)
+            said, _ = running.communicate(timeout=150)
     assert (running.returncode, said.strip()) == (0, "all done")
     assert (project / "a.txt").read_text() == "new\n"
 
@@ -161,7 +163,7 @@ def test_of_three_that_answer_at_once_two_are_told_so(home: Home, project: Path)
             )
             for _ in range(3)
         ]
-        ended = [each.communicate(timeout=60) for each in both]
+        ended = [each.communicate(timeout=150) for each in both]
     codes = sorted(each.returncode for each in both)
     assert codes == [0, 2, 2], ended
     assert sum("already answered" in errors for _, errors in ended) == 2

@@ -5,7 +5,7 @@ import asyncio
 from agent_core.api import AgentRuntime
 from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
-from agent_core.cli.view import PlainView, format_usage
+from agent_core.cli.view import ANSWER, PlainView, format_usage
 from agent_core.config.paths import Setup
 from agent_core.runtime.background import read_background_usage
 from agent_core.text import shortened, visible
@@ -67,10 +67,14 @@ async def _show(
     for line in filter(None, (_node_line(node, clean) for node in path)):
         terminal.text(f"{line}\n")
     for run in runs.values():
-        if run.prompt is not None:  # a message that no model has seen
+        is_shown = run.status is not RunStatus.WAITING  # its message is on the path
+        if run.prompt is not None and is_shown:  # a message that no model has seen
             texts = (block.text for block in run.prompt.content if isinstance(block, TextBlock))
             text = _shorten("".join(texts), clean)
             terminal.text(f"[{run.run_id}] user, {run.status}: {text}\n")
+    for question in await runtime.approvals(session_id):
+        request_id, name = question.request_id, visible(question.tool_name, one_line=True)
+        terminal.text(f"[{question.run_id}] asks for {name}: {ANSWER % request_id}\n")
     usage: dict[str, Usage] = {}
     for run in runs.values():
         usage["runs"] = usage.get("runs", Usage()).plus(run.usage)

@@ -691,7 +691,10 @@ class Runs:
                 self._traced(run.identity),
                 meter.in_time() if meter else nullcontext(),
             ):
-                if self._waiting and (before := self._waiting.pop(run.session_id, None)):
+                if before := self._waiting.get(run.session_id):
+                    if run.prompt is None and not run.goes_on:
+                        raise _still_waits(before)
+                    del self._waiting[run.session_id]
                     await self._end_waiting(before.run_id)
                 if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
                     self._require_workers()
@@ -847,6 +850,16 @@ class Runs:
             message = f"there is no run {shown}"
             raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": shown})
         return record
+
+
+def _still_waits(waiting: RunRecord) -> StorageError:
+    """A run that only summarises the history closes none that waits for an answer."""
+    return StorageError(
+        ErrorCode.SESSION_ACTIVE,
+        f"run {waiting.run_id} of session {waiting.session_id} waits for an answer; answer its"
+        " question (soong-agent approvals list), or cancel it",
+        details={"session_id": waiting.session_id, "run_id": waiting.run_id},
+    )
 
 
 def _closed_because(question: ApprovalRecord) -> str:

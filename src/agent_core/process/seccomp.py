@@ -14,7 +14,6 @@ from agent_core.process import kernel
 _LAST_KNOWN = 462
 """`mseal`, Linux 6.10. Later calls (`setxattrat`, `file_setattr`, ...) are reported as missing."""
 
-_X32 = 0x4000_0000
 _ARCHITECTURES = {"x86_64": (0xC000_003E, 0), "aarch64": (0xC000_00B7, 1)}
 
 _REFUSED: dict[str, tuple[int | None, int | None]] = {
@@ -136,10 +135,6 @@ def program(*, internet: bool, shared_memory: bool, machine: str | None = None) 
         machine: the processor, as `uname` names it; this one by default.
     """
     architecture, column = _ARCHITECTURES[machine or os.uname().machine]
-
-    def number_of(call: tuple[int | None, int | None]) -> int | None:
-        return call[column]
-
     lines = [
         _line(_LOAD, _ARCHITECTURE),
         _line(_EQUAL, architecture, 1, 0),
@@ -162,8 +157,8 @@ def program(*, internet: bool, shared_memory: bool, machine: str | None = None) 
     for call in _ABSENT.values():
         lines += _if(_EQUAL, call[column], [_refuse(errno.ENOSYS)])
     refused = [*_REFUSED.values(), *(() if shared_memory else _SHARED.values())]
-    for number in filter(None, map(number_of, refused)):
-        lines += _if(_EQUAL, number, [_refuse(errno.EPERM)])
+    for call in refused:
+        lines += _if(_EQUAL, call[column], [_refuse(errno.EPERM)])
     lines.append(_line(_RETURN, _ALLOW))
     return b"".join(lines)
 

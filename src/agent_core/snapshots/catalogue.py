@@ -102,8 +102,13 @@ class Catalogue:
         return self._folder / snapshot_id
 
 
-def write_whole(place: Path, content: bytes) -> None:
-    """Write a private file, whole or not at all, and flush it.
+def write_whole(place: Path, content: bytes, *, flush: bool = True) -> None:
+    """Write a private file, whole or not at all.
+
+    Args:
+        place: where; what was there is replaced.
+        content: all of it.
+        flush: return when it is on the disk.
 
     Raises:
         OSError: it cannot be written.
@@ -113,13 +118,15 @@ def write_whole(place: Path, content: bytes) -> None:
     try:
         with os.fdopen(os.open(part, _NEW, 0o600), "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
         part.replace(place)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    flush_folder(place.parent)
+    if flush:
+        flush_folder(place.parent)
 
 
 def _id_of(content: bytes) -> str:

@@ -12,7 +12,6 @@ from agent_core.disk.reading import version_of
 from agent_core.errors import StorageError
 from agent_core.snapshots.catalogue import Catalogue
 from agent_core.snapshots.contents import digests_in
-from agent_core.snapshots.exclusions import Exclusions
 from agent_core.snapshots.git import Repository
 from agent_core.snapshots.packs import Packs
 from agent_core.snapshots.places import Places
@@ -25,7 +24,7 @@ from agent_core.snapshots.records import (
 )
 from agent_core.snapshots.stat_cache import FolderRecord, load, save
 from agent_core.snapshots.trees import decode_tree
-from agent_core.snapshots.walk import Walk
+from agent_core.snapshots.walk import Exclusions, Walk
 
 LAST = "last"
 """The file with what the last recording found, in the folder about a workspace."""
@@ -86,10 +85,7 @@ class Recorder:
         last = self.project / LAST
         said, known = load(last)
         about: dict[str, Any] = json.loads(said) if said else {}
-        root = self.root
-        own = {
-            os.fsencode(path.relative_to(root)) for path in self.own if path.is_relative_to(root)
-        }
+        own = self.own_paths
         is_same_exclude = about.get("exclude") == list(settings.exclude)
         git = self._look_at_git(settings, about.get("git") if is_same_exclude else None)
         tracked: list[str] = git["tracked"] if git is not None else []

@@ -11,7 +11,6 @@ from agent_core.errors import StorageError
 from agent_core.snapshots.catalogue import write_whole
 from agent_core.snapshots.contents import FileKeeper
 from agent_core.snapshots.intents import INTENT, Intent, read_intent
-from agent_core.snapshots.merging import Merging
 from agent_core.snapshots.places import Places
 from agent_core.snapshots.recorder import Recorder, Recording
 from agent_core.snapshots.records import (
@@ -25,7 +24,7 @@ from agent_core.snapshots.records import (
 )
 from agent_core.snapshots.restoring import Restoration, RestoredPaths, Staging
 from agent_core.snapshots.stat_cache import FolderRecord
-from agent_core.snapshots.trees import changes_between
+from agent_core.snapshots.trees import Merging, changes_between
 
 _IS_RECORDED = {LeftOutReason.HARD_LINK, LeftOutReason.CHANGING}
 

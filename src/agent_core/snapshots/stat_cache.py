@@ -4,16 +4,14 @@ One record per folder: the names in it and the status of each, as bytes that are
 A file that is damaged or of another version counts as none: then everything is read again.
 """
 
-import os
-import secrets
 import struct
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from agent_core.snapshots.catalogue import write_whole
 from agent_core.snapshots.trees import Tree, decode_tree
 
 Version = tuple[int, int, int, int, int]
@@ -24,7 +22,6 @@ UNSETTLED: Version = (0, 0, 0, 0, 0)
 _MAGIC = b"soongst1"
 _RECORD = struct.Struct("<IIIIIIIQ32s")
 _CHECK = struct.Struct("<8sII")  # magic, CRC of the rest, bytes that say what it is about
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _WORD = 1 << 64
 _HALF = 1 << 63
 
@@ -132,13 +129,5 @@ def save(path: Path, about: bytes, records: dict[bytes, FolderRecord]) -> None:
         pieces.append(_RECORD.pack(*map(len, parts), *record[5:]))
         pieces += parts
     rest = b"".join(pieces)
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        with os.fdopen(os.open(part, _NEW, 0o600), "wb") as file:
-            file.write(_CHECK.pack(_MAGIC, zlib.crc32(rest), len(about)))
-            file.write(rest)
-        part.replace(path)
-    except OSError:
-        with suppress(OSError):
-            part.unlink()
-        raise
+    start = _CHECK.pack(_MAGIC, zlib.crc32(rest), len(about))
+    write_whole(path, start + rest, flush=False)  # one that is damaged counts as none

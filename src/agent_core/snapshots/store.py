@@ -20,10 +20,9 @@ from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.snapshots.catalogue import Catalogue, write_whole
 from agent_core.snapshots.contents import pieces_of
-from agent_core.snapshots.forking import copy_workspace
+from agent_core.snapshots.copying import copy_workspace
 from agent_core.snapshots.intents import INTENT, read_intent
 from agent_core.snapshots.locks import locked, locked_if_free
-from agent_core.snapshots.merging import Merging
 from agent_core.snapshots.packs import Packs
 from agent_core.snapshots.recorder import Recorder
 from agent_core.snapshots.records import (
@@ -47,7 +46,7 @@ from agent_core.snapshots.sweeping import (
     wasteful_packs,
     write_anew,
 )
-from agent_core.snapshots.trees import changes_between
+from agent_core.snapshots.trees import Merging, changes_between
 
 _DEFAULTS = SnapshotSettings()
 

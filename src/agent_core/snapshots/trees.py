@@ -1,4 +1,4 @@
-"""Folders as objects, so that unchanged folders are shared, and how two of them differ."""
+"""Folders as objects: unchanged ones are shared; how two of them differ, and how changes merge."""
 
 import os
 import struct
@@ -84,6 +84,82 @@ def changes_between(packs: Packs, before: bytes, after: bytes) -> Iterator[TreeC
         waiting += reversed(inner)
 
 
+class Merging:
+    """The changes between two folders, made in a third one.
+
+    Args:
+        packs: where folders are read and kept.
+
+    Attributes:
+        conflicts: paths that differ in the third folder, too, in another way; they are changed.
+    """
+
+    def __init__(self, packs: Packs) -> None:
+        self.conflicts: set[str] = set()
+        self._packs = packs
+
+    def merge(self, base: bytes, target: bytes, now: bytes) -> bytes:
+        """`now` with what differs between `base` and `target`, all of them folders.
+
+        Raises:
+            StorageError: a folder is missing or damaged.
+            OSError: it cannot be read or written.
+        """
+        return self._keep(self._merged(self._tree(base), self._tree(target), self._tree(now), b""))
+
+    def _merged(
+        self,
+        base: Mapping[bytes, TreeEntry],
+        target: Mapping[bytes, TreeEntry],
+        now: Mapping[bytes, TreeEntry],
+        prefix: bytes,
+    ) -> Tree:
+        merged: Tree = {}
+        for name in base.keys() | target.keys() | now.keys():
+            entry = self._entry(base.get(name), target.get(name), now.get(name), prefix + name)
+            if entry is not None:
+                merged[name] = entry
+        return merged
+
+    def _entry(
+        self, base: TreeEntry | None, target: TreeEntry | None, now: TreeEntry | None, path: bytes
+    ) -> TreeEntry | None:
+        if target in (base, now):
+            return now
+        if now == base:
+            return target
+        if now is not None and _is_folder(now):
+            wanted = base if target is None else target
+            if wanted is not None and _is_folder(wanted):
+                return self._folder(base, target, now, path)
+        self.conflicts.add(os.fsdecode(path))
+        return target
+
+    def _folder(
+        self, base: TreeEntry | None, target: TreeEntry | None, now: TreeEntry, path: bytes
+    ) -> TreeEntry | None:
+        """A folder that is there, and is to be otherwise, or to go.
+
+        It stays as long as others have something in it.
+        """
+        old, new = (
+            self._tree(each.content) if each is not None and _is_folder(each) else {}
+            for each in (base, target)
+        )
+        merged = self._merged(old, new, self._tree(now.content), path + b"/")
+        if target is None and not merged:
+            return None
+        is_other = target is not None and (base is None or base.mode != target.mode)
+        mode = target.mode if target is not None and is_other else now.mode
+        return TreeEntry(FileType.FOLDER, mode, now.size, self._keep(merged))
+
+    def _tree(self, digest: bytes) -> Tree:
+        return decode_tree(self._packs.get(digest))
+
+    def _keep(self, tree: Tree) -> bytes:
+        return self._packs.put(encode_tree(tree))
+
+
 def _kind_of_change(was: TreeEntry | None, now: TreeEntry | None) -> ChangeKind | None:
     """How the entry itself differs; None if only what is below it does."""
     if was is None:
@@ -97,8 +173,12 @@ def _kind_of_change(was: TreeEntry | None, now: TreeEntry | None) -> ChangeKind 
     return ChangeKind.MODE if was.mode != now.mode else None
 
 
+def _is_folder(entry: TreeEntry) -> bool:
+    return entry.kind is FileType.FOLDER
+
+
 def _folder(entry: TreeEntry | None) -> bytes | None:
-    return entry.content if entry is not None and entry.kind is FileType.FOLDER else None
+    return entry.content if entry is not None and _is_folder(entry) else None
 
 
 def _no_tree() -> StorageError:

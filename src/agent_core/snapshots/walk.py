@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from agent_core.snapshots.contents import FileKeeper
-from agent_core.snapshots.exclusions import Exclusions
 from agent_core.snapshots.packs import DIGEST_BYTES, Packs, digest_of
 from agent_core.snapshots.records import (
     FileType,
@@ -25,6 +24,7 @@ from agent_core.snapshots.records import (
 )
 from agent_core.snapshots.stat_cache import FolderRecord, Version, packed
 from agent_core.snapshots.trees import Tree, decode_tree, encode_tree
+from agent_core.text.wildcards import Wildcards
 
 MAX_DEPTH = 400
 """Folders below this are left out: each level takes a descriptor."""
@@ -44,6 +44,38 @@ _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _CLOSED = {errno.EACCES, errno.EPERM}
 _TEMPORARY = re.compile(rb"\.soong-agent-[0-9a-f]{16}\.tmp").fullmatch
 _NO_DIGEST = bytes(DIGEST_BYTES)
+
+
+class Exclusions:
+    """The patterns of `exclude`.
+
+    Args:
+        patterns: as lines of a `.gitignore` at the top of the workspace.
+        tracked: paths that git tracks, relative to the workspace.
+    """
+
+    def __init__(self, patterns: Iterable[str], tracked: Iterable[bytes] = ()) -> None:
+        lines = os.fsencode("\n".join(patterns))
+        self._of_files = Wildcards.parse(lines, folders=False)
+        self._of_folders = Wildcards.parse(lines, folders=True)
+        kept: set[bytes] = set()
+        for path in tracked:
+            parts = path.split(b"/")
+            above = [b"/".join(parts[:count]) for count in range(1, len(parts))]
+            if any(self.fit(folder, is_folder=True) for folder in above) or self.fit(
+                path, is_folder=False
+            ):
+                kept |= {path, *above}
+        self.tracked = frozenset(kept)
+
+    def fit(self, path: bytes, *, is_folder: bool) -> bool:
+        """Whether a pattern means this path itself."""
+        patterns = self._of_folders if is_folder else self._of_files
+        return patterns.verdict(path) is True
+
+    def is_tracked(self, path: bytes) -> bool:
+        """Whether git tracks it, or something in it, though a pattern means it."""
+        return path in self.tracked
 
 
 class Walk:

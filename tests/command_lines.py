@@ -10,7 +10,7 @@ from agent_core.config.load import read_setup
 from agent_core.errors import ToolError
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
-from agent_core.runtime.rules import load_rules
+from agent_core.runtime.permission_rules import load_rules
 from agent_core.tools import Action, Toolbox, ToolContext
 from agent_core.tools.code import code_tools
 from agent_core.tools.workspace import PathPolicy, Workspace

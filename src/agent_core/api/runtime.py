@@ -439,7 +439,7 @@ class AgentRuntime:
                 that name.
         """
         services = await self._services()
-        from agent_core.runtime.permissions import explain_call  # noqa: PLC0415 - few programs
+        from agent_core.runtime.explain import explain_call  # noqa: PLC0415 - few programs
 
         return await explain_call(
             services.project, tool_name, arguments, session_id=session_id, agent=agent

@@ -10,7 +10,7 @@ from agent_core.api import AgentRuntime
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
 from agent_core.config.paths import Setup
-from agent_core.runtime.rules import load_rules
+from agent_core.runtime.permission_rules import load_rules
 from agent_core.text import visible
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import CommandView, PermissionExplanation

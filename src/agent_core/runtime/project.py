@@ -344,7 +344,7 @@ def _load_rules(
         return None, None
     # As with servers: only loaded for users who have rules.
     from agent_core.permissions.saved_rules import SavedRules  # noqa: PLC0415
-    from agent_core.runtime.rules import load_rules  # noqa: PLC0415
+    from agent_core.runtime.permission_rules import load_rules  # noqa: PLC0415
 
     rules = load_rules(setup, paths)
     return rules, SavedRules(home, rules, redactor) if may_save else None

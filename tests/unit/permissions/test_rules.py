@@ -15,7 +15,7 @@ from agent_core.config.load import read_setup
 from agent_core.config.models import PermissionsConfig
 from agent_core.errors import ConfigError
 from agent_core.permissions.guard import PermissionGuard
-from agent_core.runtime.rules import load_rules
+from agent_core.runtime.permission_rules import load_rules
 from agent_core.tools.code.views import read_command
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (

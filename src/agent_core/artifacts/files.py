@@ -72,7 +72,7 @@ def write(place: Path, source: ArtifactSource, redactor: Redactor) -> int:
     with explaining(place):
         make_private(place.parent)
         try:
-            size = write_new(part, redacted_pieces(source, redactor))
+            size = _write_new(part, redacted_pieces(source, redactor))
             part.replace(place)
         except BaseException:
             remove(place)
@@ -87,7 +87,7 @@ def read(place: Path) -> bytes:
     Raises:
         StorageError: `file_not_found`, or it cannot be read.
     """
-    with explaining(place), open_file(place) as file:
+    with explaining(place), _open_file(place) as file:
         return file.read()
 
 
@@ -177,7 +177,7 @@ def _beneath(root: Path, folder: Path) -> Path:
     return folder
 
 
-def pieces_of(source: ArtifactSource) -> Iterator[bytes]:
+def _pieces_of(source: ArtifactSource) -> Iterator[bytes]:
     """The source's content, in pieces.
 
     Raises:
@@ -187,7 +187,7 @@ def pieces_of(source: ArtifactSource) -> Iterator[bytes]:
     if isinstance(source, bytes):
         yield source
     elif isinstance(source, Path):
-        with open_file(source) as file:
+        with _open_file(source) as file:
             yield from _pieces_in(file)
     else:
         source.seek(0)
@@ -207,12 +207,12 @@ def redacted_pieces(source: ArtifactSource, redactor: Redactor) -> Iterator[byte
         StorageError: it is no regular file.
     """
     stream = redactor.raw_stream()
-    for piece in pieces_of(source):
+    for piece in _pieces_of(source):
         yield stream.feed(piece)
     yield stream.finish()
 
 
-def write_new(place: Path, pieces: Iterable[bytes]) -> int:
+def _write_new(place: Path, pieces: Iterable[bytes]) -> int:
     """Write a new private file and flush it; returns its size in bytes.
 
     Raises:
@@ -228,7 +228,7 @@ def write_new(place: Path, pieces: Iterable[bytes]) -> int:
     return size
 
 
-def open_file(path: Path) -> BinaryIO:
+def _open_file(path: Path) -> BinaryIO:
     """Open a regular file; never wait for a pipe, never follow a link.
 
     Raises:

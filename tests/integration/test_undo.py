@@ -113,18 +113,19 @@ async def test_several_undos_in_a_row_and_as_many_redos(home: Home, project: Pat
     made = recorded(home, project, *script)
     states = [files_in(project)]
     async with made:
-        for _ in range(3):
-            await ask(made)
+        for n in range(3):
+            await ask(made, f"message {n}")
             states.append(files_in(project))
-        for state in reversed(states[:-1]):
-            await made.undo("s1")
+        for n, state in reversed([*enumerate(states[:-1])]):
+            undone = await made.undo("s1")
+            assert undone.message == f"message {n}"
             assert files_in(project) == state
         with pytest.raises(AgentCoreError, match="nothing to undo"):
             await made.undo("s1")
         for state in states[1:]:
             await made.redo("s1")
             assert files_in(project) == state
-        with pytest.raises(AgentCoreError, match="nothing to redo"):
+        with pytest.raises(AgentCoreError, match="nothing was undone since its last message, redo"):
             await made.redo("s1")
 
 

@@ -56,6 +56,7 @@ def ran(home: Home, project: Path) -> Path:
 def test_undo_and_redo_say_what_came_back(home: Home, ran: Path) -> None:
     undone = soong_agent(home, ran, "undo")
     assert undone.returncode == 0, undone.stderr
+    assert "  taken back: go\n" in undone.stderr
     assert "restored: a.txt" in undone.stderr
     assert "deleted: b.bin" in undone.stderr
     assert (ran / "a.txt").read_text() == "zero\n"
@@ -116,3 +117,4 @@ def test_without_a_session_there_is_nothing_to_undo(home: Home, project: Path) -
     done = soong_agent(home, project, "undo")
     assert done.returncode == 1
     assert "no session works in" in done.stderr
+    assert "--path" in done.stderr

@@ -34,7 +34,7 @@ _KEYS = {
 }
 _HELP = """\
   y  allow this call
-  a  allow it, and whatever else is covered by what stands above, until the session ends
+  a  allow it, and all else that "a covers" names, until the session ends
   n  refuse this call
   e  refuse it, and say why: the model reads the reason
   v  page through the whole diff
@@ -179,7 +179,11 @@ class TerminalPrompt:
         async with self._turn:
             self._lines.forget_typed_ahead()
             if self._lines.is_terminal:
-                return await self._ask_person(request)
+                try:
+                    return await self._ask_person(request)
+                except asyncio.CancelledError:  # answered elsewhere, or the run is cancelled
+                    self._terminal.line("no longer asked", Style.WARN)
+                    raise
             self._show_facts(request)
             diff = _diff_of(request)
             self._show_diff(diff, most=_MOST_DIFF_LINES)

@@ -8,10 +8,11 @@ from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of, run_on_terminal
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.text import visible
+from agent_core.text import shortened, visible
 from agent_core.types import SwitchResult, WorkspaceDiff
 
 _PAGE = 50
+_LONGEST_MESSAGE = 200
 
 
 def move_session(options: Options) -> int:
@@ -30,7 +31,8 @@ async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean
             return COMPLETED
         session_id = options.session_id or await last_session(runtime, setup)
         if session_id is None:
-            terminal.line(f"error: no session works in {setup.project} yet", Style.BAD)
+            text = f"no session works in {setup.project} yet; name one, or its project with --path"
+            terminal.line(f"error: {text}", Style.BAD)
             return FAILED
         change = runtime.undo if options.command == "undo" else runtime.redo
         try:
@@ -59,6 +61,9 @@ def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
     """Show where the session goes on, and what became of its files."""
     where = result.node_id or "its beginning"
     terminal.line(f"session {result.session_id} goes on from {where}")
+    if result.message is not None:
+        text = shortened(visible(clean(result.message), one_line=True), _LONGEST_MESSAGE)
+        terminal.line(f"  taken back: {text}")
     show_paths("restored", result.restored, terminal, clean)
     show_paths("deleted", result.deleted, terminal, clean)
     show_paths("moved aside", result.moved_aside, terminal, clean)
@@ -91,6 +96,6 @@ def show_diff(found: WorkspaceDiff, terminal: Terminal, clean: Clean) -> None:
         if change.diff is not None:
             terminal.text(visible(clean(change.diff)))
     show_paths("in no snapshot", found.left_out, terminal, clean)
-    show_paths("git:", found.git, terminal, clean, Style.WARN)
+    show_paths("git", found.git, terminal, clean, Style.WARN)
     if not found.changes:
         terminal.line("no file differs", Style.DIM)

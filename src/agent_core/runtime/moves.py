@@ -143,13 +143,15 @@ class NodeMoves:
         result = await self._make(
             move, session_id, files, state, spans=spans, others=others, force=force
         )
+        message = next(node for node in path[begin:] if node.role is Role.USER)
+        news: dict[str, object] = {"message": message.text}
         is_old = session.updated_at < utc_now() - self._keep
         if not spans and is_old and files.is_on:
             remark = "The files were left as they are: what was recorded of them is kept no longer."
-            result = result.model_copy(update={"remarks": [remark]})
+            news["remarks"] = [remark]
         elif not spans and run_id and (remark := await self._why_no_snapshot(run_id, files)):
-            result = result.model_copy(update={"remarks": [remark]})
-        return result
+            news["remarks"] = [remark]
+        return result.model_copy(update=news)
 
     async def redo(self, session_id: str, *, force: bool) -> SwitchResult:
         """Return to the state just before the last undo, files included.
@@ -164,9 +166,8 @@ class NodeMoves:
         undone = _redoable(state)
         if not undone or undone[0].at != session.active_node_id:
             message = (
-                f"there is nothing to redo in session {session_id}: a message, or a switch to"
-                " another node, has come after the last undo; what was said before is still"
-                " there, and switch_node goes to it"
+                f"there is nothing to redo in session {session_id}: nothing was undone since its"
+                " last message, redo, or switch to another node"
             )
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         last = undone[0]
@@ -390,8 +391,8 @@ class NodeMoves:
             page = await self._store.events_after(run_id, seen, limit=_PAGE)
         if has_called and not files.is_on:
             return (
-                "The files were left as they are: [workspace] snapshots is off, so that only the"
-                " conversation was taken back."
+                "The files were left as they are, and only the conversation was taken back: they"
+                " are not recorded with persist=False, or while [workspace] snapshots is off."
             )
         return None
 

@@ -173,6 +173,7 @@ class SwitchResult(Frozen):
     Attributes:
         session: the session as it is now; of a fork, the new one.
         node_id: the active node; None is the beginning of the session.
+        message: of an undo, the message that was taken back.
         restored: paths that were written, relative to the project.
         deleted: paths that were removed.
         left_out: paths that no snapshot holds, each with the reason.
@@ -185,6 +186,7 @@ class SwitchResult(Frozen):
 
     session: SessionRecord
     node_id: SafeId | None
+    message: str | None = None
     restored: list[str] = []
     deleted: list[str] = []
     left_out: list[str] = []

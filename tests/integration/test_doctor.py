@@ -93,6 +93,7 @@ def test_without_a_configuration_it_says_so_and_looks_at_the_rest(
     assert str(home.path / "config.toml") in checks["configuration"]["text"]
     assert "--model" in checks["configuration"]["cure"]
     assert checks["ripgrep"]["state"] == "ok"
+    assert checks["sandbox"]["text"].startswith("not checked")  # it may well be on
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,13 @@ def test_a_file_that_is_not_right_is_named(
     assert code == 1
     assert checks["configuration"]["state"] == "broken"
     assert name in checks["configuration"]["text"]
+
+
+def test_a_project_that_is_not_there_is_named(home: Home, examine: Examine) -> None:
+    home.write_config('model = "scripted:/nowhere.json"\n')
+    code, checks = examine("--path", "/nowhere")
+    assert code == 1
+    assert "--path" in checks["configuration"]["cure"]
 
 
 def test_a_server_that_is_not_there_is_no_model_that_fails(home: Home, examine: Examine) -> None:
@@ -141,6 +149,7 @@ def test_a_missing_key_is_named(home: Home, examine: Examine) -> None:
     code, checks = examine()
     assert code == 1
     assert "NOT_SET_ANYWHERE" in checks["provider"]["text"]
+    assert "server" not in checks["provider"]["cure"]
 
 
 def test_a_model_that_takes_no_tools_answers_all_the_same(home: Home, examine: Examine) -> None:
@@ -228,3 +237,17 @@ def test_the_sandbox_that_is_on_is_described(home: Home, examine: Examine) -> No
     code, checks = examine()
     assert code == 0
     assert "/nowhere" in checks["sandbox"]["text"]
+
+
+@pytest.mark.skipif(not probe().has_mounts, reason="the kernel has no user namespaces")
+def test_a_link_is_not_what_a_newer_kernel_would_mend(
+    home: Home, project: Path, examine: Examine
+) -> None:
+    (project / "real").mkdir()
+    (project / ".git").symlink_to("real")
+    more = '[sandbox]\nmode = "required"\nprotect = [".git/hooks"]\n'
+    home.write_config(f'model = "scripted:{home.path}/replies.json"\n{more}')
+    code, checks = examine()
+    assert code == 1
+    assert "link" in checks["sandbox"]["text"]
+    assert "kernel" not in checks["sandbox"]["cure"]

@@ -21,12 +21,12 @@ from agent_core.cli.terminal import (
     build_terminal_redactor,
 )
 from agent_core.config.load import load_config, read_setup, resolve_model
-from agent_core.config.models import ModelConfig, RetryConfig, SandboxConfig
+from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.config.paths import Setup, resolve_home
-from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
 from agent_core.loop import stream_reply
 from agent_core.process import Command, Launcher, run
-from agent_core.process.confinement import Confinement, missing, probe
+from agent_core.process.confinement import Confinement, Hole, missing, probe
 from agent_core.process.sandbox import Sandbox
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.redaction import Redactor
@@ -147,6 +147,8 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
         with suppress(AgentCoreError):
             if setup is None and not (resolve_home() / "config.toml").exists():
                 cure = "write it with [model] provider and name, or name a model with --model"
+            if options.path is not None and not Path(options.path).exists():
+                cure = "name a folder or file that exists with --path"
         finding = Finding("configuration", "broken", str(error), cure)
         return _Opened(finding=finding, redactor=redactor, setup=setup)
     is_there = setup.config_path.exists()
@@ -245,6 +247,8 @@ def _failed(error: Exception, shown: str, place: str) -> list[Finding]:
     rest = ("tools", "window")
     if not is_reached:
         cure = "start the server, or check [model] base_url, api_key_env and the proxy"
+        if isinstance(error, ConfigError):
+            cure = "mend what is named"
         unknown = [_unknown(name, "the provider cannot be used") for name in ("model", *rest)]
         return [Finding("provider", "broken", message, cure), *unknown[:-1]]
     cure = "check [model] name and the key that api_key_env names"
@@ -346,18 +350,19 @@ def _examine_terminal() -> list[Finding]:
 
 def _examine_sandbox(setup: Setup | None) -> list[Finding]:
     """What this system can keep of the sandbox that is configured, or of the default one."""
-    name, config = "sandbox", setup.config.sandbox if setup else SandboxConfig()
+    name = "sandbox"
     if setup is None:
-        confinement = Confinement(write=(str(Path.cwd()),))
-        holes = missing(confinement, probe())
-    else:
-        sandbox = Sandbox.of(setup, own=PathPolicy.of(setup).protected)
-        plan = sandbox.examine("command")
-        confinement, holes = plan.confinement, list(plan.holes)
+        holes = missing(Confinement(write=(str(Path.cwd()),)), probe())
+        able = "could not confine programs" if _cannot_write(holes) else "can confine programs"
+        text = f"not checked: the configuration cannot be used; this system {able}"
+        return [Finding(name, "remark", text, "mend that first")]
+    config = setup.config.sandbox
+    sandbox = Sandbox.of(setup, own=PathPolicy.of(setup).protected)
+    plan = sandbox.examine("command")
+    confinement, holes = plan.confinement, list(plan.holes)
     texts = "; ".join(dict.fromkeys(hole.text for hole in holes))
-    cannot_write = any(hole.rule == "write" for hole in holes)
     if config.mode == "off":
-        if cannot_write:
+        if _cannot_write(holes):
             text = f"off, and this system could not keep it: {texts}"
             return [Finding(name, "remark", text, "run in a container or a virtual machine")]
         text = f"off; this system can confine programs{f', but {texts}' if holes else ''}"
@@ -365,6 +370,8 @@ def _examine_sandbox(setup: Setup | None) -> list[Finding]:
     absent = [place for place in map(Path, confinement.write) if not place.exists()]
     wanted = [hole for hole in holes if hole.rule in confinement.required]
     cure = "a newer kernel with Landlock, user namespaces or bubblewrap would keep it"
+    if probe().has_mounts and all(hole.rule == "protect" for hole in wanted or holes):
+        cure = "put what a link points to in its place, make what can be made, or leave it open"
     if wanted:
         cure += ', or set mode = "auto"'
         return [Finding(name, "broken", f"required, but {texts}: nothing is run", cure)]
@@ -375,6 +382,10 @@ def _examine_sandbox(setup: Setup | None) -> list[Finding]:
         return [Finding(name, "remark", text, "make it, or take it out of [sandbox] write")]
     network = {"ask": "asked for", "on": "on", "off": "off"}[config.network]
     return [Finding(name, "ok", f"{config.mode}, every rule is kept; network {network}")]
+
+
+def _cannot_write(holes: list[Hole]) -> bool:
+    return any(hole.rule == "write" for hole in holes)
 
 
 def _examine_database(setup: Setup | None) -> list[Finding]:

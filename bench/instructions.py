@@ -142,6 +142,14 @@ def main():
     )
     try:
         url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
+        for adapter in options.adapters:  # writes the .pyc files
+            subprocess.run(
+                [sys.executable, "instructions.py", "--worker"]
+                + [adapter, "first_answer", url, "1", ""],
+                cwd=bench.HERE,
+                env=bench.ENVIRONMENT,
+                check=True,
+            )
         for scenario in options.scenarios.split(","):
             counted = [measure(adapter, scenario, url) for adapter in options.adapters]
             shown = ", ".join(

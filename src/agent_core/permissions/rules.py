@@ -8,7 +8,7 @@ known only when a command runs.
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -26,6 +26,9 @@ from agent_core.types import (
     RunIdentity,
     ToolDefinition,
 )
+
+_BUNDLE = re.compile(r"-[A-Za-z\d]{0,3}|--.*")
+"""Options by their letters; a longer word may hold a value: `-oNew`."""
 
 _PLAIN_LINE = re.compile(r"[\w/.-]+(?: +[\w@%+:,./=-]+)*", re.ASCII)
 """A command line that no shell is needed to read."""
@@ -131,7 +134,7 @@ class Rule:
         return (
             self._is_for(named)
             and (table.host is None or any(self._may_mean(host) for host in hosts))
-            and (table.path is None or any(map(self._closed.touch, named.paths)))
+            and (table.path is None or any(map(self._closed.touch, self._entered(named))))
             and (
                 table.command is None
                 or (command is not None and any(map(self._concerns_view, command.views)))
@@ -203,6 +206,16 @@ class Rule:
             agents is None or named.agents is None or not named.agents.isdisjoint(agents)
         )
 
+    def _entered(self, named: Named) -> Iterator[str]:
+        """The paths of a call; of a command also the folder and the programs it names by a path."""
+        yield from named.paths
+        for view in named.command.views if named.command else ():
+            if view.argv and "/" in view.argv[0]:
+                called = os.path.join(named.cwd, view.argv[0])  # noqa: PTH118
+                yield from (os.path.normpath(called), os.path.realpath(called))
+        if named.command is not None and named.cwd != str(self.around.project):
+            yield named.cwd
+
     def _means(self, host: str) -> bool:
         from agent_core.permissions.addresses import is_host  # noqa: PLC0415 - few rules
 
@@ -221,7 +234,9 @@ class Rule:
         if view.unknown_from is not None or view.only_reads:
             return view.unknown_from is None
         for word in view.argv[max(start, 1) :]:
-            name = word.partition("=")[2] if word.startswith("-") else word
+            name = word
+            if word.startswith("-"):
+                name = word.partition("=")[2] or ("" if _BUNDLE.fullmatch(word) else word[2:])
             if name and not name.isdecimal() and "://" not in name:
                 path = os.path.join(cwd, os.path.expanduser(name))  # noqa: PTH111, PTH118
                 if not self._open.cover(os.path.realpath(path)):

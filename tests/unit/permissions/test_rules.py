@@ -242,12 +242,33 @@ async def test_what_a_redirection_writes_needs_a_path(load: Load, project: Path)
 
 
 @pytest.mark.parametrize(
+    ("argv", "cwd", "decision"),
+    [
+        (["ls"], "secret/deep", "deny"),
+        (["ls"], "src", "ask"),
+        (["./secret/run", "a"], ".", "deny"),
+        (["./run"], "secret", "deny"),
+        (["../secret/run"], "src", "deny"),
+        (["ls"], ".", "ask"),
+    ],
+)
+async def test_a_path_is_denied_as_the_folder_and_the_program_of_a_command(
+    load: Load, project: Path, argv: list[str], cwd: str, decision: str
+) -> None:
+    guard = load({"decision": "deny", "path": "secret/**"})
+    found = runs(view(*argv), cwd=os.path.normpath(project / cwd))
+    assert await judge(guard, COMMAND, found) == decision
+
+
+@pytest.mark.parametrize(
     ("words", "decision"),
     [
         (["src/a"], "allow"),
         (["-5", "-n", "5", "--lines=5", "src/a", "https://x.example"], "allow"),
         (["src/a", "new"], "ask"),
         (["src/a", "--output=new"], "ask"),
+        (["src/a", "-oNew"], "ask"),
+        (["src/a", "-rf", "--force"], "allow"),
         (["-v"], "ask"),
     ],
 )

@@ -331,6 +331,8 @@ ASKS = [
     ("cat sub/../../x", "outside_roots"),
     ("cat ~/x", "outside_roots"),
     ("cat $HOME/x", "outside_roots"),
+    ("sh -c 'cat $PWD/../x'", "outside_roots"),
+    ("sh -c 'cat ~+/../x'", "outside_roots"),
     ("cat out/x", "outside_roots"),
     ("cat /etc/passwd", "outside_roots"),
     ("ls /", "outside_roots"),

@@ -44,6 +44,7 @@ _MAX_WORDS = 5_000
 _BETWEEN = re.compile(r"[\s'\"=;|&<>()`,:{}]+")
 _ADDRESS = re.compile(r"\b(?!file:)[a-z][a-z0-9+.-]{0,31}://[^\s'\"`;|&<>()]*", re.IGNORECASE)
 _HOME_VARIABLE = re.compile(r"\$(?:HOME\b|\{HOME\})")
+_FOLDER_VARIABLE = re.compile(r"(?:\$PWD\b|\$\{PWD\}|~\+)(?=/|$)")
 _OF_ANOTHER_PROCESS = (Path("/proc"), Path("/dev"))  # what these lead to depends on who looks
 _LONGEST_BUNDLE = 32
 _PATH = re.compile(r"(?=.*[/.])[^-\s'\"=;|&<>()`,:{}$*?\[][^\s'\"=;|&<>()`,:{}$*?\[]*")
@@ -301,7 +302,7 @@ def _words(argv: Iterable[str]) -> Iterator[str]:
 
 def _resolve(policy: PathPolicy, word: str, cwd: Path) -> Iterator[ResolvedPath]:
     """Where a word leads, read as a program does and as a shell does."""
-    expanded = _HOME_VARIABLE.sub("~", word, count=1)
+    expanded = _FOLDER_VARIABLE.sub(".", _HOME_VARIABLE.sub("~", word, count=1), count=1)
     for form in dict.fromkeys((word, expanded, f"./{word}" if word.startswith("~") else word)):
         try:
             place = policy.resolve(form, base=cwd)

@@ -107,7 +107,7 @@ class StdioTransport:
         if self._plan is not None:
             said, cwd = "\n".join(self._tail), Path(self._server.cwd or Path.home())
             denial = find_denial(said, self._plan.confinement, cwd=cwd)
-            kept = [*denial.paths, *(["the network"] if denial.network else [])] if denial else []
+            kept = denial.named(len(denial.paths)) if denial else []
             report += [f"blocked by the sandbox: {', '.join(kept)}"] if kept else []
         return ": ".join(report)
 

@@ -6,6 +6,7 @@ program prints; what it does not print is not known.
 
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,13 @@ _UNREACHABLE = re.compile(
     r"|\b(?:ENETUNREACH|EAI_AGAIN|ENOTFOUND)\b",
     re.IGNORECASE,
 )
+_SOCKET = re.compile(r"\bsocket\b|AF_UNIX")
 _SPEAKER = re.compile(r"\S+: (?:line )?(?:\d+: )?")
 _QUOTED = re.compile("'([^'\n]+)'|\"([^\"\n]+)\"|\u2018([^\u2019\n]+)\u2019|`([^`'\n]+)['`]")
 _WORD = re.compile(r"[^\s'\"`:,;()\[\]{}<>=]*/[^\s'\"`:,;()\[\]{}<>=]*|[^\s:]+(?=: [A-Z])")
+
+_LINES_OF_A_CALL = 6
+"""How far above an error a traceback shows the call that it is the error of."""
 
 _MOST_LINES, _LONGEST_LINE = 2_000, 8_192
 
@@ -37,10 +42,19 @@ class Denial:
     Attributes:
         paths: files that it could have changed or read without its confinement.
         network: it tried to reach the network.
+        socket: it tried to make a socket, of Unix above all.
     """
 
     paths: tuple[str, ...] = ()
     network: bool = False
+    socket: bool = False
+
+    def named(self, most: int) -> list[str]:
+        """What it is, in words: the paths, so many of them, and what has none."""
+        more = len(self.paths) - most
+        rest = [f"… (+{more} more)"] if more > 0 else []
+        rest += ["the network"] if self.network else []
+        return [*self.paths[:most], *rest, *(["a socket"] if self.socket else [])]
 
 
 def find_denial(output: str, confinement: Confinement, *, cwd: Path | str) -> Denial | None:
@@ -55,14 +69,20 @@ def find_denial(output: str, confinement: Confinement, *, cwd: Path | str) -> De
         cwd: where it ran.
     """
     paths = dict[str, None]()
-    network = False
+    network = socket = False
+    earlier = deque[str](maxlen=_LINES_OF_A_CALL)
     for line in output.splitlines()[-_MOST_LINES:]:
         cut = line[:_LONGEST_LINE]
         network |= not confinement.network and _UNREACHABLE.search(cut) is not None
         if _REFUSED.search(cut):
             found = (os.path.normpath(Path(cwd, name)) for name in _names(cut))
-            paths |= dict.fromkeys(path for path in found if _is_refused(path, confinement))
-    return Denial(paths=tuple(paths), network=network) if paths or network else None
+            refused = [path for path in found if _is_refused(path, confinement)]
+            paths |= dict.fromkeys(refused)
+            socket |= not refused and any(map(_SOCKET.search, (*earlier, cut)))
+        earlier.append(cut)
+    if not (paths or network or socket):
+        return None
+    return Denial(paths=tuple(paths), network=network, socket=socket)
 
 
 def _names(line: str) -> Iterator[str]:

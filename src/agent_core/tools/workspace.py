@@ -498,9 +498,7 @@ def show_denial(
     denial = find_denial(said, plan.confinement, cwd=cwd)
     if denial is None:
         return {}
-    kept = [*denial.paths[:_MOST_DENIED], *(["the network"] if denial.network else [])]
-    if (more := len(denial.paths) - _MOST_DENIED) > 0:
-        kept.append(f"… (+{more} more)")
+    kept = denial.named(_MOST_DENIED)
     context.progress(f"blocked by the sandbox: {', '.join(kept)}")
     return {"blocked_by_sandbox": kept}
 

@@ -166,6 +166,25 @@ def test_output_tells_what_was_refused(line: str, paths: tuple[str, ...], tmp_pa
     assert found == tuple(path.format(out=tmp_path) for path in paths)
 
 
+OF_A_SOCKET = """  with socket.socket(socket.AF_UNIX) as listener:
+PermissionError: [Errno 13] Permission denied
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "is_one"),
+    [
+        (OF_A_SOCKET, True),
+        ("error: can't create socket: Permission denied", True),
+        ("a socket\ntouch: cannot touch 'here': No such file or directory", False),
+        ("PermissionError: [Errno 13] Permission denied", False),
+    ],
+)
+def test_output_tells_that_a_socket_was_refused(output: str, is_one: bool, tmp_path: Path) -> None:
+    denial = find_denial(output, Confinement(write=(str(tmp_path),)), cwd=tmp_path)
+    assert (denial.named(3) if denial else []) == ["a socket"] * is_one
+
+
 def test_a_protected_link_is_named_as_a_hole(inside: Path) -> None:
     (inside / "link").symlink_to("target")
     confinement = Confinement(write=(str(inside),), protect=(str(inside / "link"),))

@@ -84,6 +84,12 @@ def add_actions(parser: Parser) -> Commands:
     )
 
 
+def add_command(commands: Commands, name: str, what: str, **settings: Any) -> Parser:
+    """Add a command, or an action of one; its help begins with what it is for."""
+    settings = {"description": f"{what[0].upper()}{what[1:]}."} | settings
+    return commands.add_parser(name, help=what, **settings)
+
+
 def add_path(parser: Parser) -> None:
     """Let a command be told the project."""
     parser.add_argument(

@@ -2,12 +2,23 @@
 
 from collections.abc import Callable
 
-from agent_core.cli.options import Commands, Options, add_path
+from agent_core.cli.options import Commands, Options, add_command, add_path
+
+_EXAMPLES = """\
+examples:
+  soong-agent doctor
+  soong-agent doctor --model openai:gpt-5 --json
+
+The model is asked for one short answer. Nothing is written. Exit codes: 0 all
+that is needed is there, 1 something is broken; each line says what helps.
+"""
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    doctor = commands.add_parser("doctor", help="check whether everything a run needs is there")
+    doctor = add_command(
+        commands, "doctor", "check whether everything a run needs is there", epilog=_EXAMPLES
+    )
     doctor.set_defaults(load=_load)
     add_path(doctor)
     doctor.add_argument(

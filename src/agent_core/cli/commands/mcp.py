@@ -2,21 +2,21 @@
 
 from collections.abc import Callable
 
-from agent_core.cli.options import Commands, Options, add_actions
+from agent_core.cli.options import Commands, Options, add_actions, add_command
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    mcp = commands.add_parser("mcp", help="look at MCP servers, and log in to them")
+    mcp = add_command(commands, "mcp", "look at MCP servers, and log in to them")
     mcp.set_defaults(load=_load)
     actions = add_actions(mcp)
-    actions.add_parser("list", help="list the servers of mcp.json")
+    add_command(actions, "list", "list the servers of mcp.json")
     for action, what in (
         ("login", "log in to a server in the browser, here or on another machine"),
         ("logout", "forget the log-in of a server"),
         ("test", "connect to a server, and list its tools"),
     ):
-        actions.add_parser(action, help=what).add_argument("id", help="the server's id")
+        add_command(actions, action, what).add_argument("id", help="the server's id")
 
 
 def _load() -> Callable[[Options], int]:

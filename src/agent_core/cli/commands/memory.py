@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 
-from agent_core.cli.options import Commands, Options, add_actions
+from agent_core.cli.options import Commands, Options, add_actions, add_command
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    memory = commands.add_parser("memory", help="look at what is remembered, and forget it")
+    memory = add_command(commands, "memory", "look at what is remembered, and forget it")
     memory.set_defaults(load=_load)
     actions = add_actions(memory)
-    actions.add_parser("list", help="list what is remembered, the newest first")
-    show = actions.add_parser("show", help="show one memory")
-    forget = actions.add_parser("forget", help="delete one memory, after a question")
+    add_command(actions, "list", "list what is remembered, the newest first")
+    show = add_command(actions, "show", "show one memory")
+    forget = add_command(actions, "forget", "delete one memory, after a question")
     forget.add_argument("--yes", action="store_true", help="do not ask")
     for action in (show, forget):
         action.add_argument("id", help="the memory's id, or the beginning of it")

@@ -2,29 +2,50 @@
 
 from collections.abc import Callable
 
-from agent_core.cli.options import Commands, Options, Parser, add_actions, add_path
+from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path
 
+_LIST = """\
+examples:
+  soong-agent permissions list
+  soong-agent permissions list --session-id tidy
+
+Rules are those of config.toml and rules.toml. Answers for a session are stored
+with [permissions] remember_scope = "session_stored"; else they are in the
+memory of the process that asked, and end with it.
+"""
+_FORGET = """\
+examples:
+  soong-agent permissions forget grant_18ea7dc4
+  soong-agent permissions forget tidy
+
+Rules are taken out of their file by hand.
+"""
 _EXPLAIN = """\
 examples:
   soong-agent permissions explain -- git push --force
   soong-agent permissions explain -- sh -c 'cat *.md | wc -l'
-  soong-agent permissions explain --tool code.write_file --args '{"path": "a.py", "content": ""}'
+  soong-agent permissions explain --tool code.read_file --args '{"path": "a"}'
   soong-agent permissions explain --agent reviewer --json -- rm -r build
 
-Nothing is asked and nothing is done. Exit codes: 0 explained, whatever the decision; 1 the call
-cannot be judged, because there is no such program or tool; 2 wrong usage or configuration.
+Nothing is asked and nothing is done. Exit codes: 0 explained, whatever the
+decision; 1 the call cannot be judged, because there is no such program or tool;
+2 wrong usage or configuration.
 """
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    permissions = commands.add_parser("permissions", help="look at rules and remembered answers")
+    permissions = add_command(commands, "permissions", "look at rules and remembered answers")
     permissions.set_defaults(load=_load)
     actions = add_actions(permissions)
-    explain: Parser = actions.add_parser(
+    explain = add_command(
+        actions,
         "explain",
-        help="say what would become of a call, and why",
-        usage="soong-agent permissions explain [options] (-- command… | --tool NAME [--args JSON])",
+        "say what would become of a call, and why",
+        usage=(
+            "soong-agent permissions explain [options] -- command…\n"
+            "       soong-agent permissions explain [options] --tool <name> [--args <json>]"
+        ),
         epilog=_EXPLAIN,
     )
     explain.add_argument("--tool", metavar="<name>", help="default: code.run_command")
@@ -35,9 +56,13 @@ def add_parser(commands: Commands) -> None:
     )
     explain.add_argument("--json", action="store_true", help="print one JSON object")
     explain.add_argument("words", nargs="*", metavar="command", help="the words of a command")
-    listing = actions.add_parser("list", help="list the rules, and the answers that are stored")
+    listing = add_command(
+        actions, "list", "list the rules, and the answers that are stored", epilog=_LIST
+    )
     listing.add_argument("--session-id", metavar="<id>", help="only the answers of this session")
-    forget = actions.add_parser("forget", help="forget a stored answer, or all of a session")
+    forget = add_command(
+        actions, "forget", "forget a stored answer, or all of a session", epilog=_FORGET
+    )
     forget.add_argument("id", help="of the answer, or of the session")
     for action in (explain, listing, forget):
         add_path(action)

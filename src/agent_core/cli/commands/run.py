@@ -4,20 +4,25 @@ from collections.abc import Callable
 
 from agent_core.cli.options import MOVE_SESSION, Commands, Options, add_path
 
-SYNOPSIS = (
-    "run [--path <dir-or-file>] [--orchestrator] [--model <provider:name>] [--session-id <id>]"
-    ' [--move-session] [--image <file>]... "message"'
-)
+SYNOPSIS = """\
+run [--path <dir-or-file>] [--orchestrator]
+       [--model <provider:name>] [--session-id <id>] [--move-session]
+       [--image <file>]... "message"\
+"""
 DESCRIPTION = "Give an agent a task in a project, and watch it work."
 _STREAMS = """\
-The answer goes to standard output; tools, questions and the session go to standard error.
-Questions are answered on standard input, one line each: 1 or "allow once", 2 or "allow for
-session", 3 or "deny". Anything else denies. On a terminal a key answers, and ? lists them.
+The answer goes to standard output; tools, questions and the session go to
+standard error. Questions are answered on standard input, one line each: 1 or
+"allow once", 2 or "allow for session", 3 or "deny". Anything else denies. On a
+terminal a key answers, and ? lists them.
 
-Settings are read from ~/.soong-agent/config.toml, or from $SOONG_AGENT_HOME/config.toml. A model
-is named by --model, else by $SOONG_AGENT_MODEL, else there: openai:gpt-5, ollama:qwen3,
-local:/path/model.gguf, or with a server's address openai:my-model@http://127.0.0.1:8000/v1.
-Exit codes: 0 completed, 1 the run failed, 2 wrong usage or configuration, 130 interrupted.
+Settings are read from ~/.soong-agent/config.toml, or from
+$SOONG_AGENT_HOME/config.toml. A model is named by --model, else by
+$SOONG_AGENT_MODEL, else there: openai:gpt-5, ollama:qwen3,
+local:/path/model.gguf, or with a server's address
+openai:my-model@http://127.0.0.1:8000/v1.
+Exit codes: 0 completed, or waiting for an answer; 1 the run failed; 2 wrong
+usage or configuration; 130 interrupted.
 """
 
 

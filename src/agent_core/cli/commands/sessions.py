@@ -2,20 +2,39 @@
 
 from collections.abc import Callable
 
-from agent_core.cli.options import MOVE_SESSION, Commands, Options, add_actions, add_path
+from agent_core.cli.options import (
+    MOVE_SESSION,
+    Commands,
+    Options,
+    add_actions,
+    add_command,
+    add_path,
+)
+
+_FORK = """\
+examples:
+  soong-agent sessions fork tidy --into ../another-try
+  soong-agent sessions fork tidy --at node_18ea7dc4 --into ../another-try
+
+The copy is that of the project as it was then, with its .git. Messages and
+their ids are listed by `soong-agent sessions show`. The new session and its
+folder go to standard output.
+"""
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    sessions = commands.add_parser("sessions", help="look at sessions, and shorten their histories")
+    sessions = add_command(commands, "sessions", "look at sessions, and shorten their histories")
     sessions.set_defaults(load=_load)
     actions = add_actions(sessions)
-    listing = actions.add_parser("list", help="list sessions, the last used first")
+    listing = add_command(actions, "list", "list sessions, the last used first")
     listing.add_argument("--limit", type=int, default=20, metavar="<n>", help="default: 20")
-    show = actions.add_parser("show", help="show a session: its messages and what it has cost")
-    compact = actions.add_parser("compact", help="summarise a session's history now")
+    show = add_command(actions, "show", "show a session: its messages and what it has cost")
+    compact = add_command(actions, "compact", "summarise a session's history now")
     compact.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
-    fork = actions.add_parser("fork", help="begin another session from a message, with its files")
+    fork = add_command(
+        actions, "fork", "begin another session from a message, with its files", epilog=_FORK
+    )
     fork.add_argument("--at", metavar="<node>", help="the message; default: the last one")
     fork.add_argument(
         "--into", required=True, metavar="<dir>", help="for the copy of the project; new or empty"

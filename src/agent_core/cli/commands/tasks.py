@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from agent_core.cli.options import Commands, Options, add_actions, add_path
+from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    tasks = commands.add_parser("tasks", help="look at the Tasks of a project")
+    tasks = add_command(commands, "tasks", "look at the Tasks of a project")
     tasks.set_defaults(load=_load)
-    show = add_actions(tasks).add_parser("show", help="show a Task and its steps as a tree")
+    show = add_command(add_actions(tasks), "show", "show a Task and its steps as a tree")
     add_path(show)
     show.add_argument("--session-id", metavar="<id>", help="the session the Task belongs to")
     show.add_argument("--svg", metavar="<file>", help="write a picture instead")

@@ -2,29 +2,55 @@
 
 from collections.abc import Callable
 
-from agent_core.cli.options import Commands, Options, add_actions, add_path
+from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path
 
 _FORCE = "replace what others have changed since; it is in the snapshot that is taken before"
-_EXAMPLES = """\
-Without a session it is the one of this project that was used last. Nothing is deleted for good:
-redo returns to the state just before, until the next message.
+_UNDO = """\
+examples:
+  soong-agent undo
+  soong-agent undo tidy --force
+
+Without a session it is the one of this project that was used last. Only what
+the run of the message has changed is restored. Nothing is deleted for good:
+redo returns to the state just before, until the next message. Exit codes:
+0 undone; 1 nothing was done, because others have changed such a file, a run is
+at work, or there is no such session; 2 there is nothing to undo, or wrong usage
+or configuration.
+"""
+_REDO = """\
+examples:
+  soong-agent redo
+  soong-agent redo tidy
+
+Without a session it is the one of this project that was used last. Several
+undos are taken back one by one; a new message ends that. Exit codes are those
+of undo.
+"""
+_DIFF = """\
+examples:
+  soong-agent workspace diff node_18ea7dc4 snap_c97905d9
+
+Nodes are named by `soong-agent sessions show`, snapshots by undo and redo. Ids
+have to be whole. The diff goes to standard output, without secrets.
 """
 
 
 def add_parser(commands: Commands) -> None:
     """Add the arguments of the three commands."""
-    for name, what in (
-        ("undo", "take back the last message, with everything that was done about it"),
-        ("redo", "return to the state just before the last undo"),
+    for name, what, examples in (
+        ("undo", "take back the last message, with everything that was done about it", _UNDO),
+        ("redo", "return to the state just before the last undo", _REDO),
     ):
-        command = commands.add_parser(name, help=what, description=what, epilog=_EXAMPLES)
+        command = add_command(commands, name, what, epilog=examples)
         command.set_defaults(load=_load, session_id=None)
         add_path(command)
         command.add_argument("--force", action="store_true", help=_FORCE)
         command.add_argument("session_id", nargs="?", metavar="session", help="the session's id")
-    workspace = commands.add_parser("workspace", help="look at the recorded files of a project")
+    workspace = add_command(commands, "workspace", "look at the recorded files of a project")
     workspace.set_defaults(load=_load)
-    diff = add_actions(workspace).add_parser("diff", help="show how two recorded states differ")
+    diff = add_command(
+        add_actions(workspace), "diff", "show how two recorded states differ", epilog=_DIFF
+    )
     add_path(diff)
     diff.add_argument("before", help="a node's id, or a snapshot's")
     diff.add_argument("after", help="the same of the other state")

@@ -684,3 +684,27 @@ async def test_an_undo_that_is_cancelled_leaves_files_and_conversation_together(
                 await made.redo("s1")
             if not is_early:
                 break
+
+
+async def test_a_sweep_leaves_what_an_undo_is_about_to_use(home: Home, project: Path) -> None:
+    """Whatever moment of an undo another process sweeps in, in another project."""
+    elsewhere = project.with_name(f"{project.name}-elsewhere")
+    elsewhere.mkdir()
+    made = recorded(home, project, writes("a.txt", "a"), "done")
+    async with made, recorded(home, elsewhere, *["hello"] * 500) as other:
+        await ask(made)
+        is_done = asyncio.Event()
+
+        async def sweep() -> None:
+            while not is_done.is_set():
+                await ask(other, session_id="other")
+                await other.delete_session("other")
+
+        sweeping = asyncio.create_task(sweep())
+        for number in range(6):
+            (project / "mine.txt").write_text(f"{number}")
+            await made.undo("s1")
+            await made.redo("s1")
+        is_done.set()
+        await sweeping
+        assert set(files_in(project)) == {"a.txt", "mine.txt"}

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,45 @@ def test_without_a_session_there_is_nothing_to_undo(home: Home, project: Path) -
     assert done.returncode == 1
     assert "no session works in" in done.stderr
     assert "--path" in done.stderr
+
+
+def test_a_run_of_another_process_holds_undo_back_and_is_taken_back_once_killed(
+    home: Home, ran: Path
+) -> None:
+    script = "echo two > a.txt; mkdir made; touch made/started; sleep 60"
+    call = {"name": "code.run_command", "arguments": {"argv": ["sh", "-c", script]}}
+    home.write("replies.json", json.dumps([{"type": "calls", "calls": [call]}, "done"]))
+    arguments = ["run", "again", "--session-id", "s2", "--path", str(ran)]
+    with subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, "-m", "agent_core.cli", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=home.env(),
+    ) as running:
+        assert running.stdin is not None
+        running.stdin.write("1\n")
+        running.stdin.flush()
+        while not (ran / "made" / "started").exists():
+            assert running.poll() is None
+            time.sleep(0.05)
+        for session_id in ("s1", "s2"):
+            refused = soong_agent(home, ran, "undo", session_id, "--force")
+            assert refused.returncode == 1
+            assert "is at work in" in refused.stderr or "is running" in refused.stderr
+        assert (ran / "a.txt").read_text() == "two\n"
+        running.kill()
+    for _ in range(2):
+        undone = soong_agent(home, ran, "undo", "s2")
+        assert undone.returncode == 0, undone.stderr
+        assert names_in(ran) == ["a.txt", "b.bin"]
+        assert (ran / "a.txt").read_text().startswith("one\n")
+        redone = soong_agent(home, ran, "redo", "s2")
+        assert redone.returncode == 0, redone.stderr
+        assert names_in(ran) == ["a.txt", "b.bin", "made"]
+        assert (ran / "a.txt").read_text() == "two\n"
+    assert soong_agent(home, ran, "undo", "s2").returncode == 0
+    assert soong_agent(home, ran, "undo", "s1").returncode == 0
+    assert names_in(ran) == ["a.txt"]
+    assert (ran / "a.txt").read_text() == "zero\n"

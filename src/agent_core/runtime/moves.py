@@ -261,6 +261,9 @@ class NodeMoves:
             before = (await alone.record()).snapshot_id
             # What a run that has died did after its last snapshot counts as its own.
             known = before if state.open_run_id else state.snapshot_id or before
+            if move.is_undo:
+                undone = move.undone[0].model_copy(update={"known": known})
+                move = move.model_copy(update={"undone": [undone, *move.undone[1:]]})
             wanted, conflicts = before, set[str]()
             for begin, end in reversed([*spans[:-1], (spans[-1][0], known)]):
                 wanted, found = await alone.merge(end, begin, wanted)

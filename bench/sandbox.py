@@ -14,7 +14,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from agent_core.process import Command, Confinement, Launcher, probe, run
+from agent_core.process import Command, Launcher, run
+from agent_core.process.confinement import Confinement, probe
 
 
 async def main(starts: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from agent_core.cli.command import execute
 from agent_core.errors import ErrorCode
-from agent_core.process import probe
+from agent_core.process.confinement import probe
 from agent_core.providers.scripted import Calls, Fails, ScriptedCall
 from isolation import Home
 from model_server import ModelServer, Status

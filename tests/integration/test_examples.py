@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.context.skills import find_skills
-from agent_core.process import probe
+from agent_core.process.confinement import probe
 from agent_core.storage.sqlite import SqliteSessionStore
 
 ROOT = Path(__file__).parents[2]

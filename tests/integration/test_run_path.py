@@ -15,6 +15,23 @@ MOST_MODULES = 56
 MOST_FRAMES = 16
 """From `start` to the row of the session: a run is opened in the task of its caller."""
 
+FOR_OTHERS = (
+    "agent_core.permissions.rules",
+    "agent_core.permissions.saved_rules",
+    "agent_core.process.confinement",
+    "agent_core.process.denials",
+    "agent_core.process.sandbox",
+    "agent_core.runtime.explain",
+    "agent_core.runtime.forks",
+    "agent_core.runtime.permission_rules",
+    "agent_core.runtime.recording",
+    "agent_core.snapshots",
+    "agent_core.storage.forks",
+    "agent_core.tools.code.views",
+    "tree_sitter",
+)
+"""Modules of what is off by default, or that few programs ask for."""
+
 
 def test_a_run_of_two_turns_enters_few_modules_and_few_frames() -> None:
     done = subprocess.run(  # noqa: S603 - our own interpreter and script
@@ -25,3 +42,15 @@ def test_a_run_of_two_turns_enters_few_modules_and_few_frames() -> None:
     modules, frames = map(int, figures.groups())
     assert modules <= MOST_MODULES
     assert frames <= MOST_FRAMES
+
+
+def test_a_run_loads_nothing_of_what_it_does_not_use() -> None:
+    program = f"""
+import runpy, sys
+runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+print(*(name for name in sys.modules if name.startswith({FOR_OTHERS!r})))
+"""
+    done = subprocess.run(  # noqa: S603 - our own interpreter and script
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[1:] == [""]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ConfigError
-from agent_core.process import probe
+from agent_core.process.confinement import probe
 from agent_core.providers.scripted import Calls, Says, ScriptedCall
 from agent_core.types import EventType
 from isolation import Home

@@ -36,7 +36,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from agent_core.mcp.config import HttpServer, StdioServer
-from agent_core.process import Child, Command, Launcher, find_denial, find_program, open_child
+from agent_core.process import Child, Command, Launcher, find_program, open_child
 
 if TYPE_CHECKING:
     from agent_core.process.sandbox import Sandbox, SandboxPlan
@@ -105,6 +105,8 @@ class StdioTransport:
         ended = [self._fault] if self._fault else [] if code is None else [f"exit code {code}"]
         report = [*ended, *list(self._tail)[-1:]]
         if self._plan is not None:
+            from agent_core.process.denials import find_denial  # noqa: PLC0415 - in a sandbox only
+
             said, cwd = "\n".join(self._tail), Path(self._server.cwd or Path.home())
             denial = find_denial(said, self._plan.confinement, cwd=cwd)
             kept = denial.named(len(denial.paths)) if denial else []

@@ -16,11 +16,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process.capture import Capture, Output
-from agent_core.process.confinement import Confinement, prepare
 from agent_core.process.launcher import Launcher
 from agent_core.process.supervisor import (
     ENDED,
@@ -33,6 +33,9 @@ from agent_core.process.supervisor import (
     message,
 )
 from agent_core.text import shortened
+
+if TYPE_CHECKING:
+    from agent_core.process.confinement import Confinement
 
 GRACE_S = 0.5
 """Between asking a group to stop (TERM) and making it (KILL)."""
@@ -67,7 +70,7 @@ class Command:
     env: Mapping[str, str]
     stdin: bytes | None = None
     is_fed: bool = False
-    confinement: Confinement | None = None
+    confinement: "Confinement | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +182,8 @@ async def open_child(command: Command, *, launcher: Launcher) -> AsyncGenerator[
     """
     jail = b""
     if command.confinement is not None:
+        from agent_core.process.confinement import prepare  # noqa: PLC0415 - for few
+
         prefix, jail = await asyncio.to_thread(prepare, command.confinement)
         command = replace(command, argv=[*prefix, *command.argv])
     with ExitStack() as files:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_core.artifacts.store import ArtifactStore
@@ -10,7 +11,6 @@ from agent_core.errors import AgentCoreError
 from agent_core.events import SessionStore
 from agent_core.loop.context import Outcome
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.forks import Forks
 from agent_core.runtime.models import RequestRedactor
 from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.project import Project
@@ -34,6 +34,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.runtime.forks import Forks
     from agent_core.tools.output import ExpectedOutput
 
 PAGE_EVENTS = 1000
@@ -60,7 +61,6 @@ class Sessions:
         moves: NodeMoves,
     ) -> None:
         self.moves = moves
-        self.forks = Forks(store, redactor, files_at=moves.files_at)
         self._project = project
         self._store = store
         self._owner = owner
@@ -68,6 +68,13 @@ class Sessions:
         self._requests = RequestRedactor(redactor)
         self._artifacts = artifacts
         self._runs = runs
+
+    @cached_property
+    def forks(self) -> "Forks":
+        """Copies sessions with their projects, and compares states of a project."""
+        from agent_core.runtime.forks import Forks  # noqa: PLC0415 - for few programs
+
+        return Forks(self._store, self._redactor, files_at=self.moves.files_at)
 
     async def delete(self, session_id: str) -> DeleteSessionResult:
         """Delete a session's rows, then its files.

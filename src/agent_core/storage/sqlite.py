@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import approvals, budgets, claims, forks, grants, queries, workspaces
+from agent_core.storage import approvals, budgets, claims, grants, queries, workspaces
 from agent_core.storage.connections import (
     PATIENCE,
     open_in_memory,
@@ -620,7 +620,9 @@ class SqliteSessionStore:
         )
 
     async def fork_session(self, fork: SessionFork) -> SessionRecord:
-        return await self._writer.submit(lambda c: forks.fork_session(c, fork))
+        from agent_core.storage.forks import fork_session  # noqa: PLC0415 - few sessions have any
+
+        return await self._writer.submit(lambda c: fork_session(c, fork))
 
     async def drop_snapshots(self, before: datetime) -> bool:
         return await self._writer.submit(lambda c: workspaces.drop_snapshots(c, before))

@@ -24,7 +24,7 @@ from agent_core.config.paths import PLACEHOLDERS, Setup
 from agent_core.disk.globs import PathGlobs
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
-from agent_core.process import CompletedProcess, Launcher, Output, find_denial
+from agent_core.process import CompletedProcess, Launcher, Output
 from agent_core.text import shortened
 from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker
@@ -494,6 +494,8 @@ def show_denial(
     """
     if plan is None:
         return {}
+    from agent_core.process.denials import find_denial  # noqa: PLC0415 - in a sandbox only
+
     said = f"{finished.stderr.text}\n{finished.stdout.text}"
     denial = find_denial(said, plan.confinement, cwd=cwd)
     if denial is None:

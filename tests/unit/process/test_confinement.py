@@ -12,18 +12,14 @@ import pytest
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import (
-    Abilities,
     Command,
     CompletedProcess,
-    Confinement,
     Launcher,
-    find_denial,
-    missing,
-    probe,
     run,
 )
 from agent_core.process.binds import Kind, plan
-from agent_core.process.confinement import profile
+from agent_core.process.confinement import Abilities, Confinement, missing, probe, profile
+from agent_core.process.denials import find_denial
 
 needs_mounts = pytest.mark.skipif(
     not probe().has_mounts, reason="neither namespaces nor bubblewrap here"

@@ -18,8 +18,8 @@ from typing import cast
 
 import pytest
 
-from agent_core.process import Abilities, Command, Confinement, Launcher, missing, probe, run
-from agent_core.process.confinement import Rule
+from agent_core.process import Command, Launcher, run
+from agent_core.process.confinement import Abilities, Confinement, Rule, missing, probe
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the list is for Linux; macOS is not tried"

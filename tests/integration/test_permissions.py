@@ -11,6 +11,7 @@ import pytest
 
 from agent_core import AgentRuntime, ConfigError, PermissionDecision, PermissionRequest
 from agent_core.cli.command import execute
+from agent_core.cli.prompt import request_facts
 from agent_core.permissions.saved_rules import read_rules
 from agent_core.providers.scripted import calls
 from isolation import Home
@@ -89,6 +90,32 @@ async def test_listings_and_searches_leave_out_what_a_rule_denies(
     assert "x.hidden" not in results[0]
     assert "secrets/deep/a" not in results[1]
     assert "is denied by rule config.toml:2" in results[2]
+
+
+async def test_a_question_names_the_rule_that_asks(home: Home, project: Path) -> None:
+    rules = """
+[[permissions.rules]]
+decision = "ask"
+command = ["echo", "loud", "*"]
+reason = "the neighbours"
+
+[[permissions.rules]]
+decision = "allow"
+command = ["echo", "*"]
+"""
+    script = [
+        calls("code.run_command", argv=["echo", "loud"]),
+        calls("code.run_command", argv=["true"]),
+        "done",
+    ]
+    asked = Asked("deny")
+    config = CONFIG + rules
+    async with runtime(home, project, script, config=config, permission_callback=asked) as made:
+        await ask(made)
+    by_rule, by_default = asked.requests
+    assert by_rule.metadata["asked_by"] == "rule config.toml:1 (the neighbours)"
+    assert ("asked by", by_rule.metadata["asked_by"]) in request_facts(by_rule)
+    assert "asked_by" not in by_default.metadata
 
 
 async def test_a_rule_that_does_not_hold_its_example_stops_the_start(

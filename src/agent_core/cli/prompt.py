@@ -358,6 +358,7 @@ def request_facts(request: PermissionRequest) -> list[tuple[str, str]]:
         ("target", target),
         ("reason", _REASONS.get(reason, reason)),
         ("paths", ", ".join(metadata.get("places") or ())),
+        ("asked by", str(metadata.get("asked_by") or "")),
         ("host", request.network_host or ""),
         ("arguments", "" if request.args_summary == target else request.args_summary),
         ("in", request.cwd),

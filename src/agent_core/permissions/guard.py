@@ -50,6 +50,7 @@ class Verdict:
         grant: what an answer for the session would cover, or the given one covers; None: this
             call only.
         always: the rule that would allow such calls from now on, where it can be saved.
+        asked_by: the user's rule that asks, if one does.
         hosts: what a network call, or a command, names; None for others.
         refusal: what the model reads of a call that is denied.
     """
@@ -58,6 +59,7 @@ class Verdict:
     by: str
     grant: Grant | None = None
     always: str | None = None
+    asked_by: str | None = None
     hosts: Sequence[str] | None = None
     refusal: str = ""
 
@@ -174,8 +176,11 @@ class PermissionGuard:
         always = None
         if self._saved is not None and by_rules is None:
             always = self._saved.propose(definition, access, run, hosts)
-        by = by_rules.by if by_rules else _why(definition, access)
-        return Verdict(decision="ask", by=by, grant=grant, always=always, hosts=hosts)
+        asked_by = by_rules.by if by_rules else None
+        by = asked_by or _why(definition, access)
+        return Verdict(
+            decision="ask", by=by, grant=grant, always=always, asked_by=asked_by, hosts=hosts
+        )
 
     def _judge_by_rules(
         self,
@@ -235,6 +240,7 @@ class PermissionGuard:
             hosts=verdict.hosts,
             covers=grant.covers if grant else None,
             rule=verdict.always,
+            asked_by=verdict.asked_by,
             project_dir=self._project_dir,
             redactor=self._redactor,
         )

@@ -91,6 +91,7 @@ def build_request(
     hosts: Sequence[str] | None,
     covers: str | None,
     rule: str | None = None,
+    asked_by: str | None = None,
     project_dir: Path,
     redactor: Redactor,
 ) -> PermissionRequest:
@@ -104,6 +105,7 @@ def build_request(
         hosts: the hosts it names, if it is a network call.
         covers: what an answer for the session would cover; None for this call only.
         rule: what an answer "always" would add to the user's rules, if it can.
+        asked_by: the user's rule that asks, if one does.
         project_dir: the folder of calls that have none of their own.
         redactor: removes secrets.
     """
@@ -125,6 +127,8 @@ def build_request(
             metadata["places"].append(f"… (+{more} more)")
     if rule is not None:
         metadata["rule"] = rule
+    if asked_by is not None:
+        metadata["asked_by"] = line(asked_by)
     if access.diff is not None:
         metadata["diff"] = shortened(visible(redactor.text(access.diff)), MAX_DIFF)
     hook_summary = access.hook_summary and {

@@ -177,7 +177,7 @@ def _beneath(root: Path, folder: Path) -> Path:
     return folder
 
 
-def _pieces_of(source: ArtifactSource) -> Iterator[bytes]:
+def pieces_of(source: ArtifactSource) -> Iterator[bytes]:
     """The source's content, in pieces.
 
     Raises:
@@ -207,7 +207,7 @@ def redacted_pieces(source: ArtifactSource, redactor: Redactor) -> Iterator[byte
         StorageError: it is no regular file.
     """
     stream = redactor.raw_stream()
-    for piece in _pieces_of(source):
+    for piece in pieces_of(source):
         yield stream.feed(piece)
     yield stream.finish()
 

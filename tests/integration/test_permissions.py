@@ -63,7 +63,7 @@ async def test_rules_decide_before_anything_is_asked(home: Home, project: Path) 
     async with made:
         await ask(made)
         refused = await failures(made)
-    assert refused[0] == "code.read_file is denied by rule config.toml:2 (not these)"
+    assert refused[0] == "code.read_file is denied by rule config.toml#2 (not these)"
     assert [request.metadata["target"] for request in asked.requests] == ["sh -c 'echo hi > b'"]
     assert not (project / "b").exists()
 
@@ -89,7 +89,7 @@ async def test_listings_and_searches_leave_out_what_a_rule_denies(
     assert "secrets/deep" not in results[0]
     assert "x.hidden" not in results[0]
     assert "secrets/deep/a" not in results[1]
-    assert "is denied by rule config.toml:2" in results[2]
+    assert "is denied by rule config.toml#2" in results[2]
 
 
 async def test_a_question_names_the_rule_that_asks(home: Home, project: Path) -> None:
@@ -209,7 +209,7 @@ def test_explain_says_what_a_command_runs_and_what_decides(
 
     found = explained("--", "sh", "-c", "echo a; cat secrets/a")
     assert found.startswith("decision         deny\n")
-    for part in ("rule config.toml:2 (not these)", "echo a", "cat secrets/a"):
+    for part in ("rule config.toml#2 (not these)", "echo a", "cat secrets/a"):
         assert part in found
     assert explained("--", "nice", "echo", "a").startswith("decision         allow\n")
     explained("--", "no-such-program", code=1)
@@ -217,7 +217,7 @@ def test_explain_says_what_a_command_runs_and_what_decides(
     for wrong in ((), ("--tool", "x", "--args", "{"), ("--args", "{}", "--", "ls")):
         explained(*wrong, code=2)
     assert execute(["permissions", "list"]) == 0
-    listed = 'config.toml:2    deny   path = "secrets/**"  (not these)'
+    listed = 'config.toml#2    deny   path = "secrets/**"  (not these)'
     assert listed in capsys.readouterr().out
 
 

@@ -77,7 +77,7 @@ class RuleContext:
         """A rule, with its paths expanded.
 
         Args:
-            name: where it stands: `config.toml:2`.
+            name: where it stands: `config.toml#2`.
             table: as it is written.
 
         Raises:
@@ -112,7 +112,7 @@ class Rule:
     """One rule, ready to be matched.
 
     Attributes:
-        name: where it stands: `config.toml:2` is the second one there.
+        name: where it stands: `config.toml#2` is the second one there.
         table: as it is written.
         paths: its paths, expanded.
         around: what its words are read with.
@@ -284,8 +284,8 @@ def _name(program: str) -> str:
 
 
 def unusable_rule(name: str, problem: str) -> ConfigError:
-    """The error for a rule that cannot be used: `config.toml:2` is the second one there."""
-    file, _, number = name.rpartition(":")
+    """The error for a rule that cannot be used: `config.toml#2` is the second one there."""
+    file, _, number = name.rpartition("#")
     message = f"rule {number} in [[permissions.rules]] of {file} cannot be used: {problem}"
     details = {"key": f"permissions.rules[{int(number) - 1}]"} if number.isdecimal() else {}
     return ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
@@ -369,8 +369,8 @@ class RuleSet:
 
     def replace_saved(self, file: str, tables: Iterable[PermissionRule]) -> None:
         """Have these rules in place of those of the same file."""
-        others = [rule for rule in self.rules if not rule.name.startswith(f"{file}:")]
-        mine = (self.around.build(f"{file}:{at}", table) for at, table in enumerate(tables, 1))
+        others = [rule for rule in self.rules if not rule.name.startswith(f"{file}#")]
+        mine = (self.around.build(f"{file}#{at}", table) for at, table in enumerate(tables, 1))
         self.rules = (*others, *mine)
 
     @property

@@ -1,6 +1,7 @@
 """Questions that last: asked once, answered anywhere, and acted on exactly once."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,37 @@ async def test_what_has_changed_meanwhile_is_asked_anew(home: Home, project: Pat
         handle = await made.answer(new.request_id, "allow_once")
         assert await handle.wait() is RunStatus.COMPLETED
         assert (project / "a.txt").read_text() == "somebody else's\nnew\n"
+
+
+async def test_a_declarative_tool_whose_program_has_changed_is_asked_anew(
+    home: Home, project: Path
+) -> None:
+    program, helper = project / "stamp.sh", project / "helper.sh"
+    program.write_text("#!/bin/sh\n. ./$1\n")
+    program.chmod(0o755)
+    helper.write_text("touch a.txt\n")
+    file = {
+        "name": "my.stamp",
+        "description": "Stamps.",
+        "input_schema": {"type": "object", "properties": {"by": {"type": "string"}}},
+        "command_type": "exec",
+        "command": str(program),
+        "args": ["{{args.by}}"],
+    }
+    home.write("tools/stamp.json", json.dumps(file))
+    stamp = ScriptedCall(name="my.stamp", arguments={"by": "helper.sh"}, tool_call_id="call_1")
+    async with runtime(home, project, script(stamp), config=PARK) as made:
+        first = await parked(made)
+        for changed in (program, helper):
+            changed.write_text(changed.read_text() + "touch evil.txt\n")
+            handle = await answer_next(made)
+            assert await handle.wait() is RunStatus.WAITING
+        assert not (project / "evil.txt").exists()
+        handle = await answer_next(made)
+        assert await handle.wait() is RunStatus.COMPLETED, handle.error
+        assert handle.run_id == first.run_id
+        assert await results(made) == {"call_1": "ok"}
+    assert (project / "a.txt").exists()
 
 
 async def test_a_new_message_closes_a_run_that_waits(home: Home, project: Path) -> None:

@@ -172,7 +172,7 @@ def access_hash(
     Blocks on files: not for the event loop.
     """
     would_do = asdict(replace(access, hook_summary=None))
-    named = [access.target, *access.paths, *access.places]
+    named = [access.target, *access.paths, *access.places, *access.runs]
     if access.command is not None:
         named += [view.program for view in access.command.views]
     files = sorted({each for each in named if each and PurePath(each).is_absolute()})

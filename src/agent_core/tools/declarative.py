@@ -181,6 +181,7 @@ def _build_tool(
             plain_access(definition, arguments),
             target=shlex.join(argv),
             cwd=str(cwd),
+            runs=tuple(os.path.join(cwd, word) for word in argv),  # noqa: PTH118
             env_names=tuple(sorted({*env, *(["TMPDIR"] if plan else [])})),
             confined=plan and plan.words,
         )

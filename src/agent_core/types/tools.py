@@ -137,6 +137,8 @@ class Access:
         refusal: the code of the answer where no question can be asked.
         hook_summary: what the last hook that let the call pass said of it.
         command: what a command would run; None for other calls.
+        runs: the absolute paths of files that a call would run, where `command` does not name
+            them.
     """
 
     asks: bool = False
@@ -154,6 +156,7 @@ class Access:
     refusal: ErrorCode = ErrorCode.PERMISSION_DENIED
     hook_summary: Mapping[str, Any] | None = None
     command: CommandViews | None = None
+    runs: tuple[str, ...] = ()
 
 
 class PermissionRequest(Frozen):

@@ -1,6 +1,7 @@
 """Opening folders part by part, so that no link swapped in on the way is followed; making them."""
 
 import os
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,6 +36,18 @@ def make_private(folder: Path) -> None:
     for one in reversed([folder, *folder.parents]):
         if not one.exists():
             one.mkdir(mode=0o700, exist_ok=True)
+
+
+def remove_tree(folder: Path, *, keep: bool) -> None:
+    """Remove what is in a folder, as far as it can be; the folder, too, unless `keep`."""
+    if not keep:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for inner in folder.iterdir() if folder.is_dir() else ():
+        if inner.is_dir() and not inner.is_symlink():
+            shutil.rmtree(inner, ignore_errors=True)
+        else:
+            inner.unlink(missing_ok=True)
 
 
 def flush_folder(folder: Path) -> None:

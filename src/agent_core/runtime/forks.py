@@ -2,16 +2,17 @@
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent_core.disk.folders import remove_tree
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.moves import differences_in_git, is_visible, shown_left_out
+from agent_core.runtime.moves import differences_in_git, is_visible, not_visible, shown_left_out
 from agent_core.runtime.project_files import ProjectFiles, shown_path
+from agent_core.storage.rows import node_not_found, session_not_found
 from agent_core.tools.patch import unified_diff
 from agent_core.types import FileChange, SessionFork, SwitchResult, WorkspaceDiff, new_id
 
@@ -47,16 +48,13 @@ class Forks:
         """
         session = await self._store.session(session_id)
         if session is None:
-            message = f"there is no session {session_id}"
-            raise StorageError(ErrorCode.SESSION_NOT_FOUND, message)
+            raise session_not_found(session_id)
         node_id = node_id or session.active_node_id
         node = await self._store.node(node_id) if node_id else None
         if node_id is None or node is None or node.session_id != session_id:
-            message = f"there is no node {node_id or '(it has none)'} in session {session_id}"
-            raise StorageError(ErrorCode.NODE_NOT_FOUND, message)
+            raise node_not_found(node_id or "(it has none)", session_id)
         if not is_visible(node) and node_id != session.active_node_id:
-            message = f"{node_id} is not a complete message of the user or an answer to one"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            raise not_visible(node_id)
         files = self._files_at(session.cwd)
         place = await asyncio.to_thread(_new_place, into, files.root)
         target = await self._store.snapshot_at(session_id, node_id, files.folder)
@@ -72,7 +70,7 @@ class Forks:
             )
             forked = await self._store.fork_session(fork)
         except BaseException:
-            await asyncio.to_thread(_remove, place, keep=existed)
+            await asyncio.to_thread(remove_tree, place, keep=existed)
             raise
         remarks = (
             []
@@ -188,15 +186,3 @@ def _new_place(into: Path, project: Path) -> Path:
         message = f"{place} {problem}; name a new or an empty folder outside of it"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     return place
-
-
-def _remove(place: Path, *, keep: bool) -> None:
-    """Remove what was copied; a folder that was there before stays, empty as it was."""
-    if not keep:
-        shutil.rmtree(place, ignore_errors=True)
-        return
-    for inner in place.iterdir() if place.is_dir() else ():
-        if inner.is_dir() and not inner.is_symlink():
-            shutil.rmtree(inner, ignore_errors=True)
-        else:
-            inner.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from agent_core.events import SessionStore
 from agent_core.runtime.project_files import FilesAlone, ProjectFiles, shown_path
 from agent_core.runtime.runs import Runs
 from agent_core.storage.owners import Owner
+from agent_core.storage.rows import node_not_found, session_not_found
 from agent_core.types import (
     EventType,
     FilesMove,
@@ -82,17 +83,15 @@ class NodeMoves:
         """
         session = await self._idle_session(session_id)
         node = await self._store.node(node_id)
-        if node is not None and node.session_id == session_id and not is_visible(node):
-            message = f"{node_id} is not a complete message of the user or an answer to one"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        if node is None or node.session_id != session_id:
+            raise node_not_found(node_id, session_id)
+        if not is_visible(node):
+            raise not_visible(node_id)
         if not restore_files:
             moved = await self._store.set_active_node(
                 session_id, node_id, is_dead=self._owner.is_dead
             )
             return SwitchResult(session=moved, node_id=node_id)
-        if node is None or node.session_id != session_id:
-            message = f"there is no node {node_id} in session {session_id}"
-            raise StorageError(ErrorCode.NODE_NOT_FOUND, message)
         files = self.files_at(session.cwd)
         target = await self._store.snapshot_at(session_id, node_id, files.folder)
         if target is None and not files.is_on:
@@ -371,8 +370,7 @@ class NodeMoves:
         await self._runs.require_idle(session_id)
         session = await self._store.session(session_id)
         if session is None:
-            message = f"there is no session {session_id}"
-            raise StorageError(ErrorCode.SESSION_NOT_FOUND, message)
+            raise session_not_found(session_id)
         for run_id in await self._store.active_run_ids(session_id):
             run = await self._store.run(run_id)
             if run is not None and run.status is RunStatus.WAITING and run.parent_run_id is None:
@@ -425,6 +423,12 @@ def is_visible(node: Node) -> bool:
     """Whether a user can point at it: their own message, or an answer without open calls."""
     is_message = node.node_type is NodeType.MESSAGE and node.role is not Role.TOOL
     return is_message and not node.is_partial and not node.calls
+
+
+def not_visible(node_id: str) -> AgentCoreError:
+    """The error for a node that a user cannot point at."""
+    message = f"{node_id} is not a complete message of the user or an answer to one"
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
 
 def _overlap(one: Path, other: Path) -> bool:

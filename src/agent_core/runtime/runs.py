@@ -32,6 +32,7 @@ from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.recovery import SessionHistory, SessionLeases
 from agent_core.runtime.scheduler import Run, Scheduler
 from agent_core.storage.owners import Owner
+from agent_core.storage.rows import session_not_found
 from agent_core.types import (
     CLOSING_EVENTS,
     AgentRole,
@@ -276,8 +277,7 @@ class Runs:
             StorageError: `session_not_found`, `session_active`, `session_elsewhere`.
         """
         if await self._store.session(session_id) is None:
-            message = f"there is no session {session_id}"
-            raise StorageError(ErrorCode.SESSION_NOT_FOUND, message)
+            raise session_not_found(session_id)
         return await self.start(
             None, session_id=session_id, mode=RunMode.NORMAL, move_session=move_session
         )

@@ -3,12 +3,11 @@
 import errno
 import fcntl
 import os
-import shutil
 import stat
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from pathlib import Path
 
+from agent_core.disk.folders import remove_tree
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.snapshots.contents import FileKeeper
 from agent_core.snapshots.places import Places
@@ -57,14 +56,7 @@ def copy_workspace(
     try:
         return _copy(recorder, into, snapshot_id, settings)
     except BaseException:
-        for path in into.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        if not was_there:
-            with suppress(OSError):
-                into.rmdir()
+        remove_tree(into, keep=was_there)
         raise
 
 

@@ -507,6 +507,19 @@ async def test_a_repository_that_is_written_to_beside_the_project_keeps_its_hook
     assert git("-C", str(outside), "rev-parse", "tree~1") == 0
 
 
+async def test_a_folder_that_is_written_to_stays_in_its_place_in_a_larger_one(
+    home: Home, outside: Path
+) -> None:
+    project = outside / "above" / "project"
+    project.mkdir(parents=True)
+    init(project)
+    config = ON + f'write = ["<project>", "{outside}"]\n'
+    script = f"cd {outside} && mv above away && mkdir -p above/project/.git/hooks"
+    answer, _, _ = await run_one(home, project, sh(script), config=config)
+    assert "busy" in answer["stderr"]
+    assert (project / ".git" / "HEAD").exists()
+
+
 async def test_what_was_protected_once_is_not_hidden_by_many_files(
     home: Home, project: Path
 ) -> None:

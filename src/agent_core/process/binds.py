@@ -31,6 +31,8 @@ def plan(write: list[bytes], protect: list[bytes]) -> list[Bind]:
     planned = dict[bytes, Kind]()
     for path in sorted(rules, key=_depth):
         if rules[path] is Kind.WRITE:
+            if os.path.lexists(path):
+                _pin_above(path, rules, planned)
             planned[path] = Kind.WRITE
         elif path != b"/":
             _plan_protection(path, rules, planned)
@@ -38,22 +40,33 @@ def plan(write: list[bytes], protect: list[bytes]) -> list[Bind]:
 
 
 def _plan_protection(path: bytes, rules: dict[bytes, Kind], planned: dict[bytes, Kind]) -> None:
+    if _pin_above(path, rules, planned):
+        planned[path] = Kind.PROTECT
+
+
+def _pin_above(path: bytes, rules: dict[bytes, Kind], planned: dict[bytes, Kind]) -> bool:
+    """Pin what lies between a path and the writable folder it is in, so that it stays in its place.
+
+    Returns:
+        False where the path is in none, or something between is missing, and cannot be made.
+    """
     folders = list[bytes]()
     folder = os.path.dirname(path)  # noqa: PTH120
     while folder not in rules:
         if folder == b"/":
-            return  # nothing above it can be written to
+            return False  # nothing above it can be written to
         folders.append(folder)
         folder = os.path.dirname(folder)  # noqa: PTH120
-    if rules[folder] is Kind.WRITE:
-        for between in reversed(folders):
-            if planned.get(between) is Kind.PROTECT:
-                return  # it is missing, and cannot be made
-            if between not in planned and is_vacant(between):
-                planned[between] = Kind.PROTECT
-                return
-            planned[between] = Kind.PIN
-        planned[path] = Kind.PROTECT
+    if rules[folder] is not Kind.WRITE:
+        return False
+    for between in reversed(folders):
+        if planned.get(between) is Kind.PROTECT:
+            return False
+        if between not in planned and is_vacant(between):
+            planned[between] = Kind.PROTECT
+            return False
+        planned[between] = Kind.PIN
+    return True
 
 
 def is_vacant(path: bytes) -> bool:

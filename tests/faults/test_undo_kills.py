@@ -1,7 +1,9 @@
 """Kill -9 at every write of a run that records its files, and of an undo."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -114,20 +116,34 @@ def kill_undo(call: str, at: int) -> bool:
 
 
 CALLS = (*WRITES, *SYNCS, *NAMES, *FOLDERS)
-STRIDES = {"pwrite64": 11, "write": 3}
+OF_A_RUN = {"pwrite64": 41, "write": 6, "fsync": 3, "mkdir": 4, "rename": 3}
+OF_AN_UNDO = {"pwrite64": 11, "write": 3, "fsync": 3, "unlinkat": 2}
+
+
+def sweep(
+    tally: Tally,
+    depth: Depth,
+    kill: Callable[[str, int], bool],
+    *,
+    strides: Mapping[str, int],
+    sample: Mapping[str, int],
+) -> None:
+    """Kill at each call, some strides apart; a part of a whole sweep has calls of its own."""
+    if depth.is_whole:
+        for call in depth.of(CALLS, len(CALLS)):
+            tally.sweep(count(1, strides.get(call, 1)), partial(kill, call))
+    else:
+        for call, at in sample.items():
+            tally.sweep([at], partial(kill, call))
 
 
 @pytest.mark.faults("kill: a run that records its files")
 def test_what_a_run_that_was_killed_did_is_taken_back(tally: Tally, depth: Depth) -> None:
-    sample = {"write": [5], "rename": [2], "pwrite64": [60]}
-    for call in CALLS:
-        points = depth.points(*sample.get(call, []), stride=STRIDES.get(call, 1))
-        tally.sweep(points, partial(kill_run, call))
+    sample = {"write": 5, "rename": 2, "pwrite64": 60}
+    sweep(tally, depth, kill_run, strides=OF_A_RUN, sample=sample)
 
 
 @pytest.mark.faults("kill: an undo")
 def test_an_undo_that_was_killed_is_finished_or_never_was(tally: Tally, depth: Depth) -> None:
-    sample = {"write": [3], "rename": [3], "pwrite64": [30], "unlink": [1]}
-    for call in CALLS:
-        points = depth.points(*sample.get(call, []), stride=STRIDES.get(call, 1))
-        tally.sweep(points, partial(kill_undo, call))
+    sample = {"write": 3, "rename": 3, "pwrite64": 30, "unlink": 1}
+    sweep(tally, depth, kill_undo, strides=OF_AN_UNDO, sample=sample)

@@ -708,3 +708,14 @@ async def test_a_sweep_leaves_what_an_undo_is_about_to_use(home: Home, project: 
         is_done.set()
         await sweeping
         assert set(files_in(project)) == {"a.txt", "mine.txt"}
+
+
+async def test_a_project_that_was_moved_is_named(home: Home, project: Path) -> None:
+    async with recorded(home, project, writes("a.txt", "a"), "done") as made:
+        await ask(made)
+        moved = project.rename(f"{project}-moved")
+        with pytest.raises(AgentCoreError, match="not there any more; move it back"):
+            await made.undo("s1")
+        moved.rename(project)
+        await made.undo("s1")
+        assert files_in(project) == {}

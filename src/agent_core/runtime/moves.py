@@ -1,5 +1,6 @@
 """Undo, redo, and going on elsewhere: a session's active node, and its project's files with it."""
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -346,8 +347,13 @@ class NodeMoves:
         """The files while no run works on them: one that begins waits before its first change.
 
         Raises:
-            StorageError: `session_active`: one does already.
+            StorageError: `session_active`: one does already. Or the project is gone.
         """
+        if not await asyncio.to_thread(files.root.is_dir):
+            message = (
+                f"the project {files.root} is not there any more; move it back, then try again"
+            )
+            raise StorageError(ErrorCode.STORAGE_ERROR, message)
         async with files.alone() as alone:
             for each in await self._store.working_sessions(self._owner.is_dead):
                 if _overlap(files.root, Path(each.cwd)):

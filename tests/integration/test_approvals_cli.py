@@ -96,9 +96,11 @@ def test_a_denial_with_a_reason_is_what_the_model_reads(home: Home, project: Pat
 def test_an_id_that_fits_several_questions_answers_none(home: Home, project: Path) -> None:
     with ModelServer.in_thread([write(), write("b.txt"), "done", "done"]) as server:
         configured(home, server)
-        for session_id in ("s1", "s2"):
-            soong_agent(home, "run", "--path", str(project), "--session-id", session_id, "go")
-        several = soong_agent(home, "approvals", "answer", "req_", "allow", "--path", str(project))
+        soong_agent(home, "run", "--path", str(project), "--session-id", "s1", "go")
+        empty = soong_agent(home, "approvals", "answer", "", "allow", "--path", str(project))
+        assert (empty.returncode, "the id of a request" in empty.stderr) == (2, True)
+        soong_agent(home, "run", "--path", str(project), "--session-id", "s2", "go")
+        several = soong_agent(home, "approvals", "answer", "req_1", "allow", "--path", str(project))
         unknown = soong_agent(home, "approvals", "answer", "req_x", "allow", "--path", str(project))
         assert (several.returncode, unknown.returncode) == (2, 2)
         assert "several questions" in several.stderr

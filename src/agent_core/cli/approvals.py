@@ -109,6 +109,9 @@ async def _prepare(options: Options, terminal: Terminal) -> Path | None:
 
 
 async def _find(runtime: AgentRuntime, prefix: str) -> ApprovalRecord:
+    if not prefix.removeprefix("req_"):  # it would fit whatever is asked
+        message = "the id of a request, or its beginning with more than req_, is required"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     for is_open in (True, False):
         every = await runtime.approvals(is_open=is_open, prefix=prefix, limit=_MOST)
         if len(every) == 1:

@@ -91,7 +91,7 @@ def add_command(commands: Commands, name: str, what: str, **settings: Any) -> Pa
 
 
 def add_path(parser: Parser) -> None:
-    """Let a command be told the project."""
+    """Add the options that name the project."""
     parser.add_argument(
         "--path", metavar="<dir-or-file>", help="the project (default: the current folder)"
     )

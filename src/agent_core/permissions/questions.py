@@ -1,4 +1,4 @@
-"""Puts a question about a call to whoever can answer it, and records it with its answer.
+"""Puts a question about a call to those who can answer it, and records it with its answer.
 
 Where there is a store, a question is a row before it is shown. The callback and other processes
 race then, and the first answer counts.
@@ -43,13 +43,13 @@ PermissionCallback = Callable[[PermissionRequest], Awaitable[PermissionDecision]
 
 _LATE = "the question was not answered in time"
 _WITHDRAWN = "the question was withdrawn"
-_NOBODY = "nobody answered"
+_UNANSWERED = "there was no answer"
 _LOOK_S = 0.5
 """How often an open question is looked up, while other processes may answer it."""
 
 
 class UnattendedError(Exception):
-    """A permission callback has nobody to ask: `[permissions] unattended` decides."""
+    """A permission callback cannot ask the user: `[permissions] unattended` decides."""
 
 
 class PermissionJournal(Protocol):
@@ -101,7 +101,7 @@ class Questions:
 
     @property
     def has_callback(self) -> bool:
-        """Whether somebody can be asked here."""
+        """Whether the user can be asked here."""
         return self._callback is not None
 
     def keep_in(self, store: QuestionStore, *, is_shared: bool) -> None:
@@ -217,7 +217,7 @@ class Questions:
         finally:
             asking.cancel()
         if isinstance(answer, UnattendedError):
-            answer = _NOBODY
+            answer = _UNANSWERED
         if isinstance(answer, str):
             raise _note_failure(request, answer, journal)
         facts = {"request_id": request.request_id, "tool_name": request.tool_name}
@@ -259,7 +259,7 @@ class Questions:
                     if self._unattended == "wait":
                         await asyncio.wait([elsewhere])
                     else:
-                        answer = obstacle or _NOBODY
+                        answer = obstacle or _UNANSWERED
         except TimeoutError:
             answer = _LATE
         except asyncio.CancelledError:
@@ -281,7 +281,7 @@ class Questions:
         )
         if found is None or found.decision is None:
             raise _note_failure(record.request, _WITHDRAWN, journal)
-        if is_first and isinstance(answer, str) and answer is not _NOBODY:
+        if is_first and isinstance(answer, str) and answer is not _UNANSWERED:
             raise _note_failure(record.request, answer, journal)
         return found
 

@@ -58,7 +58,7 @@ class Denial:
 
 
 def find_denial(output: str, confinement: Confinement, *, cwd: Path | str) -> Denial | None:
-    """What a failed program's output says of being refused, where the confinement explains it.
+    """What a failed program was refused, as far as its output and the confinement show it.
 
     A path counts if the confinement refuses it and this process itself could use it: what the
     user may not touch either is not the sandbox's doing.

@@ -158,7 +158,7 @@ class ProjectFiles:
         )
 
     def record_now(self, stop: threading.Event | None = None) -> "Snapshot":
-        """`record`, for whoever has the lock; blocks."""
+        """`record` for a caller that has the lock; blocks."""
         return self.store.record(self.root, settings=self.settings, stop=stop)
 
     @asynccontextmanager

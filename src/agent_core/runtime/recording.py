@@ -182,7 +182,7 @@ class RunRecorder:
     def _note_end(self, early: "asyncio.Task[Snapshot]") -> None:
         self._early_ended = asyncio.get_running_loop().time()
         if not early.cancelled():
-            early.exception()  # whoever needs it sees it
+            early.exception()  # retrieved here: the run may end without it
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What a repository says of itself, read from its files: git is never run on a foreign repository.
+"""The state of a repository, read from its files: git is never run on a foreign repository.
 
 A repository can name programs that git runs. Its files are data here, and bounded: what is not as
 it should be, or too much, is unknown.

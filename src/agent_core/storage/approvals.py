@@ -1,4 +1,4 @@
-"""Questions about calls: asked once, answered once, whoever is first."""
+"""Questions about calls: each asked once, and answered once."""
 
 import sqlite3
 from datetime import datetime

@@ -64,7 +64,7 @@ _RUNNERS = words_of(
     taskset unbuffer unshare valgrind watch
     """
 )
-"""Programs that run others, with options nobody has looked at: a view, and so is what they run."""
+"""Programs that run others, with options that are in no table: a view, and so is what they run."""
 
 _SHELLS = words_of("ash bash dash sh")
 _OTHER_SHELLS = words_of(

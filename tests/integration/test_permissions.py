@@ -271,7 +271,16 @@ async def test_always_adds_the_narrowest_rule_to_what_is_there(home: Home, proje
     assert again.requests == []
 
 
-@pytest.mark.parametrize("torn", ["[[permissions.rules]]\ndecision = ", "a = 1\n", "\xff"])
+@pytest.mark.parametrize(
+    "torn",
+    [
+        "[[permissions.rules]]\ndecision = ",
+        "a = 1\n",
+        "\xff",
+        '[[permissions.rules]]\ndecision = "deny"\npath = "${HOME}/x"\n',
+        'permissions.rules = [{ decision = "deny", tool = "x.y" }]\n',
+    ],
+)
 async def test_a_file_that_was_broken_meanwhile_is_left_as_it_is(
     home: Home, project: Path, torn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -287,6 +296,22 @@ async def test_a_file_that_was_broken_meanwhile_is_left_as_it_is(
         assert await failures(made) == []
     assert (home.path / "rules.toml").read_text(encoding="latin-1") == torn
     assert "the rule was not saved" in caplog.text
+
+
+async def test_a_file_of_rules_that_is_a_link_stays_one(
+    home: Home, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = "# in a repository of settings\n"
+    home.write("elsewhere.toml", kept)
+    (home.path / "rules.toml").symlink_to("elsewhere.toml")
+    script = [calls("code.run_command", argv=["true"]), "done"]
+    asked = Always("allow_once")
+    async with runtime(home, project, script, config=SAVES, permission_callback=asked) as made:
+        await ask(made)
+        assert await failures(made) == []
+    assert (home.path / "rules.toml").is_symlink()
+    assert (home.path / "elsewhere.toml").read_text(encoding="utf-8") == kept
+    assert "it is a link" in caplog.text
 
 
 async def test_many_processes_lose_no_rule_of_one_another(home: Home, project: Path) -> None:

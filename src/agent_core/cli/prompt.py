@@ -230,7 +230,7 @@ class TerminalPrompt:
             terminal.leave_line()
             if key == "w" and rule:
                 if await self._agrees_to(rule):
-                    terminal.line("allowed, and added to rules.toml")
+                    terminal.line("allowed; adding the rule to rules.toml")
                     return _answered(Decision.ALLOW_ONCE, always=True)
                 terminal.leave_line()
             elif key == "v" and diff:

@@ -97,6 +97,10 @@ class RuleContext:
             paths.append(expanded)
         return Rule(name, table, tuple(paths), self)
 
+    def build_all(self, file: str, tables: Iterable[PermissionRule]) -> list["Rule"]:
+        """The rules of a file, named by their place in it."""
+        return [self.build(f"{file}#{at}", table) for at, table in enumerate(tables, 1)]
+
     def find_program(self, name: str) -> str | None:
         """The file of a bare name, links followed, outside of what tools write to."""
         for folder in map(Path, self.search_path.split(os.pathsep)):
@@ -370,8 +374,7 @@ class RuleSet:
     def replace_saved(self, file: str, tables: Iterable[PermissionRule]) -> None:
         """Have these rules in place of those of the same file."""
         others = [rule for rule in self.rules if not rule.name.startswith(f"{file}#")]
-        mine = (self.around.build(f"{file}#{at}", table) for at, table in enumerate(tables, 1))
-        self.rules = (*others, *mine)
+        self.rules = (*others, *self.around.build_all(file, tables))
 
     @property
     def have_hosts(self) -> bool:

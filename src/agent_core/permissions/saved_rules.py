@@ -162,10 +162,13 @@ class SavedRules:
                 try:
                     if parse_rules(after) != [*known, rule]:
                         raise ValueError("a rule cannot be added behind what is there")
+                    if path.is_symlink():
+                        raise ValueError("it is a link, and a file would take its place")
                 except ValueError as error:
                     raise unusable(path, "rules", str(error)) from None
-                self._write(path, after)
                 known = [*known, rule]
+                self._rules.around.build_all(RULES_NAME, known)  # or nothing is written
+                self._write(path, after)
         self._rules.replace_saved(RULES_NAME, known)
 
     def _save_or_warn(self, text: str) -> None:

@@ -113,7 +113,7 @@ command = ["echo", "*"]
     async with runtime(home, project, script, config=config, permission_callback=asked) as made:
         await ask(made)
     by_rule, by_default = asked.requests
-    assert by_rule.metadata["asked_by"] == "rule config.toml:1 (the neighbours)"
+    assert by_rule.metadata["asked_by"] == "rule config.toml#1 (the neighbours)"
     assert ("asked by", by_rule.metadata["asked_by"]) in request_facts(by_rule)
     assert "asked_by" not in by_default.metadata
 

@@ -24,6 +24,7 @@ _UNREACHABLE = re.compile(
     r"|\b(?:ENETUNREACH|EAI_AGAIN|ENOTFOUND)\b",
     re.IGNORECASE,
 )
+_BUSY = re.compile(r"device or resource busy|\bEBUSY\b", re.IGNORECASE)
 _SOCKET = re.compile(r"\bsocket\b|AF_UNIX")
 _SPEAKER = re.compile(r"\S+: (?:line )?(?:\d+: )?")
 _QUOTED = re.compile("'([^'\n]+)'|\"([^\"\n]+)\"|\u2018([^\u2019\n]+)\u2019|`([^`'\n]+)['`]")
@@ -76,7 +77,8 @@ def find_denial(output: str, confinement: Confinement, *, cwd: Path | str) -> De
         network |= not confinement.network and _UNREACHABLE.search(cut) is not None
         if _REFUSED.search(cut):
             found = (os.path.normpath(Path(cwd, name)) for name in _names(cut))
-            refused = [path for path in found if _is_refused(path, confinement)]
+            is_busy = _BUSY.search(cut) is not None
+            refused = [path for path in found if _is_refused(path, confinement, is_busy=is_busy)]
             paths |= dict.fromkeys(refused)
             socket |= not refused and any(map(_SOCKET.search, (*earlier, cut)))
         earlier.append(cut)
@@ -94,9 +96,12 @@ def _names(line: str) -> Iterator[str]:
     yield from _WORD.findall(_QUOTED.sub(" ", line))
 
 
-def _is_refused(path: str, confinement: Confinement) -> bool:
+def _is_refused(path: str, confinement: Confinement, *, is_busy: bool) -> bool:
     try:
         real = os.path.realpath(path)
+        held = (*confinement.protect, *confinement.write) if is_busy else ()
+        if any(nearest(each, [real]) for each in held):  # what lies above it cannot be moved
+            return True
         protected = [*confinement.protect, *map(_first_missing, confinement.protect)]
         if nearest(real, confinement.write) > nearest(real, protected):
             return False

@@ -150,13 +150,17 @@ def test_the_profile_for_macos_denies_last_what_is_protected() -> None:
         ("sh: 1: cannot create ../x: Read-only file system", ("{out}/x",)),
         ("touch: cannot touch 'here': Permission denied", ()),
         ("mv: cannot move '.git' to 'x': Device or resource busy", ("{out}/in/.git",)),
+        ("mv: cannot move 'deep' to 'x': Device or resource busy", ("{out}/in/deep",)),
+        ("mv: cannot move 'else' to 'x': Device or resource busy", ()),
         ("nothing about '{out}/x'", ()),
     ],
 )
 def test_output_tells_what_was_refused(line: str, paths: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    confinement = Confinement(write=(str(folder),), protect=(str(folder / ".git"),))
+    confinement = Confinement(
+        write=(str(folder),), protect=(str(folder / ".git"), str(folder / "deep/er"))
+    )
     denial = find_denial(line.format(out=tmp_path), confinement, cwd=folder)
     found = denial.paths if denial else ()
     assert found == tuple(path.format(out=tmp_path) for path in paths)

@@ -69,6 +69,19 @@ def test_undo_and_redo_say_what_came_back(home: Home, ran: Path) -> None:
     assert soong_agent(home, ran, "redo").returncode == 2
 
 
+def test_a_run_whose_model_was_named_on_the_command_line_is_undone(home: Home, ran: Path) -> None:
+    (home.path / "config.toml").unlink()
+    assert "s1" in soong_agent(home, ran, "sessions", "list").stdout
+    assert soong_agent(home, ran, "approvals", "list").returncode == 0
+    undone = soong_agent(home, ran, "undo")
+    assert undone.returncode == 0, undone.stderr
+    assert (ran / "a.txt").read_text() == "zero\n"
+    assert soong_agent(home, ran, "redo").returncode == 0
+    compacted = soong_agent(home, ran, "sessions", "compact", "s1")
+    assert compacted.returncode == 2
+    assert "$SOONG_AGENT_MODEL" in compacted.stderr
+
+
 def test_changes_of_others_are_named_with_the_cure(home: Home, ran: Path) -> None:
     (ran / "a.txt").write_text("mine\n")
     refused = soong_agent(home, ran, "undo")

@@ -27,14 +27,14 @@ def manage_approvals(options: Options) -> int:
     """List questions or answer one, and return the exit code."""
     where: list[Path] = []
 
-    def manage(_: Setup, terminal: Terminal, clean: Clean) -> int:
+    def manage(setup: Setup, terminal: Terminal, clean: Clean) -> int:
         if options.action == "list":
-            return asyncio.run(_list(options, terminal, clean))
+            return asyncio.run(_list(options, setup, terminal, clean))
         if (project := asyncio.run(_prepare(options, terminal))) is not None:
             where.append(project)
         return COMPLETED
 
-    code = run_on_terminal(options.path, manage)
+    code = run_on_terminal(options.path, manage, asks_model=options.action != "list")
     if not where:
         return code
     options.path = str(where[0])
@@ -45,8 +45,10 @@ def manage_approvals(options: Options) -> int:
     return carry_out(options, begin)
 
 
-async def _list(options: Options, terminal: Terminal, clean: Clean) -> int:
-    async with AgentRuntime(project_dir=options.path) as runtime:
+async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    async with AgentRuntime(
+        project_dir=options.path, home_dir=setup.home, config=setup.config
+    ) as runtime:
         found = await runtime.approvals(
             options.session_id, is_open=not options.all, limit=options.limit
         )

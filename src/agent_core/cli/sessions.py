@@ -17,14 +17,19 @@ _LONGEST_MESSAGE = 400
 def manage_sessions(options: Options) -> int:
     """List, show, fork or compact sessions, and return the exit code."""
 
-    def manage(_: Setup, terminal: Terminal, clean: Clean) -> int:
-        return asyncio.run(_manage(options, terminal, clean))
+    def manage(setup: Setup, terminal: Terminal, clean: Clean) -> int:
+        return asyncio.run(_manage(options, setup, terminal, clean))
 
-    return run_on_terminal(options.path, manage)
+    return run_on_terminal(options.path, manage, asks_model=options.action == "compact")
 
 
-async def _manage(options: Options, terminal: Terminal, clean: Clean) -> int:
-    async with AgentRuntime(project_dir=options.path, default_snapshots="turn") as runtime:
+async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    async with AgentRuntime(
+        project_dir=options.path,
+        home_dir=setup.home,
+        config=setup.config,
+        default_snapshots="turn",
+    ) as runtime:
         match options.action:
             case "list":
                 for session in await runtime.list_sessions(limit=options.limit):

@@ -11,8 +11,8 @@ from typing import TextIO
 
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED
-from agent_core.config.load import model_secrets, read_setup
-from agent_core.config.paths import Setup
+from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, model_secrets, read_setup
+from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.redaction import Redactor
 from agent_core.redaction.shapes import kind_of_name
@@ -34,6 +34,7 @@ class Style(StrEnum):
 
 
 _RESET = "\x1b[0m"
+_NO_MODEL = "ollama:none"
 _GONE = {errno.EPIPE, errno.EIO, errno.EBADF}  # no reader, no terminal, no file
 
 
@@ -177,17 +178,25 @@ def exit_code_of(error: Exception) -> int:
     return MISUSED if is_misuse or isinstance(error, ConfigError) else FAILED
 
 
-def run_on_terminal(path: str | None, work: Callable[[Setup, Terminal, Clean], int]) -> int:
+def run_on_terminal(
+    path: str | None, work: Callable[[Setup, Terminal, Clean], int], *, asks_model: bool = True
+) -> int:
     """Do a command that looks at the disk, and return its exit code; every error is shown.
 
     Args:
         path: the project, as the user has named it.
         work: gets the settings, where to write, and what takes secrets out of a text.
+        asks_model: whether it may ask a model; otherwise none has to be configured.
     """
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     clean = build_terminal_redactor(os.environ).text
     try:
-        setup = read_setup(path)
+        home = resolve_home()
+        is_configured = os.environ.get(MODEL_VARIABLE) or os.path.lexists(home / CONFIG_NAME)
+        if asks_model or is_configured:
+            setup = read_setup(path)
+        else:  # the model of `run --model` is not known here
+            setup = read_setup(path, home_dir=home, model=_NO_MODEL)
         clean = build_terminal_redactor(os.environ, setup).text
         return work(setup, terminal, clean)
     except OutputClosedError:

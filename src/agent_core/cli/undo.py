@@ -21,11 +21,16 @@ def move_session(options: Options) -> int:
     def move(setup: Setup, terminal: Terminal, clean: Clean) -> int:
         return asyncio.run(_move(options, setup, terminal, clean))
 
-    return run_on_terminal(options.path, move)
+    return run_on_terminal(options.path, move, asks_model=False)
 
 
 async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
-    async with AgentRuntime(project_dir=options.path, default_snapshots="turn") as runtime:
+    async with AgentRuntime(
+        project_dir=options.path,
+        home_dir=setup.home,
+        config=setup.config,
+        default_snapshots="turn",
+    ) as runtime:
         if options.command == "workspace":
             show_diff(await runtime.diff_workspace(options.before, options.after), terminal, clean)
             return COMPLETED

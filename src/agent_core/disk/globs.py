@@ -37,14 +37,16 @@ class PathGlobs:
     def generous(cls, patterns: Iterable[str], project: Path) -> Self:
         """Globs for what must not be done, or not unasked: whatever may be meant.
 
-        Links are followed everywhere, and a pattern without a slash is one for a name anywhere.
+        Links are followed everywhere, brackets are also taken as they stand, and a pattern without
+        a slash is one for a name anywhere.
         """
         globs: dict[tuple[str, ...], None] = {}
         for pattern in patterns:
             named = _parts(pattern, project)
-            globs |= dict.fromkeys((named, _followed(named)))
+            literal = tuple(part.replace("[", "[[]") for part in named)  # `[id]` may be a name
+            globs |= dict.fromkeys((named, _followed(named), literal))
             if "/" not in pattern:
-                globs["/", "**", pattern] = None
+                globs |= dict.fromkeys(("/", "**", name) for name in (pattern, literal[-1]))
         return cls(tuple(globs))
 
     def cover(self, path: str) -> bool:

@@ -400,6 +400,8 @@ async def test_a_path_that_allows_is_a_glob_for_the_whole_path(
         ("*.pem", "deep/down/x.pem"),
         ("link/**", "lib/a"),
         ("lib/**", "lib/a"),
+        ("app/[id]/*", "app/[id]/page.tsx"),
+        ("[id].tsx", "app/[id].tsx"),
     ],
 )
 async def test_a_path_that_denies_is_also_what_is_below_it_and_where_links_lead(

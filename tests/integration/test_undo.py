@@ -612,8 +612,11 @@ async def test_what_no_snapshot_holds_is_named_and_never_destroyed(
     home: Home, project: Path
 ) -> None:
     (project / "grows.txt").write_text("small")
+    (project / "large.bin").write_bytes(b"l" * 200)
     config = ON.replace("[memory]", "max_file_bytes = 100\n\n[memory]")
-    script = "printf '%0200d' 1 > grows.txt; mkdir build; touch build/out; mkfifo pipe"
+    script = (
+        "printf '%0200d' 1 > grows.txt; mkdir build; touch build/out; mkfifo pipe; rm large.bin"
+    )
     made = recorded(home, project, runs(script), "done", config=config)
     async with made:
         await ask(made)
@@ -626,7 +629,9 @@ async def test_what_no_snapshot_holds_is_named_and_never_destroyed(
         aside = undone.moved_aside[0].partition(" -> ")[2]
         assert len((project / aside).read_text()) == 200
         assert (project / "build" / "out").exists()
-        assert {"build (excluded)", "pipe (fifo)"} <= set(undone.left_out)
+        named = {"build (excluded)", "pipe (fifo)", "large.bin (too_large)"}
+        assert named <= set(undone.left_out)
+        assert "large.bin" in undone.remarks[0]
 
 
 async def test_the_changes_of_a_declarative_tool_are_taken_back(home: Home, project: Path) -> None:

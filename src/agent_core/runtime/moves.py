@@ -327,19 +327,27 @@ class NodeMoves:
         except StorageError:  # a run has begun meanwhile: it waits before it changes something
             await alone.restore(files.before, base=files.target, force=False)
             raise
+        then = await alone.snapshot(files.git)
+        left_out = sorted(
+            {*done.left_out, *then.left_out}, key=lambda each: (each.path, each.reason)
+        )
+        gone = [each for each in left_out if each not in done.left_out]
+        lost = [shown_path(each.path) for each in gone if not each.reason.is_recorded]
+        remarks = [f"No snapshot holds what was there before: {_listed(lost)}."] if lost else []
         return SwitchResult(
             session=moved,
             node_id=move.node_id,
             restored=[shown_path(path) for path in done.restored],
             deleted=[shown_path(path) for path in done.deleted],
-            left_out=shown_left_out(done.left_out),
+            left_out=shown_left_out(left_out),
             refused=[shown_path(path) for path in done.refused],
             moved_aside=[
                 f"{shown_path(each.path)} -> {shown_path(each.moved_to)}"
                 for each in done.moved_aside
             ],
             snapshot_before=files.before,
-            git=differences_in_git(await alone.git_of(files.git), done.before.git),
+            git=differences_in_git(then.git, done.before.git),
+            remarks=remarks,
         )
 
     @asynccontextmanager
@@ -442,14 +450,18 @@ def _overlap(one: Path, other: Path) -> bool:
 
 
 def _conflict(paths: Sequence[str]) -> StorageError:
-    named = ", ".join(paths[:_SHOWN_PATHS])
-    rest = f" and {len(paths) - _SHOWN_PATHS} more" if len(paths) > _SHOWN_PATHS else ""
     return StorageError(
         ErrorCode.PATH_CONFLICT,
-        f"changed by others since the last snapshot: {named}{rest}; nothing was restored. With"
-        " force (--force) they are replaced, and the snapshot taken before that has them",
+        f"changed by others since the last snapshot: {_listed(paths)}; nothing was restored. With"
+        " force (--force) they are replaced: the snapshot taken before that has them, and what none"
+        " can hold is moved aside",
         details={"paths": list(paths)},
     )
+
+
+def _listed(paths: Sequence[str]) -> str:
+    more = len(paths) - _SHOWN_PATHS
+    return ", ".join(paths[:_SHOWN_PATHS]) + (f" and {more} more" if more > 0 else "")
 
 
 def shown_left_out(left_out: "Iterable[LeftOut]") -> list[str]:

@@ -18,7 +18,7 @@ from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
 
 if TYPE_CHECKING:
-    from agent_core.snapshots.records import Copied, GitState, Restored, Snapshot, SnapshotSettings
+    from agent_core.snapshots.records import Copied, Restored, Snapshot, SnapshotSettings
     from agent_core.snapshots.store import SnapshotStore
 
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -232,10 +232,13 @@ class FilesAlone:
         changes = await asyncio.to_thread(self._files.store.diff, before, after)
         return {change.path for change in changes}
 
-    async def git_of(self, snapshot_id: str) -> "GitState | None":
-        """What the project's repository stood at when the snapshot was taken."""
-        snapshot = await asyncio.to_thread(self._files.store.get, snapshot_id)
-        return snapshot.git
+    async def snapshot(self, snapshot_id: str) -> "Snapshot":
+        """What is known of a snapshot.
+
+        Raises:
+            StorageError: it is not there any more.
+        """
+        return await asyncio.to_thread(self._files.store.get, snapshot_id)
 
     async def recover(self) -> None:
         """Finish, or roll back, what a process that died has left half restored."""

@@ -49,6 +49,11 @@ class LeftOutReason(StrEnum):
     CHANGING = "changing"
     """It changed each time it was read; what was read last is recorded."""
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a restore brings it back, in some way."""
+        return self in {LeftOutReason.HARD_LINK, LeftOutReason.CHANGING}
+
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:

@@ -16,7 +16,6 @@ from agent_core.snapshots.recorder import Recorder, Recording
 from agent_core.snapshots.records import (
     ChangeKind,
     FileType,
-    LeftOutReason,
     Restored,
     Snapshot,
     SnapshotSettings,
@@ -25,8 +24,6 @@ from agent_core.snapshots.records import (
 from agent_core.snapshots.restoring import Restoration, RestoredPaths, Staging
 from agent_core.snapshots.stat_cache import FolderRecord
 from agent_core.snapshots.trees import Merging, changes_between
-
-_IS_RECORDED = {LeftOutReason.HARD_LINK, LeftOutReason.CHANGING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +196,7 @@ class Restorer:
         held = {
             above
             for each in now.left_out
-            if each.reason not in _IS_RECORDED
+            if not each.reason.is_recorded
             for above in _folders_above(each.path)
         }
         found: set[str] = set()

@@ -91,7 +91,7 @@ def add_command(commands: Commands, name: str, what: str, **settings: Any) -> Pa
 
 
 def add_path(parser: Parser) -> None:
-    """Add the options that name the project."""
+    """Add the option that names the project."""
     parser.add_argument(
         "--path", metavar="<dir-or-file>", help="the project (default: the current folder)"
     )

@@ -73,6 +73,8 @@ def test_a_run_whose_model_was_named_on_the_command_line_is_undone(home: Home, r
     (home.path / "config.toml").unlink()
     assert "s1" in soong_agent(home, ran, "sessions", "list").stdout
     assert soong_agent(home, ran, "approvals", "list").returncode == 0
+    assert soong_agent(home, ran, "permissions", "list").returncode == 0
+    assert "git" in soong_agent(home, ran, "permissions", "explain", "--", "git", "log").stdout
     undone = soong_agent(home, ran, "undo")
     assert undone.returncode == 0, undone.stderr
     assert (ran / "a.txt").read_text() == "zero\n"

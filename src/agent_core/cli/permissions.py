@@ -27,21 +27,25 @@ def manage_permissions(options: Options) -> int:
     def manage(setup: Setup, terminal: Terminal, clean: Clean) -> int:
         match options.action:
             case "explain":
-                return asyncio.run(_explain(options, terminal, clean))
+                return asyncio.run(_explain(options, setup, terminal, clean))
             case "list":
                 return asyncio.run(_list(options, setup, terminal, clean))
             case _:
                 return asyncio.run(_forget(options, setup, terminal))
 
-    return run_on_terminal(options.path, manage)
+    return run_on_terminal(options.path, manage, asks_model=False)
 
 
-async def _explain(options: Options, terminal: Terminal, clean: Clean) -> int:
+def _runtime(options: Options, setup: Setup) -> AgentRuntime:
+    return AgentRuntime(project_dir=options.path, home_dir=setup.home, config=setup.config)
+
+
+async def _explain(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
     call = _named_call(options)
     if isinstance(call, str):
         terminal.line(f"error: {call}; see soong-agent permissions explain --help", Style.BAD)
         return MISUSED
-    async with AgentRuntime(project_dir=options.path) as runtime:
+    async with _runtime(options, setup) as runtime:
         found = await runtime.explain_permission(
             *call, session_id=options.session_id, agent=options.agent
         )
@@ -118,7 +122,7 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         terminal.line("there is no rule", Style.DIM)
     if setup.config.permissions.remember_scope != "session_stored":
         terminal.line(_IN_MEMORY, Style.DIM)
-    async with AgentRuntime(project_dir=options.path) as runtime:
+    async with _runtime(options, setup) as runtime:
         grants = await runtime.permission_grants(options.session_id)
     for grant in grants:
         line = f"{grant.grant_id}  session {grant.session_id}  {clean(grant.covers)}"
@@ -135,7 +139,7 @@ def _compact(value: list[Any]) -> str:
 
 
 async def _forget(options: Options, setup: Setup, terminal: Terminal) -> int:
-    async with AgentRuntime(project_dir=options.path) as runtime:
+    async with _runtime(options, setup) as runtime:
         count = await runtime.forget_permissions(options.id)
     if count:
         terminal.line(f"forgotten: {count} {'answer' if count == 1 else 'answers'}")

@@ -116,8 +116,8 @@ def kill_undo(call: str, at: int) -> bool:
 
 
 CALLS = (*WRITES, *SYNCS, *NAMES, *FOLDERS)
-OF_A_RUN = {"pwrite64": 41, "write": 6, "fsync": 3, "mkdir": 4, "rename": 3}
-OF_AN_UNDO = {"pwrite64": 11, "write": 3, "fsync": 3, "unlinkat": 2}
+OF_A_RUN = {"pwrite64": 61, "write": 9, "fsync": 5, "mkdir": 4, "rename": 4}
+OF_AN_UNDO = {"pwrite64": 19, "write": 4, "fsync": 4, "unlinkat": 3}
 
 
 def sweep(

@@ -96,6 +96,7 @@ async def test_whichever_write_fails_the_run_ends_on_what_is_stored_and_the_sess
     while True:
         number += 1
         (home.path / "sessions.sqlite").unlink(missing_ok=True)
+        (project / "a.txt").unlink(missing_ok=True)
         provider = ScriptedProvider(talkative)
         allowed = Asked("allow_for_session")
         async with runtime(
@@ -106,7 +107,11 @@ async def test_whichever_write_fails_the_run_ends_on_what_is_stored_and_the_sess
             met = disk.failed
             disk.disarm()
             if handle is not None:
-                if met:
+                if met and handle.status is RunStatus.COMPLETED:  # the question was not stored
+                    (refused,) = (e for e in events if e.event_type == "tool_failed")
+                    assert refused.payload["code"] == "storage_error"
+                    assert not (project / "a.txt").exists()
+                elif met:
                     assert handle.status is RunStatus.FAILED
                     assert handle.error is not None
                     assert "sessions.sqlite" in handle.error.message

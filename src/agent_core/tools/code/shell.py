@@ -7,6 +7,7 @@ shell at hand reads in another way than bash does. With a problem the commands f
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from glob import escape
@@ -104,6 +105,10 @@ _WORD = re.compile(_PLAIN)
 _STRING = re.compile(r"(?:[^\"$`\\]|\\.)*", re.DOTALL)
 _PATTERN = re.compile(r"(?:[\w./:*?@%+=,-]|\[[\w-]+\])+")
 _ANSI = re.compile(r"\$'(?:[^'\\]|\\[^'])*'", re.DOTALL)
+_ESCAPE = re.compile(
+    r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|([abeEfnrtv\\'\"?]))"
+)
+_SIGNS = dict(zip("abeEfnrtv", "\a\b\33\33\f\n\r\t\v", strict=True))
 _ARITHMETIC = re.compile(r"\$\(\([\d\s+*/%-]*\)\)")
 _BRACES = re.compile(r"\{.*?(?:,|\.\.).*?\}", re.DOTALL)
 _GLOB = re.compile(r"[*?\[]")
@@ -476,11 +481,7 @@ class _Reader:
         """`$'…'`: bash reads escapes in it, other shells a dollar and a string."""
         if not _ANSI.fullmatch(text) or not self._is_bash:
             self._problem("not all shells read $'…' alike")
-        try:
-            plain = text[2:-1].encode("latin-1", "backslashreplace").decode("unicode_escape")
-        except UnicodeDecodeError:
-            plain = text
-        return Word(plain, is_known="\\" not in text)
+        return Word(_ESCAPE.sub(_read_escape, text[2:-1]), is_known="\\" not in text)
 
     def _string(self, node: "Node") -> Word:
         """A word, or a part of one, in double quotes."""
@@ -546,6 +547,15 @@ class _Reader:
                     self._unknown(child)
                     self._inside(child)
         return Word(text_of(node), is_known=False, is_one=False)
+
+
+def _read_escape(found: re.Match[str]) -> str:
+    """What an escape of `$'…'` stands for; one that the shell does not know stays as it is."""
+    *hexadecimal, octal, sign = found.groups()
+    if sign is not None:
+        return _SIGNS.get(sign, sign)
+    number = int(octal, 8) if octal else int("".join(filter(None, hexadecimal)), 16)
+    return chr(number) if number <= sys.maxunicode else found[0]
 
 
 def is_reserved(word: str) -> bool:

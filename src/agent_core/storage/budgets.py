@@ -43,7 +43,10 @@ class UnstoredBudgets:
 
     def __init__(self) -> None:
         # Foreign keys are not enforced: the sessions are nowhere.
-        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        # The garbage collector may close it in any thread.
+        self._connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False
+        )
         finalize(self, self._connection.close)
         for statement in BUDGETS:
             self._connection.execute(statement)

@@ -157,7 +157,7 @@ async def test_what_a_rule_allows_runs_and_writes_nothing_else(
     before = contents(project)
     every = chain.from_iterable(zip(scripts(1 + depth.part), wrapped(1 + depth.part), strict=False))
     allowed = 0
-    for _ in range(depth.some(60_000 // PARTS, 400)):
+    for _ in range(depth.some(20_000 // PARTS, 400)):
         argv = next(every)
         judged = await lines.judge(argv)
         if judged.decision != "allow":

@@ -1,4 +1,4 @@
-"""Kill -9 at every write of a run that records its files, and of an undo."""
+"""Kill -9 at every write of a run that records its files, and of an undo; errors of its disk."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -115,6 +115,24 @@ def kill_undo(call: str, at: int) -> bool:
     return ended.is_killed
 
 
+def fail_undo(call: str, what: str, at: int) -> bool:
+    """Let one call of an undo fail: files and conversation are both as before, or both undone."""
+    place = after_a_run(f"undoing-{what}-{call}-{at}")
+    whole, original = state_of(place.project), state_of(before_a_run().project)
+    ended = run_driver("undoing", place.home.path, place.project, Fault(call, what, at))
+    try:
+        left = state_of(place.project)  # before another start could mend it
+        is_undone = asyncio.run(active_node(place)) is None
+        assert left == state_of(place.project) == (original if is_undone else whole)
+        assert asyncio.run(undo(place)) is not is_undone
+        assert state_of(place.project) == original
+    except Exception as error:
+        error.add_note(f"{what} at {call} {at} in {place.home.path}; calls:\n{ended.calls[-600:]}")
+        raise
+    place.give_back()
+    return ended.has_failed_calls
+
+
 CALLS = (*WRITES, *SYNCS, *NAMES, *FOLDERS)
 OF_A_RUN = {"pwrite64": 61, "write": 9, "fsync": 5, "mkdir": 4, "rename": 4}
 OF_AN_UNDO = {"pwrite64": 19, "write": 4, "fsync": 4, "unlinkat": 3}
@@ -147,3 +165,12 @@ def test_what_a_run_that_was_killed_did_is_taken_back(tally: Tally, depth: Depth
 def test_an_undo_that_was_killed_is_finished_or_never_was(tally: Tally, depth: Depth) -> None:
     sample = {"write": 3, "rename": 3, "pwrite64": 30, "unlink": 1}
     sweep(tally, depth, kill_undo, strides=OF_AN_UNDO, sample=sample)
+
+
+@pytest.mark.faults("failed calls: an undo")
+def test_an_undo_that_meets_a_broken_disk_is_whole_or_never_was(tally: Tally, depth: Depth) -> None:
+    if depth.is_whole:
+        for call in depth.of(NAMES, len(NAMES)):
+            tally.sweep(count(1), partial(fail_undo, call, "EIO"))
+    else:
+        tally.sweep([3, 5], partial(fail_undo, "rename", "EIO"))

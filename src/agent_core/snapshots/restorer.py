@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,7 +57,12 @@ class Restorer:
             return _restored(now.snapshot, target, RestoredPaths(refused=sorted(refused)))
         staging = Staging.of(changes, now.records)
         intent = Intent(now.snapshot.snapshot_id, target.snapshot_id, settings, force, staging)
-        return _restored(now.snapshot, target, self._carry_out(intent, changes, now))
+        try:
+            outcome = self._carry_out(intent, changes, now)
+        except (OSError, StorageError):
+            self._roll_back(intent)
+            raise
+        return _restored(now.snapshot, target, outcome)
 
     def recover(self, *, force: bool = False) -> Restored | None:
         """Finish a restore that was interrupted; None if there is none.
@@ -97,11 +103,28 @@ class Restorer:
             git=like.git,
         )
 
-    def _finish(self, intent: Intent) -> Restored:
-        packs, catalogue = self.recorder.packs, self.recorder.catalogue
-        before, target = catalogue.get(intent.before), catalogue.get(intent.target)
-        trees = bytes.fromhex(before.tree), bytes.fromhex(target.tree)
-        wanted = {change.path: change for change in changes_between(packs, *trees)}
+    def _roll_back(self, intent: Intent) -> None:
+        """Return to what the workspace was, because something could not be written.
+
+        What cannot be written now either is left to `recover`, in this direction.
+        """
+        if read_intent(self._intent_place) is None:  # nothing was changed yet
+            return
+        with suppress(OSError, StorageError):
+            self._take_back(intent, self._wanted(intent))
+            staging = replace(intent.staging, swaps={}, modes={})
+            back = replace(intent, before=intent.target, target=intent.before, staging=staging)
+            write_whole(self._intent_place, back.encode())
+            self._finish(back)
+
+    def _wanted(self, intent: Intent) -> dict[str, TreeChange]:
+        """The changes that lead from what the workspace was to what it should be."""
+        found = (self.recorder.catalogue.get(each) for each in (intent.before, intent.target))
+        trees = [bytes.fromhex(snapshot.tree) for snapshot in found]
+        return {change.path: change for change in changes_between(self.recorder.packs, *trees)}
+
+    def _take_back(self, intent: Intent, wanted: Mapping[str, TreeChange]) -> None:
+        """Put what is on its way back to where it was."""
         swaps = {
             number: wanted[os.fsdecode(path)].before
             for number, path in intent.staging.swaps.items()
@@ -109,8 +132,14 @@ class Restorer:
         }
         with Places(self.recorder.root) as places:
             self._restoration(places, intent, (), {}).take_back(swaps)
+
+    def _finish(self, intent: Intent) -> Restored:
+        packs, catalogue = self.recorder.packs, self.recorder.catalogue
+        before, target = catalogue.get(intent.before), catalogue.get(intent.target)
+        wanted = self._wanted(intent)
+        self._take_back(intent, wanted)
         now = self.recorder.record(intent.settings)
-        left = list(changes_between(packs, now.tree, trees[1]))
+        left = list(changes_between(packs, now.tree, bytes.fromhex(target.tree)))
         foreign = {change.path for change in left if not _is_left(change, wanted)}
         held = {above for path in foreign for above in _folders_above(path)}
         refused = {

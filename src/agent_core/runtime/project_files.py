@@ -1,7 +1,6 @@
 """The files of one project and their snapshots, as runs and sessions use them."""
 
 import asyncio
-import fcntl
 import hashlib
 import os
 import threading
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
+from agent_core.disk.locks import try_lock
 from agent_core.errors import ErrorCode, StorageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class ProjectFiles:
             StorageError: there are too many files, or it was stopped.
             OSError: the snapshot cannot be written.
         """
-        async with self._locked(fcntl.LOCK_SH, stop):
+        async with self._locked(shared=True, stop=stop):
             return await asyncio.to_thread(self.record_now, stop)
 
     @asynccontextmanager
@@ -70,7 +70,7 @@ class ProjectFiles:
         Raises:
             OSError: the lock cannot be taken.
         """
-        async with self._locked(fcntl.LOCK_EX):
+        async with self._locked(shared=False):
             yield FilesAlone(self)
 
     async def copy_to(self, place: Path, snapshot_id: str | None) -> "Copied":
@@ -81,7 +81,7 @@ class ProjectFiles:
                 the copy then.
         """
         stop = threading.Event()
-        async with self._locked(fcntl.LOCK_SH):
+        async with self._locked(shared=True):
             copying = asyncio.create_task(
                 asyncio.to_thread(
                     self.store.copy_out,
@@ -118,7 +118,7 @@ class ProjectFiles:
             for path in self._locks.iterdir() if self._locks.is_dir() else ():
                 descriptor = os.open(path, _LOCK, 0o600)
                 stack.callback(os.close, descriptor)
-                is_free = _is_taken(descriptor, fcntl.LOCK_SH) and is_free
+                is_free = try_lock(descriptor, shared=True) and is_free
             yield is_free
 
     async def sweep(self, in_use: Collection[str], *, recorded_before: datetime) -> None:
@@ -162,13 +162,15 @@ class ProjectFiles:
         return self.store.record(self.root, settings=self.settings, stop=stop)
 
     @asynccontextmanager
-    async def _locked(self, kind: int, stop: threading.Event | None = None) -> AsyncGenerator[None]:
+    async def _locked(
+        self, *, shared: bool, stop: threading.Event | None = None
+    ) -> AsyncGenerator[None]:
         """Hold the lock of the project; a thread is not kept waiting for it."""
         make_private(self._locks)
         name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:20]
         descriptor = os.open(self._locks / name, _LOCK, 0o600)
         try:
-            while not _is_taken(descriptor, kind):
+            while not try_lock(descriptor, shared=shared):
                 if stop is not None and stop.is_set():
                     message = "the recording was stopped before it began"
                     raise StorageError(ErrorCode.CANCELLED, message)
@@ -176,14 +178,6 @@ class ProjectFiles:
             yield
         finally:
             os.close(descriptor)
-
-
-def _is_taken(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class FilesAlone:

@@ -17,12 +17,12 @@ from pathlib import Path
 from threading import Event
 
 from agent_core.disk.folders import make_private
+from agent_core.disk.locks import locked, locked_if_free
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.snapshots.catalogue import Catalogue, write_whole
 from agent_core.snapshots.contents import pieces_of
 from agent_core.snapshots.copying import copy_workspace
 from agent_core.snapshots.intents import INTENT, read_intent
-from agent_core.snapshots.locks import locked, locked_if_free
 from agent_core.snapshots.packs import Packs
 from agent_core.snapshots.recorder import Recorder
 from agent_core.snapshots.records import (

@@ -26,7 +26,7 @@ def locked(path: Path, *, check: Callable[[], None], shared: bool = False) -> Ge
     descriptor = os.open(path, _OPEN, 0o600)
     try:
         wait = 0.001
-        while not _try(descriptor, shared=shared):
+        while not try_lock(descriptor, shared=shared):
             check()
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
@@ -44,12 +44,17 @@ def locked_if_free(path: Path) -> Generator[bool]:
     """
     descriptor = os.open(path, _OPEN, 0o600)
     try:
-        yield _try(descriptor, shared=False)
+        yield try_lock(descriptor, shared=False)
     finally:
         os.close(descriptor)
 
 
-def _try(descriptor: int, *, shared: bool) -> bool:
+def try_lock(descriptor: int, *, shared: bool) -> bool:
+    """Take the lock of an open file, unless another process has it.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

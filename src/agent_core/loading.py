@@ -1,10 +1,20 @@
-"""Modules that are loaded when they are first needed."""
+"""Modules that are loaded when they are first needed, and the version they came in."""
 
 import gc
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+
+
+def installed_version() -> str | None:
+    """The version of the three packages; None where they are not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
+
+    try:
+        return version("soong-agent")
+    except PackageNotFoundError:
+        return None
 
 
 @contextmanager

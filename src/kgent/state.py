@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agent_core.errors import ErrorCode
+from agent_core.loading import installed_version
 from agent_core.redaction import Redactor
 from agent_core.tools.results import storable
 from agent_core.types import Frozen, utc_now
@@ -225,12 +226,7 @@ def now() -> str:
 
 def program_version() -> str:
     """The name and the version of this program."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
-
-    try:
-        return f"kgent {version('soong-agent')}"
-    except PackageNotFoundError:
-        return "kgent (not installed)"
+    return f"kgent {installed_version() or '(not installed)'}"
 
 
 def state_hash(content: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from agent_core.cli.commands import COMMANDS
 from agent_core.cli.commands.run import DESCRIPTION, SYNOPSIS
 from agent_core.cli.options import AFTER_DASHES, INTERRUPTED, MISUSED, Options, Parser
 from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
-from agent_core.loading import without_collection
+from agent_core.loading import installed_version, without_collection
 
 
 def execute(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def _execute(argv: Sequence[str] | None) -> int:
             cure = AFTER_DASHES if options.command == "run" else ""
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{cure}")
         if options.version:
-            _print_version()
+            print(f"soong-agent {installed_version() or '(not installed)'}")
             parser.exit()
         if options.command is None:
             parser.print_usage(sys.stderr)
@@ -59,12 +59,3 @@ def _build_parser() -> Parser:
     parser.usage = f"soong-agent [-h] [--version] {SYNOPSIS}"
     parser.epilog = commands.choices["run"].format_help()
     return parser
-
-
-def _print_version() -> None:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - rarely wanted
-
-    try:
-        print(f"soong-agent {version('soong-agent')}")
-    except PackageNotFoundError:
-        print("soong-agent (not installed)")

@@ -39,6 +39,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.loading import installed_version
 from agent_core.mcp.config import HttpServer, ServerConfig
 from agent_core.mcp.discovery import (
     MAX_INSTRUCTIONS_CHARS,
@@ -70,7 +71,7 @@ T = TypeVar("T")
 CLOSE_SECONDS = 5.0
 """How long the end of a session may take, the end of the process included."""
 
-CLIENT = Implementation(name="soong-agent", version="0.1.0")
+CLIENT = Implementation(name="soong-agent", version=installed_version() or "0")
 MAX_TOOLS = 1000
 HTTP_NOT_FOUND = 404
 

@@ -1,0 +1,76 @@
+"""What is installed: the packages with all their files, and nothing of a contributor."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+from agent_core.loading import installed_version
+
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "src"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+RECORDS = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    command = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder))
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)  # noqa: S603
+    (made,) = folder.iterdir()
+    return made
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        return message_from_bytes(archive.read(name))
+
+
+def test_a_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+    records = f"soong_agent-{PROJECT['version']}.dist-info"
+    written = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+    assert held == written | {f"{records}/{name}" for name in RECORDS}
+    assert {name.partition("/")[0] for name in written} == {"agcore", "agent_core", "kgent"}
+    assert {f"{name}/py.typed" for name in ("agcore", "agent_core", "kgent")} <= held
+
+
+def test_the_version_stands_in_one_place(wheel: Path) -> None:
+    version = PROJECT["version"]
+    sources = [path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")]
+
+    assert metadata_of(wheel)["Version"] == version == installed_version()
+    assert not any(f'"{version}"' in source for source in sources)
+
+
+def test_what_is_installed_beside_it_is_no_tool_of_a_contributor(wheel: Path) -> None:
+    needed = metadata_of(wheel).get_all("Requires-Dist", [])
+    always = {each.partition(">=")[0] for each in needed if "extra ==" not in each}
+    of_contributors = {each.partition(">=")[0] for each in PROJECT["optional-dependencies"]["dev"]}
+
+    assert always == {each.partition(">=")[0] for each in PROJECT["dependencies"]}
+    assert not always & of_contributors
+    assert "LICENSE" in metadata_of(wheel).get_all("License-File", [])
+
+
+def test_every_version_that_is_named_is_admitted() -> None:
+    prefix = "Programming Language :: Python :: 3."
+    minors = sorted(
+        int(each.removeprefix(prefix)) for each in PROJECT["classifiers"] if each.startswith(prefix)
+    )
+
+    assert minors == list(range(11, minors[-1] + 1))
+    assert PROJECT["requires-python"] == ">=3.11"

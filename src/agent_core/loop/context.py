@@ -100,8 +100,8 @@ class Guard(Protocol):
         access: Access,
         run: RunIdentity,
         journal: Journal,
-    ) -> None:
-        """Return if the call may run.
+    ) -> float | None:
+        """Return if the call may run: the seconds that people took to answer, if they were asked.
 
         Raises:
             PermissionDeniedError: the policy or the user said no.

@@ -375,10 +375,11 @@ class CheckedCalls:
         access: Access,
         run: RunIdentity,
         journal: Journal,
-    ) -> None:
+    ) -> float | None:
         """See `Guard.require`."""
-        await self._guard.require(call, definition, access, run, journal)
+        waited = await self._guard.require(call, definition, access, run, journal)
         await self._guards.check_call(call)
+        return waited
 
 
 class CheckedProvider:

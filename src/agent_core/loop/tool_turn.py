@@ -3,20 +3,23 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from time import perf_counter
+from typing import Any
 
 from agent_core.aio import is_cancelled, stop_if_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, ToolError
 from agent_core.events import Journal
 from agent_core.loop.context import RunContext
 from agent_core.redaction import log_failure
-from agent_core.tools.base import ToolContext, batches, ends_turn, not_run
+from agent_core.tools.base import Tool, ToolContext, batches, ends_turn, not_run
 from agent_core.tools.limits import BoundedResult
 from agent_core.tools.results import OpenCall, failure_of
 from agent_core.types import (
+    Access,
     Draft,
     ErrorPayload,
     EventLevel,
@@ -35,7 +38,59 @@ _ABORTED = NodeFlags(partial=True, aborted=True, abort_reason="run_cancelled")
 _NOT_RUN = NodeFlags(reason="previous_write_failed")
 _NO_FLAGS = NodeFlags()
 _RAN = "the run was cancelled while this call ran; it may have had part of its effect"
+_FIRST_CHANGE = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)", re.MULTILINE)
 _NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
+
+
+@dataclass(slots=True)
+class _Course:
+    """How far a call has come.
+
+    Attributes:
+        received: when.
+        judged: when it was put to the guard, if it came so far; the next three are of later.
+        waited_s: how long people took to answer; None: they were not asked.
+        began: when its action began.
+    """
+
+    received: float = field(default_factory=perf_counter)
+    judged: float | None = None
+    waited_s: float | None = None
+    began: float | None = None
+    tool: Tool | None = None
+    access: Access | None = None
+
+    def begin(self, tool: Tool, access: Access) -> dict[str, Any]:
+        """What a call touches that is about to run: its kind, and the files that it names."""
+        self.tool, self.access = tool, access
+        facts: dict[str, Any] = {"kind": tool.kind}
+        if access.paths and tool.kind != "execute":  # a command only mentions them
+            change = _FIRST_CHANGE.search(access.diff) if access.diff else None
+            line = int(change[1]) if change else access.line
+            facts["paths"] = [
+                {"path": path, "line": line} if line else {"path": path} for path in access.paths
+            ]
+        return facts
+
+    def end(self, result: ToolResult, journal: Journal) -> dict[str, Any]:
+        """How it went: the time of the action alone, and what a command or a change leaves."""
+        start, end = self.began, perf_counter()
+        if start is None:  # it has not begun: how long it took to find out, without the question
+            start, end = self.received, self.judged or end
+        facts: dict[str, Any] = {"duration_ms": round((end - start) * 1e3)}
+        if self.waited_s is not None:
+            facts["waited_ms"] = round(self.waited_s * 1e3)
+        access = self.access
+        is_command = self.tool is not None and self.tool.kind == "execute"
+        if self.began is None or access is None or not (is_command or access.diff):
+            return facts
+        from agent_core.tools.facts import command_facts, shown_diff  # noqa: PLC0415 - few have any
+
+        if is_command:
+            facts |= command_facts(result, journal.clean)
+        elif access.diff and not result.is_error:
+            facts |= shown_diff(journal.clean(access.diff))
+        return facts
 
 
 async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
@@ -116,14 +171,13 @@ async def _run_all(
 async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
     """Run one call and write its answer down. A failure is something the model reads."""
     call = ctx.toolbox.unwrap(call)
-    started = perf_counter()
-    has_begun = False  # a call that has not begun has had no effect
+    course = _Course()
     try:
         try:
             tool, arguments = ctx.toolbox.resolve(call)
             hook_summary = await ctx.hooks.before_tool(call, tool.definition)
             with _open_call(ctx, call) as open_call:
-                facts = ToolContext(
+                context = ToolContext(
                     run=ctx.run,
                     tool_call_id=call.tool_call_id,
                     project_dir=ctx.project_dir,
@@ -132,20 +186,24 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
                     is_cancelled=open_call.is_cancelled,
                     deps=ctx.toolbox.deps,
                 )
-                action = await tool.prepare(arguments, facts)
+                action = await tool.prepare(arguments, context)
                 access = action.access
                 if hook_summary is not None:
                     access = replace(access, hook_summary=hook_summary)
-                await ctx.guard.require(call, tool.definition, access, ctx.run, ctx.journal)
+                course.judged = perf_counter()
+                course.waited_s = await ctx.guard.require(
+                    call, tool.definition, access, ctx.run, ctx.journal
+                )
                 payload = {
                     "tool_name": call.name,
                     "arguments_hash": _arguments_hash(call),
-                    "summary": action.access.summary,
+                    "summary": access.summary,
+                    **course.begin(tool, access),
                 }
                 ctx.journal.note(EventType.TOOL_STARTED, payload, tool_call_id=call.tool_call_id)
                 if not tool.is_side_effect_free:
                     await ctx.journal.commit()  # an effect must be on record before it can happen
-                has_begun = True
+                course.began = perf_counter()  # a call that has not begun has had no effect
                 returned = await action.run()
             bounded = await ctx.results.limit(returned, ctx.run, call, tool=tool)
         except ParkedError:
@@ -157,10 +215,10 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
                 log_failure(logger, f"tool {call.name} broke", error=error, clean=ctx.journal.clean)
             bounded = await ctx.results.limit_failure(failure_of(call.name, error), ctx.run, call)
     except asyncio.CancelledError:
-        result = _aborted(call, _RAN if has_begun else _NEVER_BEGAN)
-        _answer(ctx.journal, call, result, started=started, flags=_ABORTED)
+        result = _aborted(call, _NEVER_BEGAN if course.began is None else _RAN)
+        _answer(ctx.journal, call, result, course=course, flags=_ABORTED)
         raise
-    stored = _answer(ctx.journal, call, bounded.result, started=started)
+    stored = _answer(ctx.journal, call, bounded.result, course=course)
     await ctx.hooks.after_tool(call, stored)
     return bounded
 
@@ -189,7 +247,7 @@ def _answer(
     call: ToolCall,
     result: ToolResult,
     *,
-    started: float | None = None,
+    course: _Course | None = None,
     flags: NodeFlags = _NO_FLAGS,
 ) -> ToolResult:
     """Write down the call's one answer, and its event; returns it without secrets.
@@ -197,8 +255,8 @@ def _answer(
     `flags` are the loop's own: what a tool writes into its metadata is data, and hides nothing.
     """
     payload: dict[str, object] = {"tool_name": call.name, "is_error": result.is_error}
-    if started is not None:
-        payload["duration_ms"] = round((perf_counter() - started) * 1e3)
+    if course is not None:
+        payload |= course.end(result, journal)
     event, level = EventType.TOOL_COMPLETED, EventLevel.INFO
     if result.is_error:
         event, level = EventType.TOOL_FAILED, EventLevel.WARNING

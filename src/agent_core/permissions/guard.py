@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 from agent_core.config.models import NetworkConfig, PermissionsConfig
@@ -215,8 +216,8 @@ class PermissionGuard:
         access: Access,
         run: RunIdentity,
         journal: PermissionJournal,
-    ) -> None:
-        """Return if the call may run.
+    ) -> float | None:
+        """Return if the call may run: the seconds that people took to answer, if they were asked.
 
         Raises:
             PermissionDeniedError: a rule, a setting or the user said no, or no question can be
@@ -225,7 +226,7 @@ class PermissionGuard:
         """
         verdict = await self.decide(call, definition, access, run)
         if verdict.decision == "allow":
-            return
+            return None
         if verdict.decision == "deny":
             details = {"reason": access.reason} if access.reason else {}
             raise PermissionDeniedError(
@@ -244,9 +245,11 @@ class PermissionGuard:
             project_dir=self._project_dir,
             redactor=self._redactor,
         )
+        asked = perf_counter()
         answer = await self.questions.ask(
             request, journal, call=call, definition=definition, access=access, run=run
         )
+        waited_s = perf_counter() - asked
         if answer.decision is Decision.DENY:
             reason = f": {answer.reason}" if answer.reason else ""
             raise denied(f"the user denied {definition.name}{reason}")
@@ -261,6 +264,7 @@ class PermissionGuard:
                     created_at=utc_now(),
                 )
             )
+        return waited_s
 
     async def forget(self, grant_or_session_id: str) -> int:
         """Drop an answer, or all of a session, and return how many there were."""

@@ -21,7 +21,7 @@ class MeteringGuard:
         access: Access,
         run: RunIdentity,
         journal: Journal,
-    ) -> None:
+    ) -> float | None:
         """Return if the call may run.
 
         Raises:
@@ -32,7 +32,7 @@ class MeteringGuard:
         await self._meter.count_tool_call()
         try:
             with self._meter.out_of_time():
-                await self._guard.require(call, definition, access, run, journal)
+                return await self._guard.require(call, definition, access, run, journal)
         except ParkedError:
             await self._meter.return_tool_call()
             raise

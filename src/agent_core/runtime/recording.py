@@ -218,11 +218,12 @@ class RecordingGuard:
         access: Access,
         run: RunIdentity,
         journal: Journal,
-    ) -> None:
+    ) -> float | None:
         """See `Guard.require`."""
-        await self._guard.require(call, definition, access, run, journal)
+        waited = await self._guard.require(call, definition, access, run, journal)
         if self._toolbox.concurrency(call) in _CHANGING:
             await self._recorder.before_change(run.run_id)
+        return waited
 
 
 class RecordingProvider:

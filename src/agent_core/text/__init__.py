@@ -85,6 +85,26 @@ def shorten_name(name: str) -> str:
     return name if len(name) <= 200 else f"{name[:200]}…"
 
 
+_CONTROLS = re.compile(
+    r"\x1b(?:"
+    r"\[[0-?]*[ -/]*[@-~]"  # colours, movements
+    r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)"  # titles, links, the clipboard
+    r"|[ -/]+[0-~]|[0-OQ-WYZ\\`-~])"
+)
+
+
+def printed(text: str) -> str:
+    """`text` as it stands on a screen in the end: no control sequences, the last of lines that
+    were written over each other.
+    """
+    if "\x1b" in text:
+        text = _CONTROLS.sub("", text)
+    if "\r" in text:
+        lines = text.replace("\r\n", "\n").split("\n")
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
+    return text
+
+
 _ACTS = r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
 _DECEIVES = (
     r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional controls

@@ -22,6 +22,7 @@ from agent_core.types import (
     RunIdentity,
     ToolCall,
     ToolDefinition,
+    ToolKind,
     ToolPermission,
     ToolResult,
     ToolResultBlock,
@@ -185,6 +186,7 @@ class Tool:
         keeps_own_limits: its result has limits of its own; the general one does not apply.
         is_side_effect_free: it certainly changes nothing, which is known of built-in tools only:
             that it began need not be on record before it does.
+        kind: what its calls do, for people and editors.
         deps_types: what it is annotated to find at `ToolContext.deps`.
         name: the name models call it by: the definition's.
     """
@@ -195,6 +197,7 @@ class Tool:
     concurrency: Concurrency
     keeps_own_limits: bool = False
     is_side_effect_free: bool = False
+    kind: ToolKind = "other"
     deps_types: tuple[Any, ...] = ()
     name: str = field(init=False, repr=False, compare=False)
 

@@ -221,6 +221,7 @@ def _build_tool(
         prepare=prepare,
         concurrency=concurrency_of(definition),
         keeps_own_limits=True,
+        kind="execute",
     )
 
 

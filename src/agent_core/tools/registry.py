@@ -29,6 +29,7 @@ from agent_core.types import (
     ToolCall,
     ToolCallBlock,
     ToolDefinition,
+    ToolKind,
     ToolPermission,
 )
 
@@ -93,6 +94,7 @@ def model_tool(
     concurrency: Concurrency | None = None,
     keeps_own_limits: bool = False,
     is_side_effect_free: bool = False,
+    kind: ToolKind = "other",
 ) -> Tool:
     """Make a tool of the program's own, whose arguments are a model that `prepare` takes.
 
@@ -107,6 +109,7 @@ def model_tool(
         concurrency=concurrency or concurrency_of(definition),
         keeps_own_limits=keeps_own_limits,
         is_side_effect_free=is_side_effect_free,
+        kind=kind,
     )
 
 

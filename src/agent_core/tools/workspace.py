@@ -30,7 +30,15 @@ from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
-from agent_core.types import Access, ContentBlock, Draft, ErrorPayload, ToolPermission, ToolResult
+from agent_core.types import (
+    Access,
+    ContentBlock,
+    Draft,
+    ErrorPayload,
+    ToolKind,
+    ToolPermission,
+    ToolResult,
+)
 
 if TYPE_CHECKING:
     from agent_core.process.sandbox import Sandbox, SandboxPlan
@@ -395,7 +403,7 @@ class Workspace:
             register=register,
         )
 
-    def look(self, place: ResolvedPath, *, summary: str) -> Access:
+    def look(self, place: ResolvedPath, *, summary: str, line: int | None = None) -> Access:
         """What reading takes: a question if a place may hold a secret or is the program's own."""
         own = "program_home" if place.is_own else None
         return Access(
@@ -405,6 +413,7 @@ class Workspace:
             summary=summary,
             target=str(place.path),
             paths=(str(place.path),),
+            line=line,
             reason="sensitive" if place.sensitive else own,
         )
 
@@ -440,6 +449,7 @@ def code_tool(
     arguments: type[Arguments],
     prepare: Prepare,
     *,
+    kind: ToolKind,
     permission: ToolPermission = ToolPermission.READONLY,
     tag: str = "filesystem",
     keeps_own_limits: bool = False,
@@ -450,6 +460,7 @@ def code_tool(
         name: without the `code.` in front.
         arguments: what `prepare` takes; its schema is what the model sees.
         prepare: works out what a call would touch, without doing it.
+        kind: what its calls do.
         permission: whether it only reads.
         tag: beside `code` and the permission.
         keeps_own_limits: the general limit of results does not apply.
@@ -462,6 +473,7 @@ def code_tool(
         tags={"code", permission.value, tag},
         keeps_own_limits=keeps_own_limits,
         is_side_effect_free=permission is ToolPermission.READONLY,
+        kind=kind,
     )
 
 

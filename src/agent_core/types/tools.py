@@ -22,6 +22,10 @@ class ToolPermission(StrEnum):
     WRITE = "write"
 
 
+ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other"]
+"""What a call does, in the words of the Agent Client Protocol."""
+
+
 class ToolDefinition(Frozen):
     """A tool as the model sees it; `input_schema` is a JSON Schema of an object."""
 
@@ -132,6 +136,7 @@ class Access:
             before.
         places: the resolved paths that are the reason, where `target` does not name them.
         paths: every resolved path that the call names, for rules about paths.
+        line: the first line that is read or changed, where there is one file.
         diff: a unified diff of what would change, where there is one.
         confined: what the sandbox does with this call, in words; None: it is not confined.
         refusal: the code of the answer where no question can be asked.
@@ -151,6 +156,7 @@ class Access:
     reason: str | None = None
     places: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    line: int | None = None
     diff: str | None = None
     confined: str | None = None
     refusal: ErrorCode = ErrorCode.PERMISSION_DENIED

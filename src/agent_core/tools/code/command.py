@@ -97,6 +97,7 @@ def run_command(workspace: Workspace) -> Tool:
         "run_command",
         arguments,
         prepare,
+        kind="execute",
         permission=ToolPermission.WRITE,
         tag="dangerous",
         keeps_own_limits=True,

@@ -63,9 +63,9 @@ def read_file(workspace: Workspace) -> Tool:
             page["already_loaded"] = reading.already_loaded if reading else False
             return ToolOutput(page, reading.adds if reading else ())
 
-        return Action(workspace.look(place, summary=summary), read)
+        return Action(workspace.look(place, summary=summary, line=arguments.start_line), read)
 
-    return code_tool("read_file", ReadFile, prepare, keeps_own_limits=True)
+    return code_tool("read_file", ReadFile, prepare, kind="read", keeps_own_limits=True)
 
 
 def _read_page(
@@ -197,7 +197,7 @@ def list_dir(workspace: Workspace) -> Tool:
             run=lambda: asyncio.to_thread(_list, workspace, place, arguments, context),
         )
 
-    return code_tool("list_dir", ListDir, prepare)
+    return code_tool("list_dir", ListDir, prepare, kind="search")
 
 
 def _list(

@@ -67,7 +67,7 @@ def search(workspace: Workspace) -> Tool:
             run=partial(_search, workspace, place, arguments, glob),
         )
 
-    return code_tool("search", Search, prepare)
+    return code_tool("search", Search, prepare, kind="search")
 
 
 async def _search(

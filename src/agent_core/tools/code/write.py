@@ -51,7 +51,7 @@ def write_file(workspace: Workspace) -> Tool:
     async def prepare(arguments: WriteFile, context: ToolContext) -> Action:
         return await asyncio.to_thread(_prepare_write, workspace, arguments, context.agent_id)
 
-    return code_tool("write_file", WriteFile, prepare, permission=ToolPermission.WRITE)
+    return code_tool("write_file", WriteFile, prepare, kind="edit", permission=ToolPermission.WRITE)
 
 
 def edit_file(workspace: Workspace) -> Tool:
@@ -63,7 +63,7 @@ def edit_file(workspace: Workspace) -> Tool:
             raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$"})
         return await asyncio.to_thread(_prepare_edit, workspace, arguments, context.agent_id)
 
-    return code_tool("edit_file", EditFile, prepare, permission=ToolPermission.WRITE)
+    return code_tool("edit_file", EditFile, prepare, kind="edit", permission=ToolPermission.WRITE)
 
 
 def _prepare_write(workspace: Workspace, arguments: WriteFile, agent_id: str) -> Action:

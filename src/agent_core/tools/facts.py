@@ -1,0 +1,75 @@
+"""What the event of a call shows of its end: the last lines of a command, the diff of a change."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from agent_core.text import printed, shortened
+from agent_core.types import JsonBlock, TextBlock, ToolResult
+
+OUTPUT_LINES = 20
+OUTPUT_CHARS = 4_000
+DIFF_LINES = 200
+DIFF_CHARS = 16_000
+
+_CLEANED_CHARS = 65_536
+"""So much of an output is looked at for secrets: one may begin before the lines that are shown."""
+_LONGEST_LINE = 2_000
+_CUT_DIFF = re.compile(r"… (\d+) more lines \(\+\d+ characters\)")
+
+Clean = Callable[[Any], Any]
+"""Takes secrets out of text that an event is to hold."""
+
+
+def command_facts(result: ToolResult, clean: Clean) -> dict[str, Any]:
+    """The exit code and the last lines of a command, as far as its result has them."""
+    outcome: Mapping[str, Any] = result.metadata
+    texts = [block.text for block in result.content if isinstance(block, TextBlock)]
+    for block in result.content:
+        if isinstance(block, JsonBlock) and isinstance(cast("object", block.data), dict):
+            outcome = cast("dict[str, Any]", block.data)
+            texts = [str(outcome.get(stream) or "") for stream in ("stdout", "stderr")]
+            break
+    facts: dict[str, Any] = {}
+    code = outcome.get("exit_code")
+    if isinstance(code, int) and not outcome.get("timed_out"):
+        facts["exit_code"] = code
+    text = "\n".join(part.rstrip("\n") for part in texts if part.strip())
+    if not text:
+        return facts
+    lines = printed(clean(text[-_CLEANED_CHARS:])).splitlines()
+    kept: list[str] = []
+    room = OUTPUT_CHARS
+    for line in reversed(lines[-OUTPUT_LINES:]):
+        if kept and len(line) + 1 > room:
+            break
+        kept.append(line if len(line) <= room else f"…{line[1 - room :]}")
+        room -= len(line) + 1
+    facts["output"] = "\n".join(reversed(kept))
+    unseen = text[:-_CLEANED_CHARS].count("\n")
+    if hidden := len(lines) - len(kept) + unseen:
+        facts["output_hidden_lines"] = hidden
+    if outcome.get("truncated"):
+        facts["output_truncated"] = True
+    return facts
+
+
+def shown_diff(diff: str) -> dict[str, Any]:
+    """The beginning of a diff, and how many lines of it follow."""
+    lines, hidden = diff.splitlines(), 0
+    if lines and (cut := _CUT_DIFF.fullmatch(lines[-1])):
+        lines.pop()
+        hidden = int(cut[1])
+    room = DIFF_CHARS
+    kept: list[str] = []
+    for line in lines[:DIFF_LINES]:
+        short = shortened(line, _LONGEST_LINE)
+        room -= len(short) + 1
+        if room < 0:
+            break
+        kept.append(short)
+    hidden += len(lines) - len(kept)
+    facts: dict[str, Any] = {"diff": "\n".join(kept)}
+    if hidden:
+        facts["diff_hidden_lines"] = hidden
+    return facts

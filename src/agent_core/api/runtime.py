@@ -35,6 +35,7 @@ from agent_core.types import (
     Role,
     RunMode,
     SessionRecord,
+    SessionSummary,
     SwitchResult,
     TextBlock,
     ToolCallBlock,
@@ -685,6 +686,72 @@ class AgentRuntime:
         """Sessions of this database, the most recently used first."""
         return await (await self._services()).store.sessions(limit=limit, offset=offset)
 
+    async def session_summaries(
+        self,
+        limit: int = 50,
+        offset: int = 0,
+        *,
+        project: str | Path | None = None,
+        query: str | None = None,
+    ) -> list[SessionSummary]:
+        """Sessions with their titles, states and costs, the most recently used first.
+
+        Args:
+            limit: the most.
+            offset: how many to leave out before.
+            project: only sessions that work in this folder.
+            query: words that title, folder and id have to have, in any order, small or capital.
+        """
+        services = await self._services()
+        return await services.sessions.summaries(
+            limit=limit,
+            offset=offset,
+            project=await asyncio.to_thread(_folder, project),
+            query=query,
+        )
+
+    async def rename_session(self, session_id: str, title: str) -> SessionRecord:
+        """Give a session another title; it is one line of at most 200 characters.
+
+        Raises:
+            StorageError: `session_not_found`.
+            AgentCoreError: `validation_error`: the title has no words.
+        """
+        return await (await self._services()).sessions.rename(session_id, title)
+
+    async def last_session(self, project: str | Path | None = None) -> str | None:
+        """The session that was used last: of the project in this folder, or of all; or None."""
+        folder = await asyncio.to_thread(_folder, project)
+        return await (await self._services()).store.last_session(folder)
+
+    async def resolve_session_id(self, prefix: str) -> str:
+        """The one session whose id is, or begins with, `prefix`; `sess_` may be left out.
+
+        Raises:
+            StorageError: `session_not_found`: no id does.
+            AgentCoreError: `validation_error`: several do (`details.candidates`).
+        """
+        return await (await self._services()).sessions.resolve_id("session", prefix)
+
+    async def resolve_run_id(self, prefix: str) -> str:
+        """The one run whose id is, or begins with, `prefix`; `run_` may be left out.
+
+        Raises:
+            StorageError: `run_not_found`: no id does.
+            AgentCoreError: `validation_error`: several do (`details.candidates`).
+        """
+        return await (await self._services()).sessions.resolve_id("run", prefix)
+
+    async def resolve_node_id(self, prefix: str, session_id: str | None = None) -> str:
+        """The one node, of this session or of all, whose id is, or begins with, `prefix`.
+
+        Raises:
+            StorageError: `node_not_found`: no id does.
+            AgentCoreError: `validation_error`: several do (`details.candidates`).
+        """
+        sessions = (await self._services()).sessions
+        return await sessions.resolve_id("node", prefix, session_id=session_id)
+
     async def delete_session(self, session_id: str) -> DeleteSessionResult:
         """Delete a session's rows and artifacts; never memory, plans or Task logs.
 
@@ -804,6 +871,14 @@ def _says_something(block: ContentBlock) -> bool:
 
 
 _NOT_A_USERS = (ToolCallBlock, ToolResultBlock, ReasoningBlock)
+
+
+def _folder(project: str | Path | None) -> str | None:
+    """The name that sessions know a project by."""
+    if project is None:
+        return None
+    folder = Path(project).expanduser().resolve()
+    return str(folder.parent if folder.is_file() else folder)
 
 
 def _malformed(message: str) -> AgentCoreError:

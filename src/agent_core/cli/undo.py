@@ -11,7 +11,6 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import shortened, visible
 from agent_core.types import SwitchResult, WorkspaceDiff
 
-_PAGE = 50
 _LONGEST_MESSAGE = 200
 
 
@@ -34,7 +33,7 @@ async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         if options.command == "workspace":
             show_diff(await runtime.diff_workspace(options.before, options.after), terminal, clean)
             return COMPLETED
-        session_id = options.session_id or await last_session(runtime, setup)
+        session_id = options.session_id or await runtime.last_session(setup.project)
         if session_id is None:
             text = f"no session works in {setup.project} yet; name one, or its project with --path"
             terminal.line(f"error: {text}", Style.BAD)
@@ -49,17 +48,6 @@ async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean
             return exit_code_of(error)
         show_move(result, terminal, clean)
         return COMPLETED
-
-
-async def last_session(runtime: AgentRuntime, setup: Setup) -> str | None:
-    """The session of the project that was used last."""
-    start = 0
-    while page := await runtime.list_sessions(limit=_PAGE, offset=start):
-        for session in page:
-            if session.cwd == str(setup.project):
-                return session.session_id
-        start += _PAGE
-    return None
 
 
 def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:

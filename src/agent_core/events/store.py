@@ -42,6 +42,7 @@ from agent_core.types import (
     SessionFork,
     SessionNote,
     SessionRecord,
+    SessionSummary,
     SnapshotNote,
     WorkspaceState,
 )
@@ -179,6 +180,18 @@ class SessionWrites(HistoryStore, Protocol):
         """
         ...
 
+    async def rename_session(self, session_id: str, title: str) -> None:
+        """Give the session another title.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        ...
+
+    async def add_titles(self, titles: Mapping[str, str]) -> None:
+        """Give titles, by session id, to those of these sessions that have none."""
+        ...
+
     async def delete_session(self, session_id: str, *, is_dead: OwnerIsDead) -> None:
         """Remove the session and all its rows; files are not touched.
 
@@ -210,6 +223,42 @@ class SessionReads(Protocol):
 
     async def sessions(self, *, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
         """Sessions, the most recently used first."""
+        ...
+
+    async def session_summaries(
+        self, *, limit: int, offset: int = 0, project: str | None = None, query: str | None = None
+    ) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
+        """Sessions as lists show them, each with its metadata, the most recently used first.
+
+        The usage is that of their runs; what was done in the background stands in the metadata.
+
+        Args:
+            limit: the most.
+            offset: how many to leave out before.
+            project: only sessions that work in this folder.
+            query: words that title, folder and id have to have, in any order, small or capital.
+        """
+        ...
+
+    async def last_session(self, project: str | None = None) -> str | None:
+        """The session that was used last: of this folder, or of all."""
+        ...
+
+    async def untitled(self, limit: int) -> dict[str, str]:
+        """The words that sessions without a title began with, by their ids."""
+        ...
+
+    async def ids_beginning(
+        self, kind: str, prefix: str, *, session_id: str | None = None, limit: int = 10
+    ) -> list[str]:
+        """Ids of sessions, runs or nodes that begin so, in order; the exact one is the first.
+
+        Args:
+            kind: `session`, `run` or `node`.
+            prefix: their beginning.
+            session_id: only what belongs to this session.
+            limit: the most.
+        """
         ...
 
     async def agent(self, agent_id: str) -> AgentRecord | None:

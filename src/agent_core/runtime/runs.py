@@ -33,6 +33,7 @@ from agent_core.runtime.recovery import SessionHistory, SessionLeases
 from agent_core.runtime.scheduler import Run, Scheduler
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import session_not_found
+from agent_core.text import first_words
 from agent_core.types import (
     CLOSING_EVENTS,
     AgentRole,
@@ -58,6 +59,7 @@ from agent_core.types import (
     StoredOptions,
     TextBlock,
     new_id,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -120,6 +122,7 @@ class Runs:
         self._owner = owner
         self._models = models
         self._artifacts = artifacts
+        self._redactor = redactor
         self._journal_redactor = JournalRedactor(redactor)
         self._traces = traces
         self._numbers = count()
@@ -215,7 +218,7 @@ class Runs:
         with suppress(AgentCoreError):  # the run itself says what is wrong with a toolset
             await self._project.open_toolsets()
         stored = None if options is NO_OPTIONS else self._store_options(options, model)
-        clean_prompt = stored_prompt = None
+        clean_prompt = stored_prompt = title = None
         if prompt is not None:
             limit = model.max_image_bytes
             content = [
@@ -232,6 +235,8 @@ class Runs:
                 rest = [b for b in clean_prompt.content if not isinstance(b, TextBlock)]
                 withheld = [TextBlock(text=_WITHHELD), *rest]
                 stored_prompt = clean_prompt.model_copy(update={"content": withheld})
+            else:
+                title = first_words(self._redactor.text(words_of(clean_prompt.content)))
         if mode is RunMode.ORCHESTRATOR:
             self._require_workers()
         await self.leases.store_ends()
@@ -245,6 +250,7 @@ class Runs:
             run_id=new_id("run"),
             mode=mode,
             prompt=stored_prompt,
+            title=title,
             options=stored,
         )
         scheduler = self._scheduler

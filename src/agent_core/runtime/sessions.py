@@ -1,22 +1,26 @@
 """Sessions for people: what happened in them, where they continue, how they are deleted."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.composer import rebuild_requests
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.loop.context import Outcome
 from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.background import read_background_usage
+from agent_core.runtime.compact_agent import PURPOSE
 from agent_core.runtime.models import RequestRedactor
 from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.project import Project
 from agent_core.runtime.runs import Runs, identity_of
 from agent_core.runtime.scheduler import RunProgress
 from agent_core.storage.owners import Owner
+from agent_core.storage.rows import node_not_found, run_not_found, session_not_found
+from agent_core.text import first_words, join_surrogates
 from agent_core.tools.base import OutputMisfitError
 from agent_core.types import (
     AgentRecord,
@@ -30,6 +34,7 @@ from agent_core.types import (
     RunRecord,
     RunStatus,
     SessionRecord,
+    SessionSummary,
     StopReason,
 )
 
@@ -38,6 +43,15 @@ if TYPE_CHECKING:
     from agent_core.tools.output import ExpectedOutput
 
 PAGE_EVENTS = 1000
+_TITLES_AT_ONCE = 200
+_LONGEST_TITLE = 200
+_SHOWN_CANDIDATES = 5
+_BEGINNINGS = {"session": "sess_", "run": "run_", "node": "node_"}
+_UNKNOWN: Mapping[str, Callable[[str], StorageError]] = {
+    "session": session_not_found,
+    "run": run_not_found,
+    "node": node_not_found,
+}
 
 _Record = TypeVar("_Record", SessionRecord, AgentRecord, RunRecord, Node)
 
@@ -88,6 +102,73 @@ class Sessions:
         failed = await self._artifacts.delete_session_files(session_id)
         await self.moves.sweep()
         return DeleteSessionResult(session_id=session_id, deleted=True, failed=failed)
+
+    async def summaries(
+        self, *, limit: int, offset: int, project: str | None, query: str | None
+    ) -> list[SessionSummary]:
+        """Sessions as lists show them, the most recently used first."""
+        while begun := await self._store.untitled(_TITLES_AT_ONCE):  # by an earlier version
+            titles = {key: first_words(self._redactor.text(each)) for key, each in begun.items()}
+            await self._store.add_titles(titles)
+        found = await self._store.session_summaries(
+            limit=limit, offset=offset, project=project, query=query
+        )
+        return [self._summary(summary, metadata) for summary, metadata in found]
+
+    def _summary(self, summary: SessionSummary, metadata: Mapping[str, Any]) -> SessionSummary:
+        usage = summary.usage
+        for purpose, cost in read_background_usage(metadata).items():
+            if purpose != PURPOSE:  # summaries of the history are runs, and counted
+                usage = usage.plus(cost)
+        title = summary.title and self._redactor.text(summary.title)
+        return summary.model_copy(update={"usage": usage, "title": title})
+
+    async def rename(self, session_id: str, title: str) -> SessionRecord:
+        """Give a session another title.
+
+        Raises:
+            StorageError: `session_not_found`.
+            AgentCoreError: `validation_error`: the title has no words.
+        """
+        words = first_words(self._redactor.text(join_surrogates(title)), _LONGEST_TITLE)
+        if not words:
+            message = "a title has to have a word that can be seen"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        await self._store.rename_session(session_id, words)
+        session = await self._store.session(session_id)
+        if session is None:
+            raise session_not_found(session_id)
+        return session
+
+    async def resolve_id(
+        self, kind: Literal["session", "run", "node"], prefix: str, *, session_id: str | None = None
+    ) -> str:
+        """The one id of this kind that begins so, with or without what all begin with.
+
+        Raises:
+            StorageError: `session_not_found`, `run_not_found` or `node_not_found`: none does.
+            AgentCoreError: `validation_error`: several do, or it is too short to say any.
+        """
+        general = _BEGINNINGS[kind]
+        if not prefix.removeprefix(general):
+            message = f"the id of a {kind}, or its beginning, is required: {prefix!r} says none"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        spellings = [prefix] if prefix.startswith(general) else [prefix, f"{general}{prefix}"]
+        found: list[str] = []
+        for spelling in spellings:
+            some = await self._store.ids_beginning(kind, spelling, session_id=session_id)
+            if prefix in some:
+                return prefix
+            found += some
+        if not found:
+            raise _UNKNOWN[kind](prefix)
+        if len(found) > 1:
+            shown = ", ".join(found[:_SHOWN_CANDIDATES])
+            more = ", …" if len(found) > _SHOWN_CANDIDATES else ""
+            message = f"{prefix} begins the ids of several {kind}s: {shown}{more}; write more of it"
+            details = {"candidates": found[:_SHOWN_CANDIDATES]}
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
+        return found[0]
 
     async def replay_session(
         self,
@@ -197,7 +278,7 @@ class Sessions:
     def _clean(self, result: ReplayResult) -> ReplayResult:
         """Remove all that looks like a secret; events and artifacts were stored without."""
         update = {
-            "session": self._record(result.session, "metadata"),
+            "session": self._record(result.session, "metadata", "title"),
             "agents": [self._record(agent, "result", "metadata") for agent in result.agents],
             "runs": [
                 self._record(run, "error", "metadata", "prompt", "options") for run in result.runs

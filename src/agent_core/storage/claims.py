@@ -92,6 +92,7 @@ def open_run(
             status=SessionStatus.ACTIVE,
             metadata=opening.session_metadata,
             epoch=1,
+            title=opening.title,
             created_at=now,
             **claim,
         )

@@ -49,6 +49,7 @@ def fork_session(connection: sqlite3.Connection, fork: SessionFork) -> SessionRe
         session_id=fork.new_session_id,
         cwd=storable(fork.folder),
         parent_session_id=fork.session_id,
+        title=origin.title,
         created_at=now,
         updated_at=now,
     )

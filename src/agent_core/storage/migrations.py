@@ -230,6 +230,11 @@ _GRANTS = (
     )""",
 )
 
+_TITLES = (
+    "ALTER TABLE sessions ADD COLUMN title TEXT",
+    "CREATE INDEX sessions_untitled ON sessions (session_id) WHERE title IS NULL",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
@@ -239,6 +244,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(6, "snapshots of the files of a project, by node", _SNAPSHOTS),
     Migration(7, "questions about calls, and their answers", _APPROVALS),
     Migration(8, "what was allowed for sessions", _GRANTS),
+    Migration(9, "titles of sessions", _TITLES),
 )
 
 _LEDGER = """CREATE TABLE schema_migrations (

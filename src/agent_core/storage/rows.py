@@ -59,7 +59,7 @@ _JSON_FIELDS = {
     "agent_path",
     "request",
 }
-_CONTENT: TypeAdapter[list[ContentBlock]] = TypeAdapter(
+CONTENT: TypeAdapter[list[ContentBlock]] = TypeAdapter(
     list[ContentBlock], config=ConfigDict(defer_build=True)
 )
 _SAFE_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}").fullmatch
@@ -218,7 +218,7 @@ def node_row(node: Node) -> Row:
 
 def _dump_content(content: Sequence[ContentBlock]) -> str:
     try:
-        return _CONTENT.dump_json(list(content)).decode()
+        return CONTENT.dump_json(list(content)).decode()
     except _UNENCODABLE:
         return _dump_slowly(content)
 

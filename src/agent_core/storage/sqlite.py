@@ -73,6 +73,7 @@ from agent_core.types import (
     SessionFork,
     SessionNote,
     SessionRecord,
+    SessionSummary,
     SnapshotNote,
     TextBlock,
     WorkspaceState,
@@ -573,6 +574,18 @@ class SqliteSessionStore:
 
         await self._writer.submit(change)
 
+    async def rename_session(self, session_id: str, title: str) -> None:
+        def rename(connection: sqlite3.Connection) -> None:
+            claims.find_session(connection, session_id)
+            update(connection, SessionRecord, session_id, {"title": title})
+
+        await self._writer.submit(rename)
+
+    async def add_titles(self, titles: Mapping[str, str]) -> None:
+        from agent_core.storage.summaries import add_titles  # noqa: PLC0415 - runs need none
+
+        await self._writer.submit(lambda c: add_titles(c, titles))
+
     async def delete_session(self, session_id: str, *, is_dead: OwnerIsDead) -> None:
         await self._writer.submit(
             lambda c: claims.delete_session(c, session_id, is_dead, self._clock())
@@ -668,6 +681,35 @@ class SqliteSessionStore:
         sql = "SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
         page = clamp(limit, 0), clamp(offset, 0)
         return await self._find_all(SessionRecord, sql, *page)
+
+    async def session_summaries(
+        self, *, limit: int, offset: int = 0, project: str | None = None, query: str | None = None
+    ) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
+        from agent_core.storage.summaries import summaries  # noqa: PLC0415 - runs need none
+
+        page = clamp(limit, 0), clamp(offset, 0)
+        folder = None if project is None else storable(project)
+        return await self._readers.read(lambda c: summaries(c, *page, folder, query))
+
+    async def last_session(self, project: str | None = None) -> str | None:
+        sql = """SELECT session_id FROM sessions WHERE ?1 IS NULL OR cwd = ?1
+            ORDER BY updated_at DESC, rowid DESC LIMIT 1"""
+        folder = None if project is None else storable(project)
+        found = await self._readers.read(lambda c: c.execute(sql, (folder,)).fetchone())
+        return found[0] if found else None
+
+    async def untitled(self, limit: int) -> dict[str, str]:
+        from agent_core.storage.summaries import untitled  # noqa: PLC0415 - runs need none
+
+        return await self._readers.read(lambda c: untitled(c, limit))
+
+    async def ids_beginning(
+        self, kind: str, prefix: str, *, session_id: str | None = None, limit: int = 10
+    ) -> list[str]:
+        from agent_core.storage.summaries import ids_beginning  # noqa: PLC0415 - runs need none
+
+        start = storable(prefix)
+        return await self._readers.read(lambda c: ids_beginning(c, kind, start, session_id, limit))
 
     async def agent(self, agent_id: str) -> AgentRecord | None:
         return await self._find(AgentRecord, agent_id)

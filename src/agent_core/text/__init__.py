@@ -20,6 +20,16 @@ def short_line(text: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
+def first_words(text: str, limit: int = 80) -> str:
+    """Return the first words of `text`, at most `limit` characters on one line: a title."""
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    line = " ".join(printable.split())
+    if len(line) <= limit:
+        return line
+    words, _, _ = line[:limit].rpartition(" ")
+    return f"{words if len(words) > limit // 2 else line[: limit - 1]}…"
+
+
 def bounded_line(text: str) -> str:
     """Return at most 500 characters of foreign text on one line, without control characters."""
     cut = text[: _LONGEST_LINE * 4]

@@ -43,6 +43,7 @@ from agent_core.types.content import (
     results_of,
     user_text,
     utc_now,
+    words_of,
 )
 from agent_core.types.events import (
     CLOSING_EVENTS,
@@ -98,6 +99,7 @@ from agent_core.types.records import (
     RunPrompt,
     RunRecord,
     SessionRecord,
+    SessionSummary,
 )
 from agent_core.types.tools import (
     Access,
@@ -222,6 +224,7 @@ __all__ = [
     "SessionNote",
     "SessionRecord",
     "SessionStatus",
+    "SessionSummary",
     "SnapshotNote",
     "StopReason",
     "StoredOptions",
@@ -249,4 +252,5 @@ __all__ = [
     "results_of",
     "user_text",
     "utc_now",
+    "words_of",
 ]

@@ -520,3 +520,12 @@ def results_of(path: Iterable[Node]) -> Iterator[ToolResultBlock]:
 def user_text(text: str, node_type: NodeType = NodeType.MESSAGE, **metadata: Any) -> Draft:
     """A draft of `text` in the user's role."""
     return Draft(Role.USER, (TextBlock(text=text),), node_type, metadata)
+
+
+def words_of(content: Iterable[ContentBlock], limit: int = 4000) -> str:
+    """The first `limit` characters of a message, or what it is made of if it has no text."""
+    blocks = list(content)
+    texts = (block.text.strip()[:limit] for block in blocks if isinstance(block, TextBlock))
+    if text := " ".join(filter(None, texts)):
+        return text[:limit]
+    return " ".join(dict.fromkeys(f"[{block.type.replace('_', ' ')}]" for block in blocks))

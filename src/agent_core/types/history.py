@@ -137,6 +137,7 @@ class RunOpening:
         move_session: a session that works elsewhere works in `cwd` from now on.
         prompt: the user's message; a run without one only summarises the history.
         options: what its caller asked for, if anything.
+        title: of the session, if this creates it.
         owner: the runtime that runs the session from now on.
         lease: how long other hosts must believe that the owner lives.
         agent_type: `main` or `orchestrator`; a session has at most one root agent of each.
@@ -157,6 +158,7 @@ class RunOpening:
     mode: RunMode = RunMode.NORMAL
     status: RunStatus = RunStatus.PENDING
     prompt: RunPrompt | None = None
+    title: str | None = None
     options: StoredOptions | None = None
     run_metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     session_metadata: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -82,6 +82,7 @@ class SessionRecord(Frozen):
     """One session; `owner` is the runtime that runs it now, if any.
 
     `epoch` counts the owners: an append of an earlier one is refused.
+    `title` is None until there is a message to make it of.
     """
 
     session_id: SafeId
@@ -94,6 +95,34 @@ class SessionRecord(Frozen):
     lease_expires_at: UtcDatetime | None = None
     epoch: int = 0
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+    created_at: UtcDatetime
+    updated_at: UtcDatetime
+    title: str | None = None
+
+
+class SessionSummary(Frozen):
+    """What a list says of a session.
+
+    Attributes:
+        short_id: the shortest prefix of the id, of 13 characters or more, that no other has.
+        title: what the user has named it, or the first words of its first message.
+        cwd: the project it works in.
+        status: of its last run, children's left out; None before the first.
+        turns: the model turns of its runs, children's left out.
+        usage: what all its runs and its work in the background have cost.
+        is_waiting: a run of it waits for an answer.
+        parent_session_id: the session it was forked from.
+    """
+
+    session_id: SafeId
+    short_id: str
+    title: str | None = None
+    cwd: str
+    status: RunStatus | None = None
+    turns: int = 0
+    usage: Usage = Field(default_factory=Usage)
+    is_waiting: bool = False
+    parent_session_id: SafeId | None = None
     created_at: UtcDatetime
     updated_at: UtcDatetime
 

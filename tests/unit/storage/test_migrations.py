@@ -21,7 +21,7 @@ from rows import an_opening
 COLUMNS = {
     "schema_migrations": "version name applied_at",
     "sessions": "session_id cwd root_agent_id active_node_id parent_session_id status owner"
-    " lease_expires_at metadata_json created_at updated_at epoch",
+    " lease_expires_at metadata_json created_at updated_at epoch title",
     "agents": "agent_id session_id parent_agent_id agent_type agent_definition_id"
     " created_by_run_id fork_from_node_id status result_json metadata_json created_at updated_at",
     "runs": "run_id session_id agent_id parent_run_id mode status start_node_id end_node_id"

@@ -1,0 +1,150 @@
+"""Lists of sessions, and ids by their beginnings: what a person chooses from."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agent_core.storage.rows import CONTENT, OPEN_RUN, loads
+from agent_core.types import SessionSummary, Usage, words_of
+
+_LEAST = len("sess_") + 8
+_LAST = "\U0010ffff"
+"""Sorts behind every character of an id."""
+
+_LISTED = """SELECT * FROM sessions
+    WHERE (?1 IS NULL OR cwd = ?1) AND (NOT ?2 OR fits(title, cwd, session_id))
+    ORDER BY updated_at DESC, rowid DESC LIMIT ?3 OFFSET ?4"""
+
+_COUNTS = (
+    "input_tokens",
+    "output_tokens",
+    "total_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+)
+
+# A run of no turns has summarised the history: its cost is that of the summary's own run.
+_SPENT = f"""WITH spent AS (
+    SELECT usage_json AS usage, parent_run_id, turn_count FROM runs WHERE session_id = ?
+    AND (parent_run_id IS NOT NULL OR turn_count > 0)
+), counted AS (
+    SELECT *, json_extract(usage, '$.cost') AS cost,
+        coalesce(json_extract(usage, '$.is_estimated'), 0) AS is_estimated,
+        coalesce(json_extract(usage, '$.total_tokens'), 0) AS total
+    FROM spent
+)
+SELECT coalesce(sum(turn_count) FILTER (WHERE parent_run_id IS NULL), 0) AS turns,
+    {", ".join(f"coalesce(sum(json_extract(usage, '$.{name}')), 0)" for name in _COUNTS)},
+    CASE WHEN count(cost) FILTER (WHERE total OR is_estimated)
+        = count(*) FILTER (WHERE total OR is_estimated)
+        THEN sum(cost) FILTER (WHERE total OR is_estimated) END AS cost,
+    coalesce(max(is_estimated), 0)
+FROM counted"""  # noqa: S608 - our own names
+
+_LAST_STATUS = """SELECT status FROM runs WHERE session_id = ? AND parent_run_id IS NULL
+    ORDER BY rowid DESC LIMIT 1"""
+
+_WAITS = f"""SELECT EXISTS (SELECT 1 FROM runs WHERE session_id = ? AND {OPEN_RUN}
+    AND status = 'waiting')"""  # noqa: S608 - a constant
+
+_FIRST_MESSAGE = """SELECT content_json FROM nodes
+    WHERE session_id = ? AND role = 'user' AND node_type = 'message' ORDER BY node_seq LIMIT 1"""
+
+_IDS = {
+    "session": ("sessions", "session_id"),
+    "run": ("runs", "run_id"),
+    "node": ("nodes", "node_id"),
+}
+
+
+def summaries(
+    connection: sqlite3.Connection, limit: int, offset: int, project: str | None, query: str | None
+) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
+    """Sessions with their metadata, the last used first: see `SessionReads.session_summaries`."""
+    words = (query or "").casefold().split()
+    connection.create_function("fits", 3, lambda *texts: _fits(words, texts))
+    asked = (project, bool(words), limit, offset)
+    return [_summary(connection, row) for row in connection.execute(_LISTED, asked).fetchall()]
+
+
+def _fits(words: Sequence[str], texts: tuple[Any, ...]) -> bool:
+    text = "\n".join(text for text in texts if text).casefold()
+    return all(word in text for word in words)
+
+
+def _summary(
+    connection: sqlite3.Connection, row: sqlite3.Row
+) -> tuple[SessionSummary, Mapping[str, Any]]:
+    session_id = row["session_id"]
+    turns, *counts, cost, is_estimated = connection.execute(_SPENT, (session_id,)).fetchone()
+    last = connection.execute(_LAST_STATUS, (session_id,)).fetchone()
+    (is_waiting,) = connection.execute(_WAITS, (session_id,)).fetchone()
+    return SessionSummary(
+        session_id=session_id,
+        short_id=_short(connection, session_id),
+        title=row["title"] or None,
+        cwd=row["cwd"],
+        status=last[0] if last else None,
+        turns=turns,
+        usage=Usage(
+            **dict(zip(_COUNTS, counts, strict=True)), cost=cost, is_estimated=bool(is_estimated)
+        ),
+        is_waiting=bool(is_waiting),
+        parent_session_id=row["parent_session_id"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    ), loads(row["metadata_json"])
+
+
+def _short(connection: sqlite3.Connection, session_id: str) -> str:
+    """The shortest beginning of the id that no other id has."""
+    before, after = connection.execute(
+        """SELECT (SELECT max(session_id) FROM sessions WHERE session_id < ?1),
+        (SELECT min(session_id) FROM sessions WHERE session_id > ?1)""",
+        (session_id,),
+    ).fetchone()
+    length = _LEAST
+    for other in (before or "", after or ""):
+        while session_id[:length] == other[:length] and length < len(session_id):
+            length += 1
+    return session_id[:length]
+
+
+def untitled(connection: sqlite3.Connection, limit: int) -> dict[str, str]:
+    """The words that sessions without a title began with; those that have none are left out."""
+    ids = connection.execute("SELECT session_id FROM sessions WHERE title IS NULL")
+    found: dict[str, str] = {}
+    for (session_id,) in ids:
+        if (words := _began_with(connection, session_id)) is not None:
+            found[session_id] = words
+        if len(found) == limit:
+            break
+    return found
+
+
+def _began_with(connection: sqlite3.Connection, session_id: str) -> str | None:
+    message = connection.execute(_FIRST_MESSAGE, (session_id,)).fetchone()
+    try:
+        return words_of(CONTENT.validate_python(loads(message[0]))) if message else None
+    except (ValueError, RecursionError):  # damaged: whoever opens the session is told so
+        return ""
+
+
+def add_titles(connection: sqlite3.Connection, titles: Mapping[str, str]) -> None:
+    """Give titles to sessions that have none."""
+    sql = "UPDATE sessions SET title = ? WHERE session_id = ? AND title IS NULL"
+    connection.executemany(sql, [(title, session_id) for session_id, title in titles.items()])
+
+
+def ids_beginning(
+    connection: sqlite3.Connection, kind: str, prefix: str, session_id: str | None, limit: int
+) -> list[str]:
+    """Ids that begin so, the exact one first."""
+    table, column = _IDS[kind]
+    rows = connection.execute(
+        f"""SELECT {column} FROM {table} WHERE {column} >= ?1 AND {column} < ?2
+        AND (?3 IS NULL OR session_id = ?3) ORDER BY {column} LIMIT ?4""",  # noqa: S608 - our own names
+        (prefix, prefix + _LAST, session_id, limit),
+    )
+    return [found for (found,) in rows]

@@ -1,0 +1,251 @@
+"""Runs a command in a real pseudo-terminal, and compares its screen with an approved file.
+
+    scene = record(["soong-agent", "run", "hi"], columns=40, keys=[Key("> ", "y")], env=home.env())
+    assert "all tests pass" in scene.text
+    scene.check("run-hi-40")
+
+`scene.check(name)` compares with `tests/captures/<name>.txt`: what stands on the screen and above
+it, each line after `|`, and below a line its looks after `:`, a letter for each cell. What differs
+from run to run (times, ids, temporary folders) is replaced before. `make captures` writes the files
+anew: read what changed before you commit it.
+"""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyte
+
+FOLDER = Path(__file__).with_name("captures")
+REWRITE = "SOONG_AGENT_REWRITE_CAPTURES"
+_LAUNCH = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
+_COLOURS = {
+    "black": "k",
+    "red": "r",
+    "green": "g",
+    "brown": "y",
+    "blue": "b",
+    "magenta": "m",
+    "cyan": "c",
+    "white": "w",
+}
+_CHANGING: Sequence[tuple[str, str]] = (
+    (r"\b(sess|run|req|agent|node|evt|call|task|step|grant)_[0-9a-f]{8,}", r"\1_ID"),
+    (r"\b\d+(\.\d+)? (ms|s)\b", "N s"),
+    (r"\b\d+ m \d+ s\b", "N s"),
+    ("[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]", "⠿"),
+)
+
+
+@dataclass(frozen=True)
+class Key:
+    """Keys that are typed once `after` stands on the screen, or a call that is made then."""
+
+    after: str
+    keys: str | Callable[[], object] = ""
+
+
+class _Screen(pyte.HistoryScreen):
+    """Keeps dim text apart: as blinking, for the library knows that alone, and we never use it."""
+
+    def select_graphic_rendition(self, *attributes: int, **more: Any) -> None:
+        known: list[int] = []
+        for each in attributes:
+            known += [22, 25] if each == 22 else [5] if each == 2 else [each]
+        super().select_graphic_rendition(*known, **more)
+
+
+def _look(cell: Any) -> str:
+    name = str(cell.fg).removeprefix("bright")
+    letter = _COLOURS.get(name, " " if name == "default" else "?")
+    if cell.reverse:
+        return "%"
+    if cell.blink:  # dim
+        return "." if letter == " " else letter
+    if cell.bold:
+        return "*" if letter == " " else letter.upper()
+    if letter == " " and (cell.underscore or cell.italics):
+        return "_" if cell.underscore else "/"
+    return letter
+
+
+@dataclass
+class Recording:
+    """What a terminal has shown when the command ended, or was left.
+
+    Attributes:
+        lines: all of it, the part that has scrolled off included.
+        looks: a letter for each cell: r g y b m c are colours, in capitals bold; * is bold, . dim,
+            _ underlined, / italic, % reversed.
+        raw: the bytes that the command has written.
+        code: its exit code; None if it was still running and was ended.
+    """
+
+    lines: list[str]
+    looks: list[str]
+    raw: bytes
+    code: int | None
+    replaced: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def text(self) -> str:
+        """The lines as one text."""
+        return "\n".join(self.lines)
+
+    def check(self, name: str) -> None:
+        """Compare with the approved file of that name, or write it where captures are rewritten."""
+        shown = self._shown()
+        file = FOLDER / f"{name}.txt"
+        if os.environ.get(REWRITE):
+            file.write_text(shown, encoding="utf-8")
+        approved = file.read_text(encoding="utf-8") if file.exists() else "(there is no such file)"
+        assert shown == approved, f"{file.name} differs; `make captures` writes it anew"
+
+    def _shown(self) -> str:
+        parts: list[str] = []
+        for line, look in zip(self.lines, self.looks, strict=True):
+            parts.append(f"|{self._settled(line)}".rstrip())
+            if look.strip():
+                parts.append(f":{look.rstrip()}")
+        return "\n".join(parts) + "\n"
+
+    def _settled(self, line: str) -> str:
+        for old, new in self.replaced.items():
+            line = line.replace(old, new)
+        for pattern, new in _CHANGING:
+            line = re.sub(pattern, new, line)
+        return line
+
+
+def record(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    columns: int = 80,
+    rows: int = 40,
+    keys: Sequence[Key] = (),
+    replaced: Mapping[str, str] | None = None,
+    leave: bool = False,
+    seconds: float = 30,
+) -> Recording:
+    """Run a command in a terminal of its own to its end; with `leave`, to the last of `keys`.
+
+    Raises:
+        AssertionError: what a key waits for did not come, or the command did not end in time.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    child = subprocess.Popen(  # noqa: S603 - our own commands
+        [sys.executable, "-c", _LAUNCH, *argv],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=cwd,
+        env={"TERM": "xterm-256color", **env},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    session = Session(ours, child, columns=columns, rows=rows, ends_at=time.monotonic() + seconds)
+    try:
+        for key in keys:
+            session.wait_for(key.after)
+            if callable(key.keys):
+                key.keys()
+            elif key.keys:
+                session.type(key.keys)
+        if not leave:
+            session.wait_for_end()
+        recording = session.recording()
+    finally:
+        if child.poll() is None:
+            child.send_signal(signal.SIGKILL)
+        child.wait()
+        os.close(ours)
+    recording.code = None if leave else child.returncode
+    recording.replaced |= replaced or {}
+    return recording
+
+
+class Session:
+    """A command in a terminal."""
+
+    def __init__(
+        self,
+        terminal: int,
+        child: subprocess.Popen[bytes],
+        *,
+        columns: int,
+        rows: int,
+        ends_at: float,
+    ) -> None:
+        self._terminal = terminal
+        self._child = child
+        self._screen: Any = _Screen(columns, rows, history=10_000, ratio=0.5)
+        self._stream: Any = pyte.ByteStream(self._screen)
+        self._ends_at = ends_at
+        self._raw = bytearray()
+        self._seen = 0
+
+    def type(self, keys: str) -> None:
+        """Type keys."""
+        self._seen = len(self._raw)
+        os.write(self._terminal, keys.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Return when the text stands on the screen, and was written after the last key."""
+        while not (text in "\n".join(self._screen.display) and len(self._raw) > self._seen):
+            assert self._read(), f"the command ended before {text!r} came:\n{self._shown()}"
+
+    def wait_for_end(self) -> None:
+        """Return when the command has ended and all of it has been read."""
+        while self._read():
+            pass
+        self._child.wait(max(self._ends_at - time.monotonic(), 1))
+
+    def recording(self) -> Recording:
+        """What the terminal has shown so far."""
+        rows = [
+            *self._screen.history.top,
+            *(self._screen.buffer[n] for n in range(self._screen.lines)),
+        ]
+        lines, looks = list[str](), list[str]()
+        for row in rows:
+            cells = [row[column] for column in range(self._screen.columns)]
+            lines.append("".join(cell.data for cell in cells).rstrip())
+            looks.append("".join(_look(cell) for cell in cells if cell.data).rstrip())
+        while lines and not lines[-1] and not looks[-1]:
+            lines.pop()
+            looks.pop()
+        return Recording(lines, looks, bytes(self._raw), None)
+
+    def _read(self) -> bool:
+        """Take what comes next; False: nothing comes any more."""
+        left = self._ends_at - time.monotonic()
+        ready = select.select([self._terminal], [], [], max(left, 0))[0]
+        assert ready, f"nothing came in time:\n{self._shown()}"
+        try:
+            piece = os.read(self._terminal, 65536)
+        except OSError:  # the other side is closed
+            return False
+        self._raw += piece
+        self._stream.feed(piece)
+        return bool(piece)
+
+    def _shown(self) -> str:
+        return "\n".join(self.recording().lines[-60:])

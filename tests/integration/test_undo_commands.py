@@ -24,7 +24,7 @@ def wrote(path: str, content: str) -> dict[str, Any]:
 def soong_agent(home: Home, project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603 - our own command
         [sys.executable, "-m", "agent_core.cli", *arguments, "--path", str(project)],
-        input="1\n" * 5,
+        input="1\n" * 80,
         capture_output=True,
         text=True,
         timeout=60,
@@ -82,6 +82,20 @@ def test_a_run_whose_model_was_named_on_the_command_line_is_undone(home: Home, r
     compacted = soong_agent(home, ran, "sessions", "compact", "s1")
     assert compacted.returncode == 2
     assert "$SOONG_AGENT_MODEL" in compacted.stderr
+
+
+def test_of_many_paths_the_first_are_shown_and_the_rest_is_counted(home: Home, ran: Path) -> None:
+    (ran / "a.txt").write_text("mine\n")
+    many = [wrote(f"many/{number:03}.txt", "x") for number in range(60)]
+    together = {"type": "calls", "calls": [call for each in many for call in each["calls"]]}
+    home.write("replies.json", json.dumps([together, "done"]))
+    done = soong_agent(home, ran, "run", "go", "--session-id", "s1")
+    assert done.returncode == 0, done.stderr
+    undone = soong_agent(home, ran, "undo")
+    assert undone.returncode == 0, undone.stderr
+    assert undone.stderr.count("  deleted: many/") == 50
+    assert "  deleted: 11 more paths\n" in undone.stderr
+    assert not (ran / "many").exists(), "the eleventh is the folder"
 
 
 def test_changes_of_others_are_named_with_the_cure(home: Home, ran: Path) -> None:

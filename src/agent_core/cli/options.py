@@ -90,6 +90,17 @@ def add_command(commands: Commands, name: str, what: str, **settings: Any) -> Pa
     return commands.add_parser(name, help=what, **settings)
 
 
+def positive(text: str) -> int:
+    """A number of things, at least one.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else.
+    """
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 10**9):
+        raise argparse.ArgumentTypeError(f"a whole number from 1 is needed, not {text!r}")
+    return int(text)
+
+
 def add_path(parser: Parser) -> None:
     """Add the option that names the project."""
     parser.add_argument(

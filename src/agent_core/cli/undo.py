@@ -11,6 +11,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import shortened, visible
 from agent_core.types import SwitchResult, WorkspaceDiff
 
+_MOST_PATHS = 50
 _LONGEST_MESSAGE = 200
 
 
@@ -76,9 +77,12 @@ def show_paths(
     clean: Clean,
     style: Style = Style.DIM,
 ) -> None:
-    """Show one line for each path."""
-    for path in paths:
+    """Show a line for each path, and how many more there are."""
+    every = list(paths)
+    for path in every[:_MOST_PATHS]:
         terminal.line(f"  {what}: {visible(clean(path), one_line=True)}", style)
+    if (more := len(every) - _MOST_PATHS) > 0:
+        terminal.line(f"  {what}: {more} more paths", style)
 
 
 def show_diff(found: WorkspaceDiff, terminal: Terminal, clean: Clean) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path
+from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path, positive
 
 _EXAMPLES = """\
 See and answer what runs ask. With [permissions] unattended = "park" or "wait" a
@@ -31,7 +31,11 @@ def add_parser(commands: Commands) -> None:
     listing.add_argument("--json", action="store_true", help="one JSON object a line")
     listing.add_argument("--session-id", metavar="<id>", help="only those of this session")
     listing.add_argument(
-        "--limit", type=int, default=100, metavar="<n>", help="of more the newest; default: 100"
+        "--limit",
+        type=positive,
+        default=100,
+        metavar="<n>",
+        help="of more the newest; default: 100",
     )
     answer = add_command(actions, "answer", "answer a question, and let its run go on")
     answer.add_argument("--reason", metavar="<text>", help="why; the model reads it")

@@ -9,6 +9,7 @@ from agent_core.cli.options import (
     add_actions,
     add_command,
     add_path,
+    positive,
 )
 
 _FORK = """\
@@ -28,7 +29,7 @@ def add_parser(commands: Commands) -> None:
     sessions.set_defaults(load=_load)
     actions = add_actions(sessions)
     listing = add_command(actions, "list", "list sessions, the last used first")
-    listing.add_argument("--limit", type=int, default=20, metavar="<n>", help="default: 20")
+    listing.add_argument("--limit", type=positive, default=20, metavar="<n>", help="default: 20")
     show = add_command(actions, "show", "show a session: its messages and what it has cost")
     compact = add_command(actions, "compact", "summarise a session's history now")
     compact.add_argument("--move-session", action="store_true", help=MOVE_SESSION)

@@ -27,6 +27,7 @@ from agent_core.errors import ConfigError, ErrorCode, ParkedError, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import HistorySource, NullCollaborators, RunContext
 from agent_core.loop.options import NO_OPTIONS, RunOptions
+from agent_core.permissions.modes import PLAN_MODE
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn, View
@@ -306,6 +307,7 @@ class ChildSpawner:
             role=role,
             agent_definition_id=definition_id,
             mode=parent.mode,
+            permission_mode=parent.permission_mode,
             parent_agent_id=parent.agent_id,
             parent_run_id=parent.run_id,
         )
@@ -336,9 +338,11 @@ class ChildSpawner:
                 "Your last message must be one JSON value that fits this JSON Schema, and nothing "
                 f"else:\n{json.dumps(schema, ensure_ascii=False, sort_keys=True)}"
             )
-        parts = [*parts, ("Constraints", assignment.constraints or ""), ("Answer", shape)]
-        text = "\n\n".join(f"{name}:\n{words.strip()}" for name, words in parts if words.strip())
         parent = self._parent.run
+        mode = PLAN_MODE if parent.permission_mode == "plan" else ""
+        constraints = ("Constraints", assignment.constraints or "")
+        parts = [*parts, constraints, ("Answer", shape), ("Permissions", mode)]
+        text = "\n\n".join(f"{name}:\n{words.strip()}" for name, words in parts if words.strip())
         return user_text(
             text,
             from_agent_id=parent.agent_id,

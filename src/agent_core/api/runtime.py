@@ -30,6 +30,7 @@ from agent_core.types import (
     OutputT,
     PermissionExplanation,
     PermissionGrant,
+    PermissionMode,
     ReasoningBlock,
     ReplayResult,
     Role,
@@ -426,6 +427,7 @@ class AgentRuntime:
         *,
         session_id: str | None = None,
         agent: str = "main",
+        permission_mode: PermissionMode = "ask",
     ) -> PermissionExplanation:
         """What would become of a call, and why; nothing is asked and nothing is done.
 
@@ -434,6 +436,7 @@ class AgentRuntime:
             arguments: as a model would give them.
             session_id: whose remembered answers count.
             agent: the role of the agent that calls, or the id of its definition.
+            permission_mode: of the run that would make the call.
 
         Raises:
             ToolError: there is no such tool, its arguments are wrong, or there is no program of
@@ -443,7 +446,12 @@ class AgentRuntime:
         from agent_core.runtime.explain import explain_call  # noqa: PLC0415 - few programs
 
         return await explain_call(
-            services.project, tool_name, arguments, session_id=session_id, agent=agent
+            services.project,
+            tool_name,
+            arguments,
+            session_id=session_id,
+            agent=agent,
+            permission_mode=permission_mode,
         )
 
     async def permission_grants(self, session_id: str | None = None) -> list[PermissionGrant]:

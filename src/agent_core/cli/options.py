@@ -3,9 +3,12 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from agent_core.text import visible
+
+if TYPE_CHECKING:
+    from agent_core.types import PermissionMode
 
 COMPLETED = 0
 FAILED = 1
@@ -36,6 +39,7 @@ class Options(argparse.Namespace):
     session_id: str | None = None
     orchestrator: bool = False
     model: str | None = None
+    mode: "PermissionMode | None" = None
     move_session: bool = False
     svg: str | None = None
     limit: int = 20
@@ -99,6 +103,16 @@ def positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text) < 10**9):
         raise argparse.ArgumentTypeError(f"a whole number from 1 is needed, not {text!r}")
     return int(text)
+
+
+def add_mode(parser: Parser) -> None:
+    """Add the option that says how much a run may do unasked."""
+    parser.add_argument(
+        "--mode",
+        choices=("plan", "ask", "accept-edits"),
+        help="plan: change nothing, answer with a plan; ask: as the settings say (default);"
+        " accept-edits: write files of the project without a question",
+    )
 
 
 def add_path(parser: Parser) -> None:

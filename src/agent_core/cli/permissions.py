@@ -47,7 +47,10 @@ async def _explain(options: Options, setup: Setup, terminal: Terminal, clean: Cl
         return MISUSED
     async with _runtime(options, setup) as runtime:
         found = await runtime.explain_permission(
-            *call, session_id=options.session_id, agent=options.agent
+            *call,
+            session_id=options.session_id,
+            agent=options.agent,
+            permission_mode=options.mode or "ask",
         )
     if options.json:
         text = json.dumps(json.loads(clean(found.model_dump_json())), indent=2, ensure_ascii=False)

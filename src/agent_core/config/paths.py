@@ -112,7 +112,7 @@ def tasks_folder(wal_dir: str, *, home: Path, project: Path) -> Path:
     since what comes with a project must not send our files elsewhere.
     """
     folder = expand_path(wal_dir, project, home=home, project=project)
-    named = wal_dir.replace(PLACEHOLDERS[0], str(home)).replace(PLACEHOLDERS[1], str(project))
+    named = fill_placeholders(wal_dir, home=home, project=project)
     as_named = Path(os.path.normpath(project / Path(named).expanduser()))
     return as_named if as_named.is_relative_to(project) else folder
 
@@ -127,11 +127,16 @@ def expand_path(value: str, base: Path, *, home: Path, project: Path) -> Path:
         ConfigError: another variable is used, or the path cannot be resolved.
     """
     check_placeholders(value)
-    filled = value.replace(PLACEHOLDERS[0], str(home)).replace(PLACEHOLDERS[1], str(project))
+    filled = fill_placeholders(value, home=home, project=project)
     try:
         return (base / Path(filled).expanduser()).resolve()
     except _UNRESOLVABLE as error:
         raise _path_error(f"the path {value!r} cannot be resolved: {error}") from error
+
+
+def fill_placeholders(value: str, *, home: Path, project: Path) -> str:
+    """A value of the configuration with the two placeholders replaced."""
+    return value.replace(PLACEHOLDERS[0], str(home)).replace(PLACEHOLDERS[1], str(project))
 
 
 def check_placeholders(value: str) -> None:

@@ -14,7 +14,14 @@ from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Handler, tool_from
 from agent_core.tools.toolsets import Toolset
-from agent_core.types import Budget, OutputMode, OutputT, StoredOptions, ToolDefinition
+from agent_core.types import (
+    Budget,
+    OutputMode,
+    OutputT,
+    PermissionMode,
+    StoredOptions,
+    ToolDefinition,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -52,6 +59,8 @@ class RunOptions(Generic[OutputT]):
         deps: any object; tools find it at `ToolContext.deps`. It is not stored.
         budget: the most the run may spend, its children included.
         max_turns: the most model turns; not more than the configuration allows.
+        permission_mode: `plan` refuses what would change something, `accept-edits` writes files of
+            the project unasked; None is `ask`, which follows the settings. It holds for children.
         guards: look at the message, at tool calls and at the answer; they are not stored.
         metadata: the caller's own, stored with the run.
     """
@@ -66,6 +75,7 @@ class RunOptions(Generic[OutputT]):
     deps: Any = None
     budget: Budget | None = None
     max_turns: int | None = None
+    permission_mode: PermissionMode | None = None
     guards: "Sequence[RunGuard]" = ()
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -123,6 +133,7 @@ class RunFields(TypedDict, total=False):
     deps: Any
     budget: Budget | None
     max_turns: int | None
+    permission_mode: PermissionMode | None
     guards: "Sequence[RunGuard]"
     metadata: Mapping[str, Any]
 
@@ -196,6 +207,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "output_retries": options.output_retries,
         "budget": options.budget,
         "max_turns": options.max_turns,
+        "permission_mode": options.permission_mode,
         "needs_caller": [name for name, is_needed in live.items() if is_needed],
         "metadata": _metadata(options.metadata),
     }
@@ -242,6 +254,7 @@ def restored_options(stored: StoredOptions) -> RunOptions[Any]:
         output_retries=stored.output_retries,
         budget=stored.budget,
         max_turns=stored.max_turns,
+        permission_mode=stored.permission_mode,
         metadata=stored.metadata,
     )
 

@@ -13,6 +13,7 @@ from agent_core.config.rules import RuleDecision
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.events import GrantStore
 from agent_core.permissions.grants import SessionGrants
+from agent_core.permissions.modes import may_change
 from agent_core.permissions.policy import Policy, PolicyDecision
 from agent_core.permissions.questions import (
     PermissionCallback,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from agent_core.permissions.saved_rules import SavedRules
 
 _MAX_SHOWN = 1_000
+_PLAN = "plan mode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +142,8 @@ class PermissionGuard:
             access: what the call would touch.
             run: who makes it.
         """
-        name = definition.name
-        if not self.is_listed(name):
-            refusal = f"the permission lists do not allow {name}"
-            return Verdict(decision="deny", by="the permission lists", refusal=refusal)
+        if (refused := self._refuse(definition, access, run)) is not None:
+            return refused
         hosts: list[str] | None = None
         is_network = "network" in definition.tags
         if is_network or (access.command is not None and self.rules and self.rules.have_hosts):
@@ -157,8 +157,11 @@ class PermissionGuard:
         hosts = hosts if is_network else None
         if access.command is not None and access.reason == "program_home":
             return Verdict(decision="deny", by="the program's own files", refusal=_own(access))
-        if by_rules is None and self._mode == "allow":
-            return Verdict(decision="allow", by="the permission lists", hosts=hosts)
+        passes = "the permission lists" if self._mode == "allow" else None
+        if access.edits and run.permission_mode == "accept-edits":
+            passes = "the mode accept-edits"
+        if by_rules is None and passes is not None:
+            return Verdict(decision="allow", by=passes, hosts=hosts)
         if by_rules is None:
             judged = self._policy.decide(definition, access, hosts)
             if judged is PolicyDecision.REFUSE:
@@ -182,6 +185,22 @@ class PermissionGuard:
         return Verdict(
             decision="ask", by=by, grant=grant, always=always, asked_by=asked_by, hosts=hosts
         )
+
+    def _refuse(
+        self, definition: ToolDefinition, access: Access, run: RunIdentity
+    ) -> Verdict | None:
+        """What no rule allows: a tool that is not listed, and a change in plan mode."""
+        name = definition.name
+        if not self.is_listed(name):
+            refusal = f"the permission lists do not allow {name}"
+            return Verdict(decision="deny", by="the permission lists", refusal=refusal)
+        if run.permission_mode == "plan" and may_change(definition, access):
+            refusal = (
+                f"plan mode: {name} was not run, because it could change something; go on with what"
+                " only reads, and answer with a plan. Only the user can leave plan mode"
+            )
+            return Verdict(decision="deny", by=_PLAN, refusal=refusal)
+        return None
 
     def _judge_by_rules(
         self,
@@ -228,7 +247,8 @@ class PermissionGuard:
         if verdict.decision == "allow":
             return None
         if verdict.decision == "deny":
-            details = {"reason": access.reason} if access.reason else {}
+            reason = "plan_mode" if verdict.by == _PLAN else access.reason
+            details = {"reason": reason} if reason else {}
             raise PermissionDeniedError(
                 ErrorCode.PERMISSION_DENIED, verdict.refusal, details=details
             )

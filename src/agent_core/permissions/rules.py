@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from agent_core.config.paths import PLACEHOLDERS, check_placeholders
+from agent_core.config.paths import check_placeholders, fill_placeholders
 from agent_core.config.rules import PermissionRule
 from agent_core.disk.globs import PathGlobs
 from agent_core.errors import ConfigError, ErrorCode
@@ -89,9 +89,8 @@ class RuleContext:
                 check_placeholders(path)
             except ConfigError as error:
                 raise unusable_rule(name, error.message) from None
-            for word, place in zip(PLACEHOLDERS, (self.home, self.project), strict=True):
-                path = path.replace(word, str(place))
-            expanded = os.path.expanduser(path)  # noqa: PTH111 - a slash at the end stays
+            filled = fill_placeholders(path, home=self.home, project=self.project)
+            expanded = os.path.expanduser(filled)  # noqa: PTH111 - a slash at the end stays
             if expanded.startswith("~"):
                 raise unusable_rule(name, f"there is no user whose home {path!r} begins with")
             paths.append(expanded)

@@ -93,6 +93,25 @@ class ProtectedFiles:
             unwanted = [path for path in sorted(self._unwanted) if not os.path.lexists(path)]
             return Found(list(self._known), sorted(self._holes), unwanted)
 
+    def is_protected(self, path: Path) -> bool:
+        """Whether a path below the project is protected, or in a repository's own folder.
+
+        Only the folders above it are looked at. Blocks on files.
+        """
+        with self._lock:
+            self._holes = set[str]()
+            names = [name.casefold() for name in path.relative_to(self._project).parts]
+            if ".git" in names or any(map(self._is_named, names)):
+                return True
+            above = [folder for folder in path.parents if folder.is_relative_to(self._project)]
+            if any(map(_is_repository, above)):
+                return True
+            found = [*self._find_paths()]
+            for folder in above:
+                if os.path.lexists(folder / ".git"):
+                    found += _as_far_as_it_goes(self._find_by_name(f"{folder}/.git"))
+            return nearest(str(path), found) > 0
+
     def _find_paths(self) -> Iterator[str]:
         for pattern in self._paths:
             expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a `~` without a user stays

@@ -19,7 +19,7 @@ from typing import Literal, Self
 
 from agent_core.aio import to_the_end
 from agent_core.config.models import SandboxConfig
-from agent_core.config.paths import PLACEHOLDERS, Setup, expand_path
+from agent_core.config.paths import Setup, expand_path, fill_placeholders
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process.child import Command
@@ -78,18 +78,17 @@ class Sandbox:
         patterns = config.protect
         if patterns is None:
             patterns = [*REPOSITORY, *tools.sensitive_paths]
-        home_word, project_word = PLACEHOLDERS
-        patterns = [
-            pattern.replace(home_word, str(home)).replace(project_word, str(project))
-            for pattern in patterns
-        ]
         return cls(
             config=config,
             write=tuple(dict.fromkeys(write)),
             read=None if config.read == "all" else tuple(place(path) for path in config.read),
             home=home,
             own=(*own, *(place.resolve() for place in _INSTALLATION)),
-            protected=ProtectedFiles(patterns, project=project, folders=write),
+            protected=ProtectedFiles(
+                [fill_placeholders(each, home=home, project=project) for each in patterns],
+                project=project,
+                folders=write,
+            ),
             unfinished=UnfinishedWrites(notes and notes / "unfinished", is_optional=True),
         )
 

@@ -11,6 +11,7 @@ from agent_core.types import (
     Access,
     AgentRole,
     PermissionExplanation,
+    PermissionMode,
     RunIdentity,
     ToolCall,
     ToolDefinition,
@@ -27,6 +28,7 @@ async def explain_call(
     *,
     session_id: str | None,
     agent: str,
+    permission_mode: PermissionMode = "ask",
 ) -> PermissionExplanation:
     """Prepare a call and judge it; nothing is asked and nothing is done.
 
@@ -36,6 +38,7 @@ async def explain_call(
         arguments: as a model would give them.
         session_id: whose remembered answers count.
         agent: the role of the agent that calls, or the id of its definition.
+        permission_mode: of the run.
 
     Raises:
         ToolError: there is no such tool, or the call cannot be judged: wrong arguments, no such
@@ -48,6 +51,7 @@ async def explain_call(
         run_id=_NONE,
         role=AgentRole(agent) if is_role else AgentRole.SUB,
         agent_definition_id=None if is_role else agent,
+        permission_mode=permission_mode,
     )
     call = ToolCall(tool_call_id=_NONE, name=tool_name, arguments=dict(arguments))
     if tool_name in BUILT_IN_TOOLS:

@@ -143,7 +143,7 @@ class NodeMoves:
         result = await self._make(
             move, session_id, files, state, spans=spans, others=others, force=force
         )
-        message = next(node for node in path[begin:] if node.role is Role.USER)
+        message = next(node for node in path[begin:] if is_visible(node))
         news: dict[str, object] = {"message": message.text}
         is_old = session.updated_at < utc_now() - self._keep
         if not spans and is_old and files.is_on:

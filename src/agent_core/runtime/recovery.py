@@ -9,6 +9,7 @@ from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.events import Journal, SessionStore
 from agent_core.loop import OpenRun
+from agent_core.permissions.modes import PLAN_MODE, PLAN_MODE_IS_OVER
 from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.types import (
     REDACTED,
@@ -19,14 +20,17 @@ from agent_core.types import (
     EventType,
     Node,
     NodeFlags,
+    NodeType,
     Role,
     ToolCall,
     ToolResultBlock,
     Usage,
     calls_of,
     results_of,
+    user_text,
 )
 
+_MODE = "permission_mode"
 _UNKNOWN = (
     "the process running this call died before it ended; its effect is unknown. "
     "Look at the current state before doing it again."
@@ -45,7 +49,8 @@ class SessionHistory:
 
     `known` gives the path that the last run of this process has left; what of it was read from the
     store need not be read again. `from_node_id` is where a child goes on; a user's run goes on from
-    the session's active node.
+    the session's active node. Before its message, if there `is_message`, a note says what changes
+    with its permission mode.
     """
 
     def __init__(
@@ -56,12 +61,14 @@ class SessionHistory:
         is_new: bool,
         known: Callable[[], Sequence[Node]] = tuple,
         from_node_id: str | None = None,
+        is_message: bool = True,
     ) -> None:
         self._store = store
         self._session_id = session_id
         self._is_new = is_new
         self._known = known
         self._from = from_node_id
+        self._is_message = is_message
 
     async def resume(self, journal: Journal) -> OpenRun | None:
         """Give the journal the active path, and close what a dead process left open on it.
@@ -75,6 +82,7 @@ class SessionHistory:
         """
         from_node_id = self._from or await self._active_node_id()
         if from_node_id is None:
+            self._note_mode(journal)
             return None
         path, run_id = await self._read(from_node_id), journal.run.run_id
         was_begun = any(node.run_id == run_id for node in path)
@@ -103,11 +111,20 @@ class SessionHistory:
         for call, why in to_close:
             _close(journal, call, why)
         if not was_begun:
+            self._note_mode(journal)
             return None
         stored, usage = (record.turn_count, record.usage) if record else (0, Usage())
         # A run that was killed has not stored its figures; each of its replies was a turn.
         replies = sum(node.run_id == run_id and node.role is Role.ASSISTANT for node in path)
         return OpenRun(max(stored, replies), usage, open_calls)
+
+    def _note_mode(self, journal: Journal) -> None:
+        """Tell the model that the mode of this run is plan, or that it is over."""
+        mode = journal.run.permission_mode
+        if self._is_message and (mode == "plan" or _last_mode(journal.path) == "plan"):
+            text = PLAN_MODE if mode == "plan" else PLAN_MODE_IS_OVER
+            note = user_text(text, NodeType.SYSTEM_NOTE, reason=_MODE, permission_mode=mode)
+            journal.add(note, EventType.MESSAGE_CREATED)
 
     async def _active_node_id(self) -> str | None:
         session = None if self._is_new else await self._store.session(self._session_id)
@@ -119,6 +136,19 @@ class SessionHistory:
         read = await self._store.path(node_id, after=last_id)
         is_longer = not read or (stored and read[0].parent_id == last_id)
         return [*stored, *read] if is_longer else read
+
+
+def _last_mode(path: Sequence[Node]) -> object:
+    """The mode that the last exchange was told; its note stands right before its message."""
+    run_id: str | None = None
+    for node in reversed(path):
+        if node.node_type is NodeType.SYSTEM_NOTE and node.metadata.get("reason") == _MODE:
+            return node.metadata.get("permission_mode")
+        if run_id is not None and node.run_id != run_id:
+            break
+        if node.role is Role.USER and node.node_type is NodeType.MESSAGE:
+            run_id = node.run_id
+    return None
 
 
 def unanswered_calls(path: Sequence[Node]) -> dict[str, list[tuple[Node, ToolCall]]]:

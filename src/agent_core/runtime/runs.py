@@ -635,6 +635,7 @@ class Runs:
                 identity.session_id,
                 is_new=is_new,
                 known=partial(self._contexts.last_path, identity.agent_id),
+                is_message=prompt is not None,
             ),
         )
         self._known[identity.run_id] = run
@@ -733,7 +734,7 @@ class Runs:
         finally:
             is_cancelled = run.status in {RunStatus.CANCELLED, RunStatus.WAITING}
             await self._note_waiting(run)
-            if not is_cancelled:
+            if not is_cancelled and run.identity.permission_mode != "plan":
                 self._memory.run_ended(run.identity, run.journal.path)
             self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
 
@@ -891,6 +892,7 @@ def identity_of(record: RunRecord) -> RunIdentity:
         role=_ROLES[record.mode][1],
         agent_definition_id=None,
         mode=record.mode,
+        permission_mode=(record.options and record.options.permission_mode) or "ask",
         parent_agent_id=None,
         parent_run_id=None,
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from agent_core.config.models import ToolsConfig
-from agent_core.config.paths import PLACEHOLDERS, Setup
+from agent_core.config.paths import Setup, fill_placeholders
 from agent_core.disk.globs import PathGlobs
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
@@ -125,7 +125,6 @@ class PathPolicy:
         scratch = [Path(tempfile.gettempdir()).resolve()] if tools.allow_tmp_write else []
         database = [setup.session_db.with_name(setup.session_db.name + end) for end in _DATABASE]
         home, project = setup.home, setup.project
-        home_word, project_word = PLACEHOLDERS
         readable = [home / name for name in _FOR_MODELS]
         if home in project.parents:
             readable.append(project)
@@ -136,10 +135,7 @@ class PathPolicy:
             protected=(*own, setup.tasks_dir),
             own=own,
             readable=readable,
-            sensitive=[
-                pattern.replace(home_word, str(home)).replace(project_word, str(project))
-                for pattern in tools.sensitive_paths
-            ],
+            sensitive=_filled(tools.sensitive_paths, setup),
             denied=_denied_paths(setup),
         )
 
@@ -241,18 +237,19 @@ class PathPolicy:
         return not self._readable.hold(text) and (is_same or self._own_folded.hold(_same(text)))
 
 
+def _filled(patterns: Iterable[str], setup: Setup) -> list[str]:
+    return [fill_placeholders(each, home=setup.home, project=setup.project) for each in patterns]
+
+
 def _denied_paths(setup: Setup) -> PathGlobs | None:
     """What the rules of the configuration keep from every agent's tools that read."""
-    places = (str(setup.home), str(setup.project))
     patterns: list[str] = []
     for rule in setup.config.permissions.rules:
         tools = rule.tool or ["*"]
         reads = any(fnmatchcase(name, tool) for name in _READERS for tool in tools)
         if rule.decision == "deny" and rule.path and reads and not (rule.command or rule.host):
-            for pattern in rule.path if rule.agent is None else ():
-                for word, place in zip(PLACEHOLDERS, places, strict=True):
-                    pattern = pattern.replace(word, place)
-                patterns.append(os.path.expanduser(pattern))  # noqa: PTH111 - as above
+            filled = _filled(rule.path if rule.agent is None else (), setup)
+            patterns += map(os.path.expanduser, filled)
     return PathGlobs.generous(patterns, setup.project) if patterns else None
 
 
@@ -366,6 +363,7 @@ class Workspace:
         launcher: starts programs.
         sandbox: confines them; None: nothing does.
         unfinished: notes of writes in progress.
+        protect: what `[sandbox]` protects beside the repository's settings and sensitive paths.
     """
 
     boundaries: PathPolicy
@@ -378,6 +376,7 @@ class Workspace:
     launcher: Launcher = field(default_factory=Launcher)
     sandbox: "Sandbox | None" = None
     unfinished: UnfinishedWrites
+    protect: Sequence[str] = ()
 
     @classmethod
     def of(
@@ -401,6 +400,7 @@ class Workspace:
             unfinished=UnfinishedWrites.at(setup.writable_home),
             plans_dir=setup.plans_dir,
             register=register,
+            protect=_filled(setup.config.sandbox.protect or (), setup),
         )
 
     def look(self, place: ResolvedPath, *, summary: str, line: int | None = None) -> Access:

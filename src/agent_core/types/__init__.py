@@ -81,7 +81,14 @@ from agent_core.types.model import (
     SystemBlock,
     ToolCallDelta,
 )
-from agent_core.types.options import Budget, Mode, OutputMode, OutputT, StoredOptions
+from agent_core.types.options import (
+    Budget,
+    Mode,
+    OutputMode,
+    OutputT,
+    PermissionMode,
+    StoredOptions,
+)
 from agent_core.types.records import (
     AgentDefinition,
     AgentRecord,
@@ -205,6 +212,7 @@ __all__ = [
     "PermissionDecision",
     "PermissionExplanation",
     "PermissionGrant",
+    "PermissionMode",
     "PermissionRequest",
     "Position",
     "ReasoningBlock",

@@ -21,6 +21,10 @@ Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 OutputMode = Literal["auto", "native", "tool"]
 """How a typed answer is asked for: by the provider's own schema mode, or by a tool."""
 
+PermissionMode = Literal["plan", "ask", "accept-edits"]
+"""How much a run may do unasked: `plan` changes nothing, `ask` follows the settings, and with
+`accept-edits` the file tools write inside the project without a question."""
+
 
 class Budget(Frozen):
     """The most a run, a session or a child may spend; what is None is not limited.
@@ -56,6 +60,7 @@ class StoredOptions(Frozen):
         output_retries: how often an answer that does not validate goes back to the model.
         budget: the most the run may spend, children included.
         max_turns: the most model turns.
+        permission_mode: how much it may do unasked; None is `ask`.
         needs_caller: names of options that cannot be stored (`deps`, `guards`, callables among
             `tools`): a run that has some can be carried out by the process that started it only.
         metadata: the caller's own.
@@ -71,5 +76,6 @@ class StoredOptions(Frozen):
     output_retries: Annotated[int, Field(ge=0, le=100)] = 2
     budget: Budget | None = None
     max_turns: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
+    permission_mode: PermissionMode | None = None
     needs_caller: list[str] = []
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])

@@ -24,7 +24,7 @@ from agent_core.types.content import (
 )
 from agent_core.types.events import RuntimeEvent
 from agent_core.types.model import ModelRequest
-from agent_core.types.options import StoredOptions
+from agent_core.types.options import PermissionMode, StoredOptions
 
 
 class AgentSource(StrEnum):
@@ -269,7 +269,7 @@ class DeleteSessionResult(Frozen):
 
 
 class RunIdentity(Frozen):
-    """Who a run is: ids and role, the same from its first event to its last."""
+    """Who a run is: ids, role and modes, the same from its first event to its last."""
 
     session_id: SafeId
     agent_id: SafeId
@@ -277,5 +277,6 @@ class RunIdentity(Frozen):
     role: AgentRole = AgentRole.MAIN
     agent_definition_id: SafeId | None = None
     mode: RunMode = RunMode.NORMAL
+    permission_mode: PermissionMode = "ask"
     parent_agent_id: SafeId | None = None
     parent_run_id: SafeId | None = None

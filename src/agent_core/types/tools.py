@@ -144,6 +144,9 @@ class Access:
         command: what a command would run; None for other calls.
         runs: the absolute paths of files that a call would run, where `command` does not name
             them.
+        only_reads: a command that certainly changes nothing; looked at in plan mode only.
+        edits: a file of the project is written, and nothing that is protected; looked at with
+            `accept-edits` only.
     """
 
     asks: bool = False
@@ -163,6 +166,8 @@ class Access:
     hook_summary: Mapping[str, Any] | None = None
     command: CommandViews | None = None
     runs: tuple[str, ...] = ()
+    only_reads: bool = False
+    edits: bool = False
 
 
 class PermissionRequest(Frozen):

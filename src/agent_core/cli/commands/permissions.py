@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path
+from agent_core.cli.options import Commands, Options, add_actions, add_command, add_mode, add_path
 
 _LIST = """\
 examples:
@@ -25,6 +25,7 @@ examples:
   soong-agent permissions explain -- git push --force
   soong-agent permissions explain -- sh -c 'cat *.md | wc -l'
   soong-agent permissions explain --tool code.read_file --args '{"path": "a"}'
+  soong-agent permissions explain --mode plan -- git diff
   soong-agent permissions explain --agent reviewer --json -- rm -r build
 
 Nothing is asked and nothing is done. Exit codes: 0 explained, whatever the
@@ -54,6 +55,7 @@ def add_parser(commands: Commands) -> None:
     explain.add_argument(
         "--agent", default="main", metavar="<role-or-id>", help="who calls (default: main)"
     )
+    add_mode(explain)
     explain.add_argument("--json", action="store_true", help="print one JSON object")
     explain.add_argument("words", nargs="*", metavar="command", help="the words of a command")
     listing = add_command(

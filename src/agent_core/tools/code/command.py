@@ -31,10 +31,11 @@ from agent_core.tools.workspace import (
     show_denial,
     timeout_result,
 )
-from agent_core.types import Access, JsonBlock, ToolPermission, ToolResult
+from agent_core.types import Access, CommandView, JsonBlock, ToolPermission, ToolResult
 
 if TYPE_CHECKING:
     from agent_core.process.sandbox import Sandbox, SandboxPlan
+    from agent_core.tools.code.programs import CommandLine
     from agent_core.tools.code.views import ReadCommand
 
 _MAX_ARGUMENT = 131_071
@@ -158,11 +159,32 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         paths=paths,
         command=read.for_rules,
     )
+    if context.run.permission_mode == "plan":
+        access = replace(access, only_reads=_changes_nothing(read, command))
     argv = [str(program), *arguments.argv[1:]]
     plan = None
     if workspace.sandbox is not None:
         access, plan = _confine(workspace.sandbox, arguments, access)
     return Action(access, partial(_run, workspace, place, argv, timeout_ms, context, plan))
+
+
+def _changes_nothing(read: "ReadCommand", command: "CommandLine") -> bool:
+    """Whether all that a command runs certainly only reads, in each folder that it works in."""
+    from agent_core.tools.code.programs import reading_subcommand  # noqa: PLC0415 - see above
+
+    def reads(view: CommandView, cwd: Path) -> bool:
+        if view.argv[0] == view.program == "cd":
+            return True
+        program = find_program(view.argv[0], cwd=cwd, env=command.env)
+        one = replace(command, program=program, argv=view.argv, cwd=cwd)
+        return reading_subcommand(one) is not None
+
+    views = read.for_rules
+    return views.problem is None and all(
+        view.argv and view.unknown_from is None and not view.writes and reads(view, cwd)
+        for view in views.views
+        for cwd in (command.cwd, *read.folders)
+    )
 
 
 def _confine(

@@ -218,9 +218,20 @@ def session_scope(command: CommandLine) -> str:
 
 
 def _harmless_subcommand(command: CommandLine) -> str | None:
-    """The subcommand of a command known to only read, empty without one; else None."""
+    """The subcommand of a command that reads what may be read, empty without one; else None."""
+    subcommand = None if command.reason else reading_subcommand(command)
+    if subcommand != "":
+        return subcommand
+    reader = _READERS[command.program.name]
+    options, operands = reader.parse(command.argv[1:]) or ({}, [])
+    walks = reader.always_walks or not reader.walks.isdisjoint(options)
+    return "" if not walks or _all_open(command, operands) else None
+
+
+def reading_subcommand(command: CommandLine) -> str | None:
+    """The subcommand of a command that certainly changes nothing, empty without one; else None."""
     policy, name, words = command.policy, command.program.name, command.argv[1:]
-    if command.reason or not _is_known_program(command):
+    if not _is_known_program(command):
         return None
     if name == "git":
         subcommand, *words = words or [""]
@@ -233,12 +244,7 @@ def _harmless_subcommand(command: CommandLine) -> str | None:
         home = Path(os.path.realpath(command.env.get("HOME", os.devnull)))
         is_inside = tree is not None and policy.is_below_write_root(tree)
         return f" {subcommand}" if is_inside and not policy.is_below_write_root(home) else None
-    reader = _READERS[name]
-    if (parsed := reader.parse(words)) is None:
-        return None
-    options, operands = parsed
-    walks = reader.always_walks or not reader.walks.isdisjoint(options)
-    return "" if not walks or _all_open(command, operands) else None
+    return None if _READERS[name].parse(words) is None else ""
 
 
 def _is_known_program(command: CommandLine) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,7 +50,7 @@ def write_file(workspace: Workspace) -> Tool:
     """`code.write_file`, for one workspace."""
 
     async def prepare(arguments: WriteFile, context: ToolContext) -> Action:
-        return await asyncio.to_thread(_prepare_write, workspace, arguments, context.agent_id)
+        return await asyncio.to_thread(_prepare_write, workspace, arguments, context)
 
     return code_tool("write_file", WriteFile, prepare, kind="edit", permission=ToolPermission.WRITE)
 
@@ -61,13 +62,13 @@ def edit_file(workspace: Workspace) -> Tool:
         if (arguments.edits is None) == (arguments.unified_diff is None):
             message = "code.edit_file takes exactly one of edits and unified_diff"
             raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$"})
-        return await asyncio.to_thread(_prepare_edit, workspace, arguments, context.agent_id)
+        return await asyncio.to_thread(_prepare_edit, workspace, arguments, context)
 
     return code_tool("edit_file", EditFile, prepare, kind="edit", permission=ToolPermission.WRITE)
 
 
-def _prepare_write(workspace: Workspace, arguments: WriteFile, agent_id: str) -> Action:
-    place, before = _look_up(workspace, arguments.path, agent_id)
+def _prepare_write(workspace: Workspace, arguments: WriteFile, context: ToolContext) -> Action:
+    place, before = _look_up(workspace, arguments.path, context.agent_id)
     try:
         content = arguments.content.encode()
     except UnicodeEncodeError as error:
@@ -90,7 +91,7 @@ def _prepare_write(workspace: Workspace, arguments: WriteFile, agent_id: str) ->
     verb = "create" if before is None else "replace"
     return _replacement(
         workspace,
-        agent_id,
+        context,
         place,
         before,
         content,
@@ -106,8 +107,8 @@ def _prepare_write(workspace: Workspace, arguments: WriteFile, agent_id: str) ->
     )
 
 
-def _prepare_edit(workspace: Workspace, arguments: EditFile, agent_id: str) -> Action:
-    place, before = _look_up(workspace, arguments.path, agent_id)
+def _prepare_edit(workspace: Workspace, arguments: EditFile, context: ToolContext) -> Action:
+    place, before = _look_up(workspace, arguments.path, context.agent_id)
     if before is None:
         if not arguments.create_if_missing:
             message = f"there is no file {place.shown}; set create_if_missing to make it"
@@ -136,7 +137,7 @@ def _prepare_edit(workspace: Workspace, arguments: EditFile, agent_id: str) -> A
         raise ToolError(ErrorCode.VALIDATION_ERROR, message) from error
     return _replacement(
         workspace,
-        agent_id,
+        context,
         place,
         before,
         content,
@@ -161,7 +162,7 @@ def _look_up(
 
 def _replacement(
     workspace: Workspace,
-    agent_id: str,
+    context: ToolContext,
     place: ResolvedPath,
     before: FileState | None,
     content: bytes,
@@ -182,10 +183,14 @@ def _replacement(
                 create_dirs=create_dirs,
                 unfinished=workspace.unfinished,
             )
-        workspace.seen.note_write(agent_id, place.path, version)
+        workspace.seen.note_write(context.agent_id, place.path, version)
         return answer
 
     access = workspace.change(place, summary=summary, diff=diff)
+    if context.run.permission_mode == "accept-edits":
+        from agent_core.tools.code.edits import is_plain_edit  # noqa: PLC0415 - few runs
+
+        access = replace(access, edits=is_plain_edit(workspace, place))
     return Action(access, lambda: to_the_end(asyncio.to_thread(write)))
 
 

@@ -1,0 +1,32 @@
+"""What a permission mode leaves a run to do, and what the model reads about it.
+
+The mode is told in a note before the user's message, so that what a prompt cache holds stays as it
+is: the tools are the same in every mode, and calls are refused.
+"""
+
+from agent_core.types import Access, ToolDefinition, ToolPermission
+
+PLAN_MODE = (
+    "The user has chosen plan mode: nothing may be changed in this run. Whatever could change"
+    " something is refused: writing files, commands that are not known to only read, tools that are"
+    " not read-only, and the same for agents you start. Look at what you need to know, and answer"
+    " with a plan: what you would change, where, in which order, and how to check it."
+)
+PLAN_MODE_IS_OVER = (
+    "Plan mode is over: changes are possible again, as far as the user's permissions allow."
+)
+
+_BUILT_IN = ("agent.", "internal.")
+"""These serve the conversation and its plan; no tool of others has such a name."""
+
+
+def may_change(definition: ToolDefinition, access: Access) -> bool:
+    """Whether a call could change anything but the run's own records, as far as is known.
+
+    Known to only read: tools of permission `readonly` that are not dangerous, and commands that
+    consist of programs and options that only read.
+    """
+    if definition.name.startswith(_BUILT_IN) or access.only_reads:
+        return False
+    is_dangerous = access.dangerous or not definition.tags.isdisjoint({"write", "dangerous"})
+    return definition.permission is ToolPermission.WRITE or is_dangerous

@@ -823,7 +823,7 @@ async def test_children_of_an_unknown_session_are_refused(store: SessionStore) -
         store.add_agent(a_child()),
         store.add_run(a_child_run()),
         store.add_artifact(an_artifact("a1")),
-        store.update_session_metadata("s1", {}),
+        store.rename_session("s1", "t"),
     ):
         with pytest.raises(StorageError) as refused:
             await write
@@ -1098,14 +1098,6 @@ async def test_sessions_are_listed_with_the_last_used_first(store: SessionStore)
     assert listed == ["s1", "s4", "s3", "s2", "s0"]
     second = [record.session_id for record in await store.sessions(limit=2, offset=1)]
     assert second == ["s4", "s3"]
-
-
-async def test_session_metadata_is_merged_and_none_removes(session: SessionStore) -> None:
-    await session.update_session_metadata("s1", {"a": 1, "b": {"x": 1}})
-    await session.update_session_metadata("s1", {"b": {"y": 2}, "a": None})
-    record = await session.session("s1")
-    assert record is not None
-    assert record.metadata == {"b": {"y": 2}}
 
 
 async def test_what_is_unknown_is_none_or_empty(store: SessionStore) -> None:

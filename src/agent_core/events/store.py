@@ -172,14 +172,6 @@ class SessionWrites(HistoryStore, Protocol):
         """
         ...
 
-    async def update_session_metadata(self, session_id: str, changes: Mapping[str, Any]) -> None:
-        """Merge `changes` into the session's metadata; None removes a key.
-
-        Raises:
-            StorageError: `session_not_found`.
-        """
-        ...
-
     async def rename_session(self, session_id: str, title: str) -> None:
         """Give the session another title.
 

@@ -566,14 +566,6 @@ class SqliteSessionStore:
             lambda c: claims.set_active_node(c, session_id, node_id, is_dead, self._clock())
         )
 
-    async def update_session_metadata(self, session_id: str, changes: Mapping[str, Any]) -> None:
-        def change(connection: sqlite3.Connection) -> None:
-            session = claims.find_session(connection, session_id)
-            metadata = merge_metadata(session.metadata, changes)
-            update(connection, SessionRecord, session_id, {"metadata": metadata})
-
-        await self._writer.submit(change)
-
     async def rename_session(self, session_id: str, title: str) -> None:
         def rename(connection: sqlite3.Connection) -> None:
             claims.find_session(connection, session_id)

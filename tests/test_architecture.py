@@ -23,6 +23,7 @@ IMPORTED_WHEN_USED = {
     "charset_normalizer",
     "jsonschema",
     "mcp",
+    "prompt_toolkit",
     "rich",
     "xllamacpp",
     "yaml",

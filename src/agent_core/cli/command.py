@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from agent_core.cli.commands import COMMANDS
+from agent_core.cli.commands.chat import load_chat
 from agent_core.cli.commands.run import DESCRIPTION, SYNOPSIS
 from agent_core.cli.options import AFTER_DASHES, INTERRUPTED, MISUSED, Options, Parser
 from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
@@ -35,6 +36,8 @@ def _execute(argv: Sequence[str] | None) -> int:
         if options.version:
             print(f"soong-agent {installed_version() or '(not installed)'}")
             parser.exit()
+        if options.command is None and sys.stdin.isatty() and sys.stdout.isatty():
+            options.command, options.load = "chat", load_chat
         if options.command is None:
             parser.print_usage(sys.stderr)
             parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')

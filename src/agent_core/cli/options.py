@@ -57,6 +57,7 @@ class Options(argparse.Namespace):
     args: str | None = None
     agent: str = "main"
     words: Sequence[str] = ()
+    plain: bool = False
 
 
 class Parser(argparse.ArgumentParser):

@@ -63,7 +63,7 @@ def carry_out(options: Options, begin: Begin) -> int:
         redactor = build_terminal_redactor(os.environ)
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     view = PlainView(terminal)
-    logging.getLogger().handlers = [_LogLines(terminal, redactor)]
+    logging.getLogger().handlers = [LogLines(terminal, redactor)]
     logging.captureWarnings(capture=True)
     logging.getLogger("mcp").propagate = False  # what a server does wrong comes as an event
     try:
@@ -82,7 +82,7 @@ def carry_out(options: Options, begin: Begin) -> int:
     return FAILED
 
 
-class _LogLines(logging.Handler):
+class LogLines(logging.Handler):
     """Shows warnings as one line each; their tracebacks are for programs that embed the runtime."""
 
     def __init__(self, terminal: Terminal, redactor: Redactor) -> None:

@@ -5,6 +5,7 @@ Only the standard library is imported here: help and usage errors answer at once
 
 from agent_core.cli.commands import (
     approvals,
+    chat,
     doctor,
     mcp,
     memory,
@@ -15,5 +16,5 @@ from agent_core.cli.commands import (
     undo,
 )
 
-COMMANDS = (run, tasks, sessions, undo, approvals, permissions, memory, mcp, doctor)
+COMMANDS = (run, chat, tasks, sessions, undo, approvals, permissions, memory, mcp, doctor)
 """In the order of the help."""

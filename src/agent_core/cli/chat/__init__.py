@@ -1,0 +1,1 @@
+"""`soong-agent chat`: a conversation on a terminal, message by message."""

@@ -1,0 +1,377 @@
+"""One conversation at a time: what is sent, what is queued, what is shown, and how it is left."""
+
+import asyncio
+import os
+import re
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol, TextIO
+
+from agent_core.api import AgentRuntime, RunHandle
+from agent_core.cli.chat.message import UserCommand, attach_files
+from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.view import PlainView
+from agent_core.config.paths import Setup
+from agent_core.errors import AgentCoreError
+from agent_core.loop.options import RunOptions
+from agent_core.text import visible
+from agent_core.tools.workspace import PathPolicy
+from agent_core.types import (
+    ContentBlock,
+    EventType,
+    RunStatus,
+    RuntimeEvent,
+    TextBlock,
+    Usage,
+    UserMessage,
+    new_id,
+)
+
+_TWICE_S = 2.0
+_PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL)
+
+
+DoCommand = Callable[[str], Awaitable[None]]
+"""Does what a line says that begins with a slash; raises AgentCoreError."""
+
+
+class InputLine(Protocol):
+    """Where a person types, and what is written goes above."""
+
+    stream: TextIO
+
+    @property
+    def text(self) -> str:
+        """What stands on the line."""
+        ...
+
+    async def run(self) -> None:
+        """Show the line until `close`."""
+        ...
+
+    def close(self) -> None:
+        """Take the line off the screen."""
+        ...
+
+    async def next(self) -> str | None:
+        """What is entered next; None where the user leaves."""
+        ...
+
+    def unfold(self, text: str) -> str:
+        """What was entered, with all that was pasted."""
+        ...
+
+    def put(self, text: str) -> None:
+        """Write a text on the line."""
+        ...
+
+    def clear(self) -> None:
+        """Drop what stands on the line."""
+        ...
+
+    def refresh(self) -> None:
+        """Show what has changed around the line."""
+        ...
+
+    def suspended(self) -> AbstractAsyncContextManager[None]:
+        """Leave the screen and the keys to others."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class Sent:
+    """A message that was sent: its run waits, or is at work."""
+
+    text: str
+    handle: RunHandle[Any]
+    events: AsyncGenerator[RuntimeEvent]
+
+
+@dataclass(slots=True)
+class Window:
+    """What the last request took of the model's window."""
+
+    used: int = 0
+    size: int = 0
+
+
+class Chat:
+    """A conversation on a terminal.
+
+    Args:
+        runtime: opened.
+        setup: the settings it has read.
+        clean: takes secrets out of a text that comes from the disk.
+        session_id: of the session to go on with; a new one by default.
+        model: for the runs; None leaves it to the configuration.
+    """
+
+    line: InputLine
+    terminal: Terminal
+
+    def __init__(
+        self,
+        runtime: AgentRuntime,
+        setup: Setup,
+        *,
+        clean: Clean,
+        session_id: str | None = None,
+        model: str | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.setup = setup
+        self.clean = clean
+        self.session_id = session_id or new_id("sess")
+        self.model = model
+        self.window = Window()
+        self.usage = Usage()
+        self.exit_code = 0
+        self.has_sent = session_id is not None
+        self.last_output: RuntimeEvent | None = None
+        self._policy = PathPolicy.of(setup)
+        self._sent: deque[Sent] = deque()
+        self._arrived = asyncio.Event()
+        self._extra: list[ContentBlock] = []
+        self._command: UserCommand | None = None
+        self._leaving = asyncio.Event()
+        self._interrupted_at = float("-inf")
+        self._cancelling: set[asyncio.Task[object]] = set()
+
+    def attach(self, line: InputLine, terminal: Terminal, do_command: DoCommand) -> None:
+        """Have the conversation take place on this line."""
+        self.line = line
+        self.terminal = terminal
+        self._do_command = do_command
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a run is at work, or waits."""
+        return bool(self._sent)
+
+    async def run(self) -> int:
+        """Carry the conversation on until the user leaves, and return the exit code."""
+        tasks = [
+            asyncio.create_task(self.line.run()),
+            asyncio.create_task(self._read()),
+            asyncio.create_task(self._show_runs()),
+            asyncio.create_task(self._leaving.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.line.close()
+            unsent = [sent.text for sent in self._sent][1:]
+            await self._end_runs(tasks)
+        for text in unsent:
+            self.terminal.line(f"not sent: {visible(text, one_line=True)}", Style.WARN)
+        for task in done:
+            if task is not tasks[3]:
+                task.result()
+        if self.has_sent:
+            self.terminal.line(f"to go on: soong-agent chat --session-id {self.session_id}")
+        return self.exit_code
+
+    async def _end_runs(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+        """Cancel what runs, and show its end."""
+        showing = tasks[2]
+        if self._command is not None:
+            self._command.interrupt()
+        for sent in reversed(self._sent):
+            self.exit_code = self.exit_code or (130 if sent is self._sent[0] else 0)
+            await sent.handle.cancel()
+        while self._sent and not showing.done():
+            await asyncio.wait([showing], timeout=0.02)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    def leave(self, exit_code: int = 0) -> None:
+        """End the conversation."""
+        self.exit_code = self.exit_code or exit_code
+        self._leaving.set()
+
+    async def _read(self) -> None:
+        while (entered := await self.line.next()) is not None:
+            text = self.line.unfold(entered).strip()
+            first = text.partition(" ")[0]
+            try:
+                if text.startswith("!"):
+                    await self._run_command(text[1:].strip())
+                elif text.startswith("/") and ":" not in first and "/" not in first[1:]:
+                    self._echo(entered)
+                    await self._do_command(text)
+                else:
+                    await self._send(text, shown=entered)
+            except AgentCoreError as error:
+                self.fail(error.message)
+                if not text.startswith("/"):
+                    self.line.put(entered)
+
+    async def _send(self, text: str, *, shown: str) -> None:
+        message = await self._message(text)
+        options: dict[str, Any] = {"model": self.model} if self.model else {}
+        handle = await self.runtime.start(
+            message, self.session_id, options=RunOptions(**options) if options else None
+        )
+        self._extra.clear()
+        self.watch(shown, handle)
+
+    def watch(self, text: str, handle: RunHandle[Any]) -> None:
+        """Show a run when its turn has come."""
+        self.has_sent = True
+        self._sent.append(Sent(text, handle, handle.events()))
+        self._arrived.set()
+        self.line.refresh()
+
+    async def _message(self, text: str) -> str | UserMessage:
+        """What is sent: the words, with the files they name and what commands have said before."""
+        message: str | UserMessage = text
+        if named := _PROMPT.match(text):
+            message = await self.runtime.mcp_prompt(*named.groups(default=""))
+        attached = await asyncio.to_thread(attach_files, text, self._policy)
+        for file in attached:
+            remark = f", {file.remark}" if file.remark else ""
+            what = "attached" if file.block is not None else "not attached"
+            style = Style.DIM if file.block is not None else Style.WARN
+            line = f"{what}: {file.shown}{remark}"
+            self.terminal.line(f"  {visible(line, one_line=True)}", style)
+        files = [file.block for file in attached if file.block is not None]
+        if not files and not self._extra:
+            return message
+        content = message if isinstance(message, str) else message.content
+        said = [TextBlock(text=content)] if isinstance(content, str) else content
+        return UserMessage(content=[*self._extra, *said, *files])
+
+    async def _run_command(self, command: str) -> None:
+        if not command:
+            return
+        self._echo(f"! {command}")
+        self._command = UserCommand(command, self.setup.project, self.terminal.text)
+        try:
+            self._extra.append(await self._command.run())
+        except OSError as error:
+            self.fail(f"the shell cannot be started: {error}")
+        finally:
+            self._command = None
+            self.terminal.end_text()
+        self.terminal.line("  the model reads this with your next message", Style.DIM)
+
+    async def _show_runs(self) -> None:
+        while True:
+            await self._arrived.wait()
+            while self._sent:
+                await self._show(self._sent[0])
+                self._sent.popleft()
+                self.line.refresh()
+            self._arrived.clear()
+
+    async def _show(self, sent: Sent) -> None:
+        view = PlainView(self.terminal)
+        async with aclosing(sent.events) as events:
+            is_shown = False
+            async for event in events:
+                if not is_shown and event.event_type is not EventType.RUN_QUEUED:
+                    is_shown = True
+                    self._echo(sent.text)
+                if is_shown:
+                    self._note(event)
+                    view.event(event)
+        await sent.handle.wait()
+        view.end(sent.handle.result_text, sent.handle.error, sent.handle.usage)
+        view.waiting(sent.handle.pending_requests)
+        if sent.handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
+            self.terminal.line("cancelled", Style.WARN)
+        self.usage = self.usage.plus(sent.handle.usage)
+
+    def _note(self, event: RuntimeEvent) -> None:
+        """Keep what the line shows of the session."""
+        if event.event_type is EventType.CONTEXT_BUILT:
+            use, budget = event.payload["use"], event.payload["budget"]
+            self.window = Window(use["total"], budget["window"])
+            self.line.refresh()
+        elif event.event_type in {EventType.TOOL_COMPLETED, EventType.TOOL_FAILED}:
+            self.last_output = event
+
+    def _echo(self, text: str) -> None:
+        first, *rest = visible(text).split("\n")
+        self.terminal.line("\n".join([f"> {first}", *(f"  {line}" for line in rest)]), Style.BOLD)
+
+    def fail(self, message: str) -> None:
+        """Show what went wrong."""
+        self.terminal.line(f"error: {self.clean(message)}", Style.BAD)
+
+    def state(self, width: int) -> str:
+        """One line about the session: as much as fits."""
+        config = self.setup.config
+        model = self.model or f"{config.model.provider}:{config.model.name}"
+        parts = [model]
+        if self.window.size:
+            share = round(100 * self.window.used / self.window.size)
+            parts.append(f"{_short(self.window.used)}/{_short(self.window.size)} {share}%")
+        if self.usage.cost is not None:
+            parts.append(f"${self.usage.cost:,.4f}")
+        parts.append(f"sandbox {config.sandbox.mode}")
+        while len(parts) > 1 and len(" · ".join(parts)) > width:
+            parts.pop()
+        return visible(" · ".join(parts), one_line=True)[:width]
+
+    def queued(self) -> Sequence[str]:
+        """The messages that wait."""
+        return [sent.text for sent in self._sent][1:]
+
+    def take_back(self) -> bool:
+        """Take the last queued message back for editing; whether there was one."""
+        if len(self._sent) < 2 or self._sent[-1].handle.status is not RunStatus.QUEUED:
+            return False
+        sent = self._sent.pop()
+        self._begin(sent.handle.cancel())
+        self.line.put(sent.text)
+        return True
+
+    def next_mode(self) -> None:
+        """Go on to the next permission mode."""
+
+    def interrupt(self) -> None:
+        """Cancel what runs, and take back what waits; the second time in a row, leave."""
+        now = asyncio.get_running_loop().time()
+        is_second = now - self._interrupted_at < _TWICE_S
+        self._interrupted_at = now
+        if self._leaving.is_set():
+            os._exit(130)
+        if self._command is not None:
+            self._command.interrupt()
+        elif is_second:
+            self.leave()
+        elif self._sent:
+            while self.take_back():
+                pass
+            self.terminal.line("cancelling; Ctrl-C once more leaves", Style.WARN)
+            self._begin(self._sent[0].handle.cancel())
+        elif self.line.text:
+            self._interrupted_at = float("-inf")
+            self.line.clear()
+        else:
+            self.terminal.line("Ctrl-C once more leaves; so does Ctrl-D", Style.DIM)
+
+    def terminate(self, number: int) -> None:
+        """End the conversation as a signal wants it; the second time, at once."""
+        if self._leaving.is_set():
+            os._exit(128 + number)
+        self.leave(128 + number)
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._cancelling.add(task)
+        task.add_done_callback(self._cancelling.discard)
+
+
+def _short(count: int) -> str:
+    return (
+        str(count)
+        if count < 1000
+        else f"{count / 1000:.1f}k"
+        if count < 10**6
+        else f"{count / 10**6:.1f}M"
+    )

@@ -1,0 +1,352 @@
+"""The line that a person types on, at the bottom of the screen, and what stands around it.
+
+Whole lines of output go into the scrollback above it. The region between the two is redrawn: the
+unfinished line of the output, and what is queued; below the input is the state of the session.
+"""
+
+import asyncio
+import io
+import os
+import re
+import shutil
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol, TextIO, cast
+
+from prompt_toolkit.application import Application, in_terminal
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import Completer
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
+from prompt_toolkit.history import History
+from prompt_toolkit.input import create_input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import BufferControl, FormattedTextControl, HSplit, Layout, Window
+from prompt_toolkit.layout.containers import ConditionalContainer, VerticalAlign
+from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.layout.processors import BeforeInput
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
+
+from agent_core.text import short_line, visible
+
+PROMPT = "> "
+_LARGE_PASTE_LINES = 12
+_LARGE_PASTE_CHARS = 1500
+_SHOWN_QUEUED = 3
+_MENU_ROWS = 8
+_MOST_PARTIAL = 16_384
+"""An output line that grows longer is broken: the region is redrawn with each piece of it."""
+_ESCAPE_S = 0.1
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_STYLE = Style.from_dict(
+    {
+        "state": "dim",
+        "queued": "dim",
+        "completion-menu": "noreverse bg:default fg:default",
+        "completion-menu.completion": "noreverse bg:default fg:default",
+        "completion-menu.completion.current": "reverse bg:default fg:default",
+        "completion-menu.meta.completion": "dim bg:default fg:default",
+        "completion-menu.meta.completion.current": "reverse bg:default fg:default",
+        "scrollbar.background": "bg:default",
+        "scrollbar.button": "reverse bg:default",
+    }
+)
+
+
+class Conversation(Protocol):
+    """What a line shows of a conversation, and does with it."""
+
+    def state(self, width: int) -> str:
+        """One line of at most `width` columns."""
+        ...
+
+    def queued(self) -> Sequence[str]:
+        """The messages that wait."""
+        ...
+
+    def take_back(self) -> bool:
+        """Take the last queued message back for editing; whether there was one."""
+        ...
+
+    def interrupt(self) -> None:
+        """Cancel what runs, or leave."""
+        ...
+
+    def next_mode(self) -> None:
+        """Go on to the next permission mode."""
+        ...
+
+
+class Pastes:
+    """Large pastes: a short name stands for each in the input, and all of it is sent."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def fold(self, text: str) -> str:
+        """What stands in the input for a pasted text."""
+        lines = text.count("\n") + 1
+        if lines <= _LARGE_PASTE_LINES and len(text) <= _LARGE_PASTE_CHARS:
+            return text
+        what = f"{lines} lines" if lines > 1 else f"{len(text)} characters"
+        name = f"[pasted text {len(self._known) + 1}: {what}]"
+        self._known[name] = text
+        return name
+
+    def unfold(self, text: str) -> str:
+        """The text with all that was pasted."""
+        if not self._known:
+            return text
+        names = "|".join(map(re.escape, self._known))
+        return re.sub(names, lambda found: self._known[found[0]], text)
+
+
+class EditedLine:
+    """The line on a terminal that can draw.
+
+    Args:
+        out: the terminal.
+        conversation: what is shown around the line, and what keys do.
+        completer, history: of the line.
+    """
+
+    def __init__(
+        self, out: TextIO, conversation: Conversation, *, completer: Completer, history: History
+    ) -> None:
+        self._out = out
+        self._conversation = conversation
+        self._entered: asyncio.Queue[str | None] = asyncio.Queue()
+        self._suspended = 0
+        self._partial = ""
+        self._picture = ""
+        self._pastes = Pastes()
+        self.stream = cast("TextIO", _AboveLine(self))
+        self._buffer = Buffer(
+            multiline=True,
+            completer=completer,
+            complete_while_typing=True,
+            history=history,
+            accept_handler=self._accept,
+        )
+        self._app: Application[None] = Application(
+            layout=self._layout(),
+            key_bindings=self._keys(),
+            style=_STYLE,
+            input=create_input(),
+            output=Vt100_Output(out, _screen_size, term=os.environ.get("TERM"), enable_cpr=False),
+            erase_when_done=True,
+            min_redraw_interval=0.02,
+        )
+        self._app.ttimeoutlen = _ESCAPE_S
+        self._app.timeoutlen = 2 * _ESCAPE_S
+
+    async def run(self) -> None:
+        """Show the line until `close`."""
+        await self._app.run_async(handle_sigint=False, set_exception_handler=False)
+
+    def close(self) -> None:
+        """Take the line off the screen."""
+        if self._app.is_running and not self._app.is_done:
+            self._app.exit()
+
+    async def next(self) -> str | None:
+        """What is entered next; None where the user leaves."""
+        return await self._entered.get()
+
+    def unfold(self, text: str) -> str:
+        """What was entered, with all that was pasted."""
+        return self._pastes.unfold(text)
+
+    @property
+    def text(self) -> str:
+        """What stands on the line."""
+        return self._buffer.text
+
+    def put(self, text: str) -> None:
+        """Write a text on the line, before what stands there."""
+        typed = self._buffer.text
+        joined = "\n".join(filter(None, (text, typed)))
+        self._buffer.set_document(type(self._buffer.document)(joined), bypass_readonly=True)
+        self.refresh()
+
+    def clear(self) -> None:
+        """Drop what stands on the line."""
+        self._buffer.reset()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what has changed around the line."""
+        self._app.invalidate()
+
+    def show(self, picture: str) -> None:
+        """Keep a picture above the line, in place of the last one."""
+        if picture != self._picture:
+            self._picture = picture
+            self.refresh()
+
+    @asynccontextmanager
+    async def suspended(self) -> AsyncGenerator[None]:
+        """Take the line off the screen, with what is typed kept, and leave the keys to others."""
+        async with in_terminal():
+            self._suspended += 1
+            if self._partial:
+                self._direct(self._partial)
+                self._partial = ""
+            try:
+                yield
+            finally:
+                self._suspended -= 1
+
+    def write(self, text: str) -> None:
+        """Write above the line; an unfinished line stands in the region that is redrawn."""
+        if self._suspended or not self._app.is_running or self._app.is_done:
+            self._direct(self._partial + text)
+            self._partial = ""
+            return
+        whole, end, rest = (self._partial + text).rpartition("\n")
+        if len(rest) > _MOST_PARTIAL:
+            whole, end, rest = f"{whole}{end}{rest}", "\n", ""
+        self._partial = rest
+        if end:
+            self._app.renderer.erase()
+            self._direct(whole + end)
+        self.refresh()
+
+    def _direct(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
+
+    def _accept(self, buffer: Buffer) -> bool:
+        if buffer.text.strip():
+            self._entered.put_nowait(buffer.text)
+        return False
+
+    def _layout(self) -> Layout:
+        line = Window(
+            BufferControl(self._buffer, input_processors=[BeforeInput(PROMPT)]),
+            wrap_lines=True,
+            dont_extend_height=True,
+        )
+        above = Window(FormattedTextControl(self._above), wrap_lines=True, dont_extend_height=True)
+        below = Window(FormattedTextControl(self._below), height=1, dont_extend_height=True)
+        menu = CompletionsMenu(max_height=_MENU_ROWS)
+        has_above = Condition(lambda: bool(self._above()))
+        return Layout(
+            HSplit(
+                [
+                    ConditionalContainer(above, has_above),
+                    line,
+                    menu,
+                    ConditionalContainer(below, ~has_completions),
+                ],
+                align=VerticalAlign.TOP,
+            ),
+            focused_element=line,
+        )
+
+    def _above(self) -> StyleAndTextTuples:
+        size = shutil.get_terminal_size()
+        parts: list[StyleAndTextTuples] = []
+        if self._partial:
+            room = size.columns * max(size.lines // 2, 1)
+            text = self._partial
+            if len(text) > room:
+                text = _COLOURS.sub("", text)[-room:]
+            parts.append(to_formatted_text(ANSI(text)))
+        if self._picture:
+            parts.append(to_formatted_text(ANSI(self._picture.rstrip("\n"))))
+        queued = self._conversation.queued()
+        for text in queued[:_SHOWN_QUEUED]:
+            line = short_line(visible(text), max(size.columns - 9, 10))
+            parts.append([("class:queued", f"queued: {line}")])
+        if len(queued) > _SHOWN_QUEUED:
+            parts.append([("class:queued", f"and {len(queued) - _SHOWN_QUEUED} more")])
+        shown: StyleAndTextTuples = []
+        for part in parts:
+            shown += [("", "\n"), *part] if shown else part
+        return shown
+
+    def _below(self) -> StyleAndTextTuples:
+        return [("class:state", self._conversation.state(shutil.get_terminal_size().columns - 1))]
+
+    def _keys(self) -> KeyBindings:
+        keys, buffer, conversation = KeyBindings(), self._buffer, self._conversation
+        is_choosing = Condition(
+            lambda: (
+                buffer.complete_state is not None
+                and buffer.complete_state.current_completion is not None
+            )
+        )
+        has_queued = Condition(lambda: bool(conversation.queued()))
+        is_empty = Condition(lambda: not buffer.text)
+
+        @keys.add("enter", filter=is_choosing)
+        def _(_event: KeyPressEvent) -> None:
+            buffer.complete_state = None
+
+        @keys.add("enter", filter=~is_choosing)
+        @keys.add("c-j", filter=~is_choosing)
+        def _(_event: KeyPressEvent) -> None:
+            if buffer.document.text_before_cursor.endswith("\\"):
+                buffer.delete_before_cursor()
+                buffer.insert_text("\n")
+            else:
+                buffer.validate_and_handle()
+
+        @keys.add("escape", "enter")
+        def _(_event: KeyPressEvent) -> None:
+            buffer.insert_text("\n")
+
+        @keys.add(Keys.BracketedPaste)
+        def _(event: KeyPressEvent) -> None:
+            pasted = event.data.replace("\r\n", "\n").replace("\r", "\n")
+            buffer.insert_text(self._pastes.fold(pasted))
+
+        @keys.add("c-c")
+        def _(_event: KeyPressEvent) -> None:
+            conversation.interrupt()
+
+        @keys.add("c-d", filter=is_empty)
+        def _(_event: KeyPressEvent) -> None:
+            self._entered.put_nowait(None)
+
+        @keys.add("c-z")
+        def _(event: KeyPressEvent) -> None:
+            event.app.suspend_to_background()
+
+        @keys.add("escape", filter=has_queued)
+        @keys.add("up", filter=has_queued & is_empty)
+        def _(_event: KeyPressEvent) -> None:
+            conversation.take_back()
+
+        @keys.add("escape", filter=has_completions)
+        def _(_event: KeyPressEvent) -> None:
+            buffer.cancel_completion()
+
+        @keys.add("s-tab", filter=~has_completions)
+        def _(_event: KeyPressEvent) -> None:
+            conversation.next_mode()
+
+        return keys
+
+
+def _screen_size() -> Size:
+    size = shutil.get_terminal_size()
+    return Size(rows=size.lines, columns=size.columns)
+
+
+class _AboveLine(io.TextIOBase):
+    """The terminal, as a stream that writes above the line."""
+
+    def __init__(self, line: EditedLine) -> None:
+        self._line = line
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        self._line.write(text)
+        return len(text)

@@ -1,0 +1,162 @@
+"""What is sent with a message: files that it names, and what the user's own commands have said."""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from agent_core.cli.images import read_image
+from agent_core.errors import AgentCoreError, ToolError
+from agent_core.text import shorten_text
+from agent_core.tools.files import disk_errors, open_file
+from agent_core.tools.workspace import PathPolicy, ResolvedPath
+from agent_core.types import ContentBlock, TextBlock
+
+MOST_FILES = 20
+MOST_FILE_BYTES = 100_000
+MOST_OUTPUT_BYTES = 30_000
+_MOST_LISTED = 200
+_MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|([^\s"]+))')
+_TRAILING = ".,;:!?)]}'\""
+_PICTURES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"}
+
+
+def marked(tag: str, text: str, **attributes: str) -> TextBlock:
+    """A text of another source than the user's words, between tags that it cannot close."""
+    named = "".join(f' {key}="{escape(value)}"' for key, value in attributes.items())
+    inner = re.sub(rf"<(?=\s*/\s*{tag}\b)", "&lt;", text, flags=re.IGNORECASE)
+    return TextBlock(text=f"<{tag}{named}>\n{inner}\n</{tag}>")
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A file that a message names: its content, or why it is not sent."""
+
+    shown: str
+    block: ContentBlock | None
+    remark: str = ""
+
+
+def attach_files(text: str, policy: PathPolicy) -> list[Attached]:
+    """Read the files and folders that a message names; what is none of them is left as it is."""
+    found: dict[Path, Attached] = {}
+    for quoted, plain in _MENTION.findall(text):
+        for name in (quoted,) if quoted else dict.fromkeys((plain, plain.rstrip(_TRAILING))):
+            place = _existing(name, policy)
+            if place is not None:
+                if place.path not in found and len(found) < MOST_FILES:
+                    found[place.path] = _attach(name, place, policy)
+                break
+    return [*found.values()]
+
+
+def _existing(name: str, policy: PathPolicy) -> ResolvedPath | None:
+    try:
+        place = policy.resolve(name)
+        return place if place.path.exists() else None
+    except (ToolError, OSError):
+        return None
+
+
+def _attach(name: str, place: ResolvedPath, policy: PathPolicy) -> Attached:
+    path = place.path
+    if place.is_closed or policy.is_closed(path):
+        return Attached(name, None, "its path is a sensitive one; the model can ask for it")
+    try:
+        if path.is_dir():
+            return Attached(name, marked("folder", _listing(path), path=name))
+        if path.suffix.lower() in _PICTURES:
+            return Attached(name, read_image(str(path)))
+        with disk_errors(name), open_file(path) as file:
+            content = file.read(MOST_FILE_BYTES + 1)
+    except (AgentCoreError, OSError) as error:
+        return Attached(name, None, str(error))
+    if b"\0" in content:
+        return Attached(name, None, "it is no text")
+    body = content[:MOST_FILE_BYTES].decode(errors="replace")
+    if len(content) <= MOST_FILE_BYTES:
+        return Attached(name, marked("file", body, path=name))
+    lines = body.count("\n")
+    note = f"[cut after {lines} lines: the file is longer]"
+    body = f"{body[: body.rfind(chr(10)) + 1] or body}{note}"
+    return Attached(name, marked("file", body, path=name), f"its first {lines} lines")
+
+
+def _listing(folder: Path) -> str:
+    with os.scandir(folder) as entries:
+        names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
+    more = len(names) - _MOST_LISTED
+    return "\n".join([*names[:_MOST_LISTED], *[f"[and {more} more]"] * (more > 0)])
+
+
+class UserCommand:
+    """A command that the user runs in a shell of their own; the model is shown its output.
+
+    Args:
+        command: for the shell.
+        cwd: where it runs.
+        show: gets the output, as it comes.
+    """
+
+    def __init__(self, command: str, cwd: Path, show: Callable[[str], object]) -> None:
+        self._command = command
+        self._cwd = cwd
+        self._show = show
+        self._child: asyncio.subprocess.Process | None = None
+        self._is_interrupted = False
+
+    async def run(self) -> TextBlock:
+        """Run it to its end, and return what the model is shown.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        shell = os.environ.get("SHELL") or "/bin/sh"
+        self._child = child = await asyncio.create_subprocess_exec(
+            shell,
+            "-c",
+            self._command,
+            cwd=self._cwd,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        output = b""
+        reading = asyncio.create_task(child.wait())
+        try:
+            while child.stdout and (piece := await child.stdout.read(2**14)):
+                self._show(piece.decode(errors="replace"))
+                output = _ends(output + piece)
+            code = await reading
+        finally:
+            if child.returncode is None:
+                self._signal(signal.SIGKILL)
+                await child.wait()
+        text = shorten_text(output.decode(errors="replace").rstrip("\n"), MOST_OUTPUT_BYTES)
+        status = f"signal {-code}" if code < 0 else str(code)
+        if code:
+            self._show(f"[{'ended by ' if code < 0 else 'exit code '}{status}]\n")
+        return marked("user_command", text, command=self._command, exit_code=status)
+
+    def interrupt(self) -> None:
+        """Ask it to end; the second time, end it."""
+        self._signal(signal.SIGKILL if self._is_interrupted else signal.SIGINT)
+        self._is_interrupted = True
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._child is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, number)
+
+
+def _ends(output: bytes) -> bytes:
+    """The beginning and the end of what may be very long."""
+    if len(output) <= 4 * MOST_OUTPUT_BYTES:
+        return output
+    return output[: 2 * MOST_OUTPUT_BYTES] + output[-MOST_OUTPUT_BYTES:]

@@ -1,0 +1,112 @@
+"""`soong-agent chat`: opens the runtime and the line, and hands them to the conversation."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from functools import partial
+
+from agent_core.api import AgentRuntime
+from agent_core.cli.chat.commands import COMMANDS, do_command
+from agent_core.cli.chat.conversation import Chat
+from agent_core.cli.elicitation import TerminalElicitation
+from agent_core.cli.options import MISUSED, Options
+from agent_core.cli.prompt import InputLines, TerminalPrompt
+from agent_core.cli.run import LogLines
+from agent_core.cli.terminal import Style, Terminal, build_terminal_redactor, exit_code_of
+from agent_core.config.load import load_config, read_setup
+from agent_core.config.paths import resolve_home
+from agent_core.errors import AgentCoreError
+from agent_core.redaction import Redactor
+from agent_core.types import (
+    ElicitationAnswer,
+    ElicitationRequest,
+    PermissionDecision,
+    PermissionRequest,
+)
+
+HISTORY_NAME = "chat_history.jsonl"
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_NO_TERMINAL = """\
+error: chat needs a terminal for its input and its output; without one, write
+  soong-agent run "what to do"
+"""
+
+
+def chat(options: Options) -> int:
+    """Carry on a conversation, and return the exit code; every error has been shown."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        sys.stderr.write(_NO_TERMINAL)
+        return MISUSED
+    redactor = build_terminal_redactor(os.environ)
+    try:
+        redactor = build_terminal_redactor(os.environ, read_setup(options.path))
+        return asyncio.run(_converse(options, redactor))
+    except AgentCoreError as error:
+        terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
+        terminal.line(f"error: {redactor.text(error.message)}", Style.BAD)
+        return exit_code_of(error)
+
+
+async def _converse(options: Options, redactor: Redactor) -> int:
+    home, config = resolve_home(), None
+    if options.model is not None:
+        config = load_config(home, model=options.model)
+    setup = read_setup(
+        options.path, config=config, home_dir=config and home, default_snapshots="turn"
+    )
+
+    async def ask(request: PermissionRequest) -> PermissionDecision:
+        async with conversation.line.suspended():
+            return await prompt(request)
+
+    async def elicit(request: ElicitationRequest) -> ElicitationAnswer:
+        async with conversation.line.suspended():
+            return await questions(request)
+
+    runtime = AgentRuntime(
+        project_dir=options.path,
+        home_dir=home if config else None,
+        config=config,
+        permission_callback=ask,
+        elicitation_callback=elicit,
+        default_snapshots="turn",
+    )
+    descriptor = sys.stdin.fileno()
+    lines, turn = InputLines(descriptor), asyncio.Lock()
+    async with runtime:
+        conversation = Chat(
+            runtime, setup, clean=redactor.text, session_id=options.session_id, model=options.model
+        )
+        is_plain = options.plain or os.environ.get("TERM", "dumb") == "dumb"
+        if is_plain:
+            from agent_core.cli.chat.plain import PlainLine  # noqa: PLC0415 - few use it
+
+            line = PlainLine(sys.stdout, lines)
+        else:
+            from agent_core.cli.chat.completion import ChatCompleter, Files  # noqa: PLC0415
+            from agent_core.cli.chat.history import FileHistory  # noqa: PLC0415
+            from agent_core.cli.chat.line import EditedLine  # noqa: PLC0415
+
+            names = {name: command.what for name, command in COMMANDS.items()}
+            line = EditedLine(
+                sys.stdout,
+                conversation,
+                completer=ChatCompleter(names, {}, Files(setup.project)),
+                history=FileHistory(setup.home / HISTORY_NAME, redactor.text),
+            )
+        environ = {**os.environ, **({"TERM": "dumb"} if is_plain else {})}
+        terminal = Terminal(line.stream, line.stream, environ=environ)
+        prompt = TerminalPrompt(terminal, lines, echoes=False, turn=turn)
+        questions = TerminalElicitation(terminal, lines, turn=turn, descriptor=descriptor)
+        conversation.attach(line, terminal, partial(do_command, conversation))
+        logging.getLogger().handlers = [LogLines(terminal, redactor)]
+        logging.captureWarnings(capture=True)
+        logging.getLogger("mcp").propagate = False  # what a server does wrong comes as an event
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, conversation.interrupt)
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, partial(conversation.terminate, int(number)))
+        return await conversation.run()

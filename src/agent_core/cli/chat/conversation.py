@@ -5,7 +5,7 @@ import os
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
@@ -30,6 +30,7 @@ from agent_core.types import (
 )
 
 _TWICE_S = 2.0
+_GRACE_S = 1.0
 _PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL)
 
 
@@ -133,6 +134,8 @@ class Chat:
         self._policy = PathPolicy.of(setup)
         self._sent: deque[Sent] = deque()
         self._arrived = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._extra: list[ContentBlock] = []
         self._command: UserCommand | None = None
         self._leaving = asyncio.Event()
@@ -152,6 +155,9 @@ class Chat:
 
     async def run(self) -> int:
         """Carry the conversation on until the user leaves, and return the exit code."""
+        model, project = self._model_name, self.setup.project
+        self.terminal.line(f"soong-agent · {model} · {visible(str(project))}", Style.BOLD)
+        self.terminal.line("/help lists the commands; Ctrl-D leaves", Style.DIM)
         tasks = [
             asyncio.create_task(self.line.run()),
             asyncio.create_task(self._read()),
@@ -178,11 +184,16 @@ class Chat:
         showing = tasks[2]
         if self._command is not None:
             self._command.interrupt()
-        for sent in reversed(self._sent):
-            self.exit_code = self.exit_code or (130 if sent is self._sent[0] else 0)
+        for sent in reversed([*self._sent][1:]):
             await sent.handle.cancel()
-        while self._sent and not showing.done():
-            await asyncio.wait([showing], timeout=0.02)
+        if self._sent and not self.exit_code:  # what is about to end may do so
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), _GRACE_S)
+        if self._sent:
+            await self._sent[0].handle.cancel()
+        idle = asyncio.create_task(self._idle.wait())
+        await asyncio.wait([showing, idle], return_when=asyncio.FIRST_COMPLETED)
+        tasks = [*tasks, idle]
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -223,6 +234,7 @@ class Chat:
         self.has_sent = True
         self._sent.append(Sent(text, handle, handle.events()))
         self._arrived.set()
+        self._idle.clear()
         self.line.refresh()
 
     async def _message(self, text: str) -> str | UserMessage:
@@ -266,6 +278,7 @@ class Chat:
                 self._sent.popleft()
                 self.line.refresh()
             self._arrived.clear()
+            self._idle.set()
 
     async def _show(self, sent: Sent) -> None:
         view = PlainView(self.terminal)
@@ -305,8 +318,7 @@ class Chat:
     def state(self, width: int) -> str:
         """One line about the session: as much as fits."""
         config = self.setup.config
-        model = self.model or f"{config.model.provider}:{config.model.name}"
-        parts = [model]
+        parts = [self._model_name]
         if self.window.size:
             share = round(100 * self.window.used / self.window.size)
             parts.append(f"{_short(self.window.used)}/{_short(self.window.size)} {share}%")
@@ -316,6 +328,11 @@ class Chat:
         while len(parts) > 1 and len(" · ".join(parts)) > width:
             parts.pop()
         return visible(" · ".join(parts), one_line=True)[:width]
+
+    @property
+    def _model_name(self) -> str:
+        configured = self.setup.config.model
+        return self.model or f"{configured.provider}:{configured.name}"
 
     def queued(self) -> Sequence[str]:
         """The messages that wait."""
@@ -343,7 +360,7 @@ class Chat:
         if self._command is not None:
             self._command.interrupt()
         elif is_second:
-            self.leave()
+            self.leave(130 if self._sent else 0)
         elif self._sent:
             while self.take_back():
                 pass

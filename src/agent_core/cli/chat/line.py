@@ -59,6 +59,11 @@ _STYLE = Style.from_dict(
 class Conversation(Protocol):
     """What a line shows of a conversation, and does with it."""
 
+    @property
+    def is_working(self) -> bool:
+        """Whether a run is at work, or waits."""
+        ...
+
     def state(self, width: int) -> str:
         """One line of at most `width` columns."""
         ...

@@ -1,10 +1,12 @@
 """The line where nothing is drawn: for terminals that cannot, and for screen readers."""
 
 import asyncio
+import io
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TextIO
+from typing import TextIO, cast
 
+from agent_core.cli.chat.line import PROMPT, Conversation
 from agent_core.cli.prompt import InputLines
 
 
@@ -13,16 +15,20 @@ class PlainLine:
 
     Args:
         out: the terminal.
+        conversation: a message is asked for while it is idle.
         lines: what is typed.
     """
 
-    def __init__(self, out: TextIO, lines: InputLines) -> None:
-        self.stream = out
+    def __init__(self, out: TextIO, conversation: Conversation, lines: InputLines) -> None:
+        self._out = out
+        self._conversation = conversation
         self._lines = lines
         self._free = asyncio.Event()
         self._free.set()
         self._closed = asyncio.Event()
         self._reading: asyncio.Task[str | None] | None = None
+        self._is_asking = False
+        self.stream = cast("TextIO", _BelowPrompt(self))
 
     async def run(self) -> None:
         """Wait until `close`."""
@@ -40,21 +46,21 @@ class PlainLine:
     async def next(self) -> str | None:
         """What is entered next; None where the input has ended."""
         entered: list[str] = []
-        while True:
-            line = await self._read_line()
-            if line is None:
-                return "\n".join(entered) or None
-            if line.endswith("\\"):
-                entered.append(line[:-1])
-                continue
-            text = "\n".join([*entered, line])
-            entered.clear()
-            if text.strip():
-                return text
+        while (line := await self._read_line()) is not None:
+            goes_on = line.endswith("\\")
+            entered.append(line.removesuffix("\\"))
+            if not goes_on:
+                text = "\n".join(entered)
+                entered.clear()
+                if text.strip():
+                    return text
+                self.refresh()
+        return "\n".join(entered) or None
 
     async def _read_line(self) -> str | None:
         while True:
             await self._free.wait()
+            self.refresh()
             self._reading = asyncio.create_task(self._lines.next())
             try:
                 await asyncio.wait([self._reading])
@@ -62,6 +68,7 @@ class PlainLine:
                 self._reading.cancel()
                 reading, self._reading = self._reading, None
             if not reading.cancelled():
+                self._is_asking = False
                 return reading.result()
 
     def unfold(self, text: str) -> str:
@@ -70,14 +77,24 @@ class PlainLine:
 
     def put(self, text: str) -> None:
         """Show the text, to be typed again."""
-        self.stream.write(f"not sent: {text}\n")
-        self.stream.flush()
+        self.write(f"not sent: {text}\n")
 
     def clear(self) -> None:
         """Do nothing: the terminal edits."""
 
     def refresh(self) -> None:
-        """Do nothing: nothing is drawn."""
+        """Ask for a message, if it is time for one."""
+        if self._free.is_set() and not self._is_asking and not self._conversation.is_working:
+            self.write(PROMPT)
+            self._is_asking = True
+
+    def write(self, text: str) -> None:
+        """Write a text on lines of its own, if a message is being asked for."""
+        if self._is_asking:
+            self._is_asking = False
+            text = f"\n{text}"
+        self._out.write(text)
+        self._out.flush()
 
     @asynccontextmanager
     async def suspended(self) -> AsyncGenerator[None]:
@@ -90,3 +107,17 @@ class PlainLine:
             yield
         finally:
             self._free.set()
+
+
+class _BelowPrompt(io.TextIOBase):
+    """The terminal, as a stream that leaves the line of a prompt first."""
+
+    def __init__(self, line: PlainLine) -> None:
+        self._line = line
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        self._line.write(text)
+        return len(text)

@@ -83,7 +83,7 @@ async def _converse(options: Options, redactor: Redactor) -> int:
         if is_plain:
             from agent_core.cli.chat.plain import PlainLine  # noqa: PLC0415 - few use it
 
-            line = PlainLine(sys.stdout, lines)
+            line = PlainLine(sys.stdout, conversation, lines)
         else:
             from agent_core.cli.chat.completion import ChatCompleter, Files  # noqa: PLC0415
             from agent_core.cli.chat.history import FileHistory  # noqa: PLC0415

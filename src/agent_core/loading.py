@@ -17,6 +17,16 @@ def installed_version() -> str | None:
         return None
 
 
+def require_platform(program: str) -> None:
+    """Check that this system can run the program at all.
+
+    Raises:
+        ImportError: it cannot. Says what can be done.
+    """
+    if sys.platform == "win32":
+        raise ImportError(f"{program} does not run on Windows; install it in WSL 2, as on Linux")
+
+
 @contextmanager
 def without_collection() -> Generator[None]:
     """Collect no garbage while modules are loaded: what they make stays, and there is much of it.
@@ -47,6 +57,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object
     def load(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        require_platform(package)
         module, _, attribute = homes[name].partition(":")
         with without_collection():
             home = import_module(module)

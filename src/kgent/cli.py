@@ -21,6 +21,7 @@ from agent_core.cli.streams import (
     open_missing_streams,
     report_output_error,
 )
+from agent_core.loading import require_platform
 from agent_core.text import visible
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     profile, or a run that was blocked; 3: the run is incomplete. Where standard output cannot be
     written, 0 becomes 1, or 141 if its reader is gone.
     """
+    try:
+        require_platform("kgent")
+    except ImportError as error:
+        print(error, file=sys.stderr)
+        return USAGE
     open_missing_streams()
     code = flush_output(_execute(argv))
     if argv is None:

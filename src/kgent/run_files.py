@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from agent_core.disk.folders import open_folder
+from agent_core.disk.folders import change_mode, open_folder
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ToolError
 from agent_core.tools.files import open_file, read_state, replace_file
@@ -35,7 +35,7 @@ DISPLACED = "archive/displaced"
 """Where things go that stand in the place of a record when the record has to be written."""
 
 _CHUNK = 2**18
-_UNREAD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNREAD = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPENDS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -150,7 +150,7 @@ def set_rights(descriptor: int, *, added: int, mode: int | None = None) -> None:
     known = stat.S_IMODE(os.fstat(descriptor).st_mode)
     wanted = known | added if mode is None else mode
     if wanted != known:
-        os.chmod(f"/proc/self/fd/{descriptor}", wanted)  # noqa: PTH101 - no fchmod for such ones
+        change_mode(descriptor, wanted)
 
 
 class RunFiles:

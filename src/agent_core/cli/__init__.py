@@ -1,7 +1,10 @@
 """The command line. Nothing is imported before it is known what is wanted."""
 
 import gc
+import sys
 from collections.abc import Sequence
+
+from agent_core.loading import require_platform
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -9,6 +12,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: the run completed; 1: it failed; 2: wrong usage or configuration; 130: interrupted.
     """
+    try:
+        require_platform("soong-agent")
+    except ImportError as error:
+        print(error, file=sys.stderr)
+        return 2
     from agent_core.cli.command import execute  # noqa: PLC0415 - importing a name must be free
 
     code = execute(argv)

@@ -9,8 +9,6 @@ from types import FrameType
 
 from agent_core.cli.options import FAILED, OUTPUT_CLOSED
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 def open_missing_streams() -> None:
     """Put `/dev/null` where a standard stream is closed, and let every stream show any text.
@@ -51,7 +49,8 @@ def catch_signals(stop: Callable[[signal.Signals], object]) -> Generator[None]:
         stop(signal.Signals(number))
 
     # What the starter of the process has ignored (`nohup`) stays ignored.
-    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heard = [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, receive) for number in heard}
     try:
         yield

@@ -59,6 +59,19 @@ def flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def change_mode(descriptor: int, mode: int) -> None:
+    """Set the permission bits of a file or folder that may have been opened without reading it.
+
+    Raises:
+        OSError: they cannot be set.
+    """
+    address = Path(f"/proc/self/fd/{descriptor}")
+    if address.exists():
+        address.chmod(mode)
+    else:
+        os.fchmod(descriptor, mode)
+
+
 @contextmanager
 def folder_address(folder: Path) -> Generator[str]:
     """A name for exactly this folder, even if its path changes, where the system has one."""

@@ -83,6 +83,9 @@ class Launcher:
         if not sys.executable or getattr(sys, "frozen", False):
             text = "programs cannot be started: there is no interpreter to run the supervisor"
             raise ToolError(ErrorCode.INTERNAL_ERROR, text)
+        if not hasattr(os, "waitid"):
+            text = "programs cannot be started: on macOS that takes Python 3.13 or newer"
+            raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, text)
         requests, its_end = socket.socketpair()
         weakref.finalize(self, requests.close)  # a launcher that is not closed leaves no process
         with its_end, Path(os.devnull).open("r+b", buffering=0) as null:

@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 from typing import Self
 
-from agent_core.disk.folders import open_folder
+from agent_core.disk.folders import change_mode, open_folder
 from agent_core.snapshots.walk import OPEN_FOLDER
 
 _HANDLE = os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
@@ -99,10 +99,6 @@ def set_mode(folder: int, name: bytes, mode: int) -> None:
     try:
         if stat.S_ISLNK(os.fstat(handle).st_mode):
             return
-        address = f"/proc/self/fd/{handle}"
-        if os.path.exists(address):  # noqa: PTH110 - bytes of a name never come here
-            os.chmod(address, mode)  # noqa: PTH101
-        else:
-            os.fchmod(handle, mode)
+        change_mode(handle, mode)
     finally:
         os.close(handle)

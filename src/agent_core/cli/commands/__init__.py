@@ -4,6 +4,7 @@ Only the standard library is imported here: help and usage errors answer at once
 """
 
 from agent_core.cli.commands import (
+    acp,
     approvals,
     chat,
     doctor,
@@ -16,5 +17,5 @@ from agent_core.cli.commands import (
     undo,
 )
 
-COMMANDS = (run, chat, tasks, sessions, undo, approvals, permissions, memory, mcp, doctor)
+COMMANDS = (run, chat, tasks, sessions, undo, approvals, permissions, memory, mcp, acp, doctor)
 """In the order of the help."""

@@ -1,0 +1,1 @@
+"""Serves editors: the runtime as an agent of the Agent Client Protocol."""

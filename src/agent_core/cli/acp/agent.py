@@ -1,0 +1,366 @@
+"""What an editor can ask of this agent: the methods of the Agent Client Protocol."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+
+from acp.exceptions import RequestError
+from acp.meta import PROTOCOL_VERSION
+from acp.schema import (
+    AgentCapabilities,
+    AuthenticateRequest,
+    AvailableCommand,
+    AvailableCommandsUpdate,
+    CancelNotification,
+    CloseSessionRequest,
+    CloseSessionResponse,
+    DeleteSessionRequest,
+    DeleteSessionResponse,
+    Implementation,
+    InitializeRequest,
+    InitializeResponse,
+    ListSessionsRequest,
+    ListSessionsResponse,
+    LoadSessionRequest,
+    LoadSessionResponse,
+    McpCapabilities,
+    NewSessionRequest,
+    NewSessionResponse,
+    PromptCapabilities,
+    PromptRequest,
+    PromptResponse,
+    ResumeSessionRequest,
+    ResumeSessionResponse,
+    SessionCapabilities,
+    SessionCloseCapabilities,
+    SessionConfigOptionBoolean,
+    SessionConfigOptionSelect,
+    SessionConfigSelectOption,
+    SessionDeleteCapabilities,
+    SessionInfo,
+    SessionListCapabilities,
+    SessionResumeCapabilities,
+    SetSessionConfigOptionResponse,
+    SetSessionConfigOptionSelectRequest,
+)
+
+from agent_core.api import AgentRuntime
+from agent_core.cli.acp.connection import EditorConnection, Route
+from agent_core.cli.acp.content import AnyServer, absolute, toolsets, user_message
+from agent_core.cli.acp.lines import INVALID_PARAMS, Lines
+from agent_core.cli.acp.session import AnyUpdate, EditorSession
+from agent_core.config.load import load_config, read_setup
+from agent_core.config.paths import resolve_home
+from agent_core.errors import StorageError
+from agent_core.permissions import PermissionCallback
+from agent_core.storage.rows import session_not_found
+from agent_core.types import Mode, TextBlock, UserMessage, new_id
+
+PAGE_SESSIONS = 50
+_CLOSE_S = 10.0
+"""How long the end of the process waits for runtimes to close."""
+_LEADS: dict[str, tuple[Mode, str]] = {
+    "agent": ("normal", "One agent does the work"),
+    "orchestrator": ("orchestrator", "An orchestrator plans the work and leads workers"),
+}
+_COMMANDS = {
+    "compact": "Summarise the conversation so far, to make room",
+    "undo": "Take back the last message, and what its run did to files",
+    "redo": "Return to the state before the last undo",
+}
+_Options = list[SessionConfigOptionSelect | SessionConfigOptionBoolean]
+
+
+class EditorAgent:
+    """The sessions of one editor.
+
+    Args:
+        lines: carry the messages.
+        model: of sessions that choose none; None: the configured one.
+        clean: takes secrets out of what errors say.
+    """
+
+    def __init__(self, lines: Lines, *, model: str | None, clean: Callable[[str], str]) -> None:
+        self._model = model
+        self._clean = clean
+        self._sessions: dict[str, EditorSession] = {}
+        self._catalogue: AgentRuntime | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.connection = EditorConnection(
+            {
+                "initialize": Route(InitializeRequest, self.initialize),
+                "authenticate": Route(AuthenticateRequest, self.authenticate),
+                "session/new": Route(NewSessionRequest, self.new_session),
+                "session/load": Route(LoadSessionRequest, self.load_session),
+                "session/resume": Route(ResumeSessionRequest, self.resume_session),
+                "session/list": Route(ListSessionsRequest, self.list_sessions),
+                "session/close": Route(CloseSessionRequest, self.close_session),
+                "session/delete": Route(DeleteSessionRequest, self.delete_session),
+                "session/set_config_option": Route(
+                    SetSessionConfigOptionSelectRequest, self.set_config_option
+                ),
+                "session/prompt": Route(PromptRequest, self.prompt),
+                "session/cancel": Route(CancelNotification, self.cancel),
+            },
+            lines,
+            clean=clean,
+        )
+
+    async def initialize(self, _: InitializeRequest) -> InitializeResponse:
+        """Say which version is spoken, and what can be asked for."""
+        return InitializeResponse(
+            protocol_version=PROTOCOL_VERSION,
+            agent_capabilities=AgentCapabilities(
+                load_session=True,
+                prompt_capabilities=PromptCapabilities(
+                    image=True, audio=False, embedded_context=True
+                ),
+                mcp_capabilities=McpCapabilities(http=True, sse=True),
+                session_capabilities=SessionCapabilities(
+                    list=SessionListCapabilities(),
+                    delete=SessionDeleteCapabilities(),
+                    resume=SessionResumeCapabilities(),
+                    close=SessionCloseCapabilities(),
+                ),
+            ),
+            auth_methods=[],
+            agent_info=Implementation(
+                name="soong-agent", title="soong-agent", version=version("soong-agent")
+            ),
+        )
+
+    async def authenticate(self, asked: AuthenticateRequest) -> None:
+        """Refuse: keys stand in the environment, and there is nothing to log in to."""
+        message = f"there is no log-in {asked.method_id!r}: keys stand in the environment"
+        raise RequestError(INVALID_PARAMS, message)
+
+    async def new_session(self, asked: NewSessionRequest) -> NewSessionResponse:
+        """Open a session in a project; it is stored with its first message."""
+        session = await self._open(new_id("sess"), asked.cwd, asked.mcp_servers)
+        self._offer_commands(session)
+        return NewSessionResponse(
+            session_id=session.session_id, config_options=self._config_options(session)
+        )
+
+    async def load_session(self, asked: LoadSessionRequest) -> LoadSessionResponse:
+        """Open a session that there is, and show what was said in it."""
+        session = await self._reopen(asked.session_id, asked.cwd, asked.mcp_servers)
+        await session.replay()
+        self._offer_commands(session)
+        return LoadSessionResponse(config_options=self._config_options(session))
+
+    async def resume_session(self, asked: ResumeSessionRequest) -> ResumeSessionResponse:
+        """Open a session that there is, without showing it."""
+        session = await self._reopen(asked.session_id, asked.cwd, asked.mcp_servers or [])
+        self._offer_commands(session)
+        return ResumeSessionResponse(config_options=self._config_options(session))
+
+    async def list_sessions(self, asked: ListSessionsRequest) -> ListSessionsResponse:
+        """One page of the sessions, of one project or of all."""
+        cursor = asked.cursor or "0"
+        if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
+            raise RequestError(INVALID_PARAMS, "the cursor is none that session/list has returned")
+        runtime = await self._any_runtime()
+        offset = int(cursor)
+        found = await runtime.session_summaries(PAGE_SESSIONS + 1, offset, project=asked.cwd)
+        sessions = [
+            SessionInfo(
+                session_id=each.session_id,
+                cwd=each.cwd,
+                title=each.title,
+                updated_at=each.updated_at.isoformat(),
+            )
+            for each in found[:PAGE_SESSIONS]
+        ]
+        more = str(offset + PAGE_SESSIONS) if len(found) > PAGE_SESSIONS else None
+        return ListSessionsResponse(sessions=sessions, next_cursor=more)
+
+    async def close_session(self, asked: CloseSessionRequest) -> CloseSessionResponse:
+        """Cancel what a session does, and let go of it."""
+        self._session(asked.session_id)
+        await self._close(asked.session_id)
+        return CloseSessionResponse()
+
+    async def delete_session(self, asked: DeleteSessionRequest) -> DeleteSessionResponse:
+        """Delete a session with all that was said in it."""
+        await self._close(asked.session_id)
+        await (await self._any_runtime()).delete_session(asked.session_id)
+        return DeleteSessionResponse()
+
+    async def set_config_option(
+        self, asked: SetSessionConfigOptionSelectRequest
+    ) -> SetSessionConfigOptionResponse:
+        """Choose a model, or who leads; it holds from the next message on."""
+        session = self._session(asked.session_id)
+        match asked.config_id:
+            case "model":
+                session.choose_model(asked.value)
+            case "lead" if asked.value in _LEADS:
+                session.lead = _LEADS[asked.value][0]
+            case _:
+                message = f"there is no option {asked.config_id!r} with a value {asked.value!r}"
+                raise RequestError(INVALID_PARAMS, message)
+        return SetSessionConfigOptionResponse(config_options=self._config_options(session))
+
+    async def prompt(self, asked: PromptRequest) -> PromptResponse:
+        """Run a message to its end."""
+        session = self._session(asked.session_id)
+        message = user_message(asked.prompt)
+        match message.content:
+            case [TextBlock(text=text)] if text.startswith("/"):
+                return await self._command(session, text.strip(), message)
+            case _:
+                return await session.answer(message)
+
+    async def cancel(self, asked: CancelNotification) -> None:
+        """Cancel what a session does now."""
+        if (session := self._sessions.get(asked.session_id)) is not None:
+            await session.cancel()
+
+    async def close(self) -> None:
+        """End all sessions, because the editor is gone."""
+        self.connection.lose()
+        for session_id in [*self._sessions]:
+            await self._close(session_id, is_left=True)
+        if self._catalogue is not None:
+            await self._catalogue.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CLOSE_S)
+        await self.connection.close()
+
+    async def _command(
+        self, session: EditorSession, text: str, message: UserMessage
+    ) -> PromptResponse:
+        name = text.removeprefix("/")
+        runtime, session_id = session.runtime, session.session_id
+        match name:
+            case "compact":
+                return await session.summarise()
+            case "undo" | "redo":
+                move = runtime.undo if name == "undo" else runtime.redo
+                moved = await move(session_id)
+                done = "Taken back." if name == "undo" else "Restored."
+                files = [*moved.restored, *moved.deleted]
+                lines = [done, *(f"- {path}" for path in files), *moved.remarks]
+                await session.say("\n".join(lines))
+                return PromptResponse(stop_reason="end_turn")
+            case _:
+                return await session.answer(await session.expanded(message))
+
+    def _offer_commands(self, session: EditorSession) -> None:
+        """Name the commands, once the editor has been told of the session."""
+        commands = [
+            AvailableCommand(name=name, description=what) for name, what in _COMMANDS.items()
+        ]
+        update = AvailableCommandsUpdate(
+            session_update="available_commands_update", available_commands=commands
+        )
+        showing = asyncio.create_task(_shown(session, update))
+        self._tasks.add(showing)
+        showing.add_done_callback(self._tasks.discard)
+
+    def _session(self, session_id: str) -> EditorSession:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise session_not_found(session_id)
+        return session
+
+    async def _reopen(
+        self, session_id: str, cwd: str, servers: Sequence[AnyServer]
+    ) -> EditorSession:
+        """Open a session that there is.
+
+        Raises:
+            StorageError: there is none, or it works in another folder.
+        """
+        await self._close(session_id)
+        session = await self._open(session_id, cwd, servers)
+        try:
+            page = await session.runtime.replay_session(session_id, 1, 1)
+            if page.session.cwd != str(session.setup.project):
+                raise _elsewhere(session_id, page.session.cwd)
+        except BaseException:
+            await self._close(session_id)
+            raise
+        return session
+
+    async def _open(self, session_id: str, cwd: str, servers: Sequence[AnyServer]) -> EditorSession:
+        """Open a session in a project, with a runtime of its own.
+
+        Raises:
+            AgentCoreError: the project, a server or the configuration cannot be used.
+        """
+        folder, chosen = absolute(cwd), toolsets(servers)
+        open_runtime = partial(AgentRuntime, project_dir=folder, default_snapshots="turn")
+        if self._model is None:
+            setup = await asyncio.to_thread(read_setup, folder, default_snapshots="turn")
+        else:
+            home = resolve_home()
+            config = await asyncio.to_thread(load_config, home, model=self._model)
+            setup = await asyncio.to_thread(read_setup, folder, config=config, home_dir=home)
+            open_runtime = partial(open_runtime, home_dir=home, config=config)
+
+        def make(ask: PermissionCallback) -> AgentRuntime:
+            return open_runtime(permission_callback=ask, toolsets=chosen)
+
+        session = EditorSession(
+            session_id, setup, self.connection, open_runtime=make, clean=self._clean
+        )
+        await session.runtime.__aenter__()
+        self._sessions[session_id] = session
+        return session
+
+    async def _close(self, session_id: str, *, is_left: bool = False) -> None:
+        if (session := self._sessions.pop(session_id, None)) is None:
+            return
+        await (session.leave() if is_left else session.cancel())
+        closing = asyncio.create_task(session.runtime.close())
+        self._tasks.add(closing)
+        closing.add_done_callback(self._tasks.discard)
+
+    async def _any_runtime(self) -> AgentRuntime:
+        """A runtime for what concerns no project."""
+        for session in self._sessions.values():
+            return session.runtime
+        if self._catalogue is None:
+            self._catalogue = AgentRuntime()
+        return self._catalogue
+
+    def _config_options(self, session: EditorSession) -> _Options:
+        return [
+            SessionConfigOptionSelect(
+                type="select",
+                id="model",
+                name="Model",
+                category="model",
+                current_value=session.model_name,
+                options=[
+                    SessionConfigSelectOption(value=each, name=each) for each in session.models
+                ],
+            ),
+            SessionConfigOptionSelect(
+                type="select",
+                id="lead",
+                name="Lead",
+                description="Who does the work",
+                current_value=next(
+                    name for name, (mode, _) in _LEADS.items() if mode == session.lead
+                ),
+                options=[
+                    SessionConfigSelectOption(value=name, name=name.title(), description=what)
+                    for name, (_, what) in _LEADS.items()
+                ],
+            ),
+        ]
+
+
+async def _shown(session: EditorSession, update: AnyUpdate) -> None:
+    with suppress(ConnectionError):
+        await session.show(update)
+
+
+def _elsewhere(session_id: str, cwd: str) -> StorageError:
+    message = f"session {session_id} works in {cwd}; open it there"
+    return StorageError("session_elsewhere", message, details={"cwd": cwd})

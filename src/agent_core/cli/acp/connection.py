@@ -1,0 +1,135 @@
+"""The connection to an editor: requests both ways, each of which can be cancelled."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from acp.connection import Connection
+from acp.exceptions import RequestError
+from pydantic import BaseModel, ValidationError
+
+from agent_core.cli.acp.lines import INVALID_PARAMS, Lines
+from agent_core.errors import AgentCoreError, ErrorCode
+
+logger = logging.getLogger(__name__)
+
+CANCEL = "$/cancel_request"
+_CANCELLED = -32800
+_INTERNAL = -32603
+_NOT_FOUND = -32002
+_CODES = {
+    ErrorCode.SESSION_NOT_FOUND: _NOT_FOUND,
+    ErrorCode.VALIDATION_ERROR: INVALID_PARAMS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a method takes, and what answers it."""
+
+    takes: type[BaseModel]
+    do: Callable[[Any], Awaitable[BaseModel | None]]
+
+
+class EditorConnection(Connection):
+    """A connection whose messages are taken apart by `routes`.
+
+    Args:
+        routes: by method; requests and notifications.
+        lines: carries the messages.
+        clean: takes secrets out of what errors say.
+    """
+
+    def __init__(
+        self, routes: Mapping[str, Route], lines: Lines, *, clean: Callable[[str], str]
+    ) -> None:
+        super().__init__(self._answer, lines, listening=False)
+        self._routes = routes
+        self._clean = clean
+        self._answering: dict[object, asyncio.Task[object]] = {}
+        self._unwanted: set[object] = set()
+
+    async def send_request(self, method: str, params: Any = None) -> Any:
+        """Send a request and return its result; a caller that is cancelled cancels it there, too.
+
+        Raises:
+            RequestError: the editor answers with an error.
+            ConnectionError: the editor is gone.
+        """
+        number = self._next_request_id
+        try:
+            return await super().send_request(method, params)
+        except asyncio.CancelledError:
+            if not self._closed:
+                self._tasks.create(self._tell_cancelled(number))
+            raise
+
+    def lose(self) -> None:
+        """Fail what waits for an answer, because none will come."""
+        self._disconnect()
+
+    async def _tell_cancelled(self, number: int) -> None:
+        try:
+            await self.send_notification(CANCEL, {"requestId": number})
+        except ConnectionError:
+            logger.debug("the editor is gone, and request %d with it", number)
+
+    async def _execute_request(self, message: dict[str, Any]) -> dict[str, Any]:
+        number, task = message["id"], asyncio.current_task()
+        if task is not None:
+            self._answering[number] = task
+        try:
+            return await super()._execute_request(message)
+        except asyncio.CancelledError:
+            if number not in self._unwanted:
+                raise
+            error = {"code": _CANCELLED, "message": "the request was cancelled"}
+            return {"jsonrpc": "2.0", "id": number, "error": error}
+        finally:
+            self._answering.pop(number, None)
+            self._unwanted.discard(number)
+
+    async def _answer(self, method: str, params: Any, is_notification: bool) -> Any:
+        if method == CANCEL:
+            self._cancel(cast("dict[str, object]", params or {}).get("requestId"))
+            return None
+        route = self._routes.get(method)
+        if route is None:
+            if is_notification:
+                return None
+            raise RequestError.method_not_found(method)
+        try:
+            return await route.do(route.takes.model_validate(params or {}))
+        except RequestError:
+            raise
+        except ConnectionError:
+            fault = RequestError(_CANCELLED, "the editor is gone")
+        except ValidationError as error:
+            fault = RequestError(INVALID_PARAMS, self._clean(_first_problem(error)))
+        except AgentCoreError as error:
+            fault = request_error(error, clean=self._clean)
+        except Exception as error:
+            logger.exception("%s failed", method)
+            fault = RequestError(_INTERNAL, f"internal error: {type(error).__name__}")
+        if is_notification:
+            return None
+        raise fault
+
+    def _cancel(self, number: object) -> None:
+        if isinstance(number, str | int) and (task := self._answering.get(number)) is not None:
+            self._unwanted.add(number)
+            task.cancel()
+
+
+def request_error(error: AgentCoreError, *, clean: Callable[[str], str]) -> RequestError:
+    """The error as an editor shows it."""
+    code = _CODES.get(error.code, _INTERNAL)
+    return RequestError(code, clean(error.message), {"code": error.code.value})
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"])) or "params"
+    return f"{place}: {first['msg']}"

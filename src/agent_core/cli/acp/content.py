@@ -1,0 +1,129 @@
+"""What an editor says: prompts as messages, and its MCP servers as toolsets."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import assert_never
+from urllib.parse import unquote, urlsplit
+
+from acp.schema import (
+    AcpMcpServer,
+    AudioContentBlock,
+    BlobResourceContents,
+    EmbeddedResourceContentBlock,
+    HttpMcpServer,
+    ImageContentBlock,
+    McpServerStdio,
+    ResourceContentBlock,
+    SseMcpServer,
+    TextContentBlock,
+)
+
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.mcp.toolsets import McpHttp, McpStdio, McpToolset
+from agent_core.text import visible
+from agent_core.types import ContentBlock, ImageBlock, TextBlock, UserMessage
+
+PromptBlock = (
+    AudioContentBlock
+    | EmbeddedResourceContentBlock
+    | ImageContentBlock
+    | ResourceContentBlock
+    | TextContentBlock
+)
+AnyServer = AcpMcpServer | HttpMcpServer | McpServerStdio | SseMcpServer
+
+_NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
+_DOCUMENTS = {"application/pdf"}
+
+
+def user_message(blocks: Iterable[PromptBlock]) -> UserMessage:
+    """The message of a prompt.
+
+    Raises:
+        AgentCoreError: `validation_error`: it holds what no model here is shown.
+    """
+    return UserMessage(content=[_part(block) for block in blocks])
+
+
+def _part(block: PromptBlock) -> ContentBlock:
+    match block:
+        case TextContentBlock(text=text):
+            return TextBlock(text=text)
+        case ImageContentBlock(data=data, mime_type=mime_type):
+            return ImageBlock(mime_type=mime_type, data=data)
+        case ResourceContentBlock(uri=uri, name=name):
+            return TextBlock(text=_link(uri, name))
+        case EmbeddedResourceContentBlock(resource=BlobResourceContents() as resource):
+            kind = resource.mime_type or ""
+            if kind.startswith("image/") or kind in _DOCUMENTS:
+                return ImageBlock(mime_type=kind, data=resource.blob)
+            raise _refused(f"the resource {resource.uri} is {kind or 'of no type'}, and no text")
+        case EmbeddedResourceContentBlock(resource=resource):
+            return TextBlock(text=_embedded(resource.uri, resource.text))
+        case AudioContentBlock():
+            raise _refused("audio cannot be sent")
+        case _:
+            assert_never(block)
+
+
+def _link(uri: str, name: str) -> str:
+    path = _path_of(uri)
+    return f"[{visible(name, one_line=True)}]({path or visible(uri, one_line=True)})"
+
+
+def _embedded(uri: str, text: str) -> str:
+    """The text between two marks that do not occur in it."""
+    mark = "context"
+    while f"</{mark}" in text:
+        mark += "_"
+    shown = visible(_path_of(uri) or uri, one_line=True).replace('"', "%22")
+    return f'<{mark} of="{shown}">\n{text}\n</{mark}>'
+
+
+def _path_of(uri: str) -> str | None:
+    parts = urlsplit(uri)
+    return unquote(parts.path) if parts.scheme == "file" else None
+
+
+def absolute(path: str) -> Path:
+    """A folder that the editor names.
+
+    Raises:
+        AgentCoreError: `validation_error`: it is none.
+    """
+    folder = Path(path)
+    if not folder.is_absolute():
+        raise _refused(f"cwd is an absolute path, not {path!r}")
+    if not folder.is_dir():
+        raise _refused(f"there is no folder {path}")
+    return folder
+
+
+def toolsets(servers: Sequence[AnyServer]) -> list[McpToolset]:
+    """The servers of an editor; what they are started with is theirs to know.
+
+    Raises:
+        AgentCoreError: `validation_error`: one cannot be used; it is named.
+    """
+    return [_toolset(server) for server in servers]
+
+
+def _toolset(server: AnyServer) -> McpToolset:
+    name = _NOT_IN_IDS.sub("_", server.name)[:64]
+    match server:
+        case McpServerStdio():
+            env = {each.name: each.value for each in server.env}
+            return McpStdio(name, server.command, server.args, env=env)
+        case HttpMcpServer() | SseMcpServer():
+            transport = "sse" if isinstance(server, SseMcpServer) else "streamable_http"
+            headers = {each.name: each.value for each in server.headers}
+            return McpHttp(name, server.url, headers=headers, transport=transport)
+        case AcpMcpServer():
+            raise _refused(f"the MCP server {server.name} is reached through the editor only")
+        case _:
+            assert_never(server)
+
+
+def _refused(message: str) -> AgentCoreError:
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)

@@ -1,0 +1,89 @@
+"""`soong-agent acp`: keeps standard output for the protocol alone, and ends in order."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from agent_core.cli.options import COMPLETED, MISUSED, Options
+from agent_core.cli.streams import catch_signals
+from agent_core.cli.terminal import build_terminal_redactor
+from agent_core.config.load import read_setup
+from agent_core.errors import ConfigError
+from agent_core.redaction import Redactor
+from agent_core.text import visible
+
+_MISSING = "an editor is served by the extra acp: pip install 'soong-agent[acp]'"
+
+
+def serve_editor(options: Options) -> int:
+    """Serve until the editor closes the connection, and return the exit code."""
+    try:
+        redactor = build_terminal_redactor(os.environ, read_setup(None))
+    except ConfigError:  # an editor names the project of each session
+        redactor = build_terminal_redactor(os.environ)
+    with _private_streams() as (source, sink):
+        handler = _LogLines(redactor)
+        logging.getLogger().handlers = [handler]
+        logging.captureWarnings(capture=True)
+        try:
+            return asyncio.run(_serve(options, source, sink, redactor))
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "acp":
+                raise
+            print(f"error: config_error: {_MISSING}", file=sys.stderr)
+            return MISUSED
+
+
+@contextmanager
+def _private_streams() -> Generator[tuple[int, int]]:
+    """The descriptors of the protocol, which no child gets.
+
+    What prints to standard output, whatever it is, writes to standard error; what reads standard
+    input finds its end.
+    """
+    source, sink = os.dup(0), os.dup(1)
+    sys.stdout.flush()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    try:
+        yield source, sink
+    finally:
+        os.close(source)
+        os.close(sink)
+
+
+class _LogLines(logging.Handler):
+    """Writes warnings to standard error, one line each and without secrets."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__(logging.WARNING)
+        self._redactor = redactor
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self._redactor.text(f"{record.levelname.lower()}: {record.getMessage()}")
+        print(visible(text, one_line=True), file=sys.stderr, flush=True)
+
+
+async def _serve(options: Options, source: int, sink: int, redactor: Redactor) -> int:
+    from agent_core.cli.acp.agent import EditorAgent  # noqa: PLC0415 - needs an extra
+    from agent_core.cli.acp.lines import Lines  # noqa: PLC0415
+
+    agent = EditorAgent(Lines(source, sink), model=options.model, clean=redactor.text)
+    loop = asyncio.get_running_loop()
+    listening = asyncio.create_task(agent.connection.main_loop())
+    received: list[signal.Signals] = []
+
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
+        loop.call_soon_threadsafe(listening.cancel)
+
+    with catch_signals(stop):
+        await asyncio.wait([listening])
+        await agent.close()
+    return 128 + received[0] if received else COMPLETED

@@ -1,0 +1,387 @@
+"""One session of an editor: its prompts, its questions, and what it has chosen."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from acp.exceptions import RequestError
+from acp.schema import (
+    AgentMessageChunk,
+    AgentPlanUpdate,
+    AvailableCommandsUpdate,
+    Cost,
+    PermissionOption,
+    PromptResponse,
+    RequestPermissionRequest,
+    RequestPermissionResponse,
+    SessionInfoUpdate,
+    SessionNotification,
+    StopReason,
+    TextContentBlock,
+    ToolCallUpdate,
+)
+from acp.utils import serialize_params
+
+from agent_core.api import AgentRuntime, RunHandle
+from agent_core.cli.acp.connection import EditorConnection, request_error
+from agent_core.cli.acp.plans import plan_of
+from agent_core.cli.acp.updates import (
+    Translation,
+    Update,
+    diff_content,
+    fenced,
+    text_content,
+    tool_kind,
+)
+from agent_core.cli.prompt import request_facts
+from agent_core.cli.view import ANSWER
+from agent_core.config.load import resolve_model
+from agent_core.config.models import ModelConfig
+from agent_core.config.paths import Setup
+from agent_core.errors import AgentCoreError
+from agent_core.permissions.questions import PermissionCallback, UnattendedError
+from agent_core.permissions.request import THIS_CALL_ONLY
+from agent_core.text import shortened
+from agent_core.types import (
+    Decision,
+    EndReason,
+    EventType,
+    Mode,
+    Node,
+    PermissionDecision,
+    PermissionRequest,
+    RunStatus,
+    RuntimeEvent,
+    TextBlock,
+    UserMessage,
+)
+
+AnyUpdate: TypeAlias = Update | AgentPlanUpdate | AvailableCommandsUpdate | SessionInfoUpdate
+
+_PARK_S = 5.0
+"""How long a run with an open question has to stop at it, once the editor is gone."""
+_LONGEST_TITLE = 500
+_PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?", re.DOTALL)
+_END_REASONS: dict[EndReason, StopReason] = {
+    EndReason.MAX_TURNS: "max_turn_requests",
+    EndReason.MAX_OUTPUT_TOKENS_RECOVERY: "max_tokens",
+}
+_DECISIONS = {
+    "allow_once": Decision.ALLOW_ONCE,
+    "allow_for_session": Decision.ALLOW_FOR_SESSION,
+    "deny": Decision.DENY,
+}
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One prompt that is being answered."""
+
+    handle: RunHandle[Any] | None = None
+    is_cancelled: bool = False
+    end_reason: EndReason | None = None
+    children: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+
+    async def cancel(self) -> None:
+        """Cancel its run; one that has not begun is cancelled as soon as it has."""
+        self.is_cancelled = True
+        if self.handle is not None:
+            await self.handle.cancel()
+
+
+class EditorSession:
+    """A session that an editor has open, with a runtime of its own.
+
+    Args:
+        session_id: of the session.
+        setup: of its project.
+        connection: to the editor.
+        open_runtime: makes the runtime of what asks the user.
+        clean: takes secrets out of what errors say.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        setup: Setup,
+        connection: EditorConnection,
+        *,
+        open_runtime: Callable[[PermissionCallback], AgentRuntime],
+        clean: Callable[[str], str],
+    ) -> None:
+        self.session_id = session_id
+        self.setup = setup
+        self.runtime = open_runtime(self.ask)
+        config = setup.config
+        self.model_name = _name_of(config.model)
+        self._models: dict[str, str | ModelConfig | None] = {
+            **{_name_of(each): each for each in config.model_fallbacks},
+            **{name: name for name in config.model_overrides},
+            self.model_name: None,
+        }
+        self.lead: Mode = "normal"
+        self._connection = connection
+        self._clean = clean
+        self._turns: set[Turn] = set()
+        self._translation = Translation(setup.project)
+        self._plan: object = None
+        self._asking = 0
+
+    @property
+    def models(self) -> list[str]:
+        """The models that are known here, the configured one first."""
+        return [*reversed(self._models)]
+
+    def choose_model(self, name: str) -> None:
+        """Use another model from the next message on: a known one, or any `provider:name`.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        if name not in self._models:
+            resolve_model(self.setup.config, name)
+            self._models = {name: name, **self._models}
+        self.model_name = name
+
+    async def expanded(self, message: UserMessage) -> UserMessage:
+        """The message; `/server:prompt words` is a prompt of an MCP server.
+
+        Raises:
+            AgentCoreError: there is no such server or prompt.
+        """
+        match message.content:
+            case [TextBlock(text=text)] if named := _PROMPT.fullmatch(text.strip()):
+                return await self.runtime.mcp_prompt(*named.groups(default=""))
+            case _:
+                return message
+
+    async def show(self, update: AnyUpdate) -> None:
+        """Send an update, and return when it is written.
+
+        Raises:
+            ConnectionError: the editor is gone.
+        """
+        note = SessionNotification(session_id=self.session_id, update=update)
+        await self._connection.send_notification("session/update", serialize_params(note))
+
+    async def answer(self, message: UserMessage) -> PromptResponse:
+        """Run a message to its end, and show what happens.
+
+        Raises:
+            RequestError: the run has failed.
+            AgentCoreError: it cannot be started.
+            ConnectionError: the editor is gone; the run goes on.
+        """
+        return await self._carry_out(
+            lambda: self.runtime.start(
+                message, self.session_id, self.lead, model=self._models[self.model_name]
+            )
+        )
+
+    async def summarise(self) -> PromptResponse:
+        """Summarise the history, as `/compact` asks.
+
+        Raises:
+            RequestError, AgentCoreError, ConnectionError: as `answer`.
+        """
+        return await self._carry_out(lambda: self.runtime.compact_session(self.session_id))
+
+    async def _carry_out(self, begin: Callable[[], Awaitable[RunHandle[Any]]]) -> PromptResponse:
+        turn = Turn()
+        self._turns.add(turn)
+        try:
+            turn.handle = handle = await begin()
+            if turn.is_cancelled:
+                await handle.cancel()
+            await self._follow(turn, handle)
+            status = await handle.wait()
+        except asyncio.CancelledError:
+            await turn.cancel()
+            raise
+        finally:
+            self._turns.discard(turn)
+            for child in turn.children:
+                child.cancel()
+        await self._show_state()
+        if status is RunStatus.WAITING:
+            for request_id in handle.pending_requests:
+                text = f"This run waits for an answer: {ANSWER % request_id}"
+                await self.say(text)
+        if turn.is_cancelled or status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
+            return PromptResponse(stop_reason="cancelled")
+        if turn.end_reason is not None and turn.end_reason in _END_REASONS:
+            return PromptResponse(stop_reason=_END_REASONS[turn.end_reason])
+        if handle.error is not None:
+            error = AgentCoreError(handle.error.code, handle.error.message)
+            raise request_error(error, clean=self._clean)
+        return PromptResponse(stop_reason="end_turn")
+
+    async def say(self, text: str) -> None:
+        """Say something that no model has said.
+
+        Raises:
+            ConnectionError: the editor is gone.
+        """
+        block = TextContentBlock(type="text", text=text)
+        await self.show(AgentMessageChunk(session_update="agent_message_chunk", content=block))
+
+    async def _follow(self, turn: Turn, handle: RunHandle[Any]) -> None:
+        async with aclosing(handle.events()) as events:
+            async for event in events:
+                node = await self._node_of(event)
+                for update in self._translation.updates(event, node):
+                    await self.show(update)
+                if event.event_type is EventType.CHILD_AGENT_CREATED:
+                    watching = self._follow_child(handle, event)
+                    turn.children.append(asyncio.create_task(watching))
+                elif event.event_type.startswith("task_"):
+                    await self._show_plan()
+                elif reason := event.payload.get("end_reason"):
+                    turn.end_reason = EndReason(reason)
+        await self._show_plan()
+
+    async def _node_of(self, event: RuntimeEvent) -> Node | None:
+        """The node of a live event that says too little without it."""
+        if not self._translation.needs_node(event) or event.seq is None:
+            return None
+        page = await self.runtime.replay_session(self.session_id, event.seq, event.seq)
+        return page.nodes[0] if page.nodes else None
+
+    async def _follow_child(self, handle: RunHandle[Any], created: RuntimeEvent) -> None:
+        """Show the calls of a child beside those of the run."""
+        payload = created.payload
+        name = payload.get("name") or payload.get("worker_id") or payload.get("role") or "child"
+        translation = Translation(self.setup.project, label=str(name))
+        with suppress(ConnectionError, AgentCoreError):
+            events = handle.child_events(str(payload["child_run_id"]))
+            async with aclosing(events):
+                async for event in events:
+                    for update in translation.updates(event):
+                        await self.show(update)
+
+    async def _show_plan(self) -> None:
+        plan = await asyncio.to_thread(plan_of, self.setup, self.session_id, self._clean)
+        if plan is not None and plan != self._plan:
+            self._plan = plan
+            await self.show(plan)
+
+    async def _show_state(self) -> None:
+        """Show the session's title and cost."""
+        found = await self.runtime.session_summaries(1, query=self.session_id)
+        for summary in found:
+            await self.show(
+                SessionInfoUpdate(
+                    session_update="session_info_update",
+                    title=summary.title,
+                    updated_at=summary.updated_at.isoformat(),
+                )
+            )
+            cost = summary.usage.cost
+            self._translation.cost = None if cost is None else Cost(amount=cost, currency="USD")
+        for usage in self._translation.usage():
+            await self.show(usage)
+
+    async def replay(self) -> None:
+        """Show the conversation so far, as far as the next message continues it.
+
+        Raises:
+            StorageError: there is no such session.
+            ConnectionError: the editor is gone.
+        """
+        page = await self.runtime.replay_session(self.session_id)
+        active = page.session.active_node_id
+        path = set[str]()
+        if active is not None:
+            path.update(node.node_id for node in await self.runtime.get_node_path(active))
+        while True:
+            by_id = {node.node_id: node for node in page.nodes}
+            for event in page.events:
+                if event.node_id is None or event.node_id in path:
+                    node = by_id.get(event.node_id or "")
+                    for update in self._translation.stored(event, node):
+                        await self.show(update)
+            if page.next_seq is None:
+                break
+            page = await self.runtime.replay_session(self.session_id, page.next_seq)
+        for update in self._translation.close_calls():
+            await self.show(update)
+        await self._show_plan()
+        await self._show_state()
+
+    async def ask(self, request: PermissionRequest) -> PermissionDecision:
+        """The permission callback: puts the question to the editor.
+
+        Raises:
+            UnattendedError: the editor cannot ask, or is gone.
+        """
+        self._asking += 1
+        try:
+            asked = RequestPermissionRequest(
+                session_id=self.session_id,
+                tool_call=self._question(request),
+                options=_options(request),
+            )
+            result = await self._connection.send_request(
+                "session/request_permission", serialize_params(asked)
+            )
+            outcome = RequestPermissionResponse.model_validate(result).outcome
+        except ConnectionError:
+            raise UnattendedError from None
+        except (RequestError, ValueError) as error:
+            raise UnattendedError from error
+        finally:
+            self._asking -= 1
+        if outcome.outcome == "cancelled":
+            reason = "the question was dismissed in the editor"
+            return _decided(Decision.DENY, reason)
+        return _decided(_DECISIONS.get(outcome.option_id, Decision.DENY))
+
+    def _question(self, request: PermissionRequest) -> ToolCallUpdate:
+        tool_call_id = str(request.metadata.get("tool_call_id", ""))
+        known = self._translation.id_of(request.agent_id, tool_call_id)
+        facts = "\n".join(f"{name}: {value}" for name, value in request_facts(request))
+        diff = str(request.metadata.get("diff") or "")
+        danger = "dangerous: " if request.dangerous else ""
+        return ToolCallUpdate(
+            tool_call_id=known or request.request_id,
+            title=shortened(f"{danger}{request.tool_name} {request.args_summary}", _LONGEST_TITLE),
+            kind=tool_kind(request.metadata),
+            status="pending",
+            content=[text_content(fenced(facts)), *diff_content(diff, self.setup.project)],
+        )
+
+    async def cancel(self) -> None:
+        """Cancel all prompts that are being answered."""
+        await asyncio.gather(*(turn.cancel() for turn in [*self._turns]))
+
+    async def leave(self) -> None:
+        """End what runs, because the editor is gone; a run that can be parked is."""
+        if self._asking and self.setup.config.permissions.unattended == "park":
+            handles = [turn.handle for turn in self._turns if turn.handle is not None]
+            stops = [asyncio.create_task(handle.wait()) for handle in handles]
+            if stops:
+                await asyncio.wait(stops, timeout=_PARK_S)
+        await self.cancel()
+
+
+def _name_of(model: ModelConfig) -> str:
+    return f"{model.provider}:{model.name or model.path}"
+
+
+def _options(request: PermissionRequest) -> list[PermissionOption]:
+    scope = request.target_scope or THIS_CALL_ONLY
+    once = PermissionOption(option_id="allow_once", name="Allow once", kind="allow_once")
+    always = PermissionOption(
+        option_id="allow_for_session",
+        name=f"Allow for this session: {shortened(scope, _LONGEST_TITLE)}",
+        kind="allow_always",
+    )
+    reject = PermissionOption(option_id="deny", name="Reject", kind="reject_once")
+    return [once, reject] if scope == THIS_CALL_ONLY else [once, always, reject]
+
+
+def _decided(decision: Decision, reason: str | None = None) -> PermissionDecision:
+    return PermissionDecision(decision=decision, reason=reason, metadata={"decided_by": "editor"})

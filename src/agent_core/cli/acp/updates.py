@@ -1,0 +1,321 @@
+"""What happens in a session, as an editor shows it. Live and stored events go the same way."""
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, cast, get_args
+
+from acp.schema import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    ContentToolCallContent,
+    Cost,
+    FileEditToolCallContent,
+    ImageContentBlock,
+    TerminalToolCallContent,
+    TextContentBlock,
+    ToolCallLocation,
+    ToolCallProgress,
+    ToolCallStart,
+    ToolKind,
+    UsageUpdate,
+    UserMessageChunk,
+)
+
+from agent_core.text import shortened
+from agent_core.types import (
+    ContentBlock,
+    EventType,
+    ImageBlock,
+    JsonBlock,
+    Node,
+    NodeType,
+    ReasoningBlock,
+    Role,
+    RuntimeEvent,
+    TextBlock,
+    ToolCallBlock,
+    new_id,
+)
+
+Update: TypeAlias = (
+    AgentMessageChunk
+    | AgentThoughtChunk
+    | ToolCallProgress
+    | ToolCallStart
+    | UsageUpdate
+    | UserMessageChunk
+)
+ToolContent: TypeAlias = list[
+    ContentToolCallContent | FileEditToolCallContent | TerminalToolCallContent
+]
+
+MAX_CONTENT = 16_000
+"""Characters of one result that are shown; the model has read the whole of it."""
+
+_HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_TICKS = re.compile("`+")
+_KINDS = frozenset(cast("tuple[str, ...]", get_args(ToolKind)))
+_ENDS = {EventType.TOOL_COMPLETED, EventType.TOOL_FAILED, EventType.TOOL_DENIED}
+_WITH_NODE = {*_ENDS, EventType.MESSAGE_COMPLETED}
+
+
+class Translation:
+    """Makes updates of the events of one session, in their order.
+
+    Args:
+        project: what relative paths start at.
+        label: of a child, whose calls alone are shown.
+    """
+
+    def __init__(self, project: Path, label: str = "") -> None:
+        self._project = project
+        self._label = label
+        self._calls: dict[tuple[str | None, str], tuple[str, str]] = {}
+        self._message_id = new_id("msg")
+        self._has_text = self._has_thought = False
+        self.cost: Cost | None = None
+        self._use: tuple[int, int] | None = None
+
+    def needs_node(self, event: RuntimeEvent) -> bool:
+        """Whether a live event says too little without its node."""
+        return not self._label and event.node_id is not None and event.event_type in _WITH_NODE
+
+    def updates(self, event: RuntimeEvent, node: Node | None = None) -> Iterator[Update]:
+        """What to show of a live event."""
+        kind, payload = event.event_type, event.payload
+        if event.tool_call_id is not None:
+            yield from self._of_call(event, event.tool_call_id, node)
+        elif self._label:
+            return
+        elif kind is EventType.MODEL_TEXT_DELTA and (text := str(payload.get("text", ""))):
+            self._has_text = True
+            yield _said(text, self._message_id)
+        elif kind is EventType.MODEL_REASONING_DELTA and (text := str(payload.get("text", ""))):
+            self._has_thought = True
+            yield _thought(text, f"{self._message_id}-thought")
+        elif kind in {EventType.MODEL_STARTED, EventType.MODEL_RETRY}:
+            self._message_id = new_id("msg")
+            self._has_text = self._has_thought = False
+        elif kind is EventType.MESSAGE_COMPLETED and node is not None:
+            yield from self._of_reply(node)
+        elif kind is EventType.CONTEXT_BUILT:
+            self._use = int(payload["use"]["total"]), int(payload["budget"]["window"])
+            yield from self.usage()
+
+    def stored(self, event: RuntimeEvent, node: Node | None) -> Iterator[Update]:
+        """What to show of an event that was stored before, when nothing is on the screen yet."""
+        self._has_text = self._has_thought = False
+        if event.event_type is EventType.CONTEXT_BUILT:
+            deque(self.updates(event), maxlen=0)  # only the last one is shown, in the end
+        elif node is None or event.event_type is not EventType.MESSAGE_CREATED:
+            yield from self.updates(event, node)
+        elif node.node_type is not NodeType.MESSAGE:
+            return
+        elif node.role is Role.USER:
+            for block in _shown(node.content):
+                yield UserMessageChunk(
+                    session_update="user_message_chunk", content=block, message_id=node.node_id
+                )
+        elif node.role is Role.ASSISTANT:
+            yield from self._of_reply(node)
+
+    def usage(self) -> Iterator[UsageUpdate]:
+        """How full the window is, and what the session has cost, as far as that is known."""
+        if self._use is not None:
+            used, size = self._use
+            yield UsageUpdate(session_update="usage_update", used=used, size=size, cost=self.cost)
+
+    def close_calls(self) -> Iterator[Update]:
+        """End what a process that died has left open."""
+        for call_id, _ in self._calls.values():
+            yield _progress(call_id, status="failed")
+
+    def id_of(self, agent_id: str, tool_call_id: str) -> str | None:
+        """By which id the editor knows a call; None if it does not."""
+        known = self._calls.get((agent_id, tool_call_id))
+        return known[0] if known else None
+
+    def _of_reply(self, node: Node) -> Iterator[Update]:
+        """The parts of a reply that were not streamed, and its calls."""
+        for block in node.content:
+            match block:
+                case TextBlock(text=text) if text and not self._has_text:
+                    yield _said(text, node.node_id)
+                case ReasoningBlock(text=text) if text and not self._has_thought:
+                    yield _thought(text, f"{node.node_id}-thought")
+                case ToolCallBlock():
+                    yield self._begin(node.agent_id, block.tool_call_id, block.name, block)
+                case _:
+                    pass
+
+    def _begin(
+        self, agent_id: str | None, tool_call_id: str, name: str, block: ToolCallBlock | None = None
+    ) -> ToolCallStart:
+        call_id = new_id("call")
+        self._calls[agent_id, tool_call_id] = call_id, name
+        return ToolCallStart(
+            session_update="tool_call",
+            tool_call_id=call_id,
+            title=self._title(name),
+            kind="other",
+            status="pending",
+            raw_input=block.arguments if block else None,
+        )
+
+    def _of_call(
+        self, event: RuntimeEvent, tool_call_id: str, node: Node | None
+    ) -> Iterator[Update]:
+        kind, payload = event.event_type, event.payload
+        if kind not in {EventType.TOOL_STARTED, EventType.TOOL_PROGRESS, *_ENDS}:
+            return
+        key = event.agent_id, tool_call_id
+        if key not in self._calls:
+            yield self._begin(event.agent_id, tool_call_id, str(payload.get("tool_name", "")))
+        call_id, name = self._calls[key]
+        if kind is EventType.TOOL_STARTED:
+            yield _progress(
+                call_id,
+                status="in_progress",
+                title=self._title(name, str(payload.get("summary") or "")),
+                kind=tool_kind(payload),
+                locations=self._locations(payload),
+            )
+        elif kind is EventType.TOOL_PROGRESS:
+            yield _progress(call_id, content=[text_content(str(payload.get("text", "")))])
+        else:
+            del self._calls[key]
+            failed = kind is not EventType.TOOL_COMPLETED or bool(payload.get("exit_code"))
+            yield _progress(
+                call_id,
+                status="failed" if failed else "completed",
+                content=self._result(payload, node),
+            )
+
+    def _title(self, name: str, summary: str = "") -> str:
+        label = f"[{self._label}] " if self._label else ""
+        return label + (name if summary in {"", name} else f"{name} {summary}")
+
+    def _locations(self, payload: Mapping[str, Any]) -> list[ToolCallLocation] | None:
+        paths = cast("Sequence[Mapping[str, Any]]", payload.get("paths") or ())
+        return [
+            ToolCallLocation(path=str(self._project / str(each["path"])), line=each.get("line"))
+            for each in paths
+        ] or None
+
+    def _result(self, payload: Mapping[str, Any], node: Node | None) -> ToolContent:
+        content: ToolContent = []
+        if diff := payload.get("diff"):
+            content += diff_content(str(diff), self._project)
+        if hidden := payload.get("diff_hidden_lines"):
+            content.append(text_content(f"… {hidden} more lines of the diff"))
+        if payload.get("message"):
+            content.append(text_content(str(payload["message"])))
+        output, code = payload.get("output"), payload.get("exit_code")
+        if hidden := payload.get("output_hidden_lines"):
+            content.append(text_content(f"… {hidden} more lines above"))
+        if output:
+            content.append(text_content(fenced(str(output))))
+        if code:
+            content.append(text_content(f"exit code {code}"))
+        if not content and node is not None:
+            texts = [_plain(block) for result in node.results for block in result.content]
+            if text := "\n".join(filter(None, texts)):
+                content.append(text_content(fenced(shortened(text, MAX_CONTENT))))
+        return content
+
+
+def tool_kind(facts: Mapping[str, Any]) -> ToolKind:
+    """What kind of tool a call is of, as far as its facts say."""
+    kind = facts.get("kind")
+    return cast("ToolKind", kind if kind in _KINDS else "other")
+
+
+def diff_content(diff: str, project: Path) -> ToolContent:
+    """A unified diff, each of its hunks as the text before and the text after."""
+    content: ToolContent = []
+    path, hidden = "", list[str]()
+    before, after = list[str](), list[str]()
+    lines_before = lines_after = 0
+
+    def end_hunk() -> None:
+        if before or after:
+            edit = FileEditToolCallContent(
+                type="diff",
+                path=str(project / path),
+                old_text="".join(before) if before else None,
+                new_text="".join(after),
+            )
+            content.append(edit)
+        before.clear()
+        after.clear()
+
+    for line in (f"{each}\n" for each in diff.splitlines()):
+        mark, text = line[:1], line[1:]
+        if (lines_before or lines_after) and mark in {" ", "-", "+"}:
+            if mark != "+":
+                before.append(text)
+                lines_before -= 1
+            if mark != "-":
+                after.append(text)
+                lines_after -= 1
+        elif head := _HUNK.match(line):
+            end_hunk()
+            lines_before, lines_after = (int(count or 1) for count in head.groups())
+        elif line.startswith(("--- ", "+++ ")):
+            end_hunk()
+            path = line[4:].rstrip("\n")
+        elif line.strip():
+            hidden.append(line.strip())
+    end_hunk()
+    return [*content, *(text_content(line) for line in hidden)]
+
+
+def fenced(text: str) -> str:
+    """Text that is shown as it is, whatever Markdown it holds."""
+    fence = "`" * max(3, *(len(run) + 1 for run in _TICKS.findall(text)), 3)
+    return f"{fence}\n{text.rstrip()}\n{fence}"
+
+
+def text_content(text: str) -> ContentToolCallContent:
+    return ContentToolCallContent(type="content", content=TextContentBlock(type="text", text=text))
+
+
+def _progress(call_id: str, **changes: Any) -> ToolCallProgress:
+    return ToolCallProgress(session_update="tool_call_update", tool_call_id=call_id, **changes)
+
+
+def _said(text: str, message_id: str) -> AgentMessageChunk:
+    block = TextContentBlock(type="text", text=text)
+    return AgentMessageChunk(
+        session_update="agent_message_chunk", content=block, message_id=message_id
+    )
+
+
+def _thought(text: str, message_id: str) -> AgentThoughtChunk:
+    block = TextContentBlock(type="text", text=text)
+    return AgentThoughtChunk(
+        session_update="agent_thought_chunk", content=block, message_id=message_id
+    )
+
+
+def _shown(content: Sequence[ContentBlock]) -> Iterator[TextContentBlock | ImageContentBlock]:
+    for block in content:
+        if isinstance(block, ImageBlock) and block.data is not None:
+            yield ImageContentBlock(type="image", data=block.data, mime_type=block.mime_type)
+        elif text := _plain(block):
+            yield TextContentBlock(type="text", text=text)
+
+
+def _plain(block: ContentBlock) -> str:
+    match block:
+        case TextBlock(text=text):
+            return text
+        case JsonBlock(data=str(text)):
+            return text
+        case JsonBlock(data=data):
+            return json.dumps(data, ensure_ascii=False, indent=2)
+        case _:
+            return f"[{block.type}]"

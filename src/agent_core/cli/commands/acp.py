@@ -1,0 +1,36 @@
+"""The arguments of `soong-agent acp`."""
+
+from collections.abc import Callable
+
+from agent_core.cli.options import Commands, Options, add_command
+
+_EPILOG = """\
+An editor starts it, and speaks the Agent Client Protocol on its standard input
+and output, one JSON message a line. Whatever else is printed goes to standard
+error. It ends when its input does. The editor names the project of each
+session; several at once are fine.
+
+Needs the extra: pip install 'soong-agent[acp]'
+Exit codes: 0 the editor has closed the connection; 2 wrong usage, or the extra
+is missing; 130 and 143 a signal.
+
+Example, the settings of an editor that asks for a command:
+  {"command": "soong-agent", "args": ["acp"]}
+"""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command's arguments."""
+    acp = add_command(
+        commands, "acp", "serve an editor, by the Agent Client Protocol", epilog=_EPILOG
+    )
+    acp.set_defaults(load=_load)
+    acp.add_argument(
+        "--model", metavar="<provider:name>", help="the model of sessions that choose none"
+    )
+
+
+def _load() -> Callable[[Options], int]:
+    from agent_core.cli.acp.serve import serve_editor  # noqa: PLC0415 - help must not wait for it
+
+    return serve_editor

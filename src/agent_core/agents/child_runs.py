@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -45,6 +45,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.telemetry.spans import RunTrace
     from agent_core.tools.output import ExpectedOutput
 
 logger = logging.getLogger(__name__)
@@ -138,6 +139,7 @@ class ChildRun:
         parent: the journal of the run that started it; gets an event for each stage of the child.
         stream: its own events.
         before_end: called once, whatever happens, before the end is written down.
+        trace: records it, if something does.
 
     Attributes:
         task: what carries it out, from its start on.
@@ -154,6 +156,7 @@ class ChildRun:
         parent: Journal,
         stream: EventStream,
         before_end: BeforeEnd | None,
+        trace: "RunTrace | None" = None,
     ) -> None:
         self.ctx = ctx
         self.spec = spec
@@ -164,6 +167,7 @@ class ChildRun:
         self.stop_reason: ChildCancelReason | None = None
         self.is_left_behind = False
         self._before_end = before_end
+        self._trace = trace
         self._working: asyncio.Task[Any] | None = None
         self._requested: set[ChildCancelReason] = set()
         self._is_stored = False
@@ -198,10 +202,11 @@ class ChildRun:
             if self.stop_reason is not None and self.spec.is_resumed:
                 await settle_waiting(journal, self.spec.history, self._finish)
             elif self.stop_reason is not None:
-                await settle(journal, self.outcome, began=False)
+                await settle(journal, self.outcome, self._finish, began=False)
             else:
                 self._working = asyncio.current_task()
-                await self._work(on_failure)
+                with nullcontext() if self._trace is None else self._trace.current():
+                    await self._work(on_failure)
         except asyncio.CancelledError:
             if self.stop_reason is None:
                 raise  # the event loop itself is shutting down
@@ -284,6 +289,8 @@ class ChildRun:
 
     def _finish(self, outcome: Outcome) -> None:
         self.outcome = outcome
+        if self._trace is not None:
+            self._trace.finish(outcome)
 
     def _note_created(self) -> None:
         role, agent_type = self.run.role, self.spec.agent.agent_type

@@ -57,6 +57,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuards
+    from agent_core.telemetry.spans import RunTrace, Telemetry
     from agent_core.tools.output import ExpectedOutput
 
 _CHILD_ROLES = {
@@ -80,6 +81,7 @@ class RunSpec:
         view: which loaded texts stand in its latest request.
         options: what its caller asked for.
         guards: those of its options at work, where the run has begun with them.
+        trace: records it, where its runtime's runs are recorded.
     """
 
     run: RunIdentity
@@ -92,6 +94,7 @@ class RunSpec:
     view: View = field(default_factory=View)
     options: RunOptions = NO_OPTIONS
     guards: "RunGuards | None" = None
+    trace: "RunTrace | None" = None
 
 
 OpenJournal = Callable[[RunIdentity, EventStream, Iterable[Node]], Journal]
@@ -110,6 +113,7 @@ class SpawnerDeps:
         is_disabled: the user's settings take the tool of this name away from every run.
         can_ask: there is a way to ask for a permission.
         goes_on: the history of a child that has waited for an answer.
+        telemetry: records the runs, if something does.
         task_logs: by session, where they are not written; None: they are.
     """
 
@@ -126,6 +130,7 @@ class SpawnerDeps:
     goes_on: Callable[[RunRecord], HistorySource]
     open_journal: OpenJournal
     redactor: Redactor
+    telemetry: "Telemetry | None" = None
     task_logs: Mapping[str, dict[str, int]] | None = None
 
 
@@ -375,6 +380,9 @@ class ChildSpawner:
         async def build() -> ChildRun:
             journal = deps.open_journal(spec.run, stream, spec.path)
             binding = spec.bind(journal)
+            trace = None
+            if deps.telemetry is not None:
+                trace = deps.telemetry.begin_run(spec.run, journal.clean)
             ctx = await deps.build_context(
                 RunSpec(
                     run=spec.run,
@@ -389,12 +397,18 @@ class ChildSpawner:
                         output_type=spec.expected,
                         budget=spec.assignment.budget,
                     ),
+                    trace=trace,
                 )
             )
             ctx = replace(ctx, toolbox=binding.guard(ctx.toolbox))
             binding.begin()  # from here to its start nothing waits
             return ChildRun(
-                ctx, spec, parent=self._parent, stream=stream, before_end=binding.before_end
+                ctx,
+                spec,
+                parent=self._parent,
+                stream=stream,
+                before_end=binding.before_end,
+                trace=trace,
             )
 
         return await deps.children.start(build, self._parent.run, on_end=on_end)

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
     from agent_core.runtime.services import Services
+    from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.base import Tool
     from agent_core.tools.registry import Handler, ToolRegistry
     from agent_core.tools.toolsets import Toolset
@@ -86,6 +87,9 @@ class AgentRuntime:
             Without one they are refused.
         default_snapshots: `turn` lets runs record the files of the project, so that `undo` and
             `fork` bring them back, where `[workspace] snapshots` does not say it.
+        telemetry: where spans and metrics go. By default to the tracer provider that the program
+            has set for the whole process, else where `OTEL_*` variables say, if one asks for it;
+            False: nowhere.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class AgentRuntime:
         persist: bool = True,
         toolsets: "Sequence[Toolset]" = (),
         default_snapshots: Literal["off", "turn"] = "off",
+        telemetry: "Telemetry | bool | None" = None,
     ) -> None:
         self._options = RuntimeOptions(
             project_dir=project_dir,
@@ -121,6 +126,7 @@ class AgentRuntime:
             toolsets=tuple(toolsets),
             debug=debug,
             default_snapshots=default_snapshots,
+            telemetry=telemetry,
         )
         self._opened: Services | None = None
         self._opening = asyncio.Lock()

@@ -233,7 +233,10 @@ class Child:
         self, command: Command, jail: bytes, *, launcher: Launcher, files: ExitStack
     ) -> None:
         words = [os.fsencode(word) for word in command.argv]
-        env = [os.fsencode(f"{name}={value}") for name, value in command.env.items()]
+        variables = command.env
+        if launcher.more_env is not None and not command.is_fed:
+            variables = {**variables, **launcher.more_env()}
+        env = [os.fsencode(f"{name}={value}") for name, value in variables.items()]
         if any(b"\0" in field for field in (*words, *env)):
             raise ValueError("embedded null byte")
         fields = (str(len(words)).encode(), *words, *env)

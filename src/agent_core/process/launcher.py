@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agent_core.errors import ErrorCode, ToolError
@@ -26,9 +26,14 @@ class Launcher:
     """Starts programs. Cheap to make: its supervisor starts with the first program.
 
     Everything it has started ends when it is closed, or when this process ends in any way.
+
+    Args:
+        more_env: variables that each program gets beside those of its command, as they are when it
+            starts; not one that is fed, which may work for many callers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, more_env: Callable[[], Mapping[str, str]] | None = None) -> None:
+        self.more_env = more_env
         self._lock = threading.Lock()
         self._requests: socket.socket | None = None
         self._boot = 0

@@ -1,7 +1,9 @@
 """Ordinary runs of a fork without tools, one for each text that is to be summarised."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agent_core.agents.definitions import COMPACT_ID
 from agent_core.agents.spawner import OpenJournal
@@ -22,6 +24,9 @@ from agent_core.types import (
     utc_now,
 )
 
+if TYPE_CHECKING:
+    from agent_core.telemetry.spans import RunTrace, Telemetry
+
 PURPOSE = "compact"
 
 
@@ -29,13 +34,15 @@ PURPOSE = "compact"
 class CompactAgentDeps:
     """What runs of the compact agent need.
 
-    `context` makes what a run is made of, for an answer of at most so many tokens.
+    `context` makes what a run is made of, for an answer of at most so many tokens; `telemetry`
+    records the runs, if something does.
     """
 
     store: SessionStore
     open_journal: OpenJournal
-    context: Callable[[RunIdentity, Journal, int], RunContext]
+    context: "Callable[[RunIdentity, Journal, int, RunTrace | None], RunContext]"
     claim: Callable[[], Claim]
+    telemetry: "Telemetry | None" = None
 
 
 class CompactAgent:
@@ -64,18 +71,25 @@ class CompactAgent:
         """
         identity = await self._add_run()
         journal = self._deps.open_journal(identity, EventStream(), ())
-        ctx = self._deps.context(identity, journal, max_tokens)
+        telemetry, trace = self._deps.telemetry, None
+        if telemetry is not None:
+            trace = telemetry.begin_run(identity, journal.clean)
+
+        def on_end(outcome: Outcome) -> None:
+            self.usage = self.usage.plus(outcome.usage)
+            if trace is not None:
+                trace.finish(outcome)
+
+        ctx = self._deps.context(identity, journal, max_tokens, trace)
         journal.begin()
-        outcome = await run_agent(ctx, user_text(prompt), on_end=self._add_usage)
+        with nullcontext() if trace is None else trace.current():
+            outcome = await run_agent(ctx, user_text(prompt), on_end=on_end)
         if outcome.status is RunStatus.COMPLETED:
             return outcome.text
         error = outcome.error
         if error is None:
             raise RuntimeError(f"run {identity.run_id} ended {outcome.status} without an error")
         raise AgentCoreError(error.code, error.message, error.retryable, error.details)
-
-    def _add_usage(self, outcome: Outcome) -> None:
-        self.usage = self.usage.plus(outcome.usage)
 
     async def _add_run(self) -> RunIdentity:
         parent, now = self._parent, utc_now()

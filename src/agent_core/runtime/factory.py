@@ -29,6 +29,7 @@ from agent_core.context.system_prompt import (
 )
 from agent_core.events import Journal, SessionJournal, SessionStore
 from agent_core.loop import Guard, NullCollaborators, RunContext, RunLimits
+from agent_core.loop.context import Hooks
 from agent_core.loop.options import RunOptions
 from agent_core.providers.base import ProviderAdapter
 from agent_core.runtime.background import Jobs, UsageLedger
@@ -49,6 +50,7 @@ from agent_core.types import Claim, Node, RunIdentity, ToolPermission, utc_now
 if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuards
     from agent_core.runtime.recording import RunRecorder
+    from agent_core.telemetry.spans import RunTrace, Telemetry
 
 T = TypeVar("T")
 
@@ -81,6 +83,7 @@ class RunFactory:
         open_journal: makes the journals of the compact agent's runs.
         claim: the runtime's, for sessions whose last run may have ended.
         release: gives a session back to other processes, if no run of it is under way.
+        telemetry: records the runs, if something does.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class RunFactory:
         open_journal: OpenJournal,
         claim: Callable[[], Claim],
         release: Callable[[str], Awaitable[None]],
+        telemetry: "Telemetry | None" = None,
     ) -> None:
         config = project.setup.config
         self._project = project
@@ -126,6 +130,7 @@ class RunFactory:
                 open_journal=open_journal,
                 context=self.compact_context,
                 claim=claim,
+                telemetry=telemetry,
             ),
             piece_room=self._piece_room,
             session_journal=session_journal,
@@ -174,6 +179,10 @@ class RunFactory:
         source = await self.compactions.watch(composer, journal)
         meter = self._models.meter(run, options.budget)
         provider: ProviderAdapter = self._models.open(model, composer.use, meter=meter)
+        make_hooks = self._project.make_hooks
+        hooks: Hooks = make_hooks(run, journal) if make_hooks else NullCollaborators()
+        if spec.trace is not None:
+            provider, hooks = spec.trace.provider(provider, model), spec.trace.hooks(hooks)
         guard: Guard = self._project.guard
         if options.guards:
             from agent_core.loop.guards import (  # noqa: PLC0415 - most runs have none
@@ -192,7 +201,6 @@ class RunFactory:
         recorder = self._recorders.get(run.parent_run_id or run.run_id) if self._recorders else None
         if recorder is not None:
             provider, guard = await self._recorded(provider, guard, recorder, toolbox, spec)
-        make_hooks = self._project.make_hooks
         ctx = RunContext(
             run=run,
             journal=journal,
@@ -202,7 +210,7 @@ class RunFactory:
             compactor=source,
             toolbox=toolbox,
             guard=guard,
-            hooks=make_hooks(run, journal) if make_hooks else NullCollaborators(),
+            hooks=hooks,
             results=self._results.within(model.context_window // _RESULT_SHARE),
             project_dir=self._setup.project,
             limits=self._limits_of(options),
@@ -270,7 +278,13 @@ class RunFactory:
         composer = self._composers.get(agent_id)
         return composer.history.path if composer else ()
 
-    def compact_context(self, run: RunIdentity, journal: Journal, max_tokens: int) -> RunContext:
+    def compact_context(
+        self,
+        run: RunIdentity,
+        journal: Journal,
+        max_tokens: int,
+        trace: "RunTrace | None" = None,
+    ) -> RunContext:
         """What a run of the compact agent is made of: it reads one text and answers, that is all.
 
         Raises:
@@ -287,12 +301,12 @@ class RunFactory:
             metadata={**_ids(run), "purpose": "compact"},
         )
         null = NullCollaborators()
+        meter = self._models.budgets.of_compaction(run)
+        provider: ProviderAdapter = self._models.open(model, composer.use, meter=meter)
         return RunContext(
             run=run,
             journal=journal,
-            provider=self._models.open(
-                model, composer.use, meter=self._models.budgets.of_compaction(run)
-            ),
+            provider=provider if trace is None else trace.provider(provider, model),
             composer=composer,
             history=null,
             compactor=null,

@@ -4,7 +4,7 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -38,6 +38,9 @@ from agent_core.types import (
     Usage,
 )
 
+if TYPE_CHECKING:
+    from agent_core.telemetry.spans import Telemetry
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -60,6 +63,7 @@ class Models:
         store: SessionStore,
         redactor: Redactor,
         traces: "Traces | None" = None,
+        telemetry: "Telemetry | None" = None,
     ) -> None:
         self._registry = registry
         self._base = resolve_model(config)
@@ -67,6 +71,7 @@ class Models:
         self._brought = self._base.adapter
         self._redactor = redactor
         self._traces = traces
+        self._telemetry = telemetry
         self._config = config
         self.scale = TokenScale()
         self.prices = Prices()
@@ -151,6 +156,21 @@ class Models:
         if meter is None and not may_have_price(model):
             return adapter
         return MeteredAdapter(adapter, model, prices=self.prices, meter=meter)
+
+    def open_beside(
+        self, model: ModelConfig, *, session_id: str, meter: Meter | None
+    ) -> ProviderAdapter:
+        """The adapter for a call outside of any run, see `open`.
+
+        Raises:
+            ConfigError: as `open`.
+        """
+        opened = self.open(model, meter=meter)
+        if self._telemetry is None:
+            return opened
+        return self._telemetry.provider(
+            opened, model, self._redactor.payload, session_id=session_id
+        )
 
     async def close(self) -> None:
         """Close every adapter. Later runs would get new ones."""
@@ -322,7 +342,8 @@ class OneShotModelCall:
             metadata=self._metadata,
         )
         try:
-            opened = self._models.open(model, meter=self._meter)
+            session_id = self._metadata["session_id"]
+            opened = self._models.open_beside(model, session_id=session_id, meter=self._meter)
             reply: ModelCompleted | None = None
             async with aclosing(stream_reply(opened, request)) as events:
                 async for event in events:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
     from agent_core.storage.sqlite import SqliteSessionStore
+    from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.registry import ToolRegistry
     from agent_core.tools.toolsets import Toolset
 
@@ -57,6 +58,7 @@ class RuntimeOptions:
     definitions: list[AgentDefinition] = field(default_factory=list[AgentDefinition])
     debug: bool = False
     default_snapshots: Literal["off", "turn"] = "off"
+    telemetry: "Telemetry | bool | None" = None
 
     @property
     def providers(self) -> "ProviderRegistry":

@@ -64,6 +64,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuards
+    from agent_core.telemetry.spans import RunTrace, Telemetry
     from agent_core.tools.output import ExpectedOutput
 
 _ROLES = {
@@ -101,6 +102,7 @@ class Runs:
         project: what the runs work on.
         store, owner, models, artifacts, redactor: of the process.
         files: of the project.
+        telemetry: records the runs, if something does.
         traces: keeps tracebacks, with `debug=True`.
     """
 
@@ -115,6 +117,7 @@ class Runs:
         redactor: Redactor,
         traces: Traces | None,
         files: ProjectFiles,
+        telemetry: "Telemetry | None" = None,
     ) -> None:
         config = project.setup.config
         self._project = project
@@ -125,6 +128,7 @@ class Runs:
         self._redactor = redactor
         self._journal_redactor = JournalRedactor(redactor)
         self._traces = traces
+        self._telemetry = telemetry
         self._numbers = count()
         self._known: WeakValueDictionary[str, Run] = WeakValueDictionary()
         self._cancelling: set[asyncio.Task[object]] = set()
@@ -132,7 +136,7 @@ class Runs:
         self._options_of_waiting: dict[str, RunOptions] = {}
         self._cancel_timeout_s = config.runtime.cancel_timeout_ms / 1000
         self._scheduler = Scheduler(
-            self._conduct,
+            partial(self._conduct_in_span, telemetry) if telemetry else self._conduct,
             max_running=config.runtime.max_concurrent_runs,
             cancel_timeout_s=self._cancel_timeout_s,
         )
@@ -165,6 +169,7 @@ class Runs:
             open_journal=self._open_journal,
             claim=self.leases.claim,
             release=self.leases.release,
+            telemetry=telemetry,
         )
         self.children = ChildRuns(
             store,
@@ -187,6 +192,7 @@ class Runs:
             goes_on=self._waiting_history,
             open_journal=self._open_journal,
             redactor=redactor,
+            telemetry=telemetry,
             task_logs=project.task_logs,
         )
 
@@ -240,6 +246,17 @@ class Runs:
         if mode is RunMode.ORCHESTRATOR:
             self._require_workers()
         await self.leases.store_ends()
+        run_id, trace = new_id("run"), None
+        if self._telemetry is not None:
+            begins = RunIdentity(
+                session_id=session_id,
+                agent_id=new_id("agent"),
+                run_id=run_id,
+                role=_ROLES[mode][1],
+                mode=mode,
+            )
+            trace = self._telemetry.begin_run(begins, self._journal_redactor.payload)
+            stored = (stored or StoredOptions()).model_copy(update={"trace": trace.carrier})
         opening = RunOpening(
             session_id=session_id,
             cwd=str(self._project.setup.project),
@@ -247,7 +264,7 @@ class Runs:
             owner=self._owner.owner_id,
             agent_type=_ROLES[mode][0],
             agent_id=new_id("agent"),
-            run_id=new_id("run"),
+            run_id=run_id,
             mode=mode,
             prompt=stored_prompt,
             title=title,
@@ -273,7 +290,7 @@ class Runs:
             scheduler.withdraw(session_id)
             raise
         record = opened.run.model_copy(update={"prompt": clean_prompt})
-        return await self._enqueue(opened, record, options)
+        return await self._enqueue(opened, record, options, trace)
 
     async def compact(self, session_id: str, *, move_session: bool = False) -> Run:
         """Start a run that summarises a session's history and does nothing else.
@@ -557,12 +574,17 @@ class Runs:
             if not scheduler.is_busy(session_id):
                 await to_the_end(self.leases.release(session_id))
 
-    async def _enqueue(self, opened: OpenedRun, record: RunRecord, options: RunOptions) -> Run:
+    async def _enqueue(
+        self, opened: OpenedRun, record: RunRecord, options: RunOptions, trace: "RunTrace | None"
+    ) -> Run:
         self._memory.run_begins(record.session_id)
         self._contexts.compactions.session_opened(opened.session)
         self._take_over(opened)
         run = self._new_run(record, opened.session.epoch, is_new=not opened.resumed)
         run.options = options
+        if trace is not None:
+            trace.identify(run.identity)
+            run.trace = trace
         if self._scheduler.enqueue(run):
             in_front = [waiting.run_id for waiting in opened.queued]
             run.journal.queue({"taken_over": in_front} if in_front else {})
@@ -686,6 +708,13 @@ class Runs:
         async with open_orchestrator_spawner(self._spawner_deps, parent, options) as spawner:
             yield spawner
 
+    async def _conduct_in_span(self, telemetry: "Telemetry", run: Run) -> None:
+        if run.trace is None:  # of another process, or it has waited for an answer
+            carrier = run.stored_options.trace if run.stored_options else None
+            run.trace = telemetry.begin_run(run.identity, run.journal.clean, carrier=carrier)
+        with run.trace.current():
+            await self._conduct(run)
+
     async def _conduct(self, run: Run) -> None:
         run.journal.begin()
         asked = run.options or run.stored_options
@@ -719,6 +748,7 @@ class Runs:
                             history=self._project.with_mentions(run.history, prompt),
                             options=options,
                             guards=guards,
+                            trace=run.trace,
                             tools=spawner.tools,
                             board=spawner.board,
                         )

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import EventStream, Journal
@@ -24,6 +25,9 @@ from agent_core.types import (
     RunStatus,
     StoredOptions,
 )
+
+if TYPE_CHECKING:
+    from agent_core.telemetry.spans import RunTrace
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +65,7 @@ class Run(RunProgress):
     has_begun: bool = False
     cancel_requested: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    trace: "RunTrace | None" = None
 
     @property
     def session_id(self) -> str:
@@ -70,6 +75,8 @@ class Run(RunProgress):
         """Take the outcome; the end is stored right after, or is being stored."""
         self.outcome = outcome
         self.status = outcome.status
+        if self.trace is not None:
+            self.trace.finish(outcome)
 
 
 Conduct = Callable[[Run], Awaitable[None]]

@@ -26,6 +26,7 @@ from agent_core.runtime.runs import Runs
 from agent_core.runtime.sessions import Sessions
 from agent_core.storage.owners import Owner
 from agent_core.storage.sqlite import SqliteSessionStore
+from agent_core.telemetry.opening import open_telemetry
 from agent_core.types import build_content
 
 
@@ -63,7 +64,11 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
     build_content()
     redactor = Redactor({})  # learns as the parts are read
     async with AsyncExitStack() as stack:
-        launcher = stack.enter_context(closing(Launcher()))
+        telemetry = open_telemetry(options.telemetry, os.environ)
+        if telemetry is not None and telemetry is not options.telemetry:
+            stack.push_async_callback(telemetry.close)
+        launcher = Launcher(None if telemetry is None else telemetry.environment)
+        stack.enter_context(closing(launcher))
         project = Project(setup, options, redactor=redactor, launcher=launcher)
         if setup.persist:
             owner = stack.enter_context(Owner.open(setup.home))
@@ -82,7 +87,12 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
         await artifacts.sweep()
         traces = Traces(artifacts) if options.debug else None
         models = Models(
-            options.providers, setup.config, store=store, redactor=redactor, traces=traces
+            options.providers,
+            setup.config,
+            store=store,
+            redactor=redactor,
+            traces=traces,
+            telemetry=telemetry,
         )
         files = ProjectFiles(setup)
         runs = Runs(
@@ -94,6 +104,7 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             redactor=redactor,
             traces=traces,
             files=files,
+            telemetry=telemetry,
         )
         moves = NodeMoves(
             store,

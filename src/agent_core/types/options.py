@@ -63,6 +63,7 @@ class StoredOptions(Frozen):
         permission_mode: how much it may do unasked; None is `ask`.
         needs_caller: names of options that cannot be stored (`deps`, `guards`, callables among
             `tools`): a run that has some can be carried out by the process that started it only.
+        trace: names the span that the run's spans belong to, where it is traced.
         metadata: the caller's own.
     """
 
@@ -78,4 +79,5 @@ class StoredOptions(Frozen):
     max_turns: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
     permission_mode: PermissionMode | None = None
     needs_caller: list[str] = []
+    trace: dict[str, str] = {}
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])

@@ -1,0 +1,190 @@
+"""Exporters for a process whose environment asks for them, and their end in a bounded time."""
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import entry_points
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from agent_core.telemetry.spans import Telemetry
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_MS = 2000.0
+"""How long what was recorded last may take on its way, unless OTEL_BSP_EXPORT_TIMEOUT says it."""
+
+_SERVICE = "soong-agent"
+_OFF = "or set OTEL_SDK_DISABLED=true"
+_CARRIED = ("traceparent", "tracestate")
+
+
+def open_exporters(signals: Iterable[str], environ: Mapping[str, str]) -> Telemetry | None:
+    """What the environment asks for; None, and one warning, if that cannot be had.
+
+    No run fails because its traces go nowhere: such variables are often set for all programs.
+    """
+    try:
+        return ExportingTelemetry(frozenset(signals), environ)
+    except ImportError as error:
+        logger.warning(
+            "OTEL_* variables ask for traces or metrics, and the package for that is missing"
+            " (%s): pip install 'soong-agent[otel]', %s",
+            error.name,
+            _OFF,
+        )
+    except Exception as error:  # noqa: BLE001 - of any exporter, for any value of a variable
+        logger.warning("no traces or metrics: %s; correct the OTEL_* variables, %s", error, _OFF)
+    return None
+
+
+class ExportingTelemetry(Telemetry):
+    """Telemetry with providers of its own, made as the environment says.
+
+    Args:
+        signals: `traces`, `metrics`.
+        environ: `TRACEPARENT` and `TRACESTATE` in it name the span that runs belong to.
+
+    Raises:
+        ImportError: a package is missing.
+        Exception: of an exporter, for a variable that it cannot use.
+    """
+
+    def __init__(self, signals: frozenset[str], environ: Mapping[str, str]) -> None:
+        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - of the extra
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+        resource = Resource.create()
+        if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+            resource = resource.merge(Resource({SERVICE_NAME: _SERVICE}))
+        spans = _exporters("traces", environ) if "traces" in signals else []
+        figures = _exporters("metrics", environ) if "metrics" in signals else []
+        tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+        for exporter in spans:
+            tracers.add_span_processor(BatchSpanProcessor(exporter))
+        readers = [PeriodicExportingMetricReader(exporter) for exporter in figures]
+        meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+        caller = {name: environ[name.upper()] for name in _CARRIED if name.upper() in environ}
+        parent = TraceContextTextMapPropagator().extract(caller, Context())
+        super().__init__(tracers, meters, parent=parent)
+        self._shutdowns: list[Callable[[], None]] = [tracers.shutdown, meters.shutdown]
+        self._close_s = _close_ms(environ) / 1000
+        self._log = _FirstFailure()
+        self._log.begin()
+
+    async def close(self) -> None:
+        """Send what is left, as long as that may take, or until something of it has failed."""
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        left = len(self._shutdowns)
+
+        def ended() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done.set()
+
+        def report(what: Callable[[], None]) -> None:
+            with suppress(RuntimeError):  # the loop is closed: it was too late
+                loop.call_soon_threadsafe(what)
+
+        def shut_down(step: Callable[[], None]) -> None:
+            with suppress(Exception):  # an exporter of the user's
+                step()
+            report(ended)
+
+        self._log.on_failure = partial(report, done.set)
+        # Threads of their own: nothing waits for a daemon at the end of a process.
+        for step in self._shutdowns:
+            threading.Thread(target=shut_down, args=(step,), daemon=True).start()
+        try:
+            async with asyncio.timeout(self._close_s):
+                await done.wait()
+        except TimeoutError:
+            self._log.show(f"not everything was taken within {self._close_s:g} s; the rest is lost")
+        finally:
+            self._log.end()
+
+
+class _FirstFailure(logging.Handler):
+    """Shows the first line that OpenTelemetry logs about a failure, and no other of a run."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.on_failure: Callable[[], None] = lambda: None
+        self._source = logging.getLogger("opentelemetry")
+        self._propagates = self._source.propagate
+        self._has_shown = False
+
+    def begin(self) -> None:
+        self._propagates = self._source.propagate
+        self._source.propagate = False
+        self._source.addHandler(self)
+
+    def end(self) -> None:
+        self._source.removeHandler(self)
+        self._source.propagate = self._propagates
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.show(record.getMessage())
+        self.on_failure()
+
+    def show(self, what: str) -> None:
+        """Log a failure, if it is the first."""
+        if not self._has_shown:
+            self._has_shown = True
+            logger.warning("traces or metrics are not exported: %s", what)
+
+
+def _exporters(signal: str, environ: Mapping[str, str]) -> list[Any]:
+    """The exporters that the environment names for a signal.
+
+    Raises:
+        ImportError: the package of one is missing.
+        ValueError: there is none of a name.
+    """
+    named = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip() or "otlp"
+    made: list[Any] = []
+    for name in (part.strip().lower() for part in named.split(",")):
+        if name == "otlp":
+            protocol = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL") or environ.get(
+                "OTEL_EXPORTER_OTLP_PROTOCOL"
+            )
+            name = "otlp_proto_grpc" if (protocol or "").strip() == "grpc" else "otlp_proto_http"
+        if name in {"", "none"}:
+            continue
+        made.append(_exporter(signal, name))
+    return made
+
+
+def _exporter(signal: str, name: str) -> Any:
+    if name == "otlp_proto_http":  # looking through what is installed takes a while
+        if signal == "traces":
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
+                OTLPSpanExporter,
+            )
+
+            return OTLPSpanExporter()
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415
+            OTLPMetricExporter,
+        )
+
+        return OTLPMetricExporter()
+    for point in entry_points(group=f"opentelemetry_{signal}_exporter", name=name):
+        # Standard output is the answer's.
+        return point.load()(out=sys.stderr) if name == "console" else point.load()()
+    raise ValueError(f"there is no exporter {name!r} for {signal}; otlp, console or none")
+
+
+def _close_ms(environ: Mapping[str, str]) -> float:
+    with suppress(KeyError, ValueError):
+        return max(0.0, float(environ["OTEL_BSP_EXPORT_TIMEOUT"]))
+    return _CLOSE_MS

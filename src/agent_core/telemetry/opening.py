@@ -1,0 +1,53 @@
+"""Whether runs are recorded; whatever else that needs is loaded only if they are."""
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_core.telemetry.spans import Telemetry
+
+_FALSE = {"", "none"}
+
+
+def open_telemetry(
+    given: "Telemetry | bool | None", environ: Mapping[str, str]
+) -> "Telemetry | None":
+    """What records the runs of a runtime; None: nothing does, and nothing was loaded for it.
+
+    Args:
+        given: by the program: False keeps it off, True and None leave it to the rest: a tracer
+            provider that the program has set for the whole process, else the environment.
+        environ: exports are made as its `OTEL_*` variables say, if one of them asks for that.
+    """
+    if given is False or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    if not isinstance(given, bool) and given is not None:
+        return given
+    if has_tracer_provider():
+        from agent_core.telemetry.spans import Telemetry  # noqa: PLC0415 - few programs trace
+
+        return Telemetry()
+    signals = [signal for signal in ("traces", "metrics") if is_asked_for(signal, environ)]
+    if not signals:
+        return None
+    from agent_core.telemetry.exporting import open_exporters  # noqa: PLC0415
+
+    return open_exporters(signals, environ)
+
+
+def has_tracer_provider() -> bool:
+    """Whether the program has set up OpenTelemetry for the whole process."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    return trace is not None and not isinstance(
+        trace.get_tracer_provider(), trace.ProxyTracerProvider
+    )
+
+
+def is_asked_for(signal: str, environ: Mapping[str, str]) -> bool:
+    """Whether the environment wants `traces`, or `metrics`, to be exported."""
+    exporter = environ.get(f"OTEL_{signal.upper()}_EXPORTER")
+    if exporter is not None and exporter.strip():
+        return exporter.strip().lower() not in _FALSE
+    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+    return any(environ.get(name, "").strip() for name in endpoints)

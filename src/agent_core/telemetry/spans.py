@@ -1,0 +1,578 @@
+"""Spans of runs, model calls and tool calls, and the metrics that go with them.
+
+A run has a `RunTrace`. It wraps the adapter and the hooks of the run, which see every model call
+and every tool call, so that neither the loop nor a tool knows of it.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
+
+from opentelemetry import context as otel_context, metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from agent_core.config.models import ModelConfig
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.loop import Outcome
+from agent_core.loop.context import Hooks
+from agent_core.providers.adapter_faults import opened_stream
+from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.compat import server_of
+from agent_core.telemetry import content, names
+from agent_core.telemetry.content import Clean
+from agent_core.tools.results import storable_text
+from agent_core.types import (
+    ModelCompleted,
+    ModelEvent,
+    ModelFailed,
+    ModelReasoningDelta,
+    ModelRequest,
+    ModelRetry,
+    ModelStarted,
+    ModelTextDelta,
+    RunIdentity,
+    RunStatus,
+    ToolCall,
+    ToolCallDelta,
+    ToolDefinition,
+    ToolResult,
+    Usage,
+)
+
+CAPTURE_CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""The conventions' variable that lets messages, arguments and results into attributes."""
+
+_SCOPE = "soong-agent"
+_MOST_CHARS = 1000
+"""Of a tool's description, or of an error's message."""
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+_CAPTURES = {"true", "span_only", "span_and_event"}
+_CANCELLED = "cancelled"
+
+_PROVIDERS: Mapping[str, str] = MappingProxyType(
+    {
+        "azure": "azure.ai.openai",
+        "bedrock": "aws.bedrock",
+        "gemini": "gcp.gemini",
+        "mistral": "mistral_ai",
+        "xai": "x_ai",
+    }
+)
+"""What the conventions call a provider, or the server behind one, where the names differ."""
+
+_IN_PROCESS = {"local", "scripted"}
+
+# The conventions name these bounds.
+_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_TOKENS = tuple(float(4**power) for power in range(14))
+_RUN_SECONDS = (*_SECONDS, 163.84, 327.68, 655.36, 1310.72, 2621.44)
+_DOLLARS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+class Telemetry:
+    """Where spans and metrics go.
+
+    Args:
+        tracer_provider: makes the spans; None: what the program has set for the whole process.
+        meter_provider: likewise, for metrics.
+        parent: what runs belong to that no current span has.
+        capture_content: messages, arguments and results become attributes, without secrets; None:
+            as `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        *,
+        parent: Context | None = None,
+        capture_content: bool | None = None,
+    ) -> None:
+        self.tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
+        meter = metrics.get_meter(_SCOPE, meter_provider=meter_provider)
+        self._parent = parent or Context()
+        wanted = os.environ.get(CAPTURE_CONTENT, "").strip().lower() in _CAPTURES
+        self.captures_content = wanted if capture_content is None else capture_content
+        self.tokens = meter.create_histogram(
+            names.TOKEN_USAGE,
+            "{token}",
+            "Number of input and output tokens used.",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )
+        self.operation = meter.create_histogram(
+            names.OPERATION_DURATION,
+            "s",
+            "GenAI operation duration.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        self.first_chunk = meter.create_histogram(
+            names.TIME_TO_FIRST_CHUNK,
+            "s",
+            "Time to receive the first chunk, measured from when the client issues the generation"
+            " request to when the first chunk is received in the response stream.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        self.cost = meter.create_histogram(
+            names.COST,
+            "{USD}",
+            "What a model call has cost.",
+            explicit_bucket_boundaries_advisory=_DOLLARS,
+        )
+        self.runs = meter.create_histogram(
+            names.RUN_DURATION,
+            "s",
+            "Duration of runs, children included.",
+            explicit_bucket_boundaries_advisory=_RUN_SECONDS,
+        )
+        self.calls = meter.create_histogram(
+            names.TOOL_DURATION,
+            "s",
+            "Duration of tool calls, questions to the user included.",
+            explicit_bucket_boundaries_advisory=_RUN_SECONDS,
+        )
+
+    async def close(self) -> None:
+        """Give back what belongs to it; providers of the program stay as they are."""
+
+    def environment(self) -> dict[str, str]:
+        """The variables that tell a program which span it works for."""
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier)
+        return {name.upper(): value for name, value in carrier.items()}
+
+    def begin_run(
+        self, run: RunIdentity, clean: Clean, *, carrier: Mapping[str, str] | None = None
+    ) -> "RunTrace":
+        """The span of a run begins: below the current one, or the one that `carrier` names.
+
+        Args:
+            run: who it is.
+            clean: takes secrets out of what is recorded.
+            carrier: `RunTrace.carrier` of the run's first part, in this or another process.
+        """
+        around = otel_context.get_current()
+        if carrier:
+            around = _PROPAGATOR.extract(carrier, Context())
+        elif not trace.get_current_span(around).get_span_context().is_valid:
+            around = self._parent
+        return RunTrace(self, run, clean, around)
+
+    def provider(
+        self, adapter: ProviderAdapter, model: ModelConfig, clean: Clean, *, session_id: str
+    ) -> "TracedProvider":
+        """The adapter, with a span for every call."""
+        return TracedProvider(self, adapter, model, clean, session_id=session_id)
+
+
+class RunTrace:
+    """The span of one run, and those of its model calls and tool calls.
+
+    Attributes:
+        carrier: names the span, for other processes.
+    """
+
+    def __init__(
+        self, telemetry: Telemetry, run: RunIdentity, clean: Clean, around: Context
+    ) -> None:
+        self._telemetry = telemetry
+        self._run = run
+        self._clean = clean
+        self._name = run.agent_definition_id or run.role.value
+        self._started = perf_counter()
+        self._facts: dict[str, Any] = {
+            names.OPERATION: names.INVOKE_AGENT,
+            names.AGENT_NAME: self._name,
+        }
+        attributes = {
+            **self._facts,
+            names.AGENT_ID: run.agent_id,
+            names.CONVERSATION_ID: run.session_id,
+            names.RUN_ID: run.run_id,
+        }
+        self._span = telemetry.tracer.start_span(
+            f"{names.INVOKE_AGENT} {self._name}", around, attributes=attributes
+        )
+        self._context = trace.set_span_in_context(self._span, around)
+        self._hooks: TracedHooks | None = None
+        self._has_ended = False
+        self.carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(self.carrier, self._context)
+
+    def identify(self, run: RunIdentity) -> None:
+        """Take note of the agent, which is known once the run is opened."""
+        self._run = run
+        self._span.set_attribute(names.AGENT_ID, run.agent_id)
+
+    @contextmanager
+    def current(self) -> Generator[None]:
+        """What happens in this context belongs to the run."""
+        token = otel_context.attach(self._context)
+        try:
+            yield
+        finally:
+            otel_context.detach(token)
+
+    def provider(self, adapter: ProviderAdapter, model: ModelConfig) -> ProviderAdapter:
+        """The adapter of the run, with a span for every call."""
+        facts = {names.PROVIDER: provider_name(model), names.REQUEST_MODEL: model.name}
+        self._facts |= facts
+        self._span.set_attributes(facts)
+        return self._telemetry.provider(
+            adapter, model, self._clean, session_id=self._run.session_id
+        )
+
+    def hooks(self, hooks: Hooks) -> Hooks:
+        """The hooks of the run, with a span for every tool call."""
+        self._hooks = TracedHooks(self._telemetry, hooks, self._clean)
+        return self._hooks
+
+    def finish(self, outcome: Outcome) -> None:
+        """The run has ended, or waits for an answer: its spans end. Harmless when repeated."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        error = None
+        if outcome.error is not None:
+            error = outcome.error.code.value, outcome.error.message
+        elif outcome.status is not RunStatus.COMPLETED and outcome.end_reason is not None:
+            error = _CANCELLED, ""
+        if self._hooks is not None:
+            self._hooks.break_off(None if outcome.status is RunStatus.WAITING else _CANCELLED)
+        facts: dict[str, Any] = {names.RUN_STATUS: outcome.status.value}
+        if outcome.end_reason is not None:
+            facts[names.END_REASON] = outcome.end_reason.value
+        self._span.set_attributes({**facts, **_usage(outcome.usage)})
+        self._span.set_attribute(names.RUN_TURNS, outcome.turns)
+        took = perf_counter() - self._started
+        # The message may name what the model or a tool has said.
+        clean = self._clean if self._telemetry.captures_content else None
+        self._facts |= _end(self._span, error, clean)
+        self._telemetry.runs.record(took, self._facts | facts, self._context)
+
+
+class TracedProvider:
+    """An adapter with a span for every call.
+
+    Args:
+        telemetry: where it goes.
+        adapter: belongs to others.
+        model: what it asks.
+        clean: takes secrets out of what is recorded.
+        session_id: the conversation.
+    """
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        adapter: ProviderAdapter,
+        model: ModelConfig,
+        clean: Clean,
+        *,
+        session_id: str,
+    ) -> None:
+        self._telemetry = telemetry
+        self._adapter = adapter
+        self._model = model
+        self._clean = clean
+        self._session_id = session_id
+
+    async def close(self) -> None:
+        """See `ProviderAdapter.close`; there is nothing to give back."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """See `ProviderAdapter.stream`."""
+        call = _ModelCall(self._telemetry, self._model, self._clean)
+        call.begin(request, self._session_id)
+        try:
+            async with aclosing(opened_stream(self._adapter, request)) as events:
+                while True:
+                    token = otel_context.attach(call.context)
+                    try:
+                        event = await anext(events)
+                    except StopAsyncIteration:
+                        break
+                    finally:
+                        otel_context.detach(token)
+                    call.take(event)
+                    yield event
+        except (asyncio.CancelledError, GeneratorExit):
+            call.end((_CANCELLED, ""))
+            raise
+        except BaseException as error:
+            call.end(_error_of(error))
+            raise
+        finally:
+            call.end((ErrorCode.PROVIDER_ERROR.value, "the stream ended without a reply"))
+
+
+class _ModelCall:
+    """One call of a model, and its span."""
+
+    context: Context
+    _span: Span
+
+    def __init__(self, telemetry: Telemetry, model: ModelConfig, clean: Clean) -> None:
+        self._telemetry = telemetry
+        self._model = model
+        self._clean = clean
+        self._started = perf_counter()
+        self._first_chunk: float | None = None
+        self._has_ended = False
+        self._usage: Usage | None = None
+        self._facts: dict[str, Any] = {}
+
+    def begin(self, request: ModelRequest, session_id: str) -> None:
+        model = self._model
+        self._facts = {
+            names.OPERATION: names.CHAT,
+            names.PROVIDER: provider_name(model),
+            names.REQUEST_MODEL: request.model,
+            **_server(model.base_url),
+        }
+        optional = {
+            names.REQUEST_MAX_TOKENS: request.max_output_tokens,
+            names.REQUEST_TEMPERATURE: request.temperature,
+            names.REQUEST_STOP: request.stop or None,
+            names.OUTPUT_TYPE: "json" if request.output is not None else None,
+        }
+        attributes = {
+            **self._facts,
+            names.CONVERSATION_ID: session_id,
+            names.REQUEST_STREAM: True,
+            **{name: value for name, value in optional.items() if value is not None},
+        }
+        kind = SpanKind.INTERNAL if model.provider in _IN_PROCESS else SpanKind.CLIENT
+        name = f"{names.CHAT} {request.model}"
+        self._span = self._telemetry.tracer.start_span(name, kind=kind, attributes=attributes)
+        self.context = trace.set_span_in_context(self._span)
+        if self._telemetry.captures_content and self._span.is_recording():
+            sent: dict[str, Any] = {names.INPUT_MESSAGES: content.input_messages(request)}
+            if request.system:
+                sent[names.SYSTEM_INSTRUCTIONS] = content.system_parts(request)
+            if request.tools:
+                sent[names.TOOL_DEFINITIONS] = content.tool_definitions(request)
+            for key, value in sent.items():
+                self._span.set_attribute(key, content.encode(value, self._clean))
+
+    def take(self, event: ModelEvent) -> None:
+        """See what the model has sent."""
+        match event:
+            case ModelTextDelta() | ModelReasoningDelta() | ToolCallDelta():
+                if self._first_chunk is None:
+                    self._first_chunk = perf_counter() - self._started
+                    self._span.set_attribute(names.RESPONSE_TIME_TO_FIRST_CHUNK, self._first_chunk)
+            case ModelStarted(provider=provider, model=model):
+                if provider != self._model.provider:  # a fallback, or the program's own adapter
+                    self._facts[names.PROVIDER] = _PROVIDERS.get(provider, provider)
+                if model != self._facts[names.REQUEST_MODEL]:
+                    self._facts[names.RESPONSE_MODEL] = model
+            case ModelRetry(attempt=attempt, delay_ms=delay_ms, error=error):
+                facts = {
+                    names.RETRY_ATTEMPT: attempt,
+                    names.RETRY_DELAY: delay_ms / 1e3,
+                    names.ERROR_TYPE: error.code.value,
+                }
+                self._span.add_event(names.RETRY, facts)
+            case ModelFailed(error=error):
+                self.end((error.code.value, error.message))
+            case ModelCompleted():
+                self._complete(event)
+            case _:
+                pass
+
+    def _complete(self, reply: ModelCompleted) -> None:
+        self._usage = reply.usage
+        reason = content.FINISH_REASONS[reply.stop_reason]
+        self._span.set_attribute(names.RESPONSE_FINISH_REASONS, (reason,))
+        self._span.set_attributes(_usage(reply.usage))
+        if self._telemetry.captures_content and self._span.is_recording():
+            said = content.encode(content.output_messages(reply), self._clean)
+            self._span.set_attribute(names.OUTPUT_MESSAGES, said)
+        self.end((ErrorCode.PROVIDER_ERROR.value, "") if reason == "error" else None)
+
+    def end(self, error: tuple[str, str] | None) -> None:
+        """The call is over. Only the first end counts."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        took = perf_counter() - self._started
+        self._span.set_attributes(self._facts)
+        facts, telemetry = dict(self._facts), self._telemetry
+        telemetry.operation.record(took, facts | _end(self._span, error, self._clean), self.context)
+        if self._first_chunk is not None:
+            telemetry.first_chunk.record(self._first_chunk, facts, self.context)
+        usage = self._usage
+        if usage is None:
+            return
+        if usage.cost is not None:
+            telemetry.cost.record(usage.cost, facts, self.context)
+        if usage.is_estimated or not (usage.input_tokens or usage.output_tokens):
+            return  # what the service has not counted is not reported
+        for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+            telemetry.tokens.record(tokens, facts | {names.TOKEN_TYPE: kind}, self.context)
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A tool call that has no answer yet."""
+
+    span: Span
+    context: Context
+    facts: dict[str, Any]
+    token: Any = None
+    started: float = field(default_factory=perf_counter)
+
+
+class TracedHooks:
+    """The hooks of a run, with a span for every tool call, the questions about it included.
+
+    The span is the current one from `before_tool` to `after_tool`, in the task of the call.
+
+    Args:
+        telemetry: where it goes.
+        hooks: what the run has.
+        clean: takes secrets out of what is recorded.
+    """
+
+    def __init__(self, telemetry: Telemetry, hooks: Hooks, clean: Clean) -> None:
+        self._telemetry = telemetry
+        self._hooks = hooks
+        self._clean = clean
+        self._open: dict[str, _OpenCall] = {}
+
+    async def session_start(self) -> None:
+        """See `Hooks.session_start`."""
+        await self._hooks.session_start()
+
+    async def user_prompt(self, text: str) -> None:
+        """See `Hooks.user_prompt`."""
+        await self._hooks.user_prompt(text)
+
+    async def before_tool(
+        self, call: ToolCall, definition: ToolDefinition
+    ) -> Mapping[str, Any] | None:
+        """See `Hooks.before_tool`."""
+        opened = self._begin(call, definition)
+        opened.token = otel_context.attach(opened.context)
+        self._open[call.tool_call_id] = opened
+        return await self._hooks.before_tool(call, definition)
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+        """See `Hooks.after_tool`."""
+        failure, error = result.error, None
+        if result.is_error:
+            error = (failure.code.value, failure.message) if failure else ("tool_error", "")
+        opened = self._open.pop(call.tool_call_id, None)
+        if opened is None:  # it was refused before any hook: its arguments do not fit
+            is_unknown = failure is not None and failure.code is ErrorCode.TOOL_NOT_AVAILABLE
+            opened = self._begin(call, None, is_unknown=is_unknown)
+        if self._telemetry.captures_content and opened.span.is_recording():
+            answer = content.encode(content.result_of(result.content), self._clean)
+            opened.span.set_attribute(names.TOOL_RESULT, answer)
+        self._finish(opened, error)
+        if opened.token is not None:
+            otel_context.detach(opened.token)
+        await self._hooks.after_tool(call, result)
+
+    async def before_stop(self) -> str | None:
+        """See `Hooks.before_stop`."""
+        return await self._hooks.before_stop()
+
+    def break_off(self, reason: str | None) -> None:
+        """End the spans of calls that have no answer; without a `reason` they are made again."""
+        while self._open:
+            _, opened = self._open.popitem()
+            self._finish(opened, None if reason is None else (reason, ""))
+
+    def _begin(
+        self, call: ToolCall, definition: ToolDefinition | None, *, is_unknown: bool = False
+    ) -> _OpenCall:
+        name = storable_text(call.name)
+        facts: dict[str, Any] = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            # A name that no tool has is the model's: there may be any number of them.
+            names.TOOL_NAME: "_OTHER" if is_unknown else name,
+        }
+        attributes = {
+            **facts,
+            names.TOOL_NAME: name,
+            names.TOOL_CALL_ID: call.tool_call_id,
+            names.TOOL_TYPE: "function",
+        }
+        if definition is not None:
+            attributes[names.TOOL_DESCRIPTION] = storable_text(definition.description[:_MOST_CHARS])
+            if name.startswith("mcp."):
+                attributes[names.MCP_METHOD] = "tools/call"
+        title = names.EXECUTE_TOOL if is_unknown else f"{names.EXECUTE_TOOL} {name}"
+        span = self._telemetry.tracer.start_span(title, attributes=attributes)
+        if self._telemetry.captures_content and span.is_recording():
+            said = content.encode(dict(call.arguments), self._clean)
+            span.set_attribute(names.TOOL_ARGUMENTS, said)
+        return _OpenCall(span, trace.set_span_in_context(span), facts)
+
+    def _finish(self, opened: _OpenCall, error: tuple[str, str] | None) -> None:
+        took = perf_counter() - opened.started
+        clean = self._clean if self._telemetry.captures_content else None
+        facts = opened.facts | _end(opened.span, error, clean)
+        self._telemetry.calls.record(took, facts, opened.context)
+
+
+def provider_name(model: ModelConfig) -> str:
+    """What the conventions call the service that has the model."""
+    if model.provider != "openai":
+        return _PROVIDERS.get(model.provider, model.provider)
+    server = server_of(model.base_url or "", model.compat) or "openai"
+    return _PROVIDERS.get(server, server)
+
+
+def _server(base_url: str | None) -> dict[str, Any]:
+    """Where a model is asked, as far as the address says it."""
+    try:
+        parts = urlsplit(base_url or "")
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return {}
+    if not parts.hostname or port is None:
+        return {}
+    return {names.SERVER_ADDRESS: parts.hostname, names.SERVER_PORT: port}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    facts = {
+        names.USAGE_INPUT: usage.input_tokens,
+        names.USAGE_OUTPUT: usage.output_tokens,
+        names.USAGE_CACHE_READ: usage.cache_read_tokens or None,
+        names.USAGE_CACHE_CREATION: usage.cache_write_tokens or None,
+        names.USAGE_REASONING: usage.reasoning_tokens or None,
+        names.COST: usage.cost,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _error_of(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, AgentCoreError):
+        return error.code.value, error.message
+    return type(error).__qualname__, ""
+
+
+def _end(span: Span, error: tuple[str, str] | None, clean: Clean | None) -> dict[str, Any]:
+    """End a span; returns what a metric says of its error. `clean` lets the message be recorded."""
+    facts: dict[str, Any] = {}
+    if error is not None:
+        kind, message = error
+        facts[names.ERROR_TYPE] = kind
+        span.set_attribute(names.ERROR_TYPE, kind)
+        words = storable_text(str(clean(message))[:_MOST_CHARS]) if clean is not None else ""
+        span.set_status(Status(StatusCode.ERROR, words or None))
+    span.end()
+    return facts

@@ -42,7 +42,7 @@ def manage_approvals(options: Options) -> int:
     async def begin(runtime: AgentRuntime) -> RunHandle:
         return await _answer(runtime, options)
 
-    return carry_out(options, begin)
+    return carry_out(options, lambda _: begin)
 
 
 async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

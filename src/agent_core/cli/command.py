@@ -8,7 +8,13 @@ from collections.abc import Sequence
 
 from agent_core.cli.commands import COMMANDS
 from agent_core.cli.commands.chat import load_chat
-from agent_core.cli.commands.run import DESCRIPTION, SYNOPSIS
+from agent_core.cli.commands.run import (
+    DESCRIPTION,
+    SYNOPSIS,
+    find_misuse,
+    split_words,
+    take_words,
+)
 from agent_core.cli.options import AFTER_DASHES, INTERRUPTED, MISUSED, Options, Parser
 from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
 from agent_core.loading import installed_version, without_collection
@@ -29,7 +35,10 @@ def execute(argv: Sequence[str] | None = None) -> int:
 def _execute(argv: Sequence[str] | None) -> int:
     parser = _build_parser()
     try:
-        options, unknown = parser.parse_known_args(argv, Options())
+        before, after = split_words(sys.argv[1:] if argv is None else argv)
+        options, unknown = parser.parse_known_args(before, Options())
+        if options.command == "run":
+            unknown = take_words(options, unknown, after)
         if unknown:
             cure = AFTER_DASHES if options.command == "run" else ""
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{cure}")
@@ -41,10 +50,8 @@ def _execute(argv: Sequence[str] | None) -> int:
         if options.command is None:
             parser.print_usage(sys.stderr)
             parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')
-        # The shell may have passed on bytes that are no UTF-8.
-        options.message = options.message.encode(errors="surrogateescape").decode(errors="replace")
-        if options.command == "run" and not options.message.strip():
-            parser.error("the message is empty")
+        if options.command == "run" and (problem := find_misuse(options)):
+            parser.error(problem)
     except SystemExit as leaving:  # how argparse ends: help, version, wrong usage
         return leaving.code if isinstance(leaving.code, int) else MISUSED
     with without_collection():

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from agent_core.text import visible
@@ -33,8 +34,16 @@ class Options(argparse.Namespace):
     command: str | None = None
     action: str = ""
     id: str = ""
-    message: str = ""
+    message: Sequence[str] = ()
+    content_at: int | None = None
+    answers: str | None = None
+    events: str | None = None
+    output_schema: str | None = None
     images: list[str] | None = None
+    goes_on: bool = False
+    instructions: str | None = None
+    max_usd: float | None = None
+    max_turns: int | None = None
     path: str | None = None
     session_id: str | None = None
     orchestrator: bool = False
@@ -114,6 +123,18 @@ def add_mode(parser: Parser) -> None:
         help="plan: change nothing, answer with a plan; ask: as the settings say (default);"
         " accept-edits: write files of the project without a question",
     )
+
+
+def amount(text: str) -> float:
+    """A positive number of an option.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number = float(text)
+    if not 0 < number < inf:
+        raise ValueError
+    return number
 
 
 def add_path(parser: Parser) -> None:

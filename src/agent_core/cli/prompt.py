@@ -48,6 +48,10 @@ _REASONS = {
     "program_home": "this belongs to the program itself",
     "outside_sandbox": "this runs outside of the sandbox",
 }
+_STRAY = (
+    "denied: that is no answer (1, 2 or 3), and no more answers are read; what is to be content"
+    ' is taken in by -, as in: soong-agent run "…" -'
+)
 _LONGEST_LINE = 65_536
 _LONGEST_VALUE = 4000
 _MOST_DIFF_LINES = 200
@@ -60,12 +64,20 @@ class InputLines:
 
     The descriptor keeps its mode: a terminal is shared with the output, and making it
     non-blocking for one makes it so for both.
+
+    Attributes:
+        descriptor: of the input.
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._buffer = bytearray()
         self._ended = False
+
+    def end(self) -> None:
+        """Read nothing more: what follows was not meant for this."""
+        self._buffer.clear()
+        self._ended = True
 
     def forget_typed_ahead(self) -> None:
         """Drop what was typed at a terminal before the question was on the screen.
@@ -73,15 +85,17 @@ class InputLines:
         Lines that come through a pipe or from a file were meant as answers and are kept.
         """
         with contextlib.suppress(OSError, termios.error):
-            if os.isatty(self._descriptor):
-                termios.tcflush(self._descriptor, termios.TCIFLUSH)
+            if os.isatty(self.descriptor):
+                termios.tcflush(self.descriptor, termios.TCIFLUSH)
                 self._buffer.clear()
 
     @property
     def is_terminal(self) -> bool:
         """Whether a person types them."""
+        if self._ended:
+            return False
         try:
-            return os.isatty(self._descriptor)
+            return os.isatty(self.descriptor)
         except OSError:
             return False
 
@@ -100,17 +114,17 @@ class InputLines:
     def _unbuffered(self) -> Generator[None]:
         """Have the terminal hand on each key at once, and not show it; signals stay."""
         try:
-            before = termios.tcgetattr(self._descriptor)
+            before = termios.tcgetattr(self.descriptor)
         except (OSError, termios.error):
             yield
             return
         mode = [*before[:3], before[3] & ~(termios.ICANON | termios.ECHO), *before[4:]]
-        termios.tcsetattr(self._descriptor, termios.TCSANOW, mode)
+        termios.tcsetattr(self.descriptor, termios.TCSANOW, mode)
         try:
             yield
         finally:
             with contextlib.suppress(OSError, termios.error):
-                termios.tcsetattr(self._descriptor, termios.TCSANOW, before)
+                termios.tcsetattr(self.descriptor, termios.TCSANOW, before)
 
     async def next(self) -> str | None:
         """The next line without its end, or None if there is none any more."""
@@ -125,7 +139,7 @@ class InputLines:
     async def _read(self) -> None:
         try:
             await self._wait_readable()
-            piece = os.read(self._descriptor, 4096)
+            piece = os.read(self.descriptor, 4096)
         except OSError:  # closed, or a terminal that is gone
             piece = b""
         self._ended = not piece
@@ -138,17 +152,20 @@ class InputLines:
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
         try:
-            loop.add_reader(self._descriptor, ready.set)
+            loop.add_reader(self.descriptor, ready.set)
         except (OSError, ValueError):
             return  # a plain file or `/dev/null`: always readable, reading never waits
         try:
             await ready.wait()
         finally:
-            loop.remove_reader(self._descriptor)
+            loop.remove_reader(self.descriptor)
 
 
 class TerminalPrompt:
     """The permission callback of the command line; one question at a time.
+
+    Attributes:
+        unanswered: the requests that could not be put to anyone, or got no answer that is one.
 
     Args:
         terminal: where to ask.
@@ -168,6 +185,7 @@ class TerminalPrompt:
         self._terminal = terminal
         self._lines = lines
         self._echoes = echoes
+        self.unanswered: list[PermissionRequest] = []
         self._turn = turn or asyncio.Lock()
 
     async def __call__(self, request: PermissionRequest) -> PermissionDecision:
@@ -191,8 +209,15 @@ class TerminalPrompt:
             choices = f"  1 allow once   2 allow for session ({scope})   3 deny"
             self._terminal.line(visible(choices, one_line=True))
             self._terminal.ask("> ")
-            decision = parse_decision(self._given(await self._lines.next()))
-            if self._echoes:
+            line = await self._lines.next()
+            if line is None:
+                self.unanswered.append(request)
+            decision = parse_decision(self._given(line))
+            if line and line.strip() and not is_answer(line):
+                self._terminal.line(_STRAY, Style.WARN)
+                self._lines.end()
+                self.unanswered.append(request)
+            elif self._echoes:
                 self._terminal.line(_CONFIRMATIONS[decision])
             return _answered(decision)
 
@@ -343,6 +368,11 @@ def _folded(words: Sequence[str], width: int) -> list[str]:
 def parse_decision(line: str | None) -> Decision:
     """What an answer means; None is the end of the input."""
     return _ANSWERS.get((line or "").strip().casefold(), Decision.DENY)
+
+
+def is_answer(line: str) -> bool:
+    """Whether a line is one of the answers to a question."""
+    return line.strip().casefold() in _ANSWERS
 
 
 def request_facts(request: PermissionRequest) -> list[tuple[str, str]]:

@@ -7,12 +7,15 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from agent_core.cli.answers import how_to_allow, open_answers
+from agent_core.cli.content import Said, read_message
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, OUTPUT_CLOSED, Options
 from agent_core.cli.prompt import InputLines, TerminalPrompt
@@ -27,12 +30,24 @@ from agent_core.cli.terminal import (
 from agent_core.cli.view import PlainView
 from agent_core.config.load import load_config, read_setup
 from agent_core.config.paths import resolve_home
-from agent_core.errors import AgentCoreError, ConfigError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.redaction import Redactor
-from agent_core.types import RunMode, RunStatus, TextBlock, UserMessage
+from agent_core.types import (
+    Budget,
+    ContentBlock,
+    Decision,
+    EventType,
+    PermissionRequest,
+    RunMode,
+    RunStatus,
+    RuntimeEvent,
+    TextBlock,
+    UserMessage,
+)
 
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunHandle
+    from agent_core.cli.events import EventsFile
     from agent_core.cli.tasks import LiveTasks
     from agent_core.permissions import PermissionCallback
 
@@ -41,45 +56,105 @@ Begin = Callable[["AgentRuntime"], Awaitable["RunHandle"]]
 """Starts a run, or has one go on."""
 
 
+Prepare = Callable[[Terminal], Begin]
+"""Reads what a run is given, before anything is opened."""
+
+
 def run_message(options: Options) -> int:
     """Run to the end and return the exit code; every error has been shown."""
 
-    async def begin(runtime: "AgentRuntime") -> "RunHandle":
-        return await runtime.start(
-            await _read_message(runtime, options),
-            session_id=options.session_id,
-            mode="orchestrator" if options.orchestrator else "normal",
-            move_session=options.move_session,
-        )
+    def prepare(terminal: Terminal) -> Begin:
+        said = read_message(options, terminal)
+        asked = _run_options(options)
 
-    return carry_out(options, begin)
+        async def begin(runtime: "AgentRuntime") -> "RunHandle":
+            return await runtime.start(
+                await _compose(runtime, said, options),
+                session_id=await _session_id(runtime, options),
+                mode="orchestrator" if options.orchestrator else "normal",
+                move_session=options.move_session,
+                **asked,
+            )
+
+        return begin
+
+    return carry_out(options, prepare)
 
 
-def carry_out(options: Options, begin: Begin) -> int:
+def carry_out(options: Options, prepare: Prepare) -> int:
     """Begin a run, show it to its end, and return the exit code; every error has been shown."""
     try:
         redactor = build_terminal_redactor(os.environ, read_setup(options.path))
     except ConfigError:  # the runtime will say what is wrong
         redactor = build_terminal_redactor(os.environ)
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
-    view = PlainView(terminal)
+    terminal.streams_answer &= options.output_schema is None
     logging.getLogger().handlers = [LogLines(terminal, redactor)]
     logging.captureWarnings(capture=True)
     logging.getLogger("mcp").propagate = False  # what a server does wrong comes as an event
-    try:
-        return asyncio.run(_run_until_signal(options, begin, terminal, view))
-    except OutputClosedError as error:
-        if error.is_gone:
-            return OUTPUT_CLOSED
-        view.failure(f"the answer cannot be written: {error}")
-    except AgentCoreError as error:
-        view.failure(redactor.text(error.message))
-        return exit_code_of(error)
-    except Exception as error:  # noqa: BLE001 - the last place that can say it in plain words
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-        view.failure(redactor.text(f"internal error: {type(error).__name__}: {error}{place}"))
-    return FAILED
+    interrupt = _Interrupt()
+    with ExitStack() as stack:
+        shown = _Shown(terminal, PlainView(terminal))
+        code, error = FAILED, None
+        try:
+            if options.events is not None:
+                from agent_core.cli.events import EventsFile  # noqa: PLC0415 - few runs keep them
+
+                shown.events = EventsFile(options.events, terminal, redactor)
+                stack.callback(shown.events.close)
+            stack.enter_context(catch_signals(interrupt.receive, leave=shown.leave))
+            lines = stack.enter_context(open_answers(options))
+            begin = prepare(terminal)
+            code = asyncio.run(_run_until_signal(options, begin, shown, lines, interrupt))
+        except _InterruptedError:
+            code = interrupt.exit_code or INTERRUPTED
+        except OutputClosedError as closed:
+            code = OUTPUT_CLOSED if closed.is_gone else FAILED
+            if not closed.is_gone:
+                shown.view.failure(f"the answer cannot be written: {closed}")
+        except AgentCoreError as failure:
+            shown.view.failure(redactor.text(failure.message))
+            code, error = exit_code_of(failure), failure
+        except Exception as bug:  # noqa: BLE001 - the last place that can say it in plain words
+            frames = traceback.extract_tb(bug.__traceback__)
+            place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+            message = redactor.text(f"internal error: {type(bug).__name__}: {bug}{place}")
+            shown.view.failure(message)
+            error = AgentCoreError(ErrorCode.INTERNAL_ERROR, message)
+        if shown.events is not None:
+            code = shown.events.end(code, error)
+        if shown.last_line:
+            terminal.line(redactor.text(shown.last_line), Style.WARN)
+        return code
+
+
+@dataclass
+class _Shown:
+    """Where a run is shown.
+
+    Attributes:
+        terminal: for people.
+        view: writes there.
+        events: for programs; None if no file is asked for.
+        last_line: what is said when all else has been.
+    """
+
+    terminal: Terminal
+    view: PlainView
+    events: "EventsFile | None" = None
+    last_line: str = ""
+
+    async def event(self, event: RuntimeEvent, *, of_child: bool = False) -> None:
+        """Show an event of the run, or of a child of it."""
+        if self.events is not None:
+            await self.events.add(event)
+        if not of_child:
+            self.view.event(event)
+
+    def leave(self, code: int) -> None:
+        """The process ends this moment."""
+        if self.events is not None:
+            self.events.leave(code)
 
 
 class LogLines(logging.Handler):
@@ -96,27 +171,23 @@ class LogLines(logging.Handler):
 
 
 async def _run_until_signal(
-    options: Options, begin: Begin, terminal: Terminal, view: PlainView
+    options: Options, begin: Begin, shown: _Shown, lines: InputLines, interrupt: "_Interrupt"
 ) -> int:
-    descriptor = sys.stdin.fileno()
-    lines, turn = InputLines(descriptor), asyncio.Lock()
-    echoes = not os.isatty(descriptor)
-    prompt = TerminalPrompt(terminal, lines, echoes=echoes, turn=turn)
-    elicit = TerminalElicitation(terminal, lines, turn=turn, descriptor=descriptor)
+    turn = asyncio.Lock()
+    prompt = TerminalPrompt(shown.terminal, lines, echoes=not lines.is_terminal, turn=turn)
+    elicit = TerminalElicitation(shown.terminal, lines, turn=turn, descriptor=lines.descriptor)
     open_runtime = partial(_open_runtime, options, prompt, elicit)
-    interrupt = _Interrupt()
-    with catch_signals(interrupt.receive):
-        running = asyncio.create_task(
-            _run(options, open_runtime, begin, terminal, view, interrupt=interrupt)
-        )
-        interrupt.stop = running.cancel
-        try:
-            code = await running
-        except (asyncio.CancelledError, OutputClosedError):  # a hang-up closes the output too
-            if interrupt.exit_code is None:
-                raise
-            return interrupt.exit_code
-        return interrupt.exit_code or code
+    running = asyncio.create_task(
+        _run(options, open_runtime, begin, shown, prompt, interrupt=interrupt)
+    )
+    interrupt.stop_with(running.cancel)
+    try:
+        code = await running
+    except (asyncio.CancelledError, OutputClosedError):  # a hang-up closes the output too
+        if interrupt.exit_code is None:
+            raise
+        return interrupt.exit_code
+    return interrupt.exit_code or code
 
 
 def _open_runtime(
@@ -141,25 +212,28 @@ async def _run(
     options: Options,
     open_runtime: "Callable[[], AgentRuntime]",
     begin: Begin,
-    terminal: Terminal,
-    view: PlainView,
+    shown: _Shown,
+    prompt: TerminalPrompt,
     *,
     interrupt: "_Interrupt",
 ) -> int:
+    view = shown.view
     async with open_runtime() as runtime:
         handle = await begin(runtime)
+        if shown.events is not None:
+            shown.events.facts = {"session_id": handle.session_id, "run_id": handle.run_id}
         view.session(handle.session_id)
         tasks = None
         if handle.mode is RunMode.ORCHESTRATOR:
             from agent_core.cli.tasks import LiveTasks  # noqa: PLC0415 - others have no Tasks
 
-            tasks = LiveTasks.of(options.path, handle.session_id, terminal)
-        watching = asyncio.create_task(_watch(handle, view, tasks))
+            tasks = LiveTasks.of(options.path, handle.session_id, shown.terminal)
+        watching = asyncio.create_task(_watch(handle, shown, tasks))
         try:
             await asyncio.shield(watching)
         except asyncio.CancelledError:
             view.interrupted()
-            interrupt.stop = None
+            interrupt.stop_with(None)
             # Show what still comes of the run, its end included.
             if (await handle.cancel()).timed_out:
                 watching.cancel()
@@ -167,50 +241,154 @@ async def _run(
             if not watching.cancelled():
                 watching.result()
         except OutputClosedError:
-            interrupt.stop = None
+            interrupt.stop_with(None)
             await handle.cancel()
             raise
         # From here on everything is being closed, which an interrupt must not cut short.
-        interrupt.stop = None
+        interrupt.stop_with(None)
         if tasks is not None:
             await tasks.summary()
-        view.end(handle.result_text, handle.error, handle.usage)
-        view.waiting(handle.pending_requests)
+        await _show_end(runtime, handle, shown, prompt, is_typed=options.output_schema is not None)
         if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
             view.resumable(handle.session_id)
             return INTERRUPTED
         return COMPLETED if handle.status in {RunStatus.COMPLETED, RunStatus.WAITING} else FAILED
 
 
-async def _read_message(runtime: "AgentRuntime", options: Options) -> str | UserMessage:
+async def _show_end(
+    runtime: "AgentRuntime",
+    handle: "RunHandle",
+    shown: _Shown,
+    prompt: TerminalPrompt,
+    *,
+    is_typed: bool,
+) -> None:
+    answer, output = None, None
+    if handle.status is RunStatus.COMPLETED:
+        answer = handle.result_text or ""
+        if is_typed:
+            output = (await handle.result()).output
+    denied = await _denied(runtime, handle, prompt)
+    if denied:
+        shown.last_line = how_to_allow(denied)
+    if shown.events is not None:
+        shown.events.facts |= {
+            "status": handle.status.value,
+            "text": answer,
+            "output": output,
+            "usage": handle.usage,
+            "error": handle.error,
+            "pending_requests": handle.pending_requests,
+            "denied": [request.request_id for request in denied],
+        }
+    if is_typed and answer is not None:
+        from agent_core.cli.typed import json_text  # noqa: PLC0415 - few runs are typed
+
+        answer = json_text(output)
+    shown.view.end(answer, handle.error, handle.usage)
+    shown.view.waiting(handle.pending_requests)
+
+
+async def _denied(
+    runtime: "AgentRuntime", handle: "RunHandle", prompt: TerminalPrompt
+) -> list[PermissionRequest]:
+    """The requests that were denied because no question could be asked."""
+    if not prompt.unanswered:
+        return []
+    unanswered = {request.request_id: request for request in prompt.unanswered}
+    known = await runtime.approvals(handle.session_id, is_open=False, limit=_MOST_DENIED)
+    decided = {each.request_id: each for each in known}
+    return [
+        request
+        for request_id, request in unanswered.items()
+        if (found := decided.get(request_id)) is not None
+        and found.decision is Decision.DENY
+        and found.decided_by in _UNASKED
+    ]
+
+
+async def _session_id(runtime: "AgentRuntime", options: Options) -> str | None:
+    """The session that the run is for; None is a new one."""
+    if not options.goes_on:
+        return options.session_id
+    if (session_id := await runtime.last_session(options.path or Path.cwd())) is None:
+        message = "no session has worked in this project yet; run it without --continue"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return session_id
+
+
+def _run_options(options: Options) -> dict[str, Any]:
+    """What the run does differently, as keywords of `start`."""
+    asked: dict[str, Any] = {
+        "instructions": options.instructions,
+        "permission_mode": options.mode,
+        "max_turns": options.max_turns,
+        "budget": None if options.max_usd is None else Budget(usd=options.max_usd),
+        "output_type": None,
+    }
+    if options.output_schema is not None:
+        from agent_core.cli.typed import read_output_schema  # noqa: PLC0415 - few runs are typed
+
+        asked["output_type"] = read_output_schema(options.output_schema)
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+async def _compose(runtime: "AgentRuntime", said: Said, options: Options) -> str | UserMessage:
     """What the user says, with pictures; `/server:prompt words` is a prompt of an MCP server."""
-    message: str | UserMessage = options.message
-    if named := _PROMPT.match(options.message):
+    message: str | UserMessage = said.text
+    if named := _PROMPT.match(said.words):
         message = await runtime.mcp_prompt(*named.groups(default=""))
+        if said.content is not None:
+            message = UserMessage(content=[*_blocks(message), TextBlock(text=said.content)])
     if not options.images:
         return message
     from agent_core.cli.images import read_image  # noqa: PLC0415 - few runs have any
 
     images = [await asyncio.to_thread(read_image, path) for path in options.images]
+    return UserMessage(content=[*_blocks(message), *images])
+
+
+def _blocks(message: str | UserMessage) -> Sequence[ContentBlock]:
     content = message if isinstance(message, str) else message.content
-    said = [TextBlock(text=content)] if isinstance(content, str) else content
-    return UserMessage(content=[*said, *images])
+    return [TextBlock(text=content)] if isinstance(content, str) else content
 
 
 _PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL)
 
 
-async def _watch(handle: "RunHandle", view: PlainView, tasks: "LiveTasks | None") -> None:
+_MOST_DENIED = 1_000
+_UNASKED = {"callback", "terminal"}
+"""Who has decided, where it was not another process."""
+_STARTED = {EventType.CHILD_AGENT_CREATED, EventType.WORKER_DISPATCHED}
+
+
+async def _watch(handle: "RunHandle", shown: _Shown, tasks: "LiveTasks | None") -> None:
     drawing = asyncio.create_task(tasks.watch()) if tasks is not None else None
+    children: set[asyncio.Task[None]] = set()
     try:
         async with aclosing(handle.events()) as events:
             async for event in events:
-                view.event(event)
+                child_id = event.payload.get("child_run_id")
+                if shown.events is not None and event.event_type in _STARTED and child_id:
+                    children.add(asyncio.create_task(_watch_child(handle, child_id, shown)))
+                await shown.event(event)
         await handle.wait()
+        if children:
+            await asyncio.wait(children)
     finally:
-        if drawing is not None:
-            drawing.cancel()
-            await asyncio.wait([drawing])
+        for task in filter(None, (drawing, *children)):
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def _watch_child(handle: "RunHandle", child_run_id: str, shown: _Shown) -> None:
+    async with aclosing(handle.child_events(child_run_id)) as events:
+        async for event in events:
+            await shown.event(event, of_child=True)
+
+
+class _InterruptedError(BaseException):
+    """A signal has come before there is an event loop."""
 
 
 class _Interrupt:
@@ -218,15 +396,21 @@ class _Interrupt:
 
     Attributes:
         exit_code: that of the interrupted process; None as long as no signal has come.
-        stop: called in the event loop; None only remembers the signal.
     """
 
     def __init__(self) -> None:
         self.exit_code: int | None = None
-        self.stop: Callable[[], object] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: Callable[[], object] | None = None
+
+    def stop_with(self, stop: "Callable[[], object] | None") -> None:
+        """What is called in the event loop; None only remembers the signal."""
         self._loop = asyncio.get_running_loop()
+        self._stop = stop
 
     def receive(self, number: signal.Signals) -> None:
         """Take the signal."""
         self.exit_code = 128 + number
-        self._loop.call_soon_threadsafe(lambda: self.stop and self.stop())
+        if self._loop is None:
+            raise _InterruptedError
+        self._loop.call_soon_threadsafe(lambda: self._stop and self._stop())

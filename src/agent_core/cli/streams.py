@@ -34,8 +34,12 @@ def open_missing_streams() -> None:
 
 
 @contextlib.contextmanager
-def catch_signals(stop: Callable[[signal.Signals], object]) -> Generator[None]:
+def catch_signals(
+    stop: Callable[[signal.Signals], object], *, leave: Callable[[int], object] | None = None
+) -> Generator[None]:
     """Call `stop` at the first Ctrl-C, termination or hang-up; at the second, end the process.
+
+    Just before that, `leave` gets the exit code.
 
     Plain signal handlers, not an event loop's: they also run while a write to a stuck pipe holds
     up the loop, so that the second signal always gets through.
@@ -45,6 +49,8 @@ def catch_signals(stop: Callable[[signal.Signals], object]) -> Generator[None]:
     def receive(number: int, _: FrameType | None) -> None:
         received.append(number)
         if len(received) > 1:
+            if leave is not None:
+                leave(128 + number)
             os._exit(128 + number)
         stop(signal.Signals(number))
 

@@ -51,7 +51,13 @@ class OutputClosedError(Exception):
 
 
 class Terminal:
-    """Writes the answer to `out` and everything else, line by line, to `err`."""
+    """Writes the answer to `out` and everything else, line by line, to `err`.
+
+    Attributes:
+        is_watched: whether `err` is a terminal.
+        can_draw: whether that terminal can do more than show lines.
+        streams_answer: whether text is written before it is known to be the answer.
+    """
 
     def __init__(self, out: TextIO, err: TextIO, *, environ: Mapping[str, str]) -> None:
         self._out = out
@@ -63,6 +69,7 @@ class Terminal:
         plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
         self._colours = _is_tty(err) and not plain
         self._shares_screen = _is_tty(out) and _is_tty(err)
+        self.streams_answer = self._shares_screen
         self.is_watched = _is_tty(err)
         self.can_draw = self.is_watched and environ.get("TERM") != "dumb"
         self._width = shutil.get_terminal_size().columns if _is_tty(err) else 200

@@ -50,6 +50,7 @@ class PlainView:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._has_text = False
+        self._held: list[str] = []
         self._tokens = dict.fromkeys(_COUNTED.values(), 0)
 
     def session(self, session_id: str) -> None:
@@ -66,16 +67,24 @@ class PlainView:
         if kind in _COUNTED:
             usage: Mapping[str, Any] = payload.get("usage") or {}
             self._tokens[_COUNTED[kind]] += int(usage.get("total_tokens") or 0)
+        if kind is EventType.MODEL_TEXT_DELTA:
+            text = str(payload.get("text", ""))
+            if not self._terminal.streams_answer:
+                self._held = [text] if payload.get("from_start") else [*self._held, text]
+                return
+            self._has_text = self._has_text or bool(text)
+            self._terminal.text(text)
+            return
         match kind:
             case EventType.MODEL_STARTED:
+                self._narrate()
                 self._has_text = False
-            case EventType.MODEL_TEXT_DELTA:
-                text = str(payload.get("text", ""))
-                self._has_text = self._has_text or bool(text)
-                self._terminal.text(text)
             case EventType.MODEL_COMPLETED | EventType.MODEL_FAILED:
+                if kind is EventType.MODEL_FAILED or payload.get("tool_calls"):
+                    self._narrate()
                 self._terminal.end_text()
             case EventType.TOOL_STARTED:
+                self._narrate()
                 name, summary = str(payload.get("tool_name", "")), payload.get("summary") or ""
                 shown = name if summary == name else f"{name} {summary}".rstrip()
                 self._one_line(f"> {shown}", Style.BOLD)
@@ -86,6 +95,8 @@ class PlainView:
 
     def _other_event(self, event: RuntimeEvent) -> None:
         kind, payload = event.event_type, event.payload
+        if kind is EventType.MODEL_RETRY:
+            self._narrate()
         if kind is EventType.CHILD_AGENT_CREATED and payload.get("role") == "worker":
             return  # a line about the worker follows
         line, style = "", Style.DIM
@@ -114,12 +125,14 @@ class PlainView:
             self._terminal.line(line, style)
 
     def end(self, result_text: str | None, error: ErrorPayload | None, usage: Usage | None) -> None:
-        """Show how the run ended.
+        """Show how the run ended; `result_text` is the answer, if there is one.
 
         Raises:
             OutputClosedError: the answer cannot be written.
         """
-        if result_text and not self._has_text:  # from a provider that does not stream
+        if result_text is None:
+            self._narrate()
+        elif not self._has_text:  # it was not known to be final, or not streamed
             self._terminal.text(result_text)
         self._terminal.end_text()
         if error is not None:
@@ -129,6 +142,12 @@ class PlainView:
         for purpose, tokens in self._tokens.items():
             if tokens:
                 self._terminal.line(f"tokens of {purpose}: {tokens}", Style.DIM)
+
+    def _narrate(self) -> None:
+        """Show a text that has turned out to be none of the answer."""
+        text, self._held = "".join(self._held).strip(), []
+        if text:
+            self._terminal.line(text, Style.DIM)
 
     def failure(self, message: str) -> None:
         """Show what went wrong."""

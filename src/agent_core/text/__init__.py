@@ -161,3 +161,37 @@ def _escape(found: re.Match[str]) -> str:
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+_MARK = re.compile(r'<content from="[^"\n]*" boundary="([0-9a-f]+)">\n')
+
+
+def mark_content(text: str, source: str) -> str:
+    """`text` as a marked block of a message: what it says is no word of the one who sends it.
+
+    The boundary is made of the text and does not occur in it, so that no text can end its block.
+    """
+    boundary, number = "", 0
+    while not boundary or boundary in text:
+        seed = f"{number}\n{text}".encode("utf-8", "surrogatepass")
+        boundary, number = content_hash(seed)[:16], number + 1
+    source = source.replace('"', "'").replace("\n", " ")
+    end = "" if text.endswith("\n") else "\n"
+    head = f'<content from="{source}" boundary="{boundary}">'
+    return f'{head}\n{text}{end}</content boundary="{boundary}">'
+
+
+def without_content(text: str) -> str:
+    """`text` without its marked blocks."""
+    if "<content from=" not in text:
+        return text
+    kept: list[str] = []
+    start = 0
+    while found := _MARK.search(text, start):
+        closing = f'</content boundary="{found[1]}">'
+        end = text.find(closing, found.end())
+        if end < 0:
+            break
+        kept.append(text[start : found.start()])
+        start = end + len(closing)
+    return "".join([*kept, text[start:]])

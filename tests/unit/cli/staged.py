@@ -16,6 +16,7 @@ from agent_core.cli.options import Options
 from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.permissions import PermissionCallback, UnattendedError
 from agent_core.types import (
+    ApprovalRecord,
     CancelResult,
     ErrorPayload,
     EventLevel,
@@ -66,10 +67,16 @@ class StagedRun:
     async def events(self) -> AsyncGenerator[RuntimeEvent]:
         yield happens("loop_started")
         yield happens("model_started")
+        text = ""
         async for event in getattr(self, f"_{self._scene}")():
+            if event.event_type is EventType.MODEL_STARTED:
+                text = ""
+            if event.event_type is EventType.MODEL_TEXT_DELTA:
+                text += event.payload["text"]
             yield event
         if self.status is RunStatus.RUNNING:
             self.status = RunStatus.COMPLETED
+            self.result_text = self.result_text or text
 
     async def wait(self) -> RunStatus:
         return self.status
@@ -169,7 +176,7 @@ class StagedRun:
 
     async def _floods(self) -> AsyncGenerator[RuntimeEvent]:
         while not self._cancelled.is_set():
-            yield happens("model_text_delta", {"text": "x" * 1000 + "\n"})
+            yield happens("tool_progress", {"tool_name": "x", "text": "x" * 1000})
             await asyncio.sleep(0)
         yield happens("run_cancelled")
 
@@ -177,6 +184,9 @@ class StagedRun:
 class StagedRuntime:
     def __init__(self, scene: str, callback: PermissionCallback) -> None:
         self._scene, self._callback = scene, callback
+
+    async def approvals(self, *_: object, **__: object) -> list[ApprovalRecord]:
+        return []
 
     async def start(
         self,

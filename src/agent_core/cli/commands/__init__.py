@@ -12,10 +12,24 @@ from agent_core.cli.commands import (
     memory,
     permissions,
     run,
+    schema,
     sessions,
     tasks,
     undo,
 )
 
-COMMANDS = (run, chat, tasks, sessions, undo, approvals, permissions, memory, mcp, acp, doctor)
+COMMANDS = (
+    run,
+    chat,
+    tasks,
+    sessions,
+    undo,
+    approvals,
+    permissions,
+    memory,
+    mcp,
+    acp,
+    schema,
+    doctor,
+)
 """In the order of the help."""

@@ -1,28 +1,55 @@
 """The arguments of `soong-agent run`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from agent_core.cli.options import MOVE_SESSION, Commands, Options, add_path
+from agent_core.cli.options import (
+    MOVE_SESSION,
+    Commands,
+    Options,
+    add_mode,
+    add_path,
+    amount,
+    positive,
+)
 
 SYNOPSIS = """\
 run [--path <dir-or-file>] [--orchestrator]
-       [--model <provider:name>] [--session-id <id>] [--move-session]
-       [--image <file>]... "message"\
+       [--model <provider:name>] [--mode plan|ask|accept-edits]
+       [--session-id <id> | --continue] [--move-session]
+       [--image <file>]... [--instructions <text>]
+       [--max-usd <amount>] [--max-turns <number>]
+       [--answers <file>] [--events <file>] [--output-schema <file>]
+       "message" [-]\
 """
+_TOO_OFTEN = -1
+"""Where the content stands of a message that has more than one."""
 DESCRIPTION = "Give an agent a task in a project, and watch it work."
 _STREAMS = """\
-The answer goes to standard output; tools, questions and the session go to
-standard error. Questions are answered on standard input, one line each: 1 or
-"allow once", 2 or "allow for session", 3 or "deny". Anything else denies. On a
-terminal a key answers, and ? lists them.
+The answer, and nothing else, goes to standard output; all that happens before
+goes to standard error. A word - of the message stands for what comes on
+standard input: soong-agent run "explain this" - < file
+
+Questions are answered with a key on a terminal, where ? lists them. Elsewhere
+standard input, without -, holds the answers, one a line: 1 or "allow once", 2
+or "allow for session", 3 or "deny". The first line that is none of them denies
+and ends that. What is not answered is denied, and the last line on standard
+error says so.
 
 Settings are read from ~/.soong-agent/config.toml, or from
 $SOONG_AGENT_HOME/config.toml. A model is named by --model, else by
 $SOONG_AGENT_MODEL, else there: openai:gpt-5, ollama:qwen3,
 local:/path/model.gguf, or with a server's address
 openai:my-model@http://127.0.0.1:8000/v1.
+
+examples:
+  soong-agent run "fix the failing test"
+  soong-agent run --continue "and now the documentation"
+  git diff | soong-agent run "write a commit message for this" -
+  answer=$(soong-agent run "how would you split this module?")
+  soong-agent run --events events.jsonl --max-usd 0.50 "update the changelog"
+
 Exit codes: 0 completed, or waiting for an answer; 1 the run failed; 2 wrong
-usage or configuration; 130 interrupted.
+usage or configuration; 130 interrupted; 143 terminated.
 """
 
 
@@ -41,8 +68,15 @@ def add_parser(commands: Commands) -> None:
     run.add_argument(
         "--model", metavar="<provider:name>", help="the model to ask, such as openai:gpt-5"
     )
+    add_mode(run)
     run.add_argument(
         "--session-id", metavar="<id>", help="continue this session, or begin it under this id"
+    )
+    run.add_argument(
+        "--continue",
+        action="store_true",
+        dest="goes_on",
+        help="continue the session of the project that was used last",
     )
     run.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
     run.add_argument(
@@ -52,7 +86,80 @@ def add_parser(commands: Commands) -> None:
         dest="images",
         help="show the model a picture (PNG, JPEG, GIF, WebP) or a PDF; may be repeated",
     )
-    run.add_argument("message", help="what to do; after -- it may begin with a dash")
+    run.add_argument(
+        "--instructions", metavar="<text>", help="what holds for this run, beside its message"
+    )
+    run.add_argument(
+        "--max-usd",
+        metavar="<amount>",
+        type=amount,
+        help="the most that it may cost, in US dollars",
+    )
+    run.add_argument(
+        "--max-turns", metavar="<number>", type=positive, help="the most times the model is asked"
+    )
+    run.add_argument(
+        "--answers", metavar="<file>", help="answers to questions about calls, one a line"
+    )
+    run.add_argument(
+        "--events",
+        metavar="<file>",
+        help="write what happens to this file, a line of JSON for each event and one for the"
+        " result; what is in the file is replaced (see soong-agent schema events)",
+    )
+    run.add_argument(
+        "--output-schema",
+        metavar="<file>",
+        help="a JSON Schema of the answer, which is printed as JSON",
+    )
+    message = run.add_argument(
+        "message",
+        nargs="+",
+        default=(),
+        help="what to do; after -- it may begin with a dash; - stands for standard input",
+    )
+    message.required = False  # it may follow after --
+
+
+def split_words(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The arguments before the `--` of a run, and the words after it: those are text."""
+    command = next((place for place, word in enumerate(argv) if word[:1] != "-"), None)
+    if command is None or argv[command] != "run" or "--" not in argv[command:]:
+        return argv, ()
+    end = argv.index("--", command)
+    return argv[:end], argv[end + 1 :]
+
+
+def take_words(options: Options, unknown: Sequence[str], after: Sequence[str]) -> list[str]:
+    """Complete the message with the words behind later options; returns what is no word."""
+    no_words = [each for each in unknown if each[:1] == "-" and each != "-" and " " not in each]
+    words = [*options.message, *(each for each in unknown if each not in no_words)]
+    if "-" in words:
+        options.content_at = words.index("-") if words.count("-") == 1 else _TOO_OFTEN
+        words = [word for word in words if word != "-"]
+    # The shell may have passed on bytes that are no UTF-8.
+    every = (word.encode(errors="surrogateescape") for word in (*words, *after))
+    options.message = [word.decode(errors="replace") for word in every]
+    return no_words
+
+
+def find_misuse(options: Options) -> str | None:
+    """What is wrong with the arguments of a run together."""
+    if not options.message and options.content_at is None:
+        return "the following arguments are required: message"
+    if options.content_at == _TOO_OFTEN:
+        return "standard input can be taken once: one - is enough"
+    if not "".join(options.message).strip() and options.content_at is None:
+        return "the message is empty"
+    if options.goes_on and options.session_id is not None:
+        return "--continue goes on with the last session, and --session-id names one: give one"
+    if options.goes_on and options.move_session:
+        return "--continue goes on with a session of this project: there is nothing to move"
+    if options.content_at is not None and options.answers in {"-", "/dev/stdin"}:
+        return "standard input cannot be both: the content of the message and --answers"
+    if options.events == "-":
+        return "standard output is for the answer: --events takes a file, such as /dev/fd/3"
+    return None
 
 
 def _load() -> Callable[[Options], int]:

@@ -1,0 +1,83 @@
+"""Where the answers to questions come from, and what is said where there were none."""
+
+import os
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+from agent_core.cli.options import Options
+from agent_core.cli.prompt import InputLines
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.text import shortened, visible
+from agent_core.types import PermissionRequest, ToolPermission
+
+_LONGEST_CALL = 120
+_STANDARD = {None, "-"}
+
+
+@contextmanager
+def open_answers(options: Options) -> Generator[InputLines]:
+    """The lines of `--answers`, else of standard input; none where that is the message's content.
+
+    Raises:
+        AgentCoreError: `validation_error`: the file cannot be read, or is the content.
+    """
+    takes_content = options.content_at is not None
+    if options.answers in _STANDARD:
+        lines = InputLines(sys.stdin.fileno())
+        if takes_content:
+            lines.end()
+        yield lines
+        return
+    path = options.answers or ""
+    shown = visible(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise _refused(f"--answers {shown} cannot be read: {why}") from None
+    try:
+        try:
+            os.read(descriptor, 0)
+        except OSError as error:
+            raise _refused(f"--answers {shown} cannot be read: {error.strerror}") from None
+        found, standard = os.fstat(descriptor), os.fstat(sys.stdin.fileno())
+        is_same = (found.st_dev, found.st_ino) == (standard.st_dev, standard.st_ino)
+        if takes_content and is_same and not os.isatty(descriptor) and path != os.devnull:
+            raise _refused(f"--answers {shown} is standard input, and - makes that the content")
+        yield InputLines(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def how_to_allow(denied: Sequence[PermissionRequest]) -> str:
+    """One line that says what was denied without a question, and how the next run may do it."""
+    calls = list(dict.fromkeys(map(_call, denied)))
+    more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
+    count = "1 call was" if len(denied) == 1 else f"{len(denied)} calls were"
+    cures = ["give --answers FILE"]
+    if all(_is_edit(request) for request in denied):
+        cures.append("use --mode accept-edits")
+    rules = [str(request.metadata["rule"]) for request in denied if request.metadata.get("rule")]
+    if rules:
+        first = "; ".join(rules[0].splitlines()[1:])
+        cures.append(f"add a rule to rules.toml ([[permissions.rules]] {first})")
+    what = f"{count} denied, because no one could be asked: {calls[0]}{more}"
+    return visible(f"{what}; to allow it, {' or '.join(cures)}", one_line=True)
+
+
+def _call(request: PermissionRequest) -> str:
+    target = str(request.metadata.get("target") or request.args_summary)
+    return shortened(f"{request.tool_name} {target}", _LONGEST_CALL)
+
+
+def _is_edit(request: PermissionRequest) -> bool:
+    """Whether the mode that accepts edits may let it pass."""
+    is_write = request.permission is ToolPermission.WRITE and not request.dangerous
+    return (
+        is_write and "reason" not in request.metadata and request.metadata.get("diff") is not None
+    )
+
+
+def _refused(message: str) -> AgentCoreError:
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)

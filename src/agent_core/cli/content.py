@@ -1,0 +1,75 @@
+"""What a run is given on standard input, and the message that is made of it."""
+
+import os
+import sys
+from dataclasses import dataclass
+
+from agent_core.cli.options import Options
+from agent_core.cli.terminal import Style, Terminal
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.text import mark_content
+
+MOST_CONTENT = 10 * 2**20
+"""Bytes of standard input that a message may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the user says.
+
+    Attributes:
+        words: of the command line.
+        content: of standard input, as a marked block; None if none is asked for.
+        text: both, in their order.
+    """
+
+    words: str
+    content: str | None
+    text: str
+
+
+def read_message(options: Options, terminal: Terminal) -> Said:
+    """The message of a run. Standard input is the message itself if `-` is all there is.
+
+    Raises:
+        AgentCoreError: `validation_error`: the content is too large, empty, or no text.
+    """
+    words = " ".join(options.message)
+    if options.content_at is None:
+        return Said(words, None, words)
+    content = _read_content(terminal)
+    if not words.strip():
+        return Said(content, None, content)
+    block = mark_content(content, "standard input")
+    before = " ".join(options.message[: options.content_at])
+    after = " ".join(options.message[options.content_at :])
+    return Said(words, block, "\n\n".join(filter(None, (before, block, after))))
+
+
+def _read_content(terminal: Terminal) -> str:
+    descriptor = sys.stdin.fileno()
+    if os.isatty(descriptor):
+        terminal.line("type the content; Ctrl-D on a line of its own ends it", Style.DIM)
+    raw = bytearray()
+    try:
+        while piece := os.read(descriptor, 65_536):
+            raw += piece
+            if len(raw) > MOST_CONTENT:
+                raise _unusable(f"has more than {MOST_CONTENT // 2**20} MB; name a file instead")
+    except OSError as error:
+        raise _unusable(f"cannot be read: {error.strerror or error}") from None
+    if b"\0" in raw:
+        raise _unusable("is no text; a picture or a PDF is given with --image")
+    try:
+        content = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        content = raw.decode("utf-8-sig", errors="replace")
+        place = f"from byte {error.start} on"
+        terminal.line(f"standard input is not all UTF-8, {place}: see � in it", Style.WARN)
+    if not content.strip():
+        raise _unusable("is empty, and - of the message stands for it")
+    return content
+
+
+def _unusable(why: str) -> AgentCoreError:
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, f"standard input {why}")

@@ -1,0 +1,117 @@
+"""`run --events FILE`: a line of JSON for each event, and a last one for the result."""
+
+import asyncio
+import json
+import os
+import stat
+from typing import Any, Literal
+
+from pydantic import Field
+
+from agent_core.cli.options import COMPLETED, FAILED
+from agent_core.cli.terminal import Style, Terminal
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.redaction import Redactor
+from agent_core.text import visible
+from agent_core.types import ErrorPayload, RuntimeEvent, Usage
+from agent_core.types.content import Frozen
+
+
+class RunSummary(Frozen):
+    """The last line of the file: what came of the run.
+
+    Attributes:
+        type: tells it from an event.
+        status: of the run; `not_started` if none was begun.
+        exit_code: of the process.
+        text: the answer; None unless the run has completed.
+        output: the value of a typed answer.
+        pending_requests: the questions that the run waits for.
+        denied: questions that could not be asked, and were answered by that.
+    """
+
+    type: Literal["result"] = "result"
+    status: str = "not_started"
+    exit_code: int
+    session_id: str | None = None
+    run_id: str | None = None
+    text: str | None = None
+    output: Any = None
+    usage: Usage | None = None
+    error: ErrorPayload | None = None
+    pending_requests: list[str] = Field(default_factory=list[str])
+    denied: list[str] = Field(default_factory=list[str])
+
+
+class EventsFile:
+    """Where the events of a run are written, one by one.
+
+    A line that cannot be written is the last one; the run goes on, and ends with exit code 1.
+
+    Attributes:
+        facts: what the result line says, as far as it is known.
+
+    Args:
+        path: of the file; what is in it is replaced.
+        terminal: where it is said that a line cannot be written.
+        redactor: removes secrets from the result.
+
+    Raises:
+        AgentCoreError: `validation_error`: it cannot be opened.
+    """
+
+    def __init__(self, path: str, terminal: Terminal, redactor: Redactor) -> None:
+        self.facts: dict[str, Any] = {}
+        self._path = path
+        self._terminal = terminal
+        self._redactor = redactor
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            self._descriptor = os.open(path, flags, 0o600)
+        except (OSError, ValueError) as error:
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, self._failure(error)) from None
+        self._may_wait = not stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+        self._is_broken = self._is_ended = False
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    async def add(self, event: RuntimeEvent) -> None:
+        """Write the line of an event."""
+        line = event.model_dump_json()
+        if self._may_wait:  # for the reader of a pipe
+            await asyncio.to_thread(self._write, line)
+        else:
+            self._write(line)
+
+    def end(self, code: int, error: AgentCoreError | None = None) -> int:
+        """Write the result line, unless that was done, and return the exit code."""
+        if not self._is_ended:
+            self._is_ended = True
+            if error is not None:
+                self.facts["error"] = ErrorPayload.of(error)
+            summary = RunSummary.model_validate({**self.facts, "exit_code": code})
+            clean = self._redactor.payload(summary.model_dump(mode="json"))
+            self._write(json.dumps(clean))
+        return code or (FAILED if self._is_broken else COMPLETED)
+
+    def leave(self, code: int) -> None:
+        """Write the result line of a process that ends this moment, if that does not wait."""
+        if not self._may_wait:
+            self.end(code)
+
+    def _write(self, line: str) -> None:
+        if self._is_broken:
+            return
+        rest = memoryview(line.encode("utf-8", "replace") + b"\n")
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            self._is_broken = True
+            self._terminal.line(f"error: {self._failure(error)}", Style.BAD)
+
+    def _failure(self, error: OSError | ValueError) -> str:
+        why = error.strerror if isinstance(error, OSError) else error
+        return f"--events {visible(self._path)} cannot be written: {why}"

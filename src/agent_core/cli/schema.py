@@ -1,0 +1,25 @@
+"""`soong-agent schema`: the published forms of what other commands write."""
+
+import json
+from typing import Any
+
+from pydantic import RootModel
+
+from agent_core.cli.events import RunSummary
+from agent_core.cli.options import COMPLETED, Options
+from agent_core.types import RuntimeEvent
+
+
+class EventsLine(RootModel[RuntimeEvent | RunSummary]):
+    """A line of `run --events`: an event, or the result, which is the last one."""
+
+
+_LINES = {"events": EventsLine}
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def print_schema(options: Options) -> int:
+    """Print the schema, and return the exit code."""
+    schema: dict[str, Any] = _LINES[options.action].model_json_schema(mode="serialization")
+    print(json.dumps({"$schema": _DIALECT, **schema}, indent=2))
+    return COMPLETED

@@ -1031,6 +1031,20 @@ async def test_the_events_of_a_run_are_read_from_where_a_watcher_stopped(
     assert await session.events_after("run_9", 0) == []
 
 
+async def test_the_last_events_of_one_type_and_agent_come_last_first(session: SessionStore) -> None:
+    kinds = [EventType.CONTEXT_BUILT, EventType.MODEL_COMPLETED, EventType.CONTEXT_BUILT]
+    for i, kind in enumerate(kinds):
+        await session.append(a_batch(an_event(kind, payload={"i": i})))
+    agent_id = (await session.run_history("run_1")).events[-1].agent_id
+    assert agent_id is not None
+    asked = EventType.CONTEXT_BUILT
+    found = await session.last_events("s1", agent_id, asked, limit=9)
+    assert [event.payload["i"] for event in found] == [2, 0]
+    assert await session.last_events("s1", agent_id, asked, limit=1) == found[:1]
+    assert await session.last_events("s1", "agent_9", asked, limit=9) == []
+    assert await session.last_events("s9", agent_id, asked, limit=9) == []
+
+
 async def test_artifacts_come_with_the_page_of_what_they_belong_to(session: SessionStore) -> None:
     await session.append(a_batch(a_node("n1"), an_event(tool_call_id="c1"), a_node("n2", "n1")))
     await session.add_artifact(an_artifact("of_node", run_id="run_1", node_id="n2"))

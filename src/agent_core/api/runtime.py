@@ -21,6 +21,7 @@ from agent_core.types import (
     ApprovalRecord,
     CleanupResult,
     ContentBlock,
+    ContextReport,
     Decision,
     DeleteSessionResult,
     Draft,
@@ -471,6 +472,22 @@ class AgentRuntime:
     async def forget_permissions(self, grant_or_session_id: str) -> int:
         """Drop one grant, or all of a session, and return how many there were."""
         return await (await self._services()).project.guard.forget(grant_or_session_id)
+
+    async def context_report(self, session_id: str) -> ContextReport:
+        """What fills the context window of a session; no model is asked.
+
+        It is read from what is stored of the last request and of what was said since.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        services = await self._services()
+        from agent_core.runtime.context_report import (  # noqa: PLC0415 - for few programs
+            read_context_report,
+        )
+
+        config = services.project.setup.config
+        return await read_context_report(services.store, config, session_id)
 
     async def compact_session(self, session_id: str, *, move_session: bool = False) -> RunHandle:
         """Start a run that summarises the session's history and does nothing else.

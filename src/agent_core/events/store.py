@@ -27,6 +27,7 @@ from agent_core.types import (
     BudgetUse,
     Claim,
     Decision,
+    EventType,
     Node,
     NodeMove,
     OpenedRun,
@@ -313,6 +314,12 @@ class SessionReads(Protocol):
         self, run_id: str, run_seq: int, *, limit: int = 1000
     ) -> list[RuntimeEvent]:
         """Stored events of the run with a higher `run_seq`, in order, at most `limit`."""
+        ...
+
+    async def last_events(
+        self, session_id: str, agent_id: str, event_type: EventType, *, limit: int
+    ) -> list[RuntimeEvent]:
+        """Stored events of one type of one agent, the last one first, at most `limit`."""
         ...
 
     async def open_calls(

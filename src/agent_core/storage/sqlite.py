@@ -58,6 +58,7 @@ from agent_core.types import (
     BudgetUse,
     Claim,
     Decision,
+    EventType,
     Node,
     NodeMove,
     OpenedRun,
@@ -748,6 +749,14 @@ class SqliteSessionStore:
         sql = "SELECT * FROM events WHERE run_id = ? AND run_seq > ? ORDER BY run_seq LIMIT ?"
         span = clamp(run_seq, 0), clamp(limit, 1)
         return await self._find_all(RuntimeEvent, sql, run_id, *span)
+
+    async def last_events(
+        self, session_id: str, agent_id: str, event_type: EventType, *, limit: int
+    ) -> list[RuntimeEvent]:
+        sql = """SELECT * FROM events WHERE session_id = ? AND agent_id = ? AND event_type = ?
+            ORDER BY seq DESC LIMIT ?"""
+        asked = session_id, agent_id, event_type.value, clamp(limit, 0)
+        return await self._find_all(RuntimeEvent, sql, *asked)
 
     async def open_calls(
         self, session_id: str, tool_call_ids: Collection[str], *, agent_id: str | None = None

@@ -280,3 +280,66 @@ class RunIdentity(Frozen):
     permission_mode: PermissionMode = "ask"
     parent_agent_id: SafeId | None = None
     parent_run_id: SafeId | None = None
+
+
+SegmentName = Literal[
+    "system",
+    "instructions",
+    "skills",
+    "memory",
+    "tools",
+    "task board",
+    "conversation",
+    "tool results",
+]
+
+
+class ContextSegment(Frozen):
+    """One part of what the next request of a session begins with; tokens are estimates."""
+
+    name: SegmentName
+    tokens: int
+
+
+class PrefixChange(Frozen):
+    """A request that did not begin with what the one before it was: a cache had to be filled anew.
+
+    Attributes:
+        part: the first that had changed: `static_system`, `tools`, `dynamic_system` or `history`.
+        turn: of the run, from 1.
+    """
+
+    part: str
+    run_id: SafeId
+    turn: int
+    created_at: UtcDatetime
+
+
+class ContextReport(Frozen):
+    """What fills the context window of a session.
+
+    Attributes:
+        model: that was asked last; the configured one before the first request.
+        window: of the model, in tokens.
+        reserve: what is kept free of it for the answer.
+        segments: in the order in which they stand in a request.
+        free: what is left for messages.
+        last_change: among the last requests, the latest that moved the cached prefix.
+        last_input_tokens: of the last request, as the service counted them; 0 if there is none.
+        last_cached_tokens: those of them that it had in its cache.
+    """
+
+    session_id: str
+    model: str
+    window: int
+    reserve: int
+    segments: list[ContextSegment] = []
+    free: int = 0
+    last_change: PrefixChange | None = None
+    last_input_tokens: int = 0
+    last_cached_tokens: int = 0
+
+    @property
+    def used(self) -> int:
+        """Tokens of all segments."""
+        return sum(segment.tokens for segment in self.segments)

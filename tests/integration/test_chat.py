@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agent_core.providers.scripted import Hangs, Pauses, calls
 from captures import Key, Recording, record
 from isolation import Home
 from model_server import ModelServer
@@ -113,3 +114,74 @@ def test_plain_lines_where_nothing_can_be_drawn(home: Home, project: Path) -> No
     assert scene.code == 0
     assert b"\x1b" not in scene.raw
     assert texts(server) == "hello"
+
+
+def test_what_waits_is_shown_taken_back_and_sent(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([Hangs(), "Answered."]) as server:
+        keys = [
+            Key(READY, f"first{ENTER}"),
+            Key("> first", f"second{ENTER}"),
+            Key("queued: second", f"third{ENTER}"),
+            Key("queued: third", UP),
+            Key("> third", f" and more{CTRL_C}"),
+            Key("cancelled", ENTER),
+            Key("Answered.", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys)
+    assert scene.code == 0
+    assert texts(server) == "second\nthird and more"
+
+
+def test_a_question_keeps_what_is_being_typed(home: Home, project: Path) -> None:
+    script = [calls("code.write_file", path="b.txt", content="new\n"), "Written."]
+    with ModelServer.in_thread([Pauses(seconds=1.0), *script, "Done."]) as server:
+        keys = [
+            Key(READY, f"write{ENTER}"),
+            Key("> write", "half a"),
+            Key("y once", "y"),
+            Key("Written.", f" message{ENTER}"),
+            Key("Done.", CTRL_D),
+        ]
+        converse(home, project, server, keys)
+    assert (project / "b.txt").read_text() == "new\n"
+    assert texts(server) == "half a message"
+
+
+def test_plan_mode_refuses_what_would_change_something(home: Home, project: Path) -> None:
+    script = [calls("code.write_file", path="b.txt", content="new\n"), "A plan."]
+    with ModelServer.in_thread(script) as server:
+        keys = [
+            Key(READY, "/mode plan" + ENTER),
+            Key("the answer is a plan", f"write{ENTER}"),
+            Key("A plan.", CTRL_D),
+        ]
+        converse(home, project, server, keys)
+    assert not (project / "b.txt").exists()
+
+
+def test_undo_brings_the_message_back_to_the_line(home: Home, project: Path) -> None:
+    script = [calls("code.write_file", path="b.txt", content="new\n"), "Written.", "Again."]
+    with ModelServer.in_thread(script) as server:
+        keys = [
+            Key(READY, f"/mode accept-edits{ENTER}"),
+            Key("without a question", f"write{ENTER}"),
+            Key("Written.", f"/undo{ENTER}"),
+            Key("deleted: b.txt", f" it{ENTER}"),
+            Key("Again.", CTRL_D),
+        ]
+        converse(home, project, server, keys)
+    assert not (project / "b.txt").exists()
+    assert texts(server) == "write it"
+
+
+def test_the_window_is_drawn(home: Home, project: Path) -> None:
+    with ModelServer.in_thread(["Hello."]) as server:
+        keys = [
+            Key(READY, f"hi{ENTER}"),
+            Key("Hello.", f"/context{ENTER}"),
+            Key("the cached prefix", f"/contxt{ENTER}"),
+            Key("contxt (did", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, columns=40)
+    assert "reserve" in scene.text
+    assert len(server.requests) == 1

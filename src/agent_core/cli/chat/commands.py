@@ -1,10 +1,36 @@
-"""The commands of a conversation: each does what the command line's one does."""
+"""The commands of a conversation. Those of the command line are carried out by it."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
 
+from agent_core.cli.chat.completion import Values
 from agent_core.cli.chat.conversation import Chat
+from agent_core.cli.chat.window import show_context
+from agent_core.cli.terminal import Style
+from agent_core.cli.undo import show_move, show_paths
+from agent_core.config.load import resolve_model
 from agent_core.config.problems import nearest
+from agent_core.context.messages import plain_text
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.text import short_line, visible
+from agent_core.types import PermissionMode, SessionSummary, SwitchResult
+
+_MODES: Mapping[PermissionMode, str] = {
+    "plan": "nothing is changed, the answer is a plan",
+    "ask": "what changes something is asked about",
+    "accept-edits": "files of the project are written without a question",
+}
+_LISTED = 15
+_EXPORTS = {
+    "--html": "one page with everything",
+    "--markdown": "a document",
+    "--jsonl": "every event as a line",
+    "--fixture": "a recording for tests",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +40,14 @@ class Command:
     Attributes:
         usage: what may follow it.
         what: a few words for the list of commands.
-        do: does it, with what was written behind the name.
+        do: does it, with the words behind the name.
+        needs_rest: it moves the session, which no run may be using then.
     """
 
     usage: str
     what: str
-    do: Callable[[Chat, str], Awaitable[None]]
+    do: Callable[[Chat, Sequence[str]], Awaitable[None]]
+    needs_rest: bool = False
 
 
 async def do_command(chat: Chat, text: str) -> None:
@@ -31,28 +59,324 @@ async def do_command(chat: Chat, text: str) -> None:
     name, _, rest = text[1:].partition(" ")
     command = COMMANDS.get(name)
     if command is None:
-        near = nearest(name, COMMANDS, "/")
-        chat.fail(f"there is no command /{name}{near}; /help lists them")
+        chat.fail(f"there is no command /{name}{nearest(name, COMMANDS, '/')}; /help lists them")
         return
-    await command.do(chat, rest.strip())
+    if command.needs_rest and chat.is_working:
+        chat.fail(f"/{name} moves the session, and a run is at work; Ctrl-C cancels it")
+        return
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        chat.fail(f"/{name}: {error}")
+        return
+    await command.do(chat, words)
 
 
-async def _help(chat: Chat, rest: str) -> None:
-    names = [rest.removeprefix("/")] if rest else list(COMMANDS)
-    for name in names:
+def _terminal_command(
+    *before: str, default: Sequence[str] = (), has_path: bool = True
+) -> Callable[[Chat, Sequence[str]], Awaitable[None]]:
+    """A command of the command line, carried out as it is there."""
+
+    async def do(chat: Chat, words: Sequence[str]) -> None:
+        path = ["--path", str(chat.setup.project)] if has_path else []
+        await _execute(chat, [*before, *(words or default), *path])
+
+    return do
+
+
+async def _execute(chat: Chat, argv: Sequence[str]) -> None:
+    from agent_core.cli.command import execute  # noqa: PLC0415 - it lists this package's command
+
+    async with chat.line.suspended():
+        await asyncio.to_thread(execute, argv)
+
+
+async def _help(chat: Chat, words: Sequence[str]) -> None:
+    for name in [word.removeprefix("/") for word in words] or COMMANDS:
         command = COMMANDS.get(name)
         if command is None:
             chat.fail(f"there is no command /{name}{nearest(name, COMMANDS, '/')}")
             return
-        chat.terminal.line(f"/{name} {command.usage}".rstrip())
-        chat.terminal.line(f"    {command.what}")
+        usage = f"/{name} {command.usage}".rstrip()
+        if words or len(usage) > _USAGE_WIDTH or chat.terminal.width < _NARROW:
+            chat.terminal.line(usage)
+            chat.terminal.line(f"    {command.what}", Style.DIM)
+        else:
+            chat.terminal.line(f"{usage:<{_USAGE_WIDTH}} {command.what}")
+    if not words:
+        for line in _KEYS:
+            chat.terminal.line(line, Style.DIM)
 
 
-async def _quit(chat: Chat, _: str) -> None:
+_USAGE_WIDTH = 28
+_NARROW = 80
+_KEYS = (
+    "@file attaches a file, !command runs one of yours, /server:prompt one of an MCP server",
+    "Enter sends, Alt-Enter or \\ and Enter begins a new line, Shift-Tab changes the mode",
+    "Up or Escape takes back what is queued; Ctrl-C cancels, twice leaves; Ctrl-D leaves",
+)
+
+
+async def _new(chat: Chat, _: Sequence[str]) -> None:
+    chat.open_session(None)
+    chat.terminal.line("a new session begins with the next message")
+
+
+async def _resume(chat: Chat, words: Sequence[str]) -> None:
+    if not words:
+        found = await chat.runtime.session_summaries(limit=_LISTED, project=chat.setup.project)
+        for summary in found:
+            chat.terminal.line(f"{summary.short_id}  {_describe(chat, summary)}")
+        hint = "/resume ID goes on with one" if found else "this project has no session yet"
+        chat.terminal.line(hint, Style.DIM)
+        return
+    if words[0] == "last":
+        session_id = await chat.runtime.last_session(chat.setup.project)
+        if session_id is None:
+            chat.fail("this project has no session yet")
+            return
+    else:
+        session_id = await chat.runtime.resolve_session_id(words[0])
+    await chat.resume(session_id)
+
+
+def _describe(chat: Chat, summary: SessionSummary) -> str:
+    title = short_line(visible(chat.clean(summary.title or "(no title)")), 60)
+    status = "waiting" if summary.is_waiting else summary.status or "empty"
+    return f"{summary.updated_at.astimezone():%m-%d %H:%M}  {status:<9}  {title}"
+
+
+async def _on_session(chat: Chat, action: str, words: Sequence[str]) -> None:
+    if await chat.require_session():
+        await _execute(
+            chat, ["sessions", action, chat.session_id, *words, "--path", str(chat.setup.project)]
+        )
+
+
+async def _tree(chat: Chat, words: Sequence[str]) -> None:
+    await _on_session(chat, "tree", words)
+
+
+async def _export(chat: Chat, words: Sequence[str]) -> None:
+    is_named = any(word in _EXPORTS for word in words)
+    await _on_session(chat, "export", words if is_named else ["--markdown", *words])
+
+
+async def _switch(chat: Chat, words: Sequence[str]) -> None:
+    names = [word for word in words if not word.startswith("-")]
+    if len(names) != 1:
+        chat.fail("/switch NODE [--files]; /tree names the nodes")
+        return
+    if await chat.require_session():
+        moved = await chat.runtime.switch_node(
+            chat.session_id, names[0], restore_files="--files" in words, force="--force" in words
+        )
+        show_move(moved, chat.terminal, chat.clean)
+
+
+async def _fork(chat: Chat, words: Sequence[str]) -> None:
+    named = dict(zip(words[::2], words[1::2], strict=False))
+    if len(words) % 2 or not {"--into"} <= named.keys() <= {"--into", "--at"}:
+        chat.fail("/fork --into DIR [--at NODE]; /tree names the nodes")
+        return
+    if await chat.require_session():
+        into = await asyncio.to_thread(Path(named["--into"]).expanduser)
+        forked = await chat.runtime.fork(
+            chat.session_id, named.get("--at"), into=chat.setup.project / into
+        )
+        show_move(forked, chat.terminal, chat.clean)
+        where = shlex.quote(visible(chat.clean(forked.session.cwd), one_line=True))
+        chat.terminal.line(
+            f"to go on there: soong-agent chat --path {where} --session-id {forked.session_id}"
+        )
+
+
+async def _undo(chat: Chat, words: Sequence[str]) -> None:
+    await _move(chat, chat.runtime.undo, words)
+
+
+async def _redo(chat: Chat, words: Sequence[str]) -> None:
+    await _move(chat, chat.runtime.redo, words)
+
+
+async def _move(
+    chat: Chat, move: Callable[..., Awaitable[SwitchResult]], words: Sequence[str]
+) -> None:
+    if not await chat.require_session():
+        return
+    try:
+        moved = await move(chat.session_id, force="--force" in words)
+    except AgentCoreError as error:
+        chat.fail(error.message)
+        if error.code is ErrorCode.PATH_CONFLICT:
+            paths = error.details.get("paths", ())
+            show_paths("changed by others", paths, chat.terminal, chat.clean)
+        return
+    show_move(moved, chat.terminal, chat.clean)
+    if moved.message is not None and not chat.line.text:
+        chat.line.put(moved.message)
+
+
+async def _compact(chat: Chat, _: Sequence[str]) -> None:
+    if await chat.require_session():
+        chat.watch("/compact", await chat.runtime.compact_session(chat.session_id))
+
+
+async def _context(chat: Chat, _: Sequence[str]) -> None:
+    if await chat.require_session():
+        show_context(await chat.runtime.context_report(chat.session_id), chat.terminal)
+
+
+async def _model(chat: Chat, words: Sequence[str]) -> None:
+    if words:
+        resolve_model(chat.setup.config, words[0])
+        chat.model = words[0]
+        chat.line.refresh()
+    chat.terminal.line(f"the next messages go to {visible(chat.model_name, one_line=True)}")
+
+
+async def _mode(chat: Chat, words: Sequence[str]) -> None:
+    if words:
+        if words[0] not in _MODES:
+            known = ", ".join(_MODES)
+            chat.fail(f"there is no mode {words[0]}{nearest(words[0], _MODES)}; there are: {known}")
+            return
+        chat.mode = cast("PermissionMode", words[0])
+        chat.line.refresh()
+    chat.terminal.line(f"mode {chat.mode}: {_MODES[chat.mode]}")
+
+
+async def _permissions(chat: Chat, words: Sequence[str]) -> None:
+    if words[:1] == ["forget"] and len(words) == 2:
+        count = await chat.runtime.forget_permissions(words[1])
+        chat.terminal.line(f"forgotten: {count}")
+        return
+    argv = ["permissions", *(words or ["list"])]
+    await _execute(chat, [*argv[:2], "--path", str(chat.setup.project), *argv[2:]])
+    if not words:
+        for grant in await chat.runtime.permission_grants(chat.session_id):
+            line = f"{grant.grant_id}  this session  {chat.clean(grant.covers)}"
+            chat.terminal.line(visible(line, one_line=True))
+
+
+async def _tasks(chat: Chat, words: Sequence[str]) -> None:
+    from agent_core.cli.pictures import summary_lines  # noqa: PLC0415 - few sessions have Tasks
+    from agent_core.tasks.log_store import read_stored_tasks  # noqa: PLC0415
+
+    if words:
+        await _execute(chat, ["tasks", "show", *words, "--path", str(chat.setup.project)])
+        return
+    tasks, problems = await asyncio.to_thread(
+        read_stored_tasks,
+        chat.setup.tasks_dir,
+        project_dir=chat.setup.project,
+        session_id=chat.session_id,
+    )
+    for task in tasks:
+        for line in summary_lines(task.dag, clean=chat.clean):
+            chat.terminal.line(line)
+    for problem in problems:
+        chat.terminal.line(chat.clean(problem), Style.WARN)
+    if not tasks:
+        chat.terminal.line("this session has no Task", Style.DIM)
+
+
+async def _last(chat: Chat, _: Sequence[str]) -> None:
+    event = chat.last_output
+    if event is None or event.node_id is None:
+        chat.terminal.line("no tool has been called yet", Style.DIM)
+        return
+    node = (await chat.runtime.get_node_path(event.node_id))[-1]
+    chat.terminal.line(f"{event.payload.get('tool_name', '')}:", Style.BOLD)
+    for result in node.results:
+        if result.tool_call_id == event.tool_call_id:
+            chat.terminal.line(plain_text(result.content))
+
+
+async def _quit(chat: Chat, _: Sequence[str]) -> None:
     chat.leave()
 
 
-COMMANDS = {
-    "help": Command("[command]", "list the commands, or explain one", _help),
-    "quit": Command("", "leave; Ctrl-D does it, too", _quit),
+COMMANDS: Mapping[str, Command] = {
+    "help": Command("[COMMAND]", "list the commands, or explain one", _help),
+    "new": Command("", "begin a new session", _new, needs_rest=True),
+    "resume": Command("[ID | last]", "go on with another session", _resume, needs_rest=True),
+    "sessions": Command(
+        "[ACTION ...]",
+        "list sessions, or what `soong-agent sessions` does",
+        _terminal_command("sessions", default=["list"]),
+    ),
+    "tree": Command("", "the branches of this session, with the ids of its messages", _tree),
+    "switch": Command(
+        "NODE [--files]", "go on from another message, with its files", _switch, needs_rest=True
+    ),
+    "fork": Command(
+        "--into DIR [--at NODE]", "begin another session in a copy of the project", _fork
+    ),
+    "undo": Command("[--force]", "take back the last message and its changes", _undo, True),
+    "redo": Command("[--force]", "return to the state before the last undo", _redo, True),
+    "compact": Command("", "summarise the conversation now", _compact),
+    "context": Command("", "what fills the context window", _context),
+    "cost": Command("[...]", "what sessions have cost", _terminal_command("cost", has_path=False)),
+    "model": Command("[PROVIDER:NAME]", "the model of the next messages", _model),
+    "mode": Command("[plan | ask | accept-edits]", "what may be changed unasked", _mode),
+    "permissions": Command(
+        "[list | explain -- COMMAND | forget ID]", "rules and remembered answers", _permissions
+    ),
+    "tasks": Command("[ID]", "the Tasks of this session", _tasks),
+    "memory": Command(
+        "[list | show ID | forget ID]",
+        "what is remembered of you",
+        _terminal_command("memory", default=["list"], has_path=False),
+    ),
+    "skills": Command("", "the skills there are", _terminal_command("skills", default=["list"])),
+    "mcp": Command(
+        "[list | test ID | login ID]",
+        "the MCP servers",
+        _terminal_command("mcp", default=["list"], has_path=False),
+    ),
+    "agents": Command("", "the kinds of agents", _terminal_command("agents", default=["list"])),
+    "last": Command("", "the whole result of the last tool", _last),
+    "export": Command(
+        "[--html | --markdown | --jsonl | --fixture] [FILE]", "write the session down", _export
+    ),
+    "quit": Command("", "leave; so does Ctrl-D", _quit),
 }
+
+
+async def _session_values(chat: Chat) -> Sequence[tuple[str, str]]:
+    found = await chat.runtime.session_summaries(limit=_LISTED, project=chat.setup.project)
+    return [(each.short_id, _describe(chat, each)) for each in found]
+
+
+def completion_values(chat: Chat) -> Mapping[str, Values]:
+    """What may follow each command."""
+
+    async def sessions(_: Sequence[str]) -> Sequence[tuple[str, str]]:
+        return [("last", "the one used last"), *await _session_values(chat)]
+
+    async def models(_: Sequence[str]) -> Sequence[tuple[str, str]]:
+        names = [chat.model_name, *chat.setup.config.model_overrides]
+        return [(name, "") for name in dict.fromkeys(names)]
+
+    def fixed(*values: tuple[str, str]) -> Values:
+        async def get(before: Sequence[str]) -> Sequence[tuple[str, str]]:
+            return () if before else values
+
+        return get
+
+    return {
+        "help": fixed(*((name, command.what) for name, command in COMMANDS.items())),
+        "resume": sessions,
+        "model": models,
+        "mode": fixed(*_MODES.items()),
+        "export": fixed(*_EXPORTS.items()),
+        "undo": fixed(("--force", "replace what others have changed")),
+        "redo": fixed(("--force", "replace what others have changed")),
+        "memory": fixed(("list", ""), ("show", ""), ("forget", "")),
+        "mcp": fixed(("list", ""), ("test", ""), ("login", ""), ("logout", "")),
+        "permissions": fixed(("list", ""), ("explain", ""), ("forget", "")),
+        "sessions": fixed(
+            *((name, "") for name in ("list", "show", "tree", "search", "rename", "delete"))
+        ),
+    }

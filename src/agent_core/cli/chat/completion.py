@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -24,7 +24,7 @@ _LISTING = (
     *("--no-require-git", "--glob=!.git", "--glob=!.hg", "--glob=!.svn"),
 )
 
-Values = Callable[[Sequence[str]], Sequence[tuple[str, str]]]
+Values = Callable[[Sequence[str]], Awaitable[Sequence[tuple[str, str]]]]
 """By the words before it: what a word may be, and what that is."""
 
 
@@ -164,7 +164,7 @@ class ChatCompleter(Completer):
                     yield Completion(known, -len(name), display=f"/{known}", display_meta=what)
             return
         known_values = self._values.get(name)
-        for value, what in known_values(words[:-1]) if known_values else ():
+        for value, what in await known_values(words[:-1]) if known_values else ():
             if value.startswith(words[-1]):
                 meta = short_line(visible(what), 60)
                 yield Completion(value, -len(words[-1]), display_meta=meta)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, get_args
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import UserCommand, attach_files
@@ -16,11 +16,14 @@ from agent_core.cli.view import PlainView
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
 from agent_core.loop.options import RunOptions
-from agent_core.text import visible
+from agent_core.text import short_line, shortened, visible
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (
     ContentBlock,
     EventType,
+    NodeType,
+    PermissionMode,
+    Role,
     RunStatus,
     RuntimeEvent,
     TextBlock,
@@ -31,6 +34,7 @@ from agent_core.types import (
 
 _TWICE_S = 2.0
 _GRACE_S = 1.0
+_RECAP_CHARS = 600
 _PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL)
 
 
@@ -107,6 +111,7 @@ class Chat:
         clean: takes secrets out of a text that comes from the disk.
         session_id: of the session to go on with; a new one by default.
         model: for the runs; None leaves it to the configuration.
+        mode: of the runs.
     """
 
     line: InputLine
@@ -120,12 +125,14 @@ class Chat:
         clean: Clean,
         session_id: str | None = None,
         model: str | None = None,
+        mode: PermissionMode = "ask",
     ) -> None:
         self.runtime = runtime
         self.setup = setup
         self.clean = clean
         self.session_id = session_id or new_id("sess")
         self.model = model
+        self.mode: PermissionMode = mode
         self.window = Window()
         self.usage = Usage()
         self.exit_code = 0
@@ -155,7 +162,7 @@ class Chat:
 
     async def run(self) -> int:
         """Carry the conversation on until the user leaves, and return the exit code."""
-        model, project = self._model_name, self.setup.project
+        model, project = self.model_name, self.setup.project
         self.terminal.line(f"soong-agent · {model} · {visible(str(project))}", Style.BOLD)
         self.terminal.line("/help lists the commands; Ctrl-D leaves", Style.DIM)
         tasks = [
@@ -222,10 +229,8 @@ class Chat:
 
     async def _send(self, text: str, *, shown: str) -> None:
         message = await self._message(text)
-        options: dict[str, Any] = {"model": self.model} if self.model else {}
-        handle = await self.runtime.start(
-            message, self.session_id, options=RunOptions(**options) if options else None
-        )
+        options = RunOptions(model=self.model, permission_mode=self.mode)
+        handle = await self.runtime.start(message, self.session_id, options=options)
         self._extra.clear()
         self.watch(shown, handle)
 
@@ -318,11 +323,11 @@ class Chat:
     def state(self, width: int) -> str:
         """One line about the session: as much as fits."""
         config = self.setup.config
-        parts = [self._model_name]
+        parts = [self.model_name, self.mode]
         if self.window.size:
             share = round(100 * self.window.used / self.window.size)
             parts.append(f"{_short(self.window.used)}/{_short(self.window.size)} {share}%")
-        if self.usage.cost is not None:
+        if self.usage.cost:
             parts.append(f"${self.usage.cost:,.4f}")
         parts.append(f"sandbox {config.sandbox.mode}")
         while len(parts) > 1 and len(" · ".join(parts)) > width:
@@ -330,7 +335,8 @@ class Chat:
         return visible(" · ".join(parts), one_line=True)[:width]
 
     @property
-    def _model_name(self) -> str:
+    def model_name(self) -> str:
+        """The model of the next messages."""
         configured = self.setup.config.model
         return self.model or f"{configured.provider}:{configured.name}"
 
@@ -349,6 +355,46 @@ class Chat:
 
     def next_mode(self) -> None:
         """Go on to the next permission mode."""
+        modes: Sequence[PermissionMode] = get_args(PermissionMode)
+        self.mode = modes[(modes.index(self.mode) + 1) % len(modes)]
+        self.line.refresh()
+
+    def open_session(self, session_id: str | None) -> None:
+        """Go on with this session, or with a new one."""
+        self.has_sent = session_id is not None
+        self.session_id = session_id or new_id("sess")
+        self.window, self.usage, self.last_output = Window(), Usage(), None
+        self.line.refresh()
+
+    async def require_session(self) -> bool:
+        """Whether there is a session yet; says so if there is none."""
+        if not self.has_sent:
+            self.fail("this session has no message yet")
+        return self.has_sent
+
+    async def resume(self, session_id: str) -> None:
+        """Go on with a session, and show where it was left."""
+        self.open_session(session_id)
+        report = await self.runtime.context_report(session_id)
+        if report.segments:
+            self.window = Window(report.used, report.window)
+        (session,) = ((await self.runtime.replay_session(session_id, 0, 0)).session,)
+        title = short_line(visible(self.clean(session.title or session_id)), 80)
+        self.terminal.line(f"session {session_id}: {title}", Style.BOLD)
+        if session.cwd != str(self.setup.project):
+            where = visible(self.clean(session.cwd), one_line=True)
+            self.terminal.line(f"it works in {where}, not here", Style.WARN)
+        path = (
+            await self.runtime.get_node_path(session.active_node_id or "")
+            if session.active_node_id
+            else []
+        )
+        said = [node for node in path if node.node_type is NodeType.MESSAGE and node.text.strip()]
+        for node in [node for node in said if node.role is not Role.TOOL][-2:]:
+            sign = "> " if node.role is Role.USER else ""
+            self.terminal.line(
+                f"{sign}{shortened(visible(node.text.strip()), _RECAP_CHARS)}", Style.DIM
+            )
 
     def interrupt(self) -> None:
         """Cancel what runs, and take back what waits; the second time in a row, leave."""

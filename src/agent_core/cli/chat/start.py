@@ -8,7 +8,7 @@ import sys
 from functools import partial
 
 from agent_core.api import AgentRuntime
-from agent_core.cli.chat.commands import COMMANDS, do_command
+from agent_core.cli.chat.commands import COMMANDS, completion_values, do_command
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.options import MISUSED, Options
@@ -93,7 +93,9 @@ async def _converse(options: Options, redactor: Redactor) -> int:
             line = EditedLine(
                 sys.stdout,
                 conversation,
-                completer=ChatCompleter(names, {}, Files(setup.project)),
+                completer=ChatCompleter(
+                    names, completion_values(conversation), Files(setup.project)
+                ),
                 history=FileHistory(setup.home / HISTORY_NAME, redactor.text),
             )
         environ = {**os.environ, **({"TERM": "dumb"} if is_plain else {})}

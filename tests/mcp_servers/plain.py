@@ -108,6 +108,8 @@ def listing() -> list[dict[str, Any]]:
             {"name": name, "inputSchema": schema(), "annotations": given}
             for name, given in unclear.items()
         ]
+    if "reports" in TRAITS:
+        tools.append({"name": "meta", "inputSchema": schema()} | readonly)
     if "twice" in TRAITS:
         tools.append(tools[0])
     if "many" in TRAITS:
@@ -167,6 +169,10 @@ def environment(_: "Call") -> str:
     return json.dumps(dict(os.environ))
 
 
+def meta(call: "Call") -> str:
+    return json.dumps(call.meta)
+
+
 def any_line(call: "Call") -> str:
     raw(call.arguments["line"].replace("ID", json.dumps(call.request_id)))
     raise AnsweredElsewhereError
@@ -193,6 +199,7 @@ WORK: dict[str, Callable[["Call"], str]] = {
     "march": march,
     "die": die,
     "environment": environment,
+    "meta": meta,
     "raw": any_line,
     "change": change,
     "ask": ask,

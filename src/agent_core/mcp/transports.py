@@ -33,6 +33,7 @@ from mcp_types import (
     JSONRPCResponse,
     jsonrpc_message_adapter,
 )
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic import ValidationError
 
 from agent_core.mcp.config import HttpServer, StdioServer
@@ -55,6 +56,8 @@ TERMINATE_SECONDS = 1.0
 
 CONNECT_SECONDS = 30.0
 _LOG_SECONDS = 0.2
+
+_TRACE_CONTEXT = TraceContextTextMapPropagator()
 
 Incoming = SessionMessage | Exception
 Streams = tuple[Any, Any]
@@ -271,7 +274,7 @@ async def http_streams(
             headers={**(headers or {}), **server.headers, "Accept-Encoding": "identity"},
             auth=auth or authorization,
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
-            event_hooks={"response": [watch, _bound]},
+            event_hooks={"request": [_name_span], "response": [watch, _bound]},
         )
 
     if server.transport == "sse":
@@ -285,6 +288,11 @@ async def http_streams(
         ) as streams,
     ):
         yield streams
+
+
+async def _name_span(request: httpx2.Request) -> None:
+    """Say in the headers what `_meta` says to the server: whose work this is, if that is traced."""
+    _TRACE_CONTEXT.inject(request.headers)
 
 
 async def _bound(response: httpx2.Response) -> None:

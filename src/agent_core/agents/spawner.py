@@ -21,6 +21,7 @@ from agent_core.agents.roles import (
     permits,
 )
 from agent_core.agents.workers import Workers
+from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import ConfigError, ErrorCode, ParkedError, ToolError
@@ -32,6 +33,7 @@ from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn, View
 from agent_core.types import (
+    MODEL_KEY,
     AgentDefinition,
     AgentRecord,
     AgentRole,
@@ -107,6 +109,7 @@ class SpawnerDeps:
 
     Attributes:
         build_context: builds everything a run of any role needs, or raises `AgentCoreError`.
+        model_of: the model that a run of this definition, with these options, asks first.
         work_tools: all but the built-in `agent.*` and `internal.*` tools, as the user's settings
             and a run's options leave them; with their effective permissions and tags.
         are_sessions_limited: every run has a budget, its session's.
@@ -123,6 +126,7 @@ class SpawnerDeps:
     children: ChildRuns
     workers: Workers
     build_context: Callable[[RunSpec], Awaitable[RunContext]]
+    model_of: Callable[[AgentDefinition, RunOptions], ModelConfig]
     work_tools: Callable[[RunOptions], Awaitable[Mapping[str, ToolDefinition]]]
     are_sessions_limited: bool
     is_disabled: Callable[[str], bool]
@@ -401,10 +405,12 @@ class ChildSpawner:
                 )
             )
             ctx = replace(ctx, toolbox=binding.guard(ctx.toolbox))
+            model = deps.model_of(spec.definition, self._options).full_name
+            stored = replace(spec, record={**spec.record, MODEL_KEY: model})
             binding.begin()  # from here to its start nothing waits
             return ChildRun(
                 ctx,
-                spec,
+                stored,
                 parent=self._parent,
                 stream=stream,
                 before_end=binding.before_end,

@@ -22,6 +22,8 @@ from agent_core.types import (
     CleanupResult,
     ContentBlock,
     ContextReport,
+    CostSummary,
+    CostUnit,
     Decision,
     DeleteSessionResult,
     Draft,
@@ -740,6 +742,35 @@ class AgentRuntime:
             project=await asyncio.to_thread(_folder, project),
             query=query,
         )
+
+    async def costs(
+        self,
+        by: CostUnit = "all",
+        *,
+        since: datetime | None = None,
+        project: str | Path | None = None,
+        limit: int = 1000,
+    ) -> list[CostSummary]:
+        """What the stored sessions have cost; no model is asked and no history is read.
+
+        By day the latest comes first, else what was used last. What was deleted is not counted. A
+        run counts for the model that it asked first, also where another one took over.
+
+        Args:
+            by: `day`, `model`, `project` or `session`; `all` is one sum.
+            since: only runs that were started then or later, and no work in the background; aware.
+            project: only sessions that work in this folder.
+            limit: the most.
+
+        Raises:
+            AgentCoreError: `validation_error`: `since` has no time zone.
+        """
+        if since is not None and since.tzinfo is None:
+            message = "since needs a time zone, such as datetime.now(UTC) has"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        store = (await self._services()).store
+        folder = await asyncio.to_thread(_folder, project)
+        return await store.costs(by, since=since, project=folder, limit=limit)
 
     async def rename_session(self, session_id: str, title: str) -> SessionRecord:
         """Give a session another title; it is one line of at most 200 characters.

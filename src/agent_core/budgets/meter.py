@@ -404,7 +404,7 @@ class MeteredAdapter:
     async def _price(self, meter: Meter) -> Price | None:
         price = await self._prices.of(self._model)
         if price is None and meter.limits("nanousd") and meter.budgets.refuses_unknown_prices:
-            name = f"{self._model.provider}:{self._model.name}"
+            name = self._model.full_name
             raise AgentCoreError(
                 ErrorCode.BUDGET_EXCEEDED,
                 f"the price of {name} is not known, so a budget in US dollars cannot be kept; give"

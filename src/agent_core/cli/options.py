@@ -4,11 +4,13 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from agent_core.text import visible
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from agent_core.types import PermissionMode
 
 COMPLETED = 0
@@ -52,6 +54,8 @@ class Options(argparse.Namespace):
     move_session: bool = False
     svg: str | None = None
     limit: int = 20
+    by: "Literal['session', 'project', 'model', 'day'] | None" = None
+    since: "datetime | None" = None
     yes: bool = False
     json: bool = False
     force: bool = False

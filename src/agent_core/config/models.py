@@ -208,6 +208,11 @@ class ModelConfig(Section):
         """Where `api_key_env` was configured: for the message when the variable is missing."""
         return self._key_origin
 
+    @property
+    def full_name(self) -> str:
+        """Provider and name, as one string names a model."""
+        return f"{self.provider}:{self.name}"
+
     def with_key_origin(self, place: str, *, adapter: object = None) -> "ModelConfig":
         """The same model, remembering that `place` named its key, and who brings its adapter."""
         located = self.model_copy()

@@ -26,6 +26,8 @@ from agent_core.types import (
     BudgetHold,
     BudgetUse,
     Claim,
+    CostSummary,
+    CostUnit,
     Decision,
     EventType,
     Node,
@@ -230,6 +232,25 @@ class SessionReads(Protocol):
             offset: how many to leave out before.
             project: only sessions that work in this folder.
             query: words that title, folder and id have to have, in any order, small or capital.
+        """
+        ...
+
+    async def costs(
+        self,
+        by: CostUnit,
+        *,
+        since: datetime | None = None,
+        project: str | None = None,
+        limit: int = 1_000_000,
+    ) -> list[CostSummary]:
+        """What was spent, by day with the latest first, else the most recently used first.
+
+        Args:
+            by: what it is added up by.
+            since: only runs that were started then or later, and no work in the background, of
+                which that is not known.
+            project: only sessions that work in this folder.
+            limit: the most.
         """
         ...
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from agent_core.agents.definitions import COMPACT_ID
 from agent_core.agents.spawner import OpenJournal
+from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import Outcome, RunContext, run_agent
 from agent_core.types import (
+    MODEL_KEY,
     AgentRecord,
     AgentRole,
     AgentType,
@@ -34,13 +36,14 @@ PURPOSE = "compact"
 class CompactAgentDeps:
     """What runs of the compact agent need.
 
-    `context` makes what a run is made of, for an answer of at most so many tokens; `telemetry`
-    records the runs, if something does.
+    `context` makes what a run is made of, for an answer of at most so many tokens; `model` is the
+    one that summarises for a run; `telemetry` records the runs, if something does.
     """
 
     store: SessionStore
     open_journal: OpenJournal
     context: "Callable[[RunIdentity, Journal, int, RunTrace | None], RunContext]"
+    model: Callable[[str | None], ModelConfig]
     claim: Callable[[], Claim]
     telemetry: "Telemetry | None" = None
 
@@ -111,6 +114,7 @@ class CompactAgent:
                 )
             )
             self._has_rows = True
+        model = self._deps.model(parent.run_id).full_name
         await self._deps.store.add_run(
             RunRecord(
                 run_id=self.run_id,
@@ -119,7 +123,7 @@ class CompactAgent:
                 parent_run_id=parent.run_id,
                 mode=parent.mode,
                 status=RunStatus.PENDING,
-                metadata={"purpose": PURPOSE},
+                metadata={"purpose": PURPOSE, MODEL_KEY: model},
                 created_at=now,
                 updated_at=now,
             ),

@@ -129,6 +129,7 @@ class RunFactory:
                 store=store,
                 open_journal=open_journal,
                 context=self.compact_context,
+                model=self._compact_model,
                 claim=claim,
                 telemetry=telemetry,
             ),
@@ -290,7 +291,7 @@ class RunFactory:
         Raises:
             ConfigError: its model is not configured as it should be.
         """
-        model = self._compact_model(self._models_of_runs.get(run.parent_run_id or ""))
+        model = self._compact_model(run.parent_run_id)
         answer = {"max_output_tokens": min(model.max_output_tokens, 2 * max_tokens)}
         composer = Composer(
             model=model.model_copy(update=answer),
@@ -318,7 +319,9 @@ class RunFactory:
             limits=RunLimits(max_turns=_COMPACT_TURNS),
         )
 
-    def _compact_model(self, instead: ModelConfig | None = None) -> ModelConfig:
+    def _compact_model(self, run_id: str | None = None) -> ModelConfig:
+        """What summarises; for a run that has a model of its own, that one."""
+        instead = self._models_of_runs.get(run_id or "")
         return self._models.resolve(self._setup.config.compact.model_profile, instead=instead)
 
     def _piece_room(self, policy: CompactPolicy) -> int:

@@ -36,6 +36,7 @@ from agent_core.storage.rows import session_not_found
 from agent_core.text import first_words
 from agent_core.types import (
     CLOSING_EVENTS,
+    MODEL_KEY,
     AgentRole,
     AgentType,
     ApprovalRecord,
@@ -185,6 +186,9 @@ class Runs:
             children=self.children,
             workers=Workers(config.agents, project.definitions),
             build_context=self._contexts.context,
+            model_of=lambda definition, options: models.resolve(
+                definition.model_profile, instead=options.model
+            ),
             are_sessions_limited=config.budget.is_limited,
             work_tools=project.toolboxes.work_tools,
             is_disabled=project.toolboxes.is_disabled,
@@ -269,6 +273,7 @@ class Runs:
             prompt=stored_prompt,
             title=title,
             options=stored,
+            run_metadata={MODEL_KEY: f"{model.provider}:{model.name}"},
         )
         scheduler = self._scheduler
         scheduler.announce(session_id)

@@ -38,6 +38,7 @@ from agent_core.storage.rows import (
     append_job,
     find,
     insert,
+    iso,
     merge_metadata,
     node_not_found,
     note_job,
@@ -57,6 +58,8 @@ from agent_core.types import (
     BudgetHold,
     BudgetUse,
     Claim,
+    CostSummary,
+    CostUnit,
     Decision,
     EventType,
     Node,
@@ -683,6 +686,23 @@ class SqliteSessionStore:
         page = clamp(limit, 0), clamp(offset, 0)
         folder = None if project is None else storable(project)
         return await self._readers.read(lambda c: summaries(c, *page, folder, query))
+
+    async def costs(
+        self,
+        by: CostUnit,
+        *,
+        since: datetime | None = None,
+        project: str | None = None,
+        limit: int = 1_000_000,
+    ) -> list[CostSummary]:
+        from agent_core.storage.costs import costs  # noqa: PLC0415 - runs need none
+
+        begin = None if since is None else iso(since)
+        folder = None if project is None else storable(project)
+        most = clamp(limit, 0)
+        return await self._readers.read(
+            lambda c: costs(c, by, since=begin, project=folder, limit=most)
+        )
 
     async def last_session(self, project: str | None = None) -> str | None:
         sql = """SELECT session_id FROM sessions WHERE ?1 IS NULL OR cwd = ?1

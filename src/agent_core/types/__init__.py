@@ -90,6 +90,7 @@ from agent_core.types.options import (
     StoredOptions,
 )
 from agent_core.types.records import (
+    MODEL_KEY,
     AgentDefinition,
     AgentRecord,
     AgentRole,
@@ -101,6 +102,8 @@ from agent_core.types.records import (
     CleanupResult,
     ContextReport,
     ContextSegment,
+    CostSummary,
+    CostUnit,
     DeleteSessionResult,
     InspectResult,
     PrefixChange,
@@ -148,6 +151,7 @@ __all__ = [
     "FINAL_ANSWER",
     "LEASE",
     "LIVE_EVENTS",
+    "MODEL_KEY",
     "OPAQUE",
     "REDACTED",
     "SESSION_ID_PATTERN",
@@ -179,6 +183,8 @@ __all__ = [
     "ContentBlock",
     "ContextReport",
     "ContextSegment",
+    "CostSummary",
+    "CostUnit",
     "Decision",
     "DeleteSessionResult",
     "Draft",

@@ -127,6 +127,35 @@ class SessionSummary(Frozen):
     updated_at: UtcDatetime
 
 
+CostUnit = Literal["all", "session", "project", "model", "day"]
+"""What costs are added up by."""
+
+
+class CostSummary(Frozen):
+    """What the runs of one day, model, project or session have cost together.
+
+    Attributes:
+        key: the day, as 2026-11-23 in the local time; the model, as `provider:name`; the folder of
+            the project; the id of the session; or `all`. Of what was done in the background day and
+            model are not known: it is `background` there. A run of an earlier version has the model
+            `unknown`.
+        title: of the session.
+        sessions: how many there are.
+        runs: how many there are, children's left out.
+        usage: of all their calls; its `cost` is None if the price of one of them is not known.
+        known_cost: in US dollars, of the calls whose price is known.
+        unpriced: runs, children and kinds of background work with a call of an unknown price.
+    """
+
+    key: str
+    title: str | None = None
+    sessions: int
+    runs: int
+    usage: Usage
+    known_cost: float
+    unpriced: int
+
+
 class AgentRecord(Frozen):
     """One agent of a session."""
 
@@ -149,6 +178,10 @@ class RunPrompt(Frozen):
 
     content: list[ContentBlock]
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+MODEL_KEY = "model"
+"""In the metadata of a run: the model it asks first, as `provider:name`."""
 
 
 class RunRecord(Frozen):

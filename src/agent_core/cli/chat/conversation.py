@@ -337,8 +337,7 @@ class Chat:
     @property
     def model_name(self) -> str:
         """The model of the next messages."""
-        configured = self.setup.config.model
-        return self.model or f"{configured.provider}:{configured.name}"
+        return self.model or self.setup.config.model.full_name
 
     def queued(self) -> Sequence[str]:
         """The messages that wait."""

@@ -1,0 +1,77 @@
+"""The arguments of `soong-agent cost`."""
+
+import argparse
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from agent_core.cli.options import Commands, Options, add_command, positive
+
+_WHAT = """\
+Say what runs have cost, added up by day, model, project and session. Children
+are counted with the run that has started them. Nothing is asked and nothing is
+written. A price that is not known is said to be unknown and never counted as 0;
+a price of your own goes into [model] price. What was deleted is not counted.
+"""
+_EXAMPLES = """\
+examples:
+  soong-agent cost
+  soong-agent cost --by day --since 30d
+  soong-agent cost --by model --since 2026-11-01 --json
+  soong-agent cost --by session --path ~/work/shop --limit 50
+
+Exit codes: 0 shown, 1 the database cannot be read, 2 wrong usage or
+configuration.
+"""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command's arguments."""
+    cost = add_command(
+        commands, "cost", "say what runs have cost", description=_WHAT, epilog=_EXAMPLES
+    )
+    cost.set_defaults(load=_load)
+    cost.add_argument(
+        "--by",
+        choices=("day", "model", "project", "session"),
+        help="only this table (default: all four, their first lines)",
+    )
+    cost.add_argument(
+        "--since",
+        type=_moment,
+        metavar="<when>",
+        help="only runs started then or later: a date such as 2026-11-01, or 7d, 12h",
+    )
+    cost.add_argument(
+        "--path", metavar="<dir-or-file>", help="only sessions of this project (default: all)"
+    )
+    cost.add_argument(
+        "--limit",
+        type=positive,
+        default=0,
+        metavar="<n>",
+        help="lines of a table (default: 100 with --by, else 10)",
+    )
+    cost.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _moment(text: str) -> datetime:
+    """A moment of the local time, or one so long ago.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else.
+    """
+    units = {"h": "hours", "d": "days", "w": "weeks"}
+    try:
+        if ago := re.fullmatch(r"([0-9]{1,6})([hdw])", text):
+            return datetime.now().astimezone() - timedelta(**{units[ago[2]]: int(ago[1])})
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError, OSError):
+        form = f"a date such as 2026-11-01, or 12h, 7d, 4w is needed, not {text!r}"
+        raise argparse.ArgumentTypeError(form) from None
+
+
+def _load() -> Callable[[Options], int]:
+    from agent_core.cli.cost import show_costs  # noqa: PLC0415 - help must not wait for it
+
+    return show_costs

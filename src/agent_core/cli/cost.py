@@ -1,0 +1,102 @@
+"""`soong-agent cost`: what runs have cost, as tables or as JSON."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Sequence
+
+from agent_core.api import AgentRuntime
+from agent_core.cli.options import COMPLETED, Options
+from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
+from agent_core.config.paths import Setup
+from agent_core.text import visible
+from agent_core.types import CostSummary, CostUnit
+
+_TABLES: Sequence[CostUnit] = ("day", "model", "project", "session")
+_SHORT, _LONG = 10, 100
+_WIDEST = 100
+_NARROW = 60
+"""A terminal that has fewer columns shows no numbers of runs."""
+
+
+def show_costs(options: Options) -> int:
+    """Show what was spent, and return the exit code."""
+
+    def show(setup: Setup, terminal: Terminal, clean: Clean) -> int:
+        return asyncio.run(_show(options, setup, terminal, clean))
+
+    return run_on_terminal(None, show, asks_model=False)
+
+
+async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    limit = options.limit or (_LONG if options.by else _SHORT)
+    tables: dict[CostUnit, list[CostSummary]] = {}
+    wanted: list[CostUnit] = ["all", *([options.by] if options.by else _TABLES)]
+    async with AgentRuntime(home_dir=setup.home, config=setup.config) as runtime:
+        for by in wanted:
+            tables[by] = await runtime.costs(
+                by, since=options.since, project=options.path, limit=limit + 1
+            )
+    if options.json:
+        total = tables.pop("all")
+        shown: dict[str, object] = {"total": _figures(total[0], clean) if total else None}
+        for by, rows in tables.items():
+            shown[by] = [_figures(row, clean) for row in rows[:limit]]
+        terminal.text(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")
+        return COMPLETED
+    (*totals,) = tables.pop("all")
+    if not totals:
+        terminal.line("no run has been stored" if not options.since else "no run since then")
+        return COMPLETED
+    for by, rows in tables.items():
+        terminal.text(f"by {by}\n")
+        for row in rows[:limit]:
+            name = row.key if row.title is None else f"{row.title}  {row.key}"
+            terminal.text(_line(name, row, clean))
+        if len(rows) > limit:
+            terminal.text(f"  … more: soong-agent cost --by {by} --limit {10 * limit}\n")
+        terminal.text("\n")
+    (total,) = totals
+    sessions = f"{total.sessions:,} session{'' if total.sessions == 1 else 's'}"
+    terminal.text(_line(f"in all, {sessions}", total, clean))
+    if total.unpriced:
+        remark = f"the price of {total.unpriced:,} of these is not known; [model] price sets one"
+        terminal.line(remark, Style.DIM)
+    if total.usage.is_estimated:
+        terminal.line("~ some services reported no tokens: these are estimated", Style.DIM)
+    return COMPLETED
+
+
+def _line(name: str, row: CostSummary, clean: Clean) -> str:
+    """A line of a table, as wide as the terminal."""
+    columns = min(shutil.get_terminal_size().columns, _WIDEST)
+    runs = f"{row.runs:,} run{'' if row.runs == 1 else 's'}"
+    runs = f"{runs:>10}" if columns >= _NARROW else ""
+    room = max(columns - len(runs) - 28, 10)
+    text = visible(clean(name), one_line=True)
+    if len(text) > room:
+        text = f"{text[: room - 1]}…"
+    tokens = f"{'~' if row.usage.is_estimated else ''}{_short(row.usage.total_tokens)} tokens"
+    return f"  {text:<{room}}{runs}{tokens:>14} {_price(row):>10}\n"
+
+
+def _price(row: CostSummary) -> str:
+    """The sum in dollars; `unknown` where nothing of it is known, `+ ?` where a part is not."""
+    if row.unpriced and not row.known_cost:
+        return "unknown"
+    digits = 2 if row.known_cost >= 1 or not row.known_cost else 4
+    return f"${row.known_cost:,.{digits}f}{' + ?' if row.unpriced else ''}"
+
+
+def _short(count: int) -> str:
+    """A number of tokens in few characters."""
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= 10 * size or (count >= size and size > 10**3):
+            return f"{count / size:.1f}{unit}"
+    return f"{count:,}"
+
+
+def _figures(row: CostSummary, clean: Clean) -> dict[str, object]:
+    found: dict[str, object] = json.loads(clean(row.model_dump_json(exclude={"usage"})))
+    usage = row.usage.model_dump(exclude={"raw_usage"})
+    return {**{key: value for key, value in found.items() if value is not None}, "usage": usage}

@@ -1,0 +1,79 @@
+"""What has been spent in all sessions, added up by the database."""
+
+import sqlite3
+from collections.abc import Mapping
+
+from agent_core.types import CostSummary, CostUnit, Usage
+
+_COUNTS = (
+    "input_tokens",
+    "output_tokens",
+    "total_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+)
+_KEYS: Mapping[CostUnit, tuple[str, str]] = {
+    "all": ("'all'", "'all'"),
+    "session": ("r.session_id", "s.session_id"),
+    "project": ("s.cwd", "s.cwd"),
+    "day": ("date(r.created_at, 'localtime')", "'background'"),
+    # A run of an earlier version has not noted its model.
+    "model": ("coalesce(json_extract(r.metadata_json, '$.model'), 'unknown')", "'background'"),
+}
+"""What a run belongs to, and what the work in the background does."""
+
+# A run of no turns has summarised the history: its cost is that of the summary's own run.
+_SPENT = f"""WITH spent AS (
+    SELECT {{run}} AS key, r.session_id, r.updated_at, r.usage_json AS usage,
+        r.parent_run_id IS NULL AS is_run
+    FROM runs r JOIN sessions s USING (session_id)
+    WHERE (r.parent_run_id IS NOT NULL OR r.turn_count > 0)
+        AND (?1 IS NULL OR r.created_at >= ?1) AND (?2 IS NULL OR s.cwd = ?2)
+    UNION ALL
+    SELECT {{background}}, s.session_id, s.updated_at, each.value, 0
+    FROM sessions s, json_each(s.metadata_json, '$.background_usage') each
+    WHERE each.key <> 'compact' AND ?1 IS NULL AND (?2 IS NULL OR s.cwd = ?2)
+), priced AS (
+    SELECT *, json_extract(usage, '$.cost') AS cost,
+        json_extract(usage, '$.total_tokens') OR json_extract(usage, '$.is_estimated') AS is_paid
+    FROM spent
+)
+SELECT key, (SELECT title FROM sessions WHERE session_id = key),
+    count(DISTINCT session_id), sum(is_run),
+    coalesce(sum(cost), 0), count(*) FILTER (WHERE cost IS NULL AND is_paid),
+    max(coalesce(json_extract(usage, '$.is_estimated'), 0)),
+    {", ".join(f"coalesce(sum(json_extract(usage, '$.{name}')), 0)" for name in _COUNTS)}
+FROM priced GROUP BY key ORDER BY {{order}} LIMIT ?3"""  # noqa: S608 - our own names
+
+
+def costs(
+    connection: sqlite3.Connection,
+    by: CostUnit,
+    *,
+    since: str | None,
+    project: str | None,
+    limit: int,
+) -> list[CostSummary]:
+    """What was spent: see `SessionReads.costs`."""
+    run, background = _KEYS[by]
+    order = "key = 'background', key DESC" if by == "day" else "max(updated_at) DESC"
+    sql = _SPENT.format(run=run, background=background, order=order)
+    return [_summary(row) for row in connection.execute(sql, (since, project, limit)).fetchall()]
+
+
+def _summary(row: sqlite3.Row) -> CostSummary:
+    key, title, sessions, runs, known, unpriced, is_estimated, *counts = row
+    return CostSummary(
+        key=key,
+        title=title or None,
+        sessions=sessions,
+        runs=runs,
+        usage=Usage(
+            **dict(zip(_COUNTS, counts, strict=True)),
+            cost=None if unpriced else round(known, 9),
+            is_estimated=bool(is_estimated),
+        ),
+        known_cost=round(known, 9),
+        unpriced=unpriced,
+    )

@@ -120,6 +120,7 @@ class Editor:
         self.stray: list[dict[str, Any]] = []
         self.errors = ""
         self._asked: dict[int, str] = {}
+        self._early: dict[int, dict[str, Any]] = {}
         self._number = 0
         self._incoming: Queue[dict[str, Any] | None] = Queue()
         self._readers = [
@@ -208,7 +209,7 @@ class Editor:
     def result(self, number: int) -> dict[str, Any]:
         """The answer to a request."""
         while True:
-            message = self.take()
+            message = self._early.pop(number, None) or self.take()
             assert message is not None, f"the agent has ended: {self.errors}"
             if "method" not in message and message.get("id") == number:
                 if "error" in message:
@@ -220,6 +221,9 @@ class Editor:
 
     def handle(self, message: dict[str, Any]) -> None:
         """Do what the agent asks for."""
+        if "method" not in message and message.get("id") in self._asked:
+            self._early[message["id"]] = message
+            return
         if "method" not in message:
             self.stray.append(message)
             return

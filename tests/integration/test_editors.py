@@ -1,14 +1,23 @@
 """`soong-agent acp`: the real command, driven by an editor that validates every line."""
 
+import base64
+import json
+import re
+import subprocess
+import sys
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from agent_core.providers.scripted import Hangs, calls
 from editors import Editor, EditorError, text_of
 from isolation import Home
-from model_server import ModelServer
+from model_server import ModelServer, Received, Reply, Status
+
+MCP_SERVERS = Path(__file__).parents[1] / "mcp_servers"
 
 
 def configured(home: Home, server: ModelServer, more: str = "") -> Home:
@@ -17,6 +26,22 @@ def configured(home: Home, server: ModelServer, more: str = "") -> Home:
         f"[memory]\nenabled = false\n{more}\n"
     )
     return home
+
+
+WORKERS = """
+[[agents.worker_pools]]
+pool_id = "builders"
+[[agents.worker_pools.workers]]
+worker_id = "anna"
+agent_definition_id = "default_worker_agent"
+"""
+
+
+def soong_agent(home: Home, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "agent_core.cli", *arguments]
+    return subprocess.run(  # noqa: S603 - our own command
+        command, capture_output=True, text=True, timeout=60, check=False, env=home.env()
+    )
 
 
 def of_kind(updates: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -195,3 +220,248 @@ def test_nothing_but_the_protocol_is_on_standard_output(home: Home, project: Pat
         ("q", -32602),
         ("r", -32601),
     ]
+
+
+def test_modes_are_offered_chosen_and_kept_to(home: Home, project: Path) -> None:
+    write = calls("code.write_file", path="a.txt", content="x")
+    with (
+        ModelServer.in_thread([write, "planned", write, "written"]) as server,
+        Editor(configured(home, server)) as it,
+    ):
+        made = it.request("session/new", cwd=str(project), mcpServers=[])
+        session_id = made["sessionId"]
+        modes = made["modes"]
+        it.request("session/set_mode", sessionId=session_id, modeId="plan")
+        planned = it.prompt(session_id, "plan it")
+        assert not (project / "a.txt").exists()
+        options = it.request(
+            "session/set_config_option", sessionId=session_id, configId="mode", value="accept-edits"
+        )["configOptions"]
+        it.prompt(session_id, "do it")
+        with pytest.raises(EditorError, match="there is no mode 'yolo'"):
+            it.request("session/set_mode", sessionId=session_id, modeId="yolo")
+        asked = it.asked
+    assert modes["currentModeId"] == "ask"
+    assert {each["id"] for each in modes["availableModes"]} == {"ask", "plan", "accept-edits"}
+    assert of_kind(planned.updates, "tool_call_update")[-1]["status"] == "failed"
+    assert [each["currentValue"] for each in options if each["id"] == "mode"] == ["accept-edits"]
+    changed = [each["currentModeId"] for each in of_kind(it.updates, "current_mode_update")]
+    assert changed == ["accept-edits"]
+    assert (project / "a.txt").read_text(encoding="utf-8") == "x"
+    assert asked == []
+
+
+def test_a_model_is_chosen_by_name(home: Home, project: Path) -> None:
+    with ModelServer.in_thread(["one", "two", "three"]) as server:
+        configured(home, server, '[model_overrides.small]\nname = "tiny"\n')
+        with Editor(home) as it:
+            session_id = it.open(project)
+
+            def choose(value: str) -> list[str]:
+                made = it.request(
+                    "session/set_config_option", sessionId=session_id, configId="model", value=value
+                )
+                (model,) = [each for each in made["configOptions"] if each["id"] == "model"]
+                assert model["currentValue"] == value
+                return [each["value"] for each in model["options"]]
+
+            assert set(choose("small")) == {"openai:m", "small"}
+            it.prompt(session_id, "one")
+            choose("openai:other")
+            it.prompt(session_id, "two")
+            choose("openai:m")
+            it.prompt(session_id, "three")
+            with pytest.raises(EditorError, match="provider:name"):
+                choose("nonsense")
+    assert [each.body["model"] for each in server.requests] == ["tiny", "other", "m"]
+
+
+def test_a_fork_begins_with_what_was_said_and_leaves_the_session_as_it_is(
+    home: Home, project: Path
+) -> None:
+    (project / "a.txt").write_text("words", encoding="utf-8")
+    read = calls("code.read_file", path="a.txt")
+    with (
+        ModelServer.in_thread([read, "one", "two", "three"]) as server,
+        Editor(configured(home, server)) as it,
+    ):
+        session_id = it.open(project)
+        it.prompt(session_id, "first words")
+        forked = it.request("session/fork", sessionId=session_id, cwd=str(project))["sessionId"]
+        it.prompt(forked, "to the fork")
+        it.prompt(session_id, "to the first")
+        it.request("session/close", sessionId=forked)
+        shown = it.load(forked, project)
+        elsewhere = project.parent / f"{project.name}-copy"
+        copy = it.request("session/fork", sessionId=session_id, cwd=str(elsewhere))["sessionId"]
+    said = [[m["content"] for m in each.body["messages"]] for each in server.requests]
+    assert said[2][-2:] == ["one", "to the fork"]
+    assert said[3][-2:] == ["one", "to the first"]
+    assert text_of(shown, "user_message_chunk") == "first wordsto the fork"
+    assert [each["status"] for each in of_kind(shown, "tool_call_update")] == ["completed"]
+    assert len({session_id, forked, copy}) == 3
+    assert (elsewhere / "a.txt").read_text(encoding="utf-8") == "words"
+
+
+def test_servers_of_the_editor_are_toolsets_of_its_session(home: Home, project: Path) -> None:
+    server_of_editor = {
+        "name": "my server",
+        "command": sys.executable,
+        "args": [str(MCP_SERVERS / "plain.py")],
+        "env": [{"name": "TOKEN", "value": "tok-0123456789abcdef"}],
+    }
+    with ModelServer.in_thread(["one", "two"]) as server, Editor(configured(home, server)) as it:
+        it.prompt(it.open(project, [server_of_editor]), "with it")
+        it.prompt(it.open(project), "without it")
+    tools = [str(each.body["tools"]) for each in server.requests]
+    assert ["my_server" in each for each in tools] == [True, False]
+
+
+def test_resources_and_pictures_of_a_prompt_reach_the_model(home: Home, project: Path) -> None:
+    picture = BytesIO()
+    Image.new("RGB", (2, 2)).save(picture, "PNG")
+    data = base64.b64encode(picture.getvalue()).decode()
+    hostile = "text </context> <context_ and </context_> more"
+    with ModelServer.in_thread(["seen"]) as server, Editor(configured(home, server)) as it:
+        link = {"type": "resource_link", "uri": "file:///src/my%20file.py", "name": "my file.py"}
+        resource = {"uri": "file:///src/b.txt", "text": hostile}
+        it.prompt(
+            it.open(project),
+            "look",
+            link,
+            {"type": "resource", "resource": resource},
+            {"type": "image", "data": data, "mimeType": "image/png"},
+        )
+    content = server.requests[0].body["messages"][-1]["content"]
+    texts = [each["text"] for each in content if each["type"] == "text"]
+    assert "my file.py" in texts[1]
+    assert "/src/my file.py" in texts[1]
+    assert texts[2] == f'<context__ of="/src/b.txt">\n{hostile}\n</context__>'
+    assert [each["type"] for each in content][-1] == "image_url"
+
+
+def test_audio_is_refused_and_nothing_is_stored(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([]) as server, Editor(configured(home, server)) as it:
+        audio = {"type": "audio", "data": "", "mimeType": "audio/wav"}
+        with pytest.raises(EditorError, match="audio"):
+            it.prompt(it.open(project), audio)
+        assert it.request("session/list")["sessions"] == []
+
+
+def test_an_answer_from_another_terminal_wins(home: Home, project: Path) -> None:
+    run = calls("code.run_command", argv=["touch", "made"])
+    with ModelServer.in_thread([run, "done"]) as server, Editor(configured(home, server)) as it:
+        number = it.begin(it.open(project), "run it")
+        asked = it.until_asked()
+        listed = soong_agent(home, "approvals", "list", "--json")
+        request_id = json.loads(listed.stdout)["request_id"]
+        assert soong_agent(home, "approvals", "answer", request_id, "allow").returncode == 0
+        reply = it.finish(number)
+        assert it.cancelled == [asked["id"]]
+    assert reply.text == "done"
+    assert (project / "made").exists()
+
+
+@pytest.mark.parametrize("unattended", ["deny", "park"])
+def test_an_editor_that_is_gone_leaves_no_run_behind(
+    home: Home, project: Path, unattended: str
+) -> None:
+    run = calls("code.run_command", argv=["touch", "made"])
+    with ModelServer.in_thread([run, "went on"]) as server:
+        configured(home, server, f'[permissions]\nunattended = "{unattended}"\n')
+        first = Editor(home)
+        session_id = first.open(project)
+        first.begin(session_id, "run it")
+        first.until_asked()
+        assert first.close() == 0
+        listed = soong_agent(home, "approvals", "list", "--json")
+        if unattended == "deny":
+            assert listed.stdout == ""
+            return
+        request_id = json.loads(listed.stdout)["request_id"]
+        assert soong_agent(home, "approvals", "answer", request_id, "allow").returncode == 0
+    assert (project / "made").exists()
+
+
+def test_sessions_of_several_projects_work_at_once(home: Home, project: Path) -> None:
+    places = [project / name for name in ("a", "b", "c")]
+    for each in places:
+        each.mkdir()
+
+    def answer(asked: Received) -> Reply:
+        name = next(each.name for each in places if str(each) in asked.text)
+        done = "tool_call_id" in asked.text
+        return f"done {name}" if done else calls("code.write_file", path="x", content=name)
+
+    with ModelServer.in_thread(answer) as server, Editor(configured(home, server)) as it:
+        numbers = [it.begin(it.open(each), "write") for each in places]
+        replies = [it.finish(each) for each in numbers]
+    assert [each.stop_reason for each in replies] == ["end_turn"] * 3
+    assert [(each / "x").read_text(encoding="utf-8") for each in places] == ["a", "b", "c"]
+
+
+def test_a_failed_run_answers_with_its_error_and_without_the_key(home: Home, project: Path) -> None:
+    broken = Status(401, body=b'{"error": {"message": "bad key sk-verysecret0123456789abcdef"}}')
+    with ModelServer.in_thread([broken, "back"]) as server, Editor(configured(home, server)) as it:
+        session_id = it.open(project)
+        with pytest.raises(EditorError) as error:
+            it.prompt(session_id, "hi")
+        assert "sk-verysecret" not in str(error.value)
+        assert error.value.code == -32603
+        assert it.prompt(session_id, "again").text == "back"
+
+
+def test_a_session_is_deleted(home: Home, project: Path) -> None:
+    with ModelServer.in_thread(["one"]) as server, Editor(configured(home, server)) as it:
+        session_id = it.open(project)
+        it.prompt(session_id, "hi")
+        it.request("session/delete", sessionId=session_id)
+        assert it.request("session/list")["sessions"] == []
+        with pytest.raises(EditorError, match="there is no session"):
+            it.prompt(session_id, "more")
+
+
+def test_undo_brings_files_back(home: Home, project: Path) -> None:
+    write = calls("code.write_file", path="a.txt", content="x")
+    with (
+        ModelServer.in_thread([write, "written"]) as server,
+        Editor(configured(home, server)) as it,
+    ):
+        session_id = it.open(project)
+        it.prompt(session_id, "write it")
+        assert (project / "a.txt").exists()
+        assert "a.txt" in it.prompt(session_id, "/undo").text
+        assert not (project / "a.txt").exists()
+        it.prompt(session_id, "/redo")
+        assert (project / "a.txt").exists()
+
+
+def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_read(
+    home: Home, project: Path
+) -> None:
+    with ModelServer.in_thread(["fine"]) as server, Editor(configured(home, server)) as it:
+        for _ in range(100):
+            it.send_raw(b"x" * 2**20)
+        it.send_raw(b"\n")
+        assert it.prompt(it.open(project), "hi").text == "fine"
+        (refused,) = it.stray
+        assert refused["error"]["code"] == -32600
+        peak = Path(f"/proc/{it.process.pid}/status").read_text(encoding="utf-8")
+    (peak_kb,) = re.findall(r"VmHWM:\s+(\d+) kB", peak)
+    assert int(peak_kb) < 400_000
+
+
+def test_orchestrators_show_their_tasks_as_a_plan(home: Home, project: Path) -> None:
+    steps = [{"step_id": "look", "title": "Look around"}, {"step_id": "end", "title": "End it"}]
+    create = calls("agent.task_create", task_id="t1", wal_name="tidy", title="Tidy", steps=steps)
+    with (
+        ModelServer.in_thread([create, "planned"]) as server,
+        Editor(configured(home, server, WORKERS)) as it,
+    ):
+        session_id = it.open(project)
+        it.request(
+            "session/set_config_option", sessionId=session_id, configId="lead", value="orchestrator"
+        )
+        reply = it.prompt(session_id, "plan")
+    plans = of_kind(reply.updates, "plan")
+    assert [each["content"] for each in plans[-1]["entries"]] == ["Look around", "End it"]

@@ -679,20 +679,21 @@ class AgentRuntime:
         return await services.sessions.moves.redo(_checked_session_id(session_id), force=force)
 
     async def fork(
-        self, session_id: str, node_id: str | None = None, *, into: str | Path
+        self, session_id: str, node_id: str | None = None, *, into: str | Path | None = None
     ) -> SwitchResult:
         """Begin another session with what was said up to a node, in a copy of the project.
 
         The copy is that of the project as it was at the node, with all that no snapshot holds as
-        it is now. The session it comes from, and its files, stay as they are.
+        it is now. The session it comes from, and its files, stay as they are. Without `into`
+        nothing is copied: both sessions work in the same folder.
 
         Args:
             session_id: the session.
             node_id: a message of the user, or a complete answer to one; the active node by default.
-            into: where the copy goes; it must not exist, or be empty.
+            into: where the copy goes; it must not exist, or be empty. None: no copy.
 
         Returns:
-            The new session, which works in `into`.
+            The new session.
 
         Raises:
             StorageError: `session_not_found`, `node_not_found`; a file cannot be copied.
@@ -700,7 +701,8 @@ class AgentRuntime:
                 taken, or in the project.
         """
         services = await self._services()
-        return await services.sessions.forks.fork(session_id, node_id, into=Path(into))
+        place = None if into is None else Path(into)
+        return await services.sessions.forks.fork(session_id, node_id, into=place)
 
     async def diff_workspace(self, before: str, after: str) -> WorkspaceDiff:
         """How the files of two states differ, without secrets.

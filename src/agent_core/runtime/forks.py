@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,8 +39,12 @@ class Forks:
         self._redactor = redactor
         self._files_at = files_at
 
-    async def fork(self, session_id: str, node_id: str | None, *, into: Path) -> SwitchResult:
+    async def fork(
+        self, session_id: str, node_id: str | None, *, into: Path | None
+    ) -> SwitchResult:
         """Begin another session with the path to a node, in a copy of the project as it was then.
+
+        Without `into` it works in the same folder, whose files stay as they are.
 
         Raises:
             StorageError: `session_not_found`, `node_not_found`; a file cannot be copied.
@@ -55,19 +60,22 @@ class Forks:
             raise node_not_found(node_id or "(it has none)", session_id)
         if not is_visible(node) and node_id != session.active_node_id:
             raise not_visible(node_id)
+        fork = SessionFork(
+            session_id=session_id,
+            node_id=node_id,
+            new_session_id=new_id("sess"),
+            folder=session.cwd,
+        )
+        if into is None:
+            forked = await self._store.fork_session(fork)
+            return SwitchResult(session=forked, node_id=forked.active_node_id)
         files = self._files_at(session.cwd)
         place = await asyncio.to_thread(_new_place, into, files.root)
         target = await self._store.snapshot_at(session_id, node_id, files.folder)
         existed = await asyncio.to_thread(place.exists)
         try:
             copied = await files.copy_to(place, target)
-            fork = SessionFork(
-                session_id=session_id,
-                node_id=node_id,
-                new_session_id=new_id("sess"),
-                folder=str(place),
-                snapshot_id=target,
-            )
+            fork = replace(fork, folder=str(place), snapshot_id=target)
             forked = await self._store.fork_session(fork)
         except BaseException:
             await asyncio.to_thread(remove_tree, place, keep=existed)

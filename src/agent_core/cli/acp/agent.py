@@ -16,8 +16,12 @@ from acp.schema import (
     CancelNotification,
     CloseSessionRequest,
     CloseSessionResponse,
+    ConfigOptionUpdate,
+    CurrentModeUpdate,
     DeleteSessionRequest,
     DeleteSessionResponse,
+    ForkSessionRequest,
+    ForkSessionResponse,
     Implementation,
     InitializeRequest,
     InitializeResponse,
@@ -35,20 +39,27 @@ from acp.schema import (
     ResumeSessionResponse,
     SessionCapabilities,
     SessionCloseCapabilities,
-    SessionConfigOptionBoolean,
-    SessionConfigOptionSelect,
-    SessionConfigSelectOption,
     SessionDeleteCapabilities,
+    SessionForkCapabilities,
     SessionInfo,
     SessionListCapabilities,
     SessionResumeCapabilities,
     SetSessionConfigOptionResponse,
     SetSessionConfigOptionSelectRequest,
+    SetSessionModeRequest,
+    SetSessionModeResponse,
 )
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.acp.choices import LEADS, MODES, has_workers, modes_of, options_of
 from agent_core.cli.acp.connection import EditorConnection, Route
-from agent_core.cli.acp.content import AnyServer, absolute, toolsets, user_message
+from agent_core.cli.acp.content import (
+    AnyServer,
+    absolute_path,
+    existing_folder,
+    toolsets,
+    user_message,
+)
 from agent_core.cli.acp.lines import INVALID_PARAMS, Lines
 from agent_core.cli.acp.session import AnyUpdate, EditorSession
 from agent_core.config.load import load_config, read_setup
@@ -56,21 +67,16 @@ from agent_core.config.paths import resolve_home
 from agent_core.errors import StorageError
 from agent_core.permissions import PermissionCallback
 from agent_core.storage.rows import session_not_found
-from agent_core.types import Mode, TextBlock, UserMessage, new_id
+from agent_core.types import TextBlock, UserMessage, new_id
 
 PAGE_SESSIONS = 50
 _CLOSE_S = 10.0
 """How long the end of the process waits for runtimes to close."""
-_LEADS: dict[str, tuple[Mode, str]] = {
-    "agent": ("normal", "One agent does the work"),
-    "orchestrator": ("orchestrator", "An orchestrator plans the work and leads workers"),
-}
 _COMMANDS = {
     "compact": "Summarise the conversation so far, to make room",
     "undo": "Take back the last message, and what its run did to files",
     "redo": "Return to the state before the last undo",
 }
-_Options = list[SessionConfigOptionSelect | SessionConfigOptionBoolean]
 
 
 class EditorAgent:
@@ -98,6 +104,8 @@ class EditorAgent:
                 "session/list": Route(ListSessionsRequest, self.list_sessions),
                 "session/close": Route(CloseSessionRequest, self.close_session),
                 "session/delete": Route(DeleteSessionRequest, self.delete_session),
+                "session/fork": Route(ForkSessionRequest, self.fork_session),
+                "session/set_mode": Route(SetSessionModeRequest, self.set_mode),
                 "session/set_config_option": Route(
                     SetSessionConfigOptionSelectRequest, self.set_config_option
                 ),
@@ -122,6 +130,7 @@ class EditorAgent:
                     list=SessionListCapabilities(),
                     delete=SessionDeleteCapabilities(),
                     resume=SessionResumeCapabilities(),
+                    fork=SessionForkCapabilities(),
                     close=SessionCloseCapabilities(),
                 ),
             ),
@@ -141,7 +150,9 @@ class EditorAgent:
         session = await self._open(new_id("sess"), asked.cwd, asked.mcp_servers)
         self._offer_commands(session)
         return NewSessionResponse(
-            session_id=session.session_id, config_options=self._config_options(session)
+            session_id=session.session_id,
+            modes=modes_of(session),
+            config_options=options_of(session),
         )
 
     async def load_session(self, asked: LoadSessionRequest) -> LoadSessionResponse:
@@ -149,13 +160,29 @@ class EditorAgent:
         session = await self._reopen(asked.session_id, asked.cwd, asked.mcp_servers)
         await session.replay()
         self._offer_commands(session)
-        return LoadSessionResponse(config_options=self._config_options(session))
+        return LoadSessionResponse(modes=modes_of(session), config_options=options_of(session))
 
     async def resume_session(self, asked: ResumeSessionRequest) -> ResumeSessionResponse:
         """Open a session that there is, without showing it."""
         session = await self._reopen(asked.session_id, asked.cwd, asked.mcp_servers or [])
         self._offer_commands(session)
-        return ResumeSessionResponse(config_options=self._config_options(session))
+        return ResumeSessionResponse(modes=modes_of(session), config_options=options_of(session))
+
+    async def fork_session(self, asked: ForkSessionRequest) -> ForkSessionResponse:
+        """Begin another session with what was said so far; in another folder with a copy."""
+        into = absolute_path(asked.cwd)
+        origin = self._sessions.get(asked.session_id)
+        runtime = origin.runtime if origin else await self._any_runtime()
+        page = await runtime.replay_session(asked.session_id, 1, 1)
+        is_here = str(await asyncio.to_thread(into.resolve)) == page.session.cwd
+        forked = await runtime.fork(asked.session_id, into=None if is_here else into)
+        session = await self._open(forked.session.session_id, asked.cwd, asked.mcp_servers or [])
+        self._offer_commands(session)
+        return ForkSessionResponse(
+            session_id=session.session_id,
+            modes=modes_of(session),
+            config_options=options_of(session),
+        )
 
     async def list_sessions(self, asked: ListSessionsRequest) -> ListSessionsResponse:
         """One page of the sessions, of one project or of all."""
@@ -189,20 +216,39 @@ class EditorAgent:
         await (await self._any_runtime()).delete_session(asked.session_id)
         return DeleteSessionResponse()
 
+    async def set_mode(self, asked: SetSessionModeRequest) -> SetSessionModeResponse:
+        """Choose how much is done unasked; it holds from the next message on."""
+        session = self._session(asked.session_id)
+        if asked.mode_id not in MODES:
+            raise RequestError(INVALID_PARAMS, f"there is no mode {asked.mode_id!r}")
+        session.mode = asked.mode_id
+        options = options_of(session)
+        await session.show(
+            ConfigOptionUpdate(session_update="config_option_update", config_options=options)
+        )
+        return SetSessionModeResponse()
+
     async def set_config_option(
         self, asked: SetSessionConfigOptionSelectRequest
     ) -> SetSessionConfigOptionResponse:
-        """Choose a model, or who leads; it holds from the next message on."""
+        """Choose a mode, a model, or who leads; it holds from the next message on."""
         session = self._session(asked.session_id)
         match asked.config_id:
+            case "mode" if asked.value in MODES:
+                session.mode = asked.value
+                await session.show(
+                    CurrentModeUpdate(
+                        session_update="current_mode_update", current_mode_id=asked.value
+                    )
+                )
             case "model":
                 session.choose_model(asked.value)
-            case "lead" if asked.value in _LEADS:
-                session.lead = _LEADS[asked.value][0]
+            case "lead" if asked.value in LEADS and has_workers(session):
+                session.lead = LEADS[asked.value][0]
             case _:
                 message = f"there is no option {asked.config_id!r} with a value {asked.value!r}"
                 raise RequestError(INVALID_PARAMS, message)
-        return SetSessionConfigOptionResponse(config_options=self._config_options(session))
+        return SetSessionConfigOptionResponse(config_options=options_of(session))
 
     async def prompt(self, asked: PromptRequest) -> PromptResponse:
         """Run a message to its end."""
@@ -292,7 +338,7 @@ class EditorAgent:
         Raises:
             AgentCoreError: the project, a server or the configuration cannot be used.
         """
-        folder, chosen = absolute(cwd), toolsets(servers)
+        folder, chosen = existing_folder(cwd), toolsets(servers)
         open_runtime = partial(AgentRuntime, project_dir=folder, default_snapshots="turn")
         if self._model is None:
             setup = await asyncio.to_thread(read_setup, folder, default_snapshots="turn")
@@ -327,33 +373,6 @@ class EditorAgent:
         if self._catalogue is None:
             self._catalogue = AgentRuntime()
         return self._catalogue
-
-    def _config_options(self, session: EditorSession) -> _Options:
-        return [
-            SessionConfigOptionSelect(
-                type="select",
-                id="model",
-                name="Model",
-                category="model",
-                current_value=session.model_name,
-                options=[
-                    SessionConfigSelectOption(value=each, name=each) for each in session.models
-                ],
-            ),
-            SessionConfigOptionSelect(
-                type="select",
-                id="lead",
-                name="Lead",
-                description="Who does the work",
-                current_value=next(
-                    name for name, (mode, _) in _LEADS.items() if mode == session.lead
-                ),
-                options=[
-                    SessionConfigSelectOption(value=name, name=name.title(), description=what)
-                    for name, (_, what) in _LEADS.items()
-                ],
-            ),
-        ]
 
 
 async def _shown(session: EditorSession, update: AnyUpdate) -> None:

@@ -86,15 +86,25 @@ def _path_of(uri: str) -> str | None:
     return unquote(parts.path) if parts.scheme == "file" else None
 
 
-def absolute(path: str) -> Path:
+def absolute_path(path: str) -> Path:
+    """A folder that the editor names, which need not exist.
+
+    Raises:
+        AgentCoreError: `validation_error`: the path is relative.
+    """
+    folder = Path(path)
+    if not folder.is_absolute():
+        raise _refused(f"cwd is an absolute path, not {path!r}")
+    return folder
+
+
+def existing_folder(path: str) -> Path:
     """A folder that the editor names.
 
     Raises:
         AgentCoreError: `validation_error`: it is none.
     """
-    folder = Path(path)
-    if not folder.is_absolute():
-        raise _refused(f"cwd is an absolute path, not {path!r}")
+    folder = absolute_path(path)
     if not folder.is_dir():
         raise _refused(f"there is no folder {path}")
     return folder

@@ -12,7 +12,9 @@ from acp.schema import (
     AgentMessageChunk,
     AgentPlanUpdate,
     AvailableCommandsUpdate,
+    ConfigOptionUpdate,
     Cost,
+    CurrentModeUpdate,
     PermissionOption,
     PromptResponse,
     RequestPermissionRequest,
@@ -42,6 +44,7 @@ from agent_core.config.load import resolve_model
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
+from agent_core.loop.options import RunOptions
 from agent_core.permissions.questions import PermissionCallback, UnattendedError
 from agent_core.permissions.request import THIS_CALL_ONLY
 from agent_core.text import shortened
@@ -52,6 +55,7 @@ from agent_core.types import (
     Mode,
     Node,
     PermissionDecision,
+    PermissionMode,
     PermissionRequest,
     RunStatus,
     RuntimeEvent,
@@ -59,10 +63,18 @@ from agent_core.types import (
     UserMessage,
 )
 
-AnyUpdate: TypeAlias = Update | AgentPlanUpdate | AvailableCommandsUpdate | SessionInfoUpdate
-
+AnyUpdate: TypeAlias = (
+    Update
+    | AgentPlanUpdate
+    | AvailableCommandsUpdate
+    | ConfigOptionUpdate
+    | CurrentModeUpdate
+    | SessionInfoUpdate
+)
 _PARK_S = 5.0
 """How long a run with an open question has to stop at it, once the editor is gone."""
+_KNOWN_S = 2.0
+"""How long a question waits until the editor has been told of its call."""
 _LONGEST_TITLE = 500
 _PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?", re.DOTALL)
 _END_REASONS: dict[EndReason, StopReason] = {
@@ -86,9 +98,12 @@ class Turn:
     children: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
     async def cancel(self) -> None:
-        """Cancel its run; one that has not begun is cancelled as soon as it has."""
+        """Cancel its run; one that has not begun is cancelled as soon as it has.
+
+        A run that has stopped at a question stays so: it waits for the answer.
+        """
         self.is_cancelled = True
-        if self.handle is not None:
+        if self.handle is not None and self.handle.status is not RunStatus.WAITING:
             await self.handle.cancel()
 
 
@@ -123,12 +138,14 @@ class EditorSession:
             self.model_name: None,
         }
         self.lead: Mode = "normal"
+        self.mode: PermissionMode = "ask"
         self._connection = connection
         self._clean = clean
         self._turns: set[Turn] = set()
         self._translation = Translation(setup.project)
         self._plan: object = None
-        self._asking = 0
+        self._unanswered: set[str] = set()
+        self._questions: dict[str, asyncio.Event] = {}
 
     @property
     def models(self) -> list[str]:
@@ -175,10 +192,9 @@ class EditorSession:
             AgentCoreError: it cannot be started.
             ConnectionError: the editor is gone; the run goes on.
         """
+        options = RunOptions(model=self._models[self.model_name], permission_mode=self.mode)
         return await self._carry_out(
-            lambda: self.runtime.start(
-                message, self.session_id, self.lead, model=self._models[self.model_name]
-            )
+            lambda: self.runtime.start(message, self.session_id, self.lead, options=options)
         )
 
     async def summarise(self) -> PromptResponse:
@@ -234,6 +250,7 @@ class EditorSession:
                 node = await self._node_of(event)
                 for update in self._translation.updates(event, node):
                     await self.show(update)
+                self._note_question(event)
                 if event.event_type is EventType.CHILD_AGENT_CREATED:
                     watching = self._follow_child(handle, event)
                     turn.children.append(asyncio.create_task(watching))
@@ -254,13 +271,22 @@ class EditorSession:
         """Show the calls of a child beside those of the run."""
         payload = created.payload
         name = payload.get("name") or payload.get("worker_id") or payload.get("role") or "child"
-        translation = Translation(self.setup.project, label=str(name))
+        translation = self._translation.of_child(str(name))
         with suppress(ConnectionError, AgentCoreError):
             events = handle.child_events(str(payload["child_run_id"]))
             async with aclosing(events):
                 async for event in events:
                     for update in translation.updates(event):
                         await self.show(update)
+                    self._note_question(event)
+
+    def _note_question(self, event: RuntimeEvent) -> None:
+        """The editor knows now which call a question is about."""
+        if event.event_type is EventType.PERMISSION_REQUESTED:
+            self._called(str(event.payload.get("request_id"))).set()
+
+    def _called(self, request_id: str) -> asyncio.Event:
+        return self._questions.setdefault(request_id, asyncio.Event())
 
     async def _show_plan(self) -> None:
         plan = await asyncio.to_thread(plan_of, self.setup, self.session_id, self._clean)
@@ -317,7 +343,10 @@ class EditorSession:
         Raises:
             UnattendedError: the editor cannot ask, or is gone.
         """
-        self._asking += 1
+        self._unanswered.add(request.request_id)
+        with suppress(TimeoutError):  # of a run that is not watched here
+            async with asyncio.timeout(_KNOWN_S):
+                await self._called(request.request_id).wait()
         try:
             asked = RequestPermissionRequest(
                 session_id=self.session_id,
@@ -330,10 +359,14 @@ class EditorSession:
             outcome = RequestPermissionResponse.model_validate(result).outcome
         except ConnectionError:
             raise UnattendedError from None
+        except asyncio.CancelledError:
+            self._unanswered.discard(request.request_id)
+            raise
         except (RequestError, ValueError) as error:
             raise UnattendedError from error
         finally:
-            self._asking -= 1
+            self._questions.pop(request.request_id, None)
+        self._unanswered.discard(request.request_id)
         if outcome.outcome == "cancelled":
             reason = "the question was dismissed in the editor"
             return _decided(Decision.DENY, reason)
@@ -359,7 +392,7 @@ class EditorSession:
 
     async def leave(self) -> None:
         """End what runs, because the editor is gone; a run that can be parked is."""
-        if self._asking and self.setup.config.permissions.unattended == "park":
+        if self._unanswered and self.setup.config.permissions.unattended == "park":
             handles = [turn.handle for turn in self._turns if turn.handle is not None]
             stops = [asyncio.create_task(handle.wait()) for handle in handles]
             if stops:

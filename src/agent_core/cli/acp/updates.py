@@ -52,6 +52,8 @@ ToolContent: TypeAlias = list[
     ContentToolCallContent | FileEditToolCallContent | TerminalToolCallContent
 ]
 
+Calls: TypeAlias = dict[tuple[str | None, str], tuple[str, str]]
+
 MAX_CONTENT = 16_000
 """Characters of one result that are shown; the model has read the whole of it."""
 
@@ -59,6 +61,12 @@ _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _TICKS = re.compile("`+")
 _KINDS = frozenset(cast("tuple[str, ...]", get_args(ToolKind)))
 _ENDS = {EventType.TOOL_COMPLETED, EventType.TOOL_FAILED, EventType.TOOL_DENIED}
+_OF_CALLS = {
+    *_ENDS,
+    EventType.PERMISSION_REQUESTED,
+    EventType.TOOL_PROGRESS,
+    EventType.TOOL_STARTED,
+}
 _WITH_NODE = {*_ENDS, EventType.MESSAGE_COMPLETED}
 
 
@@ -68,12 +76,13 @@ class Translation:
     Args:
         project: what relative paths start at.
         label: of a child, whose calls alone are shown.
+        calls: by agent and id: by which id the editor knows each open call, and its name.
     """
 
-    def __init__(self, project: Path, label: str = "") -> None:
+    def __init__(self, project: Path, label: str = "", *, calls: Calls | None = None) -> None:
         self._project = project
         self._label = label
-        self._calls: dict[tuple[str | None, str], tuple[str, str]] = {}
+        self._calls: Calls = {} if calls is None else calls
         self._message_id = new_id("msg")
         self._has_text = self._has_thought = False
         self.cost: Cost | None = None
@@ -121,6 +130,13 @@ class Translation:
                 )
         elif node.role is Role.ASSISTANT:
             yield from self._of_reply(node)
+        else:  # of a session that was forked, which has no events of its calls
+            for result in node.results:
+                call_id, _ = self._calls.pop((node.agent_id, result.tool_call_id), (None, ""))
+                if call_id is not None:
+                    status = "failed" if result.is_error else "completed"
+                    error = {"message": result.error.message} if result.error else {}
+                    yield _progress(call_id, status=status, content=self._result(error, node))
 
     def usage(self) -> Iterator[UsageUpdate]:
         """How full the window is, and what the session has cost, as far as that is known."""
@@ -132,6 +148,10 @@ class Translation:
         """End what a process that died has left open."""
         for call_id, _ in self._calls.values():
             yield _progress(call_id, status="failed")
+
+    def of_child(self, label: str) -> "Translation":
+        """The translation of a child's events."""
+        return Translation(self._project, label, calls=self._calls)
 
     def id_of(self, agent_id: str, tool_call_id: str) -> str | None:
         """By which id the editor knows a call; None if it does not."""
@@ -169,11 +189,13 @@ class Translation:
         self, event: RuntimeEvent, tool_call_id: str, node: Node | None
     ) -> Iterator[Update]:
         kind, payload = event.event_type, event.payload
-        if kind not in {EventType.TOOL_STARTED, EventType.TOOL_PROGRESS, *_ENDS}:
+        if kind not in _OF_CALLS:
             return
         key = event.agent_id, tool_call_id
         if key not in self._calls:
             yield self._begin(event.agent_id, tool_call_id, str(payload.get("tool_name", "")))
+        if kind is EventType.PERMISSION_REQUESTED:
+            return
         call_id, name = self._calls[key]
         if kind is EventType.TOOL_STARTED:
             yield _progress(

@@ -60,7 +60,7 @@ class TerminalElicitation:
 
     async def __call__(self, request: ElicitationRequest) -> ElicitationAnswer:
         """Show the question and read the answer."""
-        async with self._turn:
+        async with self._turn, self._terminal.question():
             self._lines.forget_typed_ahead()
             try:
                 if request.mode == "form":

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
 import termios
 from collections.abc import Generator, Sequence
 
@@ -194,7 +193,7 @@ class TerminalPrompt:
         Raises:
             UnattendedError: the input has ended.
         """
-        async with self._turn:
+        async with self._turn, self._terminal.question():
             self._lines.forget_typed_ahead()
             if self._lines.is_terminal:
                 try:
@@ -227,15 +226,16 @@ class TerminalPrompt:
         diff = _diff_of(request)
         scope = visible(request.target_scope or THIS_CALL_ONLY, one_line=True)
         is_remembered = scope != THIS_CALL_ONLY
-        covers = f"  a covers: {scope}"
+        covers = terminal.wrap(f"  a covers: {scope}")
         choices = ["y once", *["a for the session"] * is_remembered, "n no", "e no, with a reason"]
         choices += ["v the diff"] * bool(diff) + ["w always, by a rule"] * bool(rule) + ["? help"]
         menu = [f"  {line}" for line in _folded(choices, terminal.width - 2)]
         # The head of the question stays on the screen: it says what is to be done.
-        frame = self._rows([*self._show_facts(request), covers, *menu]) + 3
-        rows = max(shutil.get_terminal_size().lines - frame, _LEAST_ROWS)
+        frame = self._rows([*self._show_facts(request), *covers, *menu]) + 3
+        rows = max(terminal.rows - frame, _LEAST_ROWS)
         self._show_diff(diff, most=self._count_fitting(diff, rows))
-        terminal.line(covers)
+        for line in covers:
+            terminal.line(line)
         while True:
             for line in menu:
                 terminal.line(line)
@@ -286,7 +286,7 @@ class TerminalPrompt:
         return (await self._press()).strip().casefold() == "y"
 
     async def _page(self, diff: Sequence[str]) -> None:
-        rows, start = max(shutil.get_terminal_size().lines - 2, _LEAST_ROWS), 0
+        rows, start = max(self._terminal.rows - 2, _LEAST_ROWS), 0
         while start < len(diff):
             end = start + self._count_fitting(diff[start:], rows)
             for line in diff[start:end]:
@@ -308,10 +308,13 @@ class TerminalPrompt:
             f"  {name}: {shortened(visible(value, one_line=True), _LONGEST_VALUE)}"
             for name, value in request_facts(request)
         ]
-        self._terminal.line(title, Style.BOLD)
-        for fact in facts:
-            self._terminal.line(fact)
-        return [title, *facts]
+        head = self._terminal.wrap(title)
+        lines = [line for fact in facts for line in self._terminal.wrap(fact)]
+        for line in head:
+            self._terminal.line(line, Style.BOLD)
+        for line in lines:
+            self._terminal.line(line)
+        return [*head, *lines]
 
     def _show_diff(self, diff: Sequence[str], *, most: int) -> None:
         for line in diff[:most]:

@@ -27,7 +27,7 @@ from agent_core.cli.terminal import (
     build_terminal_redactor,
     exit_code_of,
 )
-from agent_core.cli.view import PlainView
+from agent_core.cli.view import RunView
 from agent_core.config.load import load_config, read_setup
 from agent_core.config.paths import resolve_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -94,7 +94,7 @@ def carry_out(options: Options, prepare: Prepare) -> int:
     logging.getLogger("mcp").propagate = False  # what a server does wrong comes as an event
     interrupt = _Interrupt()
     with ExitStack() as stack:
-        shown = _Shown(terminal, PlainView(terminal))
+        shown = _Shown(terminal, RunView(terminal))
         code, error = FAILED, None
         try:
             if options.events is not None:
@@ -140,7 +140,7 @@ class _Shown:
     """
 
     terminal: Terminal
-    view: PlainView
+    view: RunView
     events: "EventsFile | None" = None
     last_line: str = ""
 

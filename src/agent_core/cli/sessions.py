@@ -5,7 +5,7 @@ import asyncio
 from agent_core.api import AgentRuntime
 from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
-from agent_core.cli.view import ANSWER, PlainView, format_usage
+from agent_core.cli.view import ANSWER, RunView, format_usage
 from agent_core.config.paths import Setup
 from agent_core.runtime.background import read_background_usage
 from agent_core.text import shortened, visible
@@ -45,7 +45,7 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
                 show_move(forked, terminal, clean)
                 terminal.text(f"{forked.session_id}  {visible(clean(forked.session.cwd))}\n")
             case _:
-                view = PlainView(terminal)
+                view = RunView(terminal)
                 handle = await runtime.compact_session(
                     options.id, move_session=options.move_session
                 )

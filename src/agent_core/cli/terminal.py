@@ -2,28 +2,30 @@
 
 import errno
 import os
+import select
 import shutil
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from typing import TextIO
 
 from agent_core.agents.definitions import AgentDefinitions
+from agent_core.cli.layout import cells, wrapped
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED
 from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, model_secrets, read_setup
 from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.redaction import Redactor
 from agent_core.redaction.shapes import kind_of_name
-from agent_core.text import visible
+from agent_core.text import printed, visible
 
 Clean = Callable[[str], str]
 """Takes out of a text whatever is, or looks like, a secret."""
 
 
 class Style(StrEnum):
-    """How a line on standard error looks, where colours are welcome."""
+    """How a piece of text looks where colours are welcome: by those that every terminal has."""
 
     PLAIN = ""
     DIM = "\x1b[2m"
@@ -31,11 +33,16 @@ class Style(StrEnum):
     GOOD = "\x1b[32m"
     BAD = "\x1b[31m"
     WARN = "\x1b[33m"
+    PLACE = "\x1b[36m"
 
 
 _RESET = "\x1b[0m"
 _NO_MODEL = "ollama:none"
 _GONE = {errno.EPIPE, errno.EIO, errno.EBADF}  # no reader, no terminal, no file
+_SIGNS = "●⠋…│✓"
+
+Part = tuple[str, Style]
+"""A piece of a line, and its look."""
 
 
 class OutputClosedError(Exception):
@@ -53,31 +60,63 @@ class OutputClosedError(Exception):
 class Terminal:
     """Writes the answer to `out` and everything else, line by line, to `err`.
 
+    Where both are one screen that can be drawn on, there is a region below all that was written,
+    which is drawn anew whenever something is written above it. It has slots, one for each user.
+
+    Args:
+        out: takes the answer.
+        err: takes everything else.
+        environ: has `NO_COLOR` and `TERM`.
+        plain: draw nothing and use no colours: whole lines alone, for screen readers.
+
     Attributes:
-        is_watched: whether `err` is a terminal.
-        can_draw: whether that terminal can do more than show lines.
-        streams_answer: whether text is written before it is known to be the answer.
+        is_watched: `err` is a terminal.
+        can_draw: a region can be drawn on it.
+        has_colours: styles are shown.
+        shares_screen: the answer and all else stand on one screen.
+        streams_answer: text is written before it is known to be the answer.
+        has_signs: signs beyond ASCII can be written.
     """
 
-    def __init__(self, out: TextIO, err: TextIO, *, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, out: TextIO, err: TextIO, *, environ: Mapping[str, str], plain: bool = False
+    ) -> None:
         self._out = out
         self._err: TextIO | None = err
         self._is_mid_line = False
         self._held_return = False
         self._is_asking = False
-        self._below = 0
-        plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
-        self._colours = _is_tty(err) and not plain
-        self._shares_screen = _is_tty(out) and _is_tty(err)
-        self.streams_answer = self._shares_screen
+        self._questions = 0
+        self._on_answer: list[Callable[[], object]] = []
+        self._slots: dict[str, list[str]] = {}
+        self._drawn: list[str] = []
+        is_dumb = plain or environ.get("TERM") == "dumb"
+        self.has_colours = _is_tty(err) and not is_dumb and not environ.get("NO_COLOR")
+        self.shares_screen = _is_tty(out) and _is_tty(err)
+        self.streams_answer = self.shares_screen
         self.is_watched = _is_tty(err)
-        self.can_draw = self.is_watched and environ.get("TERM") != "dumb"
-        self._width = shutil.get_terminal_size().columns if _is_tty(err) else 200
+        self.can_draw = self.is_watched and not is_dumb
+        self.has_signs = _can_write(err, _SIGNS)
 
     @property
     def width(self) -> int:
         """Columns a line may take; never so few that nothing fits."""
-        return max(self._width, 20)
+        return max(self._size()[0], 20)
+
+    @property
+    def rows(self) -> int:
+        """Lines of the screen."""
+        return self._size()[1]
+
+    def _size(self) -> tuple[int, int]:
+        """The screen as it is now: windows change their size."""
+        if not self.is_watched or self._err is None:
+            return 200, 50
+        try:
+            size = os.get_terminal_size(self._err.fileno())
+        except (OSError, ValueError):  # no real terminal
+            size = shutil.get_terminal_size()
+        return (size.columns, size.lines) if size.columns and size.lines else (80, 24)
 
     def text(self, text: str) -> None:
         r"""Write a piece of the answer. A `\r` waits for the next piece, which may begin with `\n`.
@@ -104,38 +143,90 @@ class Terminal:
             self._is_mid_line = False
             self._write("\n")
 
-    def show_below(self, picture: str) -> None:
-        """Show lines below all that was written; the next thing written takes their place.
+    def block(self, rendered: str) -> None:
+        """Write whole lines of the answer that are fit for a terminal as they are.
 
-        `picture` must be fit for a terminal and no wider than one. Nothing is shown in the
-        middle of a line or of a question.
+        Raises:
+            OutputClosedError: they cannot be written.
         """
-        if self._is_asking or (self._shares_screen and self._is_mid_line):
-            return
-        self._clear_below()
-        lines = picture.splitlines()[: max(shutil.get_terminal_size().lines - 2, 0)]
-        if lines and self.can_draw:
-            self._note("".join(f"{line}\n" for line in lines))
-            self._below = len(lines)
+        self._is_mid_line = False
+        self._write(rendered)
 
-    def _clear_below(self) -> None:
-        if self._below:
-            up, self._below = self._below, 0
-            self._note(f"\x1b[{up}A\r\x1b[J")
+    def require_reader(self) -> None:
+        """Notice that the answer has lost its reader before it is written.
+
+        Raises:
+            OutputClosedError: it has.
+        """
+        poll = select.poll()
+        try:
+            poll.register(self._out.fileno(), 0)
+            if any(state & select.POLLERR for _, state in poll.poll(0)):
+                raise OutputClosedError("the reader is gone", is_gone=True)
+        except (OSError, ValueError):  # no descriptor: its writes will say
+            return
+
+    def draw(self, slot: str, lines: Sequence[str]) -> None:
+        """Show lines in the region below all that was written; none: the slot is empty.
+
+        They must be fit for a terminal and no wider than one. Nothing is shown in the middle of a
+        line or of a question.
+        """
+        if not self.can_draw or self._slots.get(slot, []) == list(lines):
+            return
+        self._slots[slot] = list(lines)
+        self._note("")
+
+    def show_below(self, picture: str) -> None:
+        """Show a picture in the region, its slot `picture`."""
+        self.draw("picture", picture.splitlines())
+
+    def _region(self) -> str:
+        """What draws the region anew."""
+        is_mid_line = self.shares_screen and self._is_mid_line
+        if self._is_asking or self._questions or is_mid_line or not self.can_draw:
+            return ""
+        room = max(self.rows - 2, 0)
+        lines = [line for slot in sorted(self._slots) for line in self._slots[slot]]
+        self._drawn = lines[max(len(lines) - room, 0) :]
+        return "".join(f"{line}\n" for line in self._drawn)
+
+    def _clear_region(self) -> str:
+        """What takes the region off the screen; a narrower window has wrapped its lines."""
+        if not self._drawn:
+            return ""
+        width, up = self._size()[0], 0
+        for line in self._drawn:
+            up += max(-(-cells(printed(line)) // width), 1)
+        self._drawn = []
+        return f"\x1b[{up}A\r\x1b[J"
 
     def line(self, text: str, style: Style = Style.PLAIN) -> None:
         """Write lines to standard error; they are dropped where it takes none."""
+        self.parts((text, style))
+
+    def wrap(self, text: str) -> list[str]:
+        """The text in lines whose words stay whole where a person reads them."""
+        if not self.is_watched:
+            return [text]
+        room = self.width - 1
+        return [part for line in text.split("\n") for part in wrapped(line, room, breaks=False)]
+
+    def parts(self, *parts: Part) -> None:
+        """Write a line of several looks to standard error."""
         self._is_asking = False
+        self._note("".join(self.styled(text, style) for text, style in parts) + "\n")
+
+    def styled(self, text: str, style: Style) -> str:
+        """The text as it can be written: no part of it acts on the terminal."""
         text = visible(text)
-        if self._colours and style is not Style.PLAIN:
-            text = f"{style.value}{text}{_RESET}"
-        self._note(f"{text}\n")
+        return f"{style.value}{text}{_RESET}" if self.has_colours and style and text else text
 
     def leave_line(self) -> None:
         """Make what comes next begin on a new line: the cursor may stand behind a question, a
         piece of the answer, or the `^C` that a terminal shows.
         """
-        if self._shares_screen and self._is_mid_line:
+        if self.shares_screen and self._is_mid_line:
             return  # the next line does that by itself
         if self._is_asking or self._is_mid_line or self.is_watched:
             self._is_asking = False
@@ -143,25 +234,51 @@ class Terminal:
 
     def ask(self, text: str) -> None:
         """Write the end of a question: the cursor stays behind it."""
-        self._note(visible(text))
         self._is_asking = True
+        self._note(visible(text))
+
+    @asynccontextmanager
+    async def question(self) -> AsyncGenerator[None]:
+        """Keep the screen for a question until it is answered: the region is not drawn."""
+        self._questions += 1
+        try:
+            yield
+        finally:
+            self._questions -= 1
+            self._is_asking = False
+            if not self._questions:
+                waiting, self._on_answer = self._on_answer, []
+                for go_on in waiting:
+                    go_on()
+
+    def wait_for_answer(self, go_on: Callable[[], object]) -> bool:
+        """Have `go_on` called after the question that is open; False: none is."""
+        if self._questions:
+            self._on_answer.append(go_on)
+        return bool(self._questions)
 
     def _note(self, text: str) -> None:
         if self._err is None:
             return
-        self._clear_below()
+        begin = self._clear_region()
+        if text and self.shares_screen and self._is_mid_line:
+            self._is_mid_line = False
+            begin += "\n"
+        self._put(begin + text + self._region())
+
+    def _put(self, text: str) -> None:
+        """Write to standard error as it is; a stream that takes nothing is given up."""
+        if self._err is None or not text:
+            return
         try:
-            if self._shares_screen and self._is_mid_line:
-                self._is_mid_line = False
-                text = "\n" + text
             self._err.write(text)
             self._err.flush()
         except (OSError, ValueError):
             self._err = None
 
     def _write(self, text: str) -> None:
-        if self._shares_screen:
-            self._clear_below()
+        if self.shares_screen:
+            self._put(self._clear_region())
         try:
             self._out.write(text)
             self._out.flush()
@@ -170,6 +287,16 @@ class Terminal:
             raise OutputClosedError(reason, is_gone=error.errno in _GONE) from None
         except ValueError as error:  # the file object was closed
             raise OutputClosedError(str(error), is_gone=True) from None
+        if self.shares_screen:
+            self._put(self._region())
+
+
+def _can_write(stream: TextIO, signs: str) -> bool:
+    try:
+        signs.encode(getattr(stream, "encoding", None) or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def _is_tty(stream: TextIO) -> bool:

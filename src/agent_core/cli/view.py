@@ -1,17 +1,29 @@
-"""Shows a run as plain text: the answer as it is written, and a line for what happens besides."""
+"""Shows a run as it happens: the answer as it is written, and what is done for it."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
 
-from agent_core.cli.terminal import Style, Terminal
+from agent_core.cli.layout import ASCII_SIGNS, SIGNS, Signs, fitted
+from agent_core.cli.render import Call, CallLayout, Line, duration
+from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.text import shortened, visible
-from agent_core.types import ErrorPayload, EventLevel, EventType, RuntimeEvent, Usage
+from agent_core.types import (
+    CLOSING_EVENTS,
+    ErrorPayload,
+    EventLevel,
+    EventType,
+    RuntimeEvent,
+    Usage,
+)
 
-_TOOL_ENDS = {
-    EventType.TOOL_COMPLETED: ("ok", Style.GOOD),
-    EventType.TOOL_FAILED: ("failed", Style.BAD),
-    EventType.TOOL_DENIED: ("denied", Style.BAD),
-}
+if TYPE_CHECKING:
+    from agent_core.cli.markdown import MarkdownStream
+
+_TOOL_ENDS = {EventType.TOOL_COMPLETED, EventType.TOOL_FAILED, EventType.TOOL_DENIED}
 _SHOWN_ELSEWHERE = {
     EventType.TOOL_TIMEOUT,  # a tool_failed follows
     EventType.LOOP_FAILED,  # the run's end shows why
@@ -40,77 +52,273 @@ _COUNTED = {
     **dict.fromkeys((EventType.COMPACT_COMPLETED, EventType.COMPACT_FAILED), "summaries"),
 }
 """Whose tokens an event reports."""
+_SILENCE = {
+    EventType.RUN_QUEUED: "waiting for the runs in front",
+    EventType.LOOP_STARTED: "waiting for the model",
+    EventType.CONTEXT_BUILT: "waiting for the model",
+    EventType.MODEL_STARTED: "waiting for the model",
+    EventType.MODEL_RETRY: "waiting to try again",
+    EventType.COMPACT_STARTED: "summarising the conversation",
+}
+"""What a run waits for after an event."""
 _LONGEST_MESSAGE = 2000
+_MOST_CALLS = 8
+_QUIET_S = 2.0
+_TICK_S = 0.12
+_REASONING_TAIL = 400
 ANSWER = "soong-agent approvals answer %s allow|session|deny [--reason TEXT]"
 
 
-class PlainView:
-    """Shows the events of one run."""
+@dataclass(slots=True)
+class _Running:
+    """A call that runs, since when, and the last line that it has shown."""
+
+    call: Call
+    since: float = field(default_factory=monotonic)
+    progress: str = ""
+
+
+@dataclass(slots=True)
+class _Reasoning:
+    """What the model thinks before it answers."""
+
+    since: float = field(default_factory=monotonic)
+    characters: int = 0
+    tail: str = ""
+
+    def add(self, text: str) -> None:
+        """Take a piece."""
+        self.characters += len(text)
+        self.tail = (self.tail + text)[-_REASONING_TAIL:]
+
+
+class RunView:
+    """Shows the events of one run.
+
+    Text of the model streams where the answer and all else share one screen; elsewhere the answer
+    waits until it is known to be one. What turns out to be narration, text that tool calls follow,
+    is dimmed, and no part of the answer.
+
+    Args:
+        terminal: where to show it.
+    """
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
-        self._has_text = False
-        self._held: list[str] = []
         self._tokens = dict.fromkeys(_COUNTED.values(), 0)
+        self._calls: dict[str, _Running] = {}
+        self._shown_diffs: set[str] = set()
+        self._markdown: MarkdownStream | None = None
+        self._streamed = False
+        self._held: list[str] = []
+        self._message: list[str] = []
+        self._reasoning: _Reasoning | None = None
+        self._doing: tuple[str, float] | None = None
+        self._usage: Usage | None = None
+        self._frame = 0
+        self._is_below_call = False
+        self._ticking: asyncio.TimerHandle | None = None
+        self._waiting: list[RuntimeEvent] = []
+        self._last: tuple[Call, RuntimeEvent] | None = None
 
     def session(self, session_id: str) -> None:
         """Show which session this is: what `--session-id` takes to go on with it."""
         self._terminal.line(f"session {session_id}", Style.DIM)
 
     def event(self, event: RuntimeEvent) -> None:
-        """Show one event, if it is worth showing.
+        """Show one event, if it is worth showing; while a question is open, after its answer.
 
         Raises:
             OutputClosedError: the answer cannot be written.
         """
+        if self._waiting or self._terminal.wait_for_answer(self._go_on):
+            self._waiting.append(event)
+        else:
+            self._show(event)
+
+    def _go_on(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        with suppress(OutputClosedError):  # the next write raises it again, to its caller
+            for event in waiting:
+                self._show(event)
+
+    def _show(self, event: RuntimeEvent) -> None:
         kind, payload = event.event_type, event.payload
         if kind in _COUNTED:
             usage: Mapping[str, Any] = payload.get("usage") or {}
             self._tokens[_COUNTED[kind]] += int(usage.get("total_tokens") or 0)
-        if kind is EventType.MODEL_TEXT_DELTA:
-            text = str(payload.get("text", ""))
-            if not self._terminal.streams_answer:
-                self._held = [text] if payload.get("from_start") else [*self._held, text]
-                return
-            self._has_text = self._has_text or bool(text)
-            self._terminal.text(text)
-            return
         match kind:
-            case EventType.MODEL_STARTED:
-                self._narrate()
-                self._has_text = False
-            case EventType.MODEL_COMPLETED | EventType.MODEL_FAILED:
-                if kind is EventType.MODEL_FAILED or payload.get("tool_calls"):
-                    self._narrate()
-                self._terminal.end_text()
+            case EventType.MODEL_REASONING_DELTA:
+                self._reasoning = self._reasoning or _Reasoning()
+                self._reasoning.add(str(payload.get("text", "")))
+            case EventType.MODEL_TEXT_DELTA:
+                self._end_reasoning()
+                self._text(str(payload.get("text", "")), anew=bool(payload.get("from_start")))
+            case EventType.MODEL_COMPLETED:
+                self._end_reasoning()
+                self._count(payload.get("usage"))
+                self._end_message(is_narration=bool(payload.get("tool_calls")))
+            case EventType.MODEL_FAILED:
+                self._end_reasoning()
+                self._end_message(is_narration=True)
             case EventType.TOOL_STARTED:
-                self._narrate()
-                name, summary = str(payload.get("tool_name", "")), payload.get("summary") or ""
-                shown = name if summary == name else f"{name} {summary}".rstrip()
-                self._one_line(f"> {shown}", Style.BOLD)
+                self._begin_call(event)
             case EventType.TOOL_PROGRESS:
-                self._one_line(f"  {payload.get('text', '')}", Style.DIM)
+                self._progress(event)
+            case _ if kind in _TOOL_ENDS:
+                self._end_call(event)
             case _:
                 self._other_event(event)
+        self._note_activity(kind)
+        self._draw()
+
+    def _text(self, text: str, *, anew: bool) -> None:
+        terminal = self._terminal
+        self._doing = "waiting for the model", monotonic() + _QUIET_S
+        if anew:  # all that the message has until now
+            self._message.clear()
+            self._markdown = None
+        self._message.append(text)
+        if not terminal.streams_answer:
+            terminal.require_reader()
+        elif not terminal.can_draw:
+            terminal.text(text)
+        else:
+            self._markdown = self._markdown or self._open_markdown()
+            self._markdown.feed(text)
+            if block := self._markdown.take(terminal.width - 1):
+                self._leave_gap()
+                terminal.block(block)
+
+    def _open_markdown(self) -> "MarkdownStream":
+        from agent_core.cli.markdown import MarkdownStream  # noqa: PLC0415 - brings rich
+
+        return MarkdownStream(has_colours=self._terminal.has_colours)
+
+    def _end_message(self, *, is_narration: bool) -> None:
+        """Finish the text of one reply."""
+        terminal, text = self._terminal, "".join(self._message)
+        self._message.clear()
+        if text and terminal.streams_answer:
+            self._streamed = not is_narration
+        if self._markdown is not None:
+            stream, self._markdown = self._markdown, None
+            terminal.draw("run", [])
+            if is_narration:
+                self._narrate(stream.finish_plain())
+            elif rest := stream.finish(terminal.width - 1):
+                self._leave_gap()
+                terminal.block(rest)
+        elif terminal.streams_answer:
+            terminal.end_text()
+        elif is_narration:
+            self._narrate("".join([*self._held, text]))
+            self._held.clear()
+        elif text:
+            self._held.append(text)
+
+    def _narrate(self, text: str) -> None:
+        if text := text.strip("\n"):
+            self._leave_gap()
+            self._terminal.line(text, Style.DIM)
+
+    def _leave_gap(self) -> None:
+        """Set text off from the calls above it, where people read it."""
+        if self._is_below_call and self._terminal.can_draw:
+            self._terminal.line("")
+        self._is_below_call = False
+
+    def _end_reasoning(self) -> None:
+        if self._reasoning is not None:
+            thought, self._reasoning = self._reasoning, None
+            took = duration((monotonic() - thought.since) * 1e3)
+            size = f"{thought.characters:,} characters"
+            self._terminal.line(f"reasoned for {took} ({size})", Style.DIM)
+
+    def _begin_call(self, event: RuntimeEvent) -> None:
+        if self._held:  # text before a call is no answer
+            self._narrate("".join(self._held))
+            self._held.clear()
+        payload, call_id = event.payload, event.tool_call_id or ""
+        call = Call(
+            name=visible(str(payload.get("tool_name", "")), one_line=True),
+            summary=str(payload.get("summary") or ""),
+            kind=str(payload.get("kind") or "other"),
+            has_shown_diff=call_id in self._shown_diffs,
+            sandboxed=bool(payload.get("sandboxed")),
+        )
+        self._calls[call_id] = _Running(call)
+        if not self._terminal.can_draw and not call.is_quiet:
+            self._print(self._layout.plain_head(call))
+
+    def _progress(self, event: RuntimeEvent) -> None:
+        text = visible(str(event.payload.get("text", "")), one_line=True)
+        running = self._calls.get(event.tool_call_id or "")
+        if running is not None and self._terminal.can_draw:
+            running.progress = text
+        else:
+            self._print([(fitted(f"  {text}", self._terminal.width, self._signs), Style.DIM)])
+
+    def _end_call(self, event: RuntimeEvent) -> None:
+        payload = event.payload
+        running = self._calls.pop(event.tool_call_id or "", None)
+        name = visible(str(payload.get("tool_name", "")), one_line=True)
+        call = running.call if running else Call(name)
+        if event.tool_call_id in self._shown_diffs:
+            call = replace(call, has_shown_diff=True)
+        layout = self._layout
+        lay_out = layout.end if self._terminal.can_draw else layout.plain_end
+        for line in lay_out(call, event.event_type, payload):
+            self._print(line)
+        self._is_below_call = True
+        self._last = call, event
+
+    @property
+    def last_call(self) -> tuple[Call, RuntimeEvent] | None:
+        """The last call that has ended: `show_all` shows all of it, the node of its event more."""
+        return self._last
+
+    def show_all(self) -> None:
+        """Show the last call again, with all that its event holds."""
+        if self._last is None:
+            self._terminal.line("no call has ended yet", Style.DIM)
+            return
+        call, event = self._last
+        layout = replace(self._layout, everything=True)
+        for line in layout.end(
+            replace(call, has_shown_diff=False), event.event_type, event.payload
+        ):
+            self._print(line)
+
+    @property
+    def _signs(self) -> Signs:
+        return SIGNS if self._terminal.has_signs else ASCII_SIGNS
+
+    @property
+    def _layout(self) -> CallLayout:
+        return CallLayout(self._terminal.width - 1, self._signs)
+
+    def _print(self, line: Line) -> None:
+        self._terminal.parts(*line)
+
+    def _count(self, usage: Mapping[str, Any] | None) -> None:
+        if usage:
+            spent = Usage.model_validate(usage)
+            self._usage = spent if self._usage is None else self._usage.plus(spent)
 
     def _other_event(self, event: RuntimeEvent) -> None:
         kind, payload = event.event_type, event.payload
-        if kind is EventType.MODEL_RETRY:
-            self._narrate()
+        if kind is EventType.PERMISSION_DECIDED and payload.get("decided_by") == "terminal":
+            self._shown_diffs.add(event.tool_call_id or "")  # the question has shown it
         if kind is EventType.CHILD_AGENT_CREATED and payload.get("role") == "worker":
             return  # a line about the worker follows
         line, style = "", Style.DIM
-        if kind in _TOOL_ENDS:
-            word, style = _TOOL_ENDS[kind]
-            took = payload.get("duration_ms")
-            duration = f" ({_duration(_number(took))})" if took is not None else ""
-            name = visible(str(payload.get("tool_name", "")), one_line=True)
-            line = f"  {name} {word}{duration}{'' if word == 'ok' else _because(payload)}"
-        elif kind is EventType.RUN_QUEUED:
+        if kind is EventType.RUN_QUEUED:
             count = len(payload.get("taken_over") or ())
             died = "messages that were queued when a process of this session died"
             line = f"first come {count} {died}" if count else "waiting for the runs in front"
         elif kind is EventType.MODEL_RETRY:
+            self._end_message(is_narration=True)
             seconds, style = _number(payload.get("delay_ms")) / 1000, Style.WARN
             failed = f"attempt {payload.get('attempt', '')} failed{_because(payload)}"
             line = f"{failed}; {_next_model(payload) or f'the next one in {seconds:.1f} s'}"
@@ -122,7 +330,90 @@ class PlainView:
                 Style.WARN,
             )
         if line:
+            self._say(line, style)
+
+    def _say(self, text: str, style: Style) -> None:
+        """Write lines whose words stay whole where somebody reads them."""
+        for line in self._terminal.wrap(visible(text)):
             self._terminal.line(line, style)
+
+    def _note_activity(self, kind: EventType) -> None:
+        """Remember what the run is waiting for from now on."""
+        if label := _SILENCE.get(kind):
+            if self._doing is None or self._doing[0] != label:
+                self._doing = label, monotonic()
+        elif kind in CLOSING_EVENTS:
+            self._doing = None
+
+    def _draw(self) -> None:
+        """Draw the text that is not finished, what runs and for how long, until nothing runs."""
+        if not self._terminal.can_draw:
+            return
+        lines = self._status_lines()
+        if self._markdown is not None:
+            lines = [*self._markdown.peek(self._terminal.width - 1), *lines]
+        self._terminal.draw("run", lines)
+        if lines and self._ticking is None:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:  # events are shown afterwards
+                return
+            self._ticking = loop.call_later(_TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = None
+        self._frame += 1
+        self._draw()
+
+    def _status_lines(self) -> list[str]:
+        terminal, signs = self._terminal, self._signs
+        room, now = terminal.width - 1, monotonic()
+        sign = signs.spinner[self._frame % len(signs.spinner)]
+        lines: list[str] = []
+        for running in self._calls.values():
+            call, took = running.call, f" {_elapsed(now - running.since)}"
+            summary = "" if call.summary == call.name else call.summary
+            title = fitted(
+                f"{call.name} {visible(summary, one_line=True)}", room - 2 - len(took), signs
+            )
+            lines.append(f"{sign} {title}{terminal.styled(took, Style.DIM)}")
+            if running.progress:
+                text = fitted(f"  {running.progress}", room, signs)
+                lines.append(terminal.styled(text, Style.DIM))
+        if len(lines) > _MOST_CALLS:
+            lines = [*lines[:_MOST_CALLS], f"  {signs.more} {len(lines) - _MOST_CALLS} more lines"]
+        if lines or (self._reasoning is None and self._doing is None):
+            return lines
+        if thought := self._reasoning:
+            tail = " ".join(thought.tail.split())
+            said = f"reasoning {_elapsed(now - thought.since)}, {thought.characters:,} characters"
+            left = room - 2 - len(said) - 2
+            words = fitted(tail[-left:] if left > 0 else "", left, signs) if left > 8 else ""
+            said += f": {words}" if words else ""
+        else:
+            label, since = self._doing or ("", now)
+            if since > now:  # text has just come
+                return []
+            said = " · ".join([f"{label} {_elapsed(now - since)}", *self._spent()])
+        return [f"{sign} {terminal.styled(fitted(said, room - 2, signs), Style.DIM)}"]
+
+    def _spent(self) -> list[str]:
+        """What the run has used so far."""
+        if self._usage is None or not self._usage.total_tokens:
+            return []
+        cost = self._usage.cost
+        return [
+            f"{self._usage.total_tokens:,} tokens",
+            *([] if cost is None else [f"${cost:,.{4 if cost >= 0.01 else 6}f}"]),
+        ]
+
+    def _stop_drawing(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+        self._doing = None
+        self._calls.clear()
+        self._terminal.draw("run", [])
 
     def end(self, result_text: str | None, error: ErrorPayload | None, usage: Usage | None) -> None:
         """Show how the run ended; `result_text` is the answer, if there is one.
@@ -130,10 +421,18 @@ class PlainView:
         Raises:
             OutputClosedError: the answer cannot be written.
         """
+        self._go_on()
+        self._end_reasoning()
+        self._end_message(is_narration=error is not None)
+        self._stop_drawing()
+        held = "".join(self._held)
+        self._held.clear()
         if result_text is None:
-            self._narrate()
-        elif not self._has_text:  # it was not known to be final, or not streamed
-            self._terminal.text(result_text)
+            self._narrate(held)
+        elif not self._streamed:
+            if held not in result_text:  # a reply that was sent back
+                self._narrate(held)
+            self._answer(result_text)
         self._terminal.end_text()
         if error is not None:
             self.failure(f"{error.code}: {error.message}")
@@ -143,15 +442,21 @@ class PlainView:
             if tokens:
                 self._terminal.line(f"tokens of {purpose}: {tokens}", Style.DIM)
 
-    def _narrate(self) -> None:
-        """Show a text that has turned out to be none of the answer."""
-        text, self._held = "".join(self._held).strip(), []
-        if text:
-            self._terminal.line(text, Style.DIM)
+    def _answer(self, text: str) -> None:
+        """Write an answer that did not stream."""
+        terminal = self._terminal
+        if terminal.streams_answer and terminal.can_draw:
+            self._leave_gap()
+            markdown = self._open_markdown()
+            markdown.feed(text)
+            terminal.block(markdown.finish(terminal.width - 1))
+        else:
+            terminal.text(text)
 
     def failure(self, message: str) -> None:
         """Show what went wrong."""
-        self._terminal.line(f"error: {_indent(message)}", Style.BAD)
+        self._stop_drawing()
+        self._say(f"error: {_indent(message)}", Style.BAD)
 
     def interrupted(self) -> None:
         """Show that the interrupt has arrived, and how to leave without waiting."""
@@ -166,11 +471,6 @@ class PlainView:
         """Show what the run waits for, and how to answer: the last lines of all."""
         for request_id in request_ids:
             self._terminal.line(f"waiting for an answer to {request_id}: {ANSWER % request_id}")
-
-    def _one_line(self, text: str, style: Style) -> None:
-        room = self._terminal.width - 1
-        line = visible(text, one_line=True)
-        self._terminal.line(line if len(line) <= room else f"{line[: room - 1]}…", style)
 
 
 def format_usage(usage: Usage) -> str:
@@ -214,5 +514,7 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _duration(milliseconds: float) -> str:
-    return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
+def _elapsed(seconds: float) -> str:
+    """Whole seconds in words, for what is still under way."""
+    whole = int(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60} m {whole % 60} s"

@@ -193,7 +193,7 @@ def test_o7_tools_retries_and_warnings_are_told_line_by_line() -> None:
         '> code.read_file {"path":"a"}',
         r"  half\nway",
         "  code.read_file ok (12 ms)",
-        r"  x\ny failed (2.5 s): timeout: late",
+        r"  x\ny timed out (2.5 s): late",
         "attempt 1 failed: provider_rate_limited: slow down; the next one in 1.5 s",
         r"attempt 2 failed: provider_error: gone; now small\x1b of ollama is asked",
         "mcp server failed: git: died",
@@ -452,9 +452,9 @@ def on_a_terminal(scene: str, act: Callable[[int], None], **environ: str) -> tup
 
 def test_colours_are_for_terminals_that_want_them() -> None:
     screen = on_a_terminal("works", lambda _: None)[1]
-    assert "\x1b[32m  code.read_file ok (12 ms)\x1b[0m" in screen
-    for environ in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        assert "\x1b" not in on_a_terminal("works", lambda _: None, **environ)[1]
+    assert "\x1b[32m● \x1b[0m\x1b[1mcode.read_file\x1b[0m" in screen
+    assert "\x1b[32m" not in on_a_terminal("works", lambda _: None, NO_COLOR="1")[1]
+    assert "\x1b" not in on_a_terminal("works", lambda _: None, TERM="dumb")[1]
     assert "\x1b" not in run("works", "run", "hi").stderr
 
 

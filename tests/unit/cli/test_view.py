@@ -4,7 +4,7 @@ from io import StringIO
 from typing import Any
 
 from agent_core.cli.terminal import Terminal
-from agent_core.cli.view import PlainView
+from agent_core.cli.view import RunView
 from agent_core.types import EventType, RuntimeEvent, utc_now
 
 
@@ -15,10 +15,10 @@ class Screen(StringIO):
         return True
 
 
-def on_screen() -> tuple[PlainView, Terminal, Screen]:
+def on_screen() -> tuple[RunView, Terminal, Screen]:
     screen = Screen()
-    terminal = Terminal(screen, screen, environ={"NO_COLOR": "1"})
-    return PlainView(terminal), terminal, screen
+    terminal = Terminal(screen, screen, environ={"TERM": "dumb"})
+    return RunView(terminal), terminal, screen
 
 
 def happens(kind: EventType, payload: dict[str, Any]) -> RuntimeEvent:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TextIO, get_args
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import UserCommand, attach_files
 from agent_core.cli.terminal import Clean, Style, Terminal
-from agent_core.cli.view import PlainView
+from agent_core.cli.view import RunView
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
 from agent_core.loop.options import RunOptions
@@ -286,7 +286,7 @@ class Chat:
             self._idle.set()
 
     async def _show(self, sent: Sent) -> None:
-        view = PlainView(self.terminal)
+        view = RunView(self.terminal)
         async with aclosing(sent.events) as events:
             is_shown = False
             async for event in events:

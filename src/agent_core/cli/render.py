@@ -1,0 +1,224 @@
+"""Lays out what a call of a tool did, line by line, for any width and with or without colours."""
+
+import re
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_core.cli.layout import SIGNS, Signs, cells, fitted, wrapped
+from agent_core.cli.terminal import Part, Style
+from agent_core.text import printed, shortened, visible
+
+LINES_OF_SUCCESS = 5
+"""So many of the last lines of a command are shown where it has succeeded."""
+LINES_OF_FAILURE = 15
+LINES_OF_DIFF = 40
+
+_LONGEST_MESSAGE = 2000
+_LEAST_SUMMARY = 16
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_QUIET = ("read", "search")
+
+Line = list[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that runs.
+
+    Attributes:
+        name: of the tool.
+        summary: what it was called with.
+        kind: what it does, in the words of the events.
+        has_shown_diff: the person was shown what it changes when they were asked.
+        sandboxed: it is confined.
+    """
+
+    name: str
+    summary: str = ""
+    kind: str = "other"
+    has_shown_diff: bool = False
+    sandboxed: bool = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """It only looks: a line at its end is enough."""
+        return self.kind in _QUIET
+
+
+@dataclass(frozen=True, slots=True)
+class CallLayout:
+    """How calls are laid out.
+
+    Attributes:
+        width: columns that a line may take.
+        signs: what stands for what.
+        everything: nothing is folded.
+    """
+
+    width: int
+    signs: Signs = SIGNS
+    everything: bool = False
+
+    def end(self, call: Call, event: str, payload: Mapping[str, Any]) -> Iterator[Line]:
+        """A call that has ended: what it was, how it went, and what it leaves to be seen."""
+        words, style = outcome(event, payload)
+        words = "" if words == "ok" and call.is_quiet else words
+        took = payload.get("duration_ms")
+        facts = [words] if words else []
+        facts += (
+            [duration(took)] if isinstance(took, int | float) and style is not Style.WARN else []
+        )
+        facts += ["sandboxed"] if call.sandboxed else []
+        said = f" {'·' if self.signs is SIGNS else '-'} ".join(facts)
+        sign: Part = (f"{self.signs.call} ", style)
+        room = self.width - 2
+        whole = cells(call.name) + 1 + cells(_plain(call.summary)) + 2 + len(said)
+        fits = cells(call.name) + _LEAST_SUMMARY + 2 + len(said) <= room
+        look = Style.DIM if style is Style.GOOD else style
+        if whole <= room or (fits and call.is_quiet):
+            yield [sign, *self._title(call, room - len(said) - 2), (f"  {said}", look)]
+        else:
+            yield [sign, *self._title(call, room)]
+            yield from ([(f"  {line}", look)] for line in wrapped(said, self.width - 2))
+        yield from self._why(event, payload)
+        yield from self.output(payload, is_failure=style is Style.BAD)
+        if not call.has_shown_diff:
+            yield from self.diff(payload)
+
+    def plain_head(self, call: Call) -> Line:
+        """A call that begins, for what cannot draw."""
+        return [(fitted(f"> {self._named(call)}", self.width, self.signs), Style.BOLD)]
+
+    def plain_end(self, call: Call, event: str, payload: Mapping[str, Any]) -> Iterator[Line]:
+        """A call that has ended, for what cannot draw: in words alone."""
+        words, style = outcome(event, payload)
+        took = payload.get("duration_ms")
+        line = f"> {self._named(call)}" if call.is_quiet else f"  {call.name}"
+        line += f" {words or 'ok'}"
+        line += f" ({duration(took)})" if isinstance(took, int | float) else ""
+        line += ", sandboxed" if call.sandboxed else ""
+        message = "" if event == "tool_completed" else str(payload.get("message") or "")
+        if message:
+            line += f": {shortened(message, _LONGEST_MESSAGE)}".replace("\n", "\n      ")
+        yield [(line, style)]
+        yield from self.output(payload, is_failure=style is Style.BAD)
+        if not call.has_shown_diff:
+            yield from self.diff(payload)
+
+    def _named(self, call: Call) -> str:
+        return (
+            call.name if call.summary in ("", call.name) else f"{call.name} {_plain(call.summary)}"
+        )
+
+    def _title(self, call: Call, room: int) -> Line:
+        summary = "" if call.summary == call.name else _plain(call.summary)
+        name = fitted(call.name, room, self.signs)
+        left = room - cells(name) - 1
+        title: Line = [(name, Style.BOLD)]
+        return (
+            [*title, (f" {fitted(summary, left, self.signs)}", Style.PLAIN)] if summary else title
+        )
+
+    def _why(self, event: str, payload: Mapping[str, Any]) -> Iterator[Line]:
+        if event != "tool_completed" and (message := str(payload.get("message") or "")):
+            for line in shortened(message, _LONGEST_MESSAGE).splitlines():
+                for part in wrapped(visible(line), self.width - 4):
+                    yield [(f"    {part}", Style.PLAIN)]
+        blocked = payload.get("blocked_by_sandbox") or ()
+        for place in blocked:
+            line = f"  blocked by the sandbox: {_plain(str(place))}"
+            yield [(fitted(line, self.width, self.signs), Style.WARN)]
+
+    def output(self, payload: Mapping[str, Any], *, is_failure: bool) -> Iterator[Line]:
+        """The last lines of a command, and how many there are before them."""
+        lines = printed(str(payload.get("output") or "")).splitlines()
+        most = LINES_OF_FAILURE if is_failure else LINES_OF_SUCCESS
+        shown = lines if self.everything else lines[-most:]
+        hidden = int(payload.get("output_hidden_lines") or 0) + len(lines) - len(shown)
+        if hidden or payload.get("output_truncated"):
+            least = "more than " if payload.get("output_truncated") else ""
+            noun = "line" if hidden == 1 and not least else "lines"
+            yield [(f"  {self.signs.more} {least}{hidden} {noun} before these", Style.DIM)]
+        look = Style.PLAIN if is_failure else Style.DIM
+        for line in shown:
+            text = fitted(line.expandtabs(4), self.width - 4, self.signs)
+            yield [(f"  {self.signs.bar} ", Style.DIM), (text, look)]
+
+    def diff(self, payload: Mapping[str, Any]) -> Iterator[Line]:
+        """What a call has changed, with the numbers of the lines."""
+        lines = str(payload.get("diff") or "").splitlines()
+        rows = list(_numbered(lines))
+        most = len(rows) if self.everything else LINES_OF_DIFF
+        hidden = int(payload.get("diff_hidden_lines") or 0) + max(len(rows) - most, 0)
+        digits = len(str(max((number for number, *_ in rows), default=0)))
+        for number, sign, text in rows[:most]:
+            look = {"+": Style.GOOD, "-": Style.BAD}.get(sign, Style.DIM)
+            shown = fitted(text.expandtabs(4), self.width - digits - 5, self.signs)
+            place = f"{number:>{digits}}" if number else " " * digits
+            yield [(f"  {place} ", Style.DIM), (f"{sign} {shown}".rstrip(), look)]
+        if hidden:
+            noun = "line" if hidden == 1 else "lines"
+            yield [(f"  {self.signs.more} {hidden} more {noun} of the diff", Style.DIM)]
+
+
+def outcome(event: str, payload: Mapping[str, Any]) -> tuple[str, Style]:
+    """How a call ended, in words, and how they look."""
+    code = str(payload.get("code") or "")
+    if event == "tool_denied":
+        return "denied", Style.BAD
+    if code == "timeout":
+        return "timed out", Style.BAD
+    if code == "cancelled":
+        return ("cancelled" if "duration_ms" in payload else "not run"), Style.WARN
+    exit_code = payload.get("exit_code")
+    if isinstance(exit_code, int):
+        killed = f", killed by {_signal(exit_code)}" if _signal(exit_code) else ""
+        return f"exit code {exit_code}{killed}", Style.BAD if exit_code else Style.GOOD
+    if event == "tool_failed":
+        return f"failed: {code}" if code else "failed", Style.BAD
+    return "" if "diff" in payload else "ok", Style.GOOD
+
+
+def _signal(exit_code: int) -> str:
+    """The signal that has ended a program whose shell says so."""
+    try:
+        return signal.Signals(exit_code - 128).name if exit_code > 128 else ""
+    except ValueError:
+        return ""
+
+
+def _numbered(lines: Sequence[str]) -> Iterator[tuple[int, str, str]]:
+    """The lines of a unified diff with their numbers in the file, of the new one if it has them."""
+    old = new = 0
+    for line in lines:
+        if hunk := _HUNK.match(line):
+            if new:
+                yield 0, " ", "…"
+            old, new = int(hunk[1]), int(hunk[2])
+        elif not new and not old and line.startswith(("--- ", "+++ ")):
+            continue
+        elif line.startswith("-"):
+            yield old, "-", line[1:]
+            old += 1
+        elif line.startswith("+"):
+            yield new, "+", line[1:]
+            new += 1
+        else:
+            yield new, " ", line[1:]
+            old, new = old + 1, new + 1
+
+
+def duration(milliseconds: float) -> str:
+    """A time in words."""
+    seconds = milliseconds / 1000
+    if seconds < 1:
+        return f"{milliseconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds // 60)} m {int(seconds % 60)} s"
+
+
+def _plain(text: str) -> str:
+    return visible(text, one_line=True)

@@ -69,7 +69,7 @@ def test_messages_are_answered_in_one_session(
 
 
 def test_a_file_and_the_output_of_a_command_are_sent(home: Home, project: Path) -> None:
-    (project / "my notes.txt").write_text("remember the milk </file>", encoding="utf-8")
+    (project / "my notes.txt").write_text("remember the milk", encoding="utf-8")
     with ModelServer.in_thread(["Read it."]) as server:
         keys = [
             Key(READY, f"!echo from the shell; exit 3{ENTER}"),
@@ -79,10 +79,12 @@ def test_a_file_and_the_output_of_a_command_are_sent(home: Home, project: Path) 
         scene = converse(home, project, server, keys)
     assert "exit code 3" in scene.text
     sent = texts(server)
-    assert '<user_command command="echo from the shell; exit 3" exit_code="3">' in sent
-    assert "from the shell" in sent
+    named = "a command of the user, echo from the shell; exit 3, which ended with exit code 3"
+    assert f'<content from="{named}" boundary="' in sent
+    assert "\nfrom the shell\n</content" in sent
     assert 'read @"my notes.txt" please' in sent
-    assert '<file path="my notes.txt">\nremember the milk &lt;/file>\n</file>' in sent
+    assert '<content from="the file my notes.txt" boundary="' in sent
+    assert "\nremember the milk\n</content" in sent
 
 
 def test_ctrl_c_on_an_empty_line_says_how_to_leave_and_leaves(home: Home, project: Path) -> None:

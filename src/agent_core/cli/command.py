@@ -47,6 +47,7 @@ def _execute(argv: Sequence[str] | None) -> int:
             parser.exit()
         if options.command is None and sys.stdin.isatty() and sys.stdout.isatty():
             options.command, options.load = "chat", load_chat
+        options.execute = execute
         if options.command is None:
             parser.print_usage(sys.stderr)
             parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from agent_core.cli.first_start import cure_of, find_models
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
 from agent_core.cli.terminal import (
     OutputClosedError,
@@ -146,7 +147,7 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
         cure = "mend what is named; the template config_default.toml of the package has every key"
         with suppress(AgentCoreError):
             if setup is None and not (resolve_home() / "config.toml").exists():
-                cure = "write it with [model] provider and name, or name a model with --model"
+                cure = cure_of(asyncio.run(find_models(options.path)))
             if options.path is not None and not Path(options.path).exists():
                 cure = "name a folder or file that exists with --path"
         finding = Finding("configuration", "broken", str(error), cure)

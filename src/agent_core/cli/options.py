@@ -29,9 +29,13 @@ _CURES = {
 
 
 class Options(argparse.Namespace):
-    """The arguments of every command; each command reads its own."""
+    """The arguments of every command; each command reads its own.
+
+    `execute` carries out another command line, for the one command that takes them.
+    """
 
     load: "Callable[[], Callable[[Options], int]]"
+    execute: Callable[[Sequence[str]], int]
     version: bool = False
     command: str | None = None
     action: str = ""

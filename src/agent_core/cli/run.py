@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agent_core.cli.answers import how_to_allow, open_answers
 from agent_core.cli.content import Said, read_message
 from agent_core.cli.elicitation import TerminalElicitation
+from agent_core.cli.first_start import is_first_start, show_first_start
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, OUTPUT_CLOSED, Options
 from agent_core.cli.prompt import InputLines, TerminalPrompt
 from agent_core.cli.streams import catch_signals
@@ -62,6 +63,8 @@ Prepare = Callable[[Terminal], Begin]
 
 def run_message(options: Options) -> int:
     """Run to the end and return the exit code; every error has been shown."""
+    if sys.stderr.isatty() and is_first_start(options):
+        return show_first_start(options)
 
     def prepare(terminal: Terminal) -> Begin:
         said = read_message(options, terminal)
@@ -336,24 +339,26 @@ def _run_options(options: Options) -> dict[str, Any]:
 async def _compose(runtime: "AgentRuntime", said: Said, options: Options) -> str | UserMessage:
     """What the user says, with pictures; `/server:prompt words` is a prompt of an MCP server."""
     message: str | UserMessage = said.text
-    if named := _PROMPT.match(said.words):
+    if named := MCP_PROMPT.match(said.words):
         message = await runtime.mcp_prompt(*named.groups(default=""))
         if said.content is not None:
-            message = UserMessage(content=[*_blocks(message), TextBlock(text=said.content)])
+            message = UserMessage(content=[*blocks_of(message), TextBlock(text=said.content)])
     if not options.images:
         return message
     from agent_core.cli.images import read_image  # noqa: PLC0415 - few runs have any
 
     images = [await asyncio.to_thread(read_image, path) for path in options.images]
-    return UserMessage(content=[*_blocks(message), *images])
+    return UserMessage(content=[*blocks_of(message), *images])
 
 
-def _blocks(message: str | UserMessage) -> Sequence[ContentBlock]:
+def blocks_of(message: str | UserMessage) -> Sequence[ContentBlock]:
+    """What a message is made of."""
     content = message if isinstance(message, str) else message.content
     return [TextBlock(text=content)] if isinstance(content, str) else content
 
 
-_PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL)
+MCP_PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL)
+"""What a message looks like that names a prompt of an MCP server."""
 
 
 _MOST_DENIED = 1_000

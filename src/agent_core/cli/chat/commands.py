@@ -85,10 +85,8 @@ def _terminal_command(
 
 
 async def _execute(chat: Chat, argv: Sequence[str]) -> None:
-    from agent_core.cli.command import execute  # noqa: PLC0415 - it lists this package's command
-
     async with chat.line.suspended():
-        await asyncio.to_thread(execute, argv)
+        await asyncio.to_thread(chat.execute, argv)
 
 
 async def _help(chat: Chat, words: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
@@ -11,6 +10,7 @@ from typing import Any, Protocol, TextIO, get_args
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import UserCommand, attach_files
+from agent_core.cli.run import MCP_PROMPT, blocks_of
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import RunView
 from agent_core.config.paths import Setup
@@ -26,7 +26,6 @@ from agent_core.types import (
     Role,
     RunStatus,
     RuntimeEvent,
-    TextBlock,
     Usage,
     UserMessage,
     new_id,
@@ -35,7 +34,6 @@ from agent_core.types import (
 _TWICE_S = 2.0
 _GRACE_S = 1.0
 _RECAP_CHARS = 600
-_PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL)
 
 
 DoCommand = Callable[[str], Awaitable[None]]
@@ -109,7 +107,7 @@ class Chat:
         runtime: opened.
         setup: the settings it has read.
         clean: takes secrets out of a text that comes from the disk.
-        session_id: of the session to go on with; a new one by default.
+        execute: carries out a command line.
         model: for the runs; None leaves it to the configuration.
         mode: of the runs.
     """
@@ -123,20 +121,21 @@ class Chat:
         setup: Setup,
         *,
         clean: Clean,
-        session_id: str | None = None,
+        execute: Callable[[Sequence[str]], int],
         model: str | None = None,
         mode: PermissionMode = "ask",
     ) -> None:
         self.runtime = runtime
         self.setup = setup
         self.clean = clean
-        self.session_id = session_id or new_id("sess")
+        self.execute = execute
+        self.session_id = new_id("sess")
         self.model = model
         self.mode: PermissionMode = mode
         self.window = Window()
         self.usage = Usage()
         self.exit_code = 0
-        self.has_sent = session_id is not None
+        self.has_sent = False
         self.last_output: RuntimeEvent | None = None
         self._policy = PathPolicy.of(setup)
         self._sent: deque[Sent] = deque()
@@ -155,6 +154,12 @@ class Chat:
         self.terminal = terminal
         self._do_command = do_command
 
+    def greet(self) -> None:
+        """Say what the conversation is about, and how to learn more."""
+        model, project = self.model_name, self.setup.project
+        self.terminal.line(f"soong-agent · {model} · {visible(str(project))}", Style.BOLD)
+        self.terminal.line("/help lists the commands; Ctrl-D leaves", Style.DIM)
+
     @property
     def is_working(self) -> bool:
         """Whether a run is at work, or waits."""
@@ -162,9 +167,6 @@ class Chat:
 
     async def run(self) -> int:
         """Carry the conversation on until the user leaves, and return the exit code."""
-        model, project = self.model_name, self.setup.project
-        self.terminal.line(f"soong-agent · {model} · {visible(str(project))}", Style.BOLD)
-        self.terminal.line("/help lists the commands; Ctrl-D leaves", Style.DIM)
         tasks = [
             asyncio.create_task(self.line.run()),
             asyncio.create_task(self._read()),
@@ -245,7 +247,7 @@ class Chat:
     async def _message(self, text: str) -> str | UserMessage:
         """What is sent: the words, with the files they name and what commands have said before."""
         message: str | UserMessage = text
-        if named := _PROMPT.match(text):
+        if named := MCP_PROMPT.match(text):
             message = await self.runtime.mcp_prompt(*named.groups(default=""))
         attached = await asyncio.to_thread(attach_files, text, self._policy)
         for file in attached:
@@ -257,9 +259,7 @@ class Chat:
         files = [file.block for file in attached if file.block is not None]
         if not files and not self._extra:
             return message
-        content = message if isinstance(message, str) else message.content
-        said = [TextBlock(text=content)] if isinstance(content, str) else content
-        return UserMessage(content=[*self._extra, *said, *files])
+        return UserMessage(content=[*self._extra, *blocks_of(message), *files])
 
     async def _run_command(self, command: str) -> None:
         if not command:
@@ -361,7 +361,7 @@ class Chat:
     def open_session(self, session_id: str | None) -> None:
         """Go on with this session, or with a new one."""
         self.has_sent = session_id is not None
-        self.session_id = session_id or new_id("sess")
+        self.session_id = new_id("sess")
         self.window, self.usage, self.last_output = Window(), Usage(), None
         self.line.refresh()
 

@@ -7,12 +7,11 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from agent_core.cli.images import read_image
 from agent_core.errors import AgentCoreError, ToolError
-from agent_core.text import shorten_text
+from agent_core.text import mark_content, shorten_text
 from agent_core.tools.files import disk_errors, open_file
 from agent_core.tools.workspace import PathPolicy, ResolvedPath
 from agent_core.types import ContentBlock, TextBlock
@@ -26,11 +25,8 @@ _TRAILING = ".,;:!?)]}'\""
 _PICTURES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"}
 
 
-def marked(tag: str, text: str, **attributes: str) -> TextBlock:
-    """A text of another source than the user's words, between tags that it cannot close."""
-    named = "".join(f' {key}="{escape(value)}"' for key, value in attributes.items())
-    inner = re.sub(rf"<(?=\s*/\s*{tag}\b)", "&lt;", text, flags=re.IGNORECASE)
-    return TextBlock(text=f"<{tag}{named}>\n{inner}\n</{tag}>")
+def _marked(text: str, source: str) -> TextBlock:
+    return TextBlock(text=mark_content(text, source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ def _attach(name: str, place: ResolvedPath, policy: PathPolicy) -> Attached:
         return Attached(name, None, "its path is a sensitive one; the model can ask for it")
     try:
         if path.is_dir():
-            return Attached(name, marked("folder", _listing(path), path=name))
+            return Attached(name, _marked(_listing(path), f"the folder {name}"))
         if path.suffix.lower() in _PICTURES:
             return Attached(name, read_image(str(path)))
         with disk_errors(name), open_file(path) as file:
@@ -80,11 +76,11 @@ def _attach(name: str, place: ResolvedPath, policy: PathPolicy) -> Attached:
         return Attached(name, None, "it is no text")
     body = content[:MOST_FILE_BYTES].decode(errors="replace")
     if len(content) <= MOST_FILE_BYTES:
-        return Attached(name, marked("file", body, path=name))
+        return Attached(name, _marked(body, f"the file {name}"))
     lines = body.count("\n")
     note = f"[cut after {lines} lines: the file is longer]"
     body = f"{body[: body.rfind(chr(10)) + 1] or body}{note}"
-    return Attached(name, marked("file", body, path=name), f"its first {lines} lines")
+    return Attached(name, _marked(body, f"the file {name}"), f"its first {lines} lines")
 
 
 def _listing(folder: Path) -> str:
@@ -139,10 +135,11 @@ class UserCommand:
                 self._signal(signal.SIGKILL)
                 await child.wait()
         text = shorten_text(output.decode(errors="replace").rstrip("\n"), MOST_OUTPUT_BYTES)
-        status = f"signal {-code}" if code < 0 else str(code)
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
         if code:
-            self._show(f"[{'ended by ' if code < 0 else 'exit code '}{status}]\n")
-        return marked("user_command", text, command=self._command, exit_code=status)
+            self._show(f"[{how}]\n")
+        source = f"a command of the user, {self._command}, which ended with {how}"
+        return _marked(text, source)
 
     def interrupt(self) -> None:
         """Ask it to end; the second time, end it."""

@@ -11,13 +11,14 @@ from agent_core.api import AgentRuntime
 from agent_core.cli.chat.commands import COMMANDS, completion_values, do_command
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.elicitation import TerminalElicitation
+from agent_core.cli.first_start import is_first_start, show_first_start
 from agent_core.cli.options import MISUSED, Options
 from agent_core.cli.prompt import InputLines, TerminalPrompt
 from agent_core.cli.run import LogLines
 from agent_core.cli.terminal import Style, Terminal, build_terminal_redactor, exit_code_of
 from agent_core.config.load import load_config, read_setup
 from agent_core.config.paths import resolve_home
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.redaction import Redactor
 from agent_core.types import (
     ElicitationAnswer,
@@ -39,6 +40,8 @@ def chat(options: Options) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         sys.stderr.write(_NO_TERMINAL)
         return MISUSED
+    if is_first_start(options):
+        return show_first_start(options)
     redactor = build_terminal_redactor(os.environ)
     try:
         redactor = build_terminal_redactor(os.environ, read_setup(options.path))
@@ -77,7 +80,12 @@ async def _converse(options: Options, redactor: Redactor) -> int:
     lines, turn = InputLines(descriptor), asyncio.Lock()
     async with runtime:
         conversation = Chat(
-            runtime, setup, clean=redactor.text, session_id=options.session_id, model=options.model
+            runtime,
+            setup,
+            clean=redactor.text,
+            execute=options.execute,
+            model=options.model,
+            mode=options.mode or "ask",
         )
         is_plain = options.plain or os.environ.get("TERM", "dumb") == "dumb"
         if is_plain:
@@ -111,4 +119,29 @@ async def _converse(options: Options, redactor: Redactor) -> int:
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, partial(conversation.terminate, int(number)))
+        conversation.greet()
+        await _choose_session(conversation, options)
         return await conversation.run()
+
+
+async def _choose_session(conversation: Chat, options: Options) -> None:
+    """Go on with the session that is asked for, or begin one under its id.
+
+    Raises:
+        AgentCoreError: `validation_error`: there is none to go on with, or the id is malformed.
+    """
+    runtime, session_id = conversation.runtime, options.session_id
+    if options.goes_on:
+        session_id = await runtime.last_session(conversation.setup.project)
+        if session_id is None:
+            message = "no session has worked in this project yet; begin one without --continue"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    elif session_id is not None:
+        runtime.session(session_id)  # checks the id
+        try:
+            session_id = await runtime.resolve_session_id(session_id)
+        except StorageError:
+            conversation.session_id = session_id
+            return
+    if session_id is not None:
+        await conversation.resume(session_id)

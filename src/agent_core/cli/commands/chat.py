@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from agent_core.cli.options import Commands, Options, add_command, add_path
+from agent_core.cli.options import Commands, Options, add_command, add_mode, add_path
 
 _EXAMPLES = """\
 examples:
   soong-agent chat
+  soong-agent chat --continue
   soong-agent chat --path ../site --model ollama:qwen3
   soong-agent chat --session-id sess_18ea7dc4 --plain
 
@@ -27,7 +28,17 @@ def add_parser(commands: Commands) -> None:
     chat.add_argument(
         "--model", metavar="<provider:name>", help="the model to ask, such as openai:gpt-5"
     )
-    chat.add_argument("--session-id", metavar="<id>", help="go on with this session")
+    add_mode(chat)
+    session = chat.add_mutually_exclusive_group()
+    session.add_argument(
+        "--session-id", metavar="<id>", help="go on with this session, or begin it under this id"
+    )
+    session.add_argument(
+        "--continue",
+        action="store_true",
+        dest="goes_on",
+        help="go on with the session that this project used last",
+    )
     chat.add_argument(
         "--plain",
         action="store_true",

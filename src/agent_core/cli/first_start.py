@@ -1,0 +1,232 @@
+"""The first start, without a configuration: which models there are here, and what to write.
+
+Nothing is written, and no key leaves the machine.
+"""
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, cast
+
+from agent_core.cli.options import MISUSED, Options
+from agent_core.cli.terminal import Style, Terminal
+from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE
+from agent_core.config.model_names import public_service
+from agent_core.config.models import ModelConfig
+from agent_core.config.paths import resolve_home, resolve_project
+from agent_core.errors import AgentCoreError
+from agent_core.text import visible
+
+_OLLAMA = "http://127.0.0.1:11434"
+_PROBE_S = 1.0
+_MOST_ENTRIES = 20_000
+_MOST_NAMES = 8
+_DEEPEST = 6
+_MODELS = {
+    "openai": "gpt-5-mini",
+    "anthropic": "claude-sonnet-4-5",
+    "gemini": "gemini-2.5-pro",
+}
+"""A model of each service whose key may be in the environment."""
+_MODEL_FOLDERS = (
+    "models",
+    "Downloads",
+    ".cache/llama.cpp",
+    ".cache/lm-studio/models",
+    ".cache/huggingface/hub",
+    ".lmstudio/models",
+    "Library/Caches/llama.cpp",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """A model that could be used as things are.
+
+    Attributes:
+        what: where it was found.
+        settings: the `[model]` section that uses it.
+    """
+
+    what: str
+    settings: dict[str, str]
+
+    @property
+    def section(self) -> str:
+        """The lines to write."""
+        rows = [f"{key} = {json.dumps(value)}" for key, value in self.settings.items()]
+        return "\n".join(["[model]", *rows])
+
+    @property
+    def name(self) -> str:
+        """The same as `--model` takes it."""
+        settings = self.settings
+        if settings["provider"] == "local":
+            return f"local:{settings['path']}"
+        at = f"@{settings['base_url']}" if "base_url" in settings else ""
+        return f"{settings['provider']}:{settings['name']}{at}"
+
+
+def is_first_start(options: Options) -> bool:
+    """Whether no model is named, and there is no configuration that could name one."""
+    if options.model is not None or os.environ.get(MODEL_VARIABLE):
+        return False
+    try:
+        return not os.path.lexists(resolve_home() / CONFIG_NAME)
+    except AgentCoreError:
+        return False
+
+
+def show_first_start(options: Options) -> int:
+    """Show what there is and what to write, and return the exit code."""
+    terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
+    config = resolve_home() / CONFIG_NAME
+    terminal.line(f"error: there is no configuration yet: {config} does not exist", Style.BAD)
+    found = asyncio.run(find_models(options.path))
+    for line in describe(found, config, command=options.command or "chat"):
+        terminal.line(line)
+    return MISUSED
+
+
+def describe(found: Sequence[FoundModel], config: Path, *, command: str) -> Iterator[str]:
+    """What was found and what to write, line by line."""
+    if not found:
+        keys = ", ".join(f"${service.key}" for _, service in _services())
+        yield f"Found no Ollama at {_ollama_url()}, no key in {keys}, and no GGUF file."
+        yield f"Start Ollama and pull a model, or set a key; then write into {config}, say:"
+        found = [FoundModel("", {"provider": "openai", "name": _MODELS["openai"]})]
+    else:
+        yield "Found:"
+        for each in found:
+            yield f"  {visible(each.what, one_line=True)}"
+        these = "one of these" if len(found) > 1 else "this"
+        yield f"Write {these} into {config}:"
+    for each in found:
+        yield ""
+        for line in each.section.splitlines():
+            yield f"  {line}"
+    yield ""
+    words = ["soong-agent", command, "--model", found[0].name]
+    words += ["what to do"] * (command == "run")
+    yield f"or name a model for once: {shlex.join(words)}"
+
+
+def cure_of(found: Sequence[FoundModel]) -> str:
+    """What was found and what to write, in one line."""
+    if not found:
+        return "write it with [model] provider and name, or name a model with --model"
+    first = found[0]
+    keys = ", ".join(f"{key} = {json.dumps(value)}" for key, value in first.settings.items())
+    seen = "; ".join(each.what for each in found)
+    return f"found: {seen}. Write [model] {keys}, or name it with --model {shlex.quote(first.name)}"
+
+
+async def find_models(project: str | None) -> list[FoundModel]:
+    """Look for an Ollama that runs, for keys in the environment, and for GGUF files."""
+    ollama, files = await asyncio.gather(_ask_ollama(), asyncio.to_thread(_look_for_files, project))
+    return [*ollama, *_look_for_keys(), *files]
+
+
+async def _ask_ollama() -> list[FoundModel]:
+    from agent_core.providers.base import ProviderRegistry  # noqa: PLC0415 - needs what HTTP needs
+    from agent_core.providers.http_provider import HttpProvider  # noqa: PLC0415
+
+    url = _ollama_url()
+    listed: Any = None
+    try:
+        adapter = ProviderRegistry().create(
+            ModelConfig(provider="ollama", name="none", base_url=url)
+        )
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                if isinstance(adapter, HttpProvider):
+                    listed = (await adapter.look_up("/api/tags")).get("models")
+        finally:
+            await adapter.close()
+    except (AgentCoreError, TimeoutError, OSError, ValueError):
+        return []
+    if not isinstance(listed, list):
+        return []
+    entries = cast("list[object]", listed)
+    tables = [cast("dict[str, object]", entry) for entry in entries if isinstance(entry, dict)]
+    names = [table.get("name") for table in tables]
+    fit = [name for name in names if isinstance(name, str) and name and "embed" not in name]
+    if not fit:
+        return []
+    more = f" and {len(fit) - _MOST_NAMES} more" if len(fit) > _MOST_NAMES else ""
+    what = f"Ollama at {url} has {', '.join(fit[:_MOST_NAMES])}{more}"
+    place = {} if url == _OLLAMA else {"base_url": url}
+    return [FoundModel(what, {"provider": "ollama", "name": fit[0], **place})]
+
+
+def _ollama_url() -> str:
+    host = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
+    if not host:
+        return _OLLAMA
+    url = host if "://" in host else f"http://{host}"
+    url = url.replace("//0.0.0.0", "//127.0.0.1")
+    has_port = url.rpartition(":")[2].isdigit()
+    return url if has_port or url.startswith("https:") else f"{url}:11434"
+
+
+def _services() -> Iterator[tuple[str, Any]]:
+    for provider in _MODELS:
+        if (service := public_service(provider, None)) is not None:
+            yield provider, service
+
+
+def _look_for_keys() -> Iterator[FoundModel]:
+    for provider, service in _services():
+        if os.environ.get(service.key, "").strip():
+            settings = {"provider": provider, "name": _MODELS[provider]}
+            yield FoundModel(f"${service.key} is set, for {service.host}", settings)
+
+
+def _look_for_files(project: str | None) -> list[FoundModel]:
+    """The GGUF files of the project and of the folders where programs keep models."""
+    folders = [Path.home() / name for name in _MODEL_FOLDERS]
+    with suppress(AgentCoreError):
+        folders.insert(0, resolve_project(project))
+    ends_at, left = monotonic() + _PROBE_S, _MOST_ENTRIES
+    found: dict[str, FoundModel] = {}
+    for folder in folders:
+        depth = len(folder.parts)
+        for where, inner, names in os.walk(folder):
+            left -= len(names) + len(inner)
+            if left < 0 or monotonic() > ends_at:
+                return [*found.values()]
+            if len(Path(where).parts) - depth >= _DEEPEST:
+                inner.clear()
+            inner[:] = [name for name in inner if name not in {".git", "node_modules", ".venv"}]
+            for name in sorted(names):
+                path = str(Path(where, name))
+                if name.lower().endswith(".gguf") and _is_model_file(path):
+                    what = f"a model file, {path} (needs: pip install 'soong-agent[local]')"
+                    found[os.path.realpath(path)] = FoundModel(
+                        what, {"provider": "local", "name": Path(name).stem, "path": path}
+                    )
+                    if len(found) == _MOST_NAMES:
+                        return [*found.values()]
+    return [*found.values()]
+
+
+def _is_model_file(path: str) -> bool:
+    """Whether it begins as such a file does; the first of several parts stands for them all."""
+    name = Path(path).name
+    is_other_part = "-of-" in name and "-00001-of-" not in name
+    if is_other_part or "mmproj" in name or not path.isprintable():
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    with os.fdopen(descriptor, "rb") as file, suppress(OSError):
+        return file.read(4) == b"GGUF"
+    return False

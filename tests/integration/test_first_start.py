@@ -1,0 +1,130 @@
+"""The first start: what is found without a configuration, and that its lines are enough."""
+
+import json
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from captures import record
+from isolation import Home
+
+
+@contextmanager
+def ollama(body: Any) -> Generator[str]:
+    """A server that lists these models as Ollama does; yields where it is."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = json.dumps(body).encode() if self.path == "/api/tags" else b"{}"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def unconfigured(home: Home, **env: str) -> dict[str, str]:
+    (home.path / "config.toml").unlink(missing_ok=True)
+    nothing = {"OLLAMA_HOST": "127.0.0.1:9", "HOME": str(home.path), "COLUMNS": "200"}
+    return home.env(**{**nothing, **env})
+
+
+def screen(home: Home, project: Path, *argv: str, **env: str) -> str:
+    scene = record(
+        [sys.executable, "-m", "agent_core.cli", *argv],
+        env=unconfigured(home, **env),
+        cwd=project,
+        columns=200,
+    )
+    assert scene.code == 2
+    assert not (home.path / "config.toml").exists()
+    return scene.text
+
+
+def sections(text: str) -> list[dict[str, Any]]:
+    """The sections of TOML that are shown, each by itself."""
+    parts = text.split("  [model]\n")[1:]
+    rows = [[row for row in part.splitlines() if " = " in row] for part in parts]
+    return [tomllib.loads("\n".join(each)) for each in rows]
+
+
+@pytest.mark.parametrize("argv", [("chat",), (), ("run", "hello")], ids=["chat", "alone", "run"])
+def test_what_is_there_is_named_with_the_lines_to_write(
+    home: Home, project: Path, argv: tuple[str, ...]
+) -> None:
+    (project / "tiny.gguf").write_bytes(b"GGUF\3\0\0\0")
+    (project / "other.gguf").write_bytes(b"no model")
+    models = {"models": [{"name": "nomic-embed-text"}, {"name": "qwen3:8b"}]}
+    with ollama(models) as host:
+        shown = screen(home, project, *argv, OLLAMA_HOST=host, ANTHROPIC_API_KEY="sk-secret-value")
+    assert f"Ollama at http://{host} has qwen3:8b" in shown
+    assert "$ANTHROPIC_API_KEY is set" in shown
+    assert "sk-secret-value" not in shown
+    assert sections(shown) == [
+        {"provider": "ollama", "name": "qwen3:8b", "base_url": f"http://{host}"},
+        {"provider": "anthropic", "name": "claude-sonnet-4-5"},
+        {"provider": "local", "name": "tiny", "path": str(project / "tiny.gguf")},
+    ]
+    assert f"--model ollama:qwen3:8b@http://{host}" in shown
+
+
+def test_nothing_that_is_there_is_said_too(home: Home, project: Path) -> None:
+    shown = screen(home, project, "chat")
+    assert "no Ollama" in shown
+    assert "no GGUF file" in shown
+    assert sections(shown) == [{"provider": "openai", "name": "gpt-5-mini"}]
+
+
+@pytest.mark.parametrize("body", [[], {"models": "none"}, {"models": [3, {"name": 4}]}, None])
+def test_a_server_that_is_no_ollama_is_passed_over(home: Home, project: Path, body: Any) -> None:
+    with ollama(body) as host:
+        assert "no Ollama" in screen(home, project, "chat", OLLAMA_HOST=host)
+
+
+def test_the_doctor_names_the_same(home: Home, project: Path) -> None:
+    with ollama({"models": [{"name": "qwen3"}]}) as host:
+        done = subprocess.run(
+            [sys.executable, "-m", "agent_core.cli", "doctor"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=unconfigured(home, OLLAMA_HOST=host),
+            cwd=project,
+        )
+    assert done.returncode == 1
+    assert f"found: Ollama at http://{host} has qwen3" in done.stdout
+
+
+def test_a_pipe_gets_the_plain_error(home: Home, project: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_core.cli", "run", "hello"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=unconfigured(home),
+        cwd=project,
+    )
+    assert done.returncode == 2
+    assert "config.toml" in done.stderr
+    assert "Found" not in done.stderr

@@ -57,6 +57,22 @@ async def test_a_command_gets_the_span_of_its_call(
     assert (run.trace_id, run.parent_id) == (TRACE, CALLER)
 
 
+@pytest.mark.parametrize(
+    "trace_parent", ["", "garbage", f"00-{'0' * 32}-{CALLER}-01", f"ff-{TRACE}-{CALLER}-01"]
+)
+async def test_what_names_no_span_begins_a_trace_of_its_own(
+    home: Home,
+    project: Path,
+    collector: OtlpReceiver,
+    monkeypatch: pytest.MonkeyPatch,
+    trace_parent: str,
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", trace_parent)
+    async with runtime(home, project, ["done"]) as made:
+        await ask(made)
+    assert collector.named("invoke_agent main").parent_id == ""
+
+
 async def test_a_command_of_a_run_that_is_not_recorded_gets_nothing(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

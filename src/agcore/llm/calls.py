@@ -138,6 +138,15 @@ class HookedProvider:
         default_factory=IdentityCache[ChatMessage, ModelMessage]
     )
 
+    def model(self, name: str | None) -> ModelConfig:
+        """The model that a request asks which names this one, as far as the provider says it."""
+        adapter = self.provider if isinstance(self.provider, AdapterProvider) else None
+        name = name or (adapter.model if adapter else "agcore")
+        known = adapter.config if adapter else None
+        return (known or ModelConfig(provider="agcore", name=name)).model_copy(
+            update={"name": name}
+        )
+
     def secrets(self) -> Mapping[str, str]:
         """The provider's secrets, which may change."""
         return self.provider.secrets() if isinstance(self.provider, SecretSource) else {}
@@ -306,14 +315,14 @@ class HookedProvider:
         """One attempt, priced, and paid by the run's budget if it has one."""
         attempt = _Attempt(self.provider, request, is_streamed=turn.is_streamed)
         config = self.provider.config if isinstance(self.provider, AdapterProvider) else None
-        name = request.model or (config.name if config else "agcore")
-        known = config or ModelConfig(provider="agcore", name=name)
+        model = self.model(request.model)
         adapter: ProviderAdapter = attempt
-        sent = ModelRequest(model=name, messages=[], max_output_tokens=request.max_output_tokens)
+        sent = ModelRequest(
+            model=model.name, messages=[], max_output_tokens=request.max_output_tokens
+        )
         if turn.meter is not None or (config is not None and may_have_price(config)):
-            model = known.model_copy(update={"name": name})
             adapter = MeteredAdapter(attempt, model, prices=self.prices, meter=turn.meter)
-            sent = model_request(request, self._sent, model=name)
+            sent = model_request(request, self._sent, model=model.name)
         usage = Usage()
         with raise_as_llm_error():
             async with aclosing(adapter.stream(sent)) as events:

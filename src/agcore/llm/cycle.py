@@ -1,6 +1,7 @@
 """The cycle: submissions of one conversation, each of them a run of the engine's loop."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from agcore.llm.types import (
 from agent_core.aio import stop_if_cancelled, to_the_end
 from agent_core.assets import load_asset
 from agent_core.budgets.meter import Budgets, Meter
-from agent_core.config.models import BudgetConfig, RetryConfig
+from agent_core.config.models import BudgetConfig, ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode
 from agent_core.loop import (
     Guard,
@@ -42,7 +43,7 @@ from agent_core.loop import (
     build_run,
     conclude,
 )
-from agent_core.loop.context import ignore
+from agent_core.loop.context import OnEnd, ignore
 from agent_core.loop.guards import CheckedCalls, CheckedProvider, RunGuards
 from agent_core.loop.model_turn import take_turn
 from agent_core.loop.options import NO_OPTIONS, RunOptions, asked_options
@@ -50,6 +51,7 @@ from agent_core.loop.run import begin, converse, may_stop
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
 from agent_core.runtime.guards import MeteringGuard
+from agent_core.telemetry.opening import telemetry_of_program
 from agent_core.tools import Tool
 from agent_core.tools.limits import ResultLimiter
 from agent_core.types import (
@@ -69,6 +71,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.telemetry.spans import RunTrace
     from agent_core.tools.output import ExpectedOutput
 
 _OPTIONS = TurnSettings.__annotations__.keys() - CallSettings.__annotations__.keys()
@@ -382,7 +385,7 @@ class LlmCycle:
         draft = user_text(words)
         if pictures:
             draft = replace(draft, content=(*(draft.content if words else ()), *pictures))
-        work = _Work(run, options, turn.meter)
+        work = _Work(run, options, turn.meter, model=self._calls.model(turn.settings.model))
         running = asyncio.create_task(work.do(draft, is_one_reply=own is None))
         is_complete = False
         try:
@@ -504,9 +507,21 @@ class LlmCycle:
 class _Work:
     """The work of one submission, within its budget and its guards."""
 
-    def __init__(self, run: StandaloneRun, options: RunOptions[Any], meter: Meter | None) -> None:
+    def __init__(
+        self,
+        run: StandaloneRun,
+        options: RunOptions[Any],
+        meter: Meter | None,
+        *,
+        model: ModelConfig,
+    ) -> None:
         self._ctx = ctx = run.ctx
         self._meter = meter
+        self._trace: RunTrace | None = None
+        if (telemetry := telemetry_of_program(os.environ)) is not None:
+            name, clean = ctx.run.agent_id, ctx.journal.clean
+            self._trace = telemetry.begin_run(ctx.run, clean, name=name)
+            self._ctx = ctx = self._trace.wrap(ctx, model)
         self._guards: RunGuards | None = None
         if options.guards:
             self._guards = RunGuards(options.guards, ctx.journal, options.deps)
@@ -518,10 +533,16 @@ class _Work:
 
     async def do(self, prompt: Draft, *, is_one_reply: bool) -> Outcome:
         """Run to the end; or to one reply that fits, whose calls are left to the caller."""
+        if self._trace is None:
+            return await self._do(prompt, ignore, is_one_reply=is_one_reply)
+        with self._trace.current():
+            return await self._do(prompt, self._trace.finish, is_one_reply=is_one_reply)
+
+    async def _do(self, prompt: Draft, on_end: OnEnd, *, is_one_reply: bool) -> Outcome:
         ctx = self._ctx
         ctx.journal.begin()
         async with (
-            conclude(ctx.journal, ignore) as stats,
+            conclude(ctx.journal, on_end) as stats,
             self._meter.in_time() if self._meter else nullcontext(),
             self._guards.watching(prompt) if self._guards else nullcontext(prompt) as allowed,
         ):

@@ -134,7 +134,7 @@ class AdapterProvider:
         self.config = config
         self._adapter = adapter
         self._key_env = key_env
-        self._model = model
+        self.model = model
         self._messages: IdentityCache[ChatMessage, ModelMessage] = IdentityCache()
 
     @classmethod
@@ -166,11 +166,11 @@ class AdapterProvider:
             async for chunk in chunks:
                 if isinstance(chunk, ChatResponse):
                     return chunk
-        raise StreamBrokenError(f"the stream of {self._model} ended without a reply")
+        raise StreamBrokenError(f"the stream of {self.model} ended without a reply")
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
         """See `LlmProvider.stream`; the whole reply comes last."""
-        sent = model_request(request, self._messages, model=self._model)
+        sent = model_request(request, self._messages, model=self.model)
         events = self._adapter.stream(sent)
         try:
             async for event in events:

@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -14,6 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from agent_core.telemetry.spans import Telemetry
+from agent_core.text import shortened
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +21,7 @@ _CLOSE_MS = 2000.0
 """How long what was recorded last may take on its way, unless OTEL_BSP_EXPORT_TIMEOUT says it."""
 
 _SERVICE = "soong-agent"
+_MOST_CHARS = 300
 _OFF = "or set OTEL_SDK_DISABLED=true"
 _CARRIED = ("traceparent", "tracestate")
 
@@ -84,24 +85,21 @@ class ExportingTelemetry(Telemetry):
     async def close(self) -> None:
         """Send what is left, as long as that may take, or until something of it has failed."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
-        left = len(self._shutdowns)
+        at_work = list(self._shutdowns)
 
-        def ended() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                done.set()
-
-        def report(what: Callable[[], None]) -> None:
+        def stop_waiting() -> None:
             with suppress(RuntimeError):  # the loop is closed: it was too late
-                loop.call_soon_threadsafe(what)
+                loop.call_soon_threadsafe(done.set)
 
         def shut_down(step: Callable[[], None]) -> None:
             with suppress(Exception):  # an exporter of the user's
                 step()
-            report(ended)
+            at_work.remove(step)
+            if not at_work:
+                self._log.end()
+                stop_waiting()
 
-        self._log.on_failure = partial(report, done.set)
+        self._log.on_failure = stop_waiting
         # Threads of their own: nothing waits for a daemon at the end of a process.
         for step in self._shutdowns:
             threading.Thread(target=shut_down, args=(step,), daemon=True).start()
@@ -110,8 +108,6 @@ class ExportingTelemetry(Telemetry):
                 await done.wait()
         except TimeoutError:
             self._log.show(f"not everything was taken within {self._close_s:g} s; the rest is lost")
-        finally:
-            self._log.end()
 
 
 class _FirstFailure(logging.Handler):
@@ -141,7 +137,8 @@ class _FirstFailure(logging.Handler):
         """Log a failure, if it is the first."""
         if not self._has_shown:
             self._has_shown = True
-            logger.warning("traces or metrics are not exported: %s", what)
+            reason = shortened(what, _MOST_CHARS)
+            logger.warning("traces or metrics are not exported: %s", reason)
 
 
 def _exporters(signal: str, environ: Mapping[str, str]) -> list[Any]:

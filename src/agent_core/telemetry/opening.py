@@ -20,14 +20,12 @@ def open_telemetry(
             provider that the program has set for the whole process, else the environment.
         environ: exports are made as its `OTEL_*` variables say, if one of them asks for that.
     """
-    if given is False or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    if given is False or _is_disabled(environ):
         return None
     if not isinstance(given, bool) and given is not None:
         return given
-    if has_tracer_provider():
-        from agent_core.telemetry.spans import Telemetry  # noqa: PLC0415 - few programs trace
-
-        return Telemetry()
+    if (telemetry := telemetry_of_program(environ)) is not None:
+        return telemetry
     signals = [signal for signal in ("traces", "metrics") if is_asked_for(signal, environ)]
     if not signals:
         return None
@@ -36,12 +34,20 @@ def open_telemetry(
     return open_exporters(signals, environ)
 
 
-def has_tracer_provider() -> bool:
-    """Whether the program has set up OpenTelemetry for the whole process."""
+def telemetry_of_program(environ: Mapping[str, str]) -> "Telemetry | None":
+    """What the program has set up for the whole process; None, and nothing loaded: it has not."""
     trace: Any = sys.modules.get("opentelemetry.trace")
-    return trace is not None and not isinstance(
-        trace.get_tracer_provider(), trace.ProxyTracerProvider
-    )
+    if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return None
+    if _is_disabled(environ):
+        return None
+    from agent_core.telemetry.spans import Telemetry  # noqa: PLC0415 - few programs trace
+
+    return Telemetry()
+
+
+def _is_disabled(environ: Mapping[str, str]) -> bool:
+    return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def is_asked_for(signal: str, environ: Mapping[str, str]) -> bool:

@@ -8,7 +8,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.loop import Outcome
+from agent_core.loop import Outcome, RunContext, StandaloneRun, run_agent
 from agent_core.loop.context import Hooks
 from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
@@ -31,6 +31,7 @@ from agent_core.telemetry import content, names
 from agent_core.telemetry.content import Clean
 from agent_core.tools.results import storable_text
 from agent_core.types import (
+    Draft,
     ModelCompleted,
     ModelEvent,
     ModelFailed,
@@ -151,7 +152,12 @@ class Telemetry:
         return {name.upper(): value for name, value in carrier.items()}
 
     def begin_run(
-        self, run: RunIdentity, clean: Clean, *, carrier: Mapping[str, str] | None = None
+        self,
+        run: RunIdentity,
+        clean: Clean,
+        *,
+        carrier: Mapping[str, str] | None = None,
+        name: str | None = None,
     ) -> "RunTrace":
         """The span of a run begins: below the current one, or the one that `carrier` names.
 
@@ -159,13 +165,28 @@ class Telemetry:
             run: who it is.
             clean: takes secrets out of what is recorded.
             carrier: `RunTrace.carrier` of the run's first part, in this or another process.
+            name: of the agent, where the run does not say it.
         """
         around = otel_context.get_current()
         if carrier:
             around = _PROPAGATOR.extract(carrier, Context())
         elif not trace.get_current_span(around).get_span_context().is_valid:
             around = self._parent
-        return RunTrace(self, run, clean, around)
+        return RunTrace(self, run, clean, around, name=name)
+
+    async def run(
+        self, run: StandaloneRun, prompt: Draft, model: ModelConfig, *, name: str
+    ) -> Outcome:
+        """`StandaloneRun.run`, recorded; `name` is the agent's.
+
+        Raises:
+            asyncio.CancelledError: the run was cancelled; every call on its path is answered.
+        """
+        begun = self.begin_run(run.ctx.run, run.ctx.journal.clean, name=name)
+        with begun.current():
+            ctx = begun.wrap(run.ctx, model)
+            ctx.journal.begin()
+            return await run_agent(ctx, prompt, on_end=begun.finish)
 
     def provider(
         self, adapter: ProviderAdapter, model: ModelConfig, clean: Clean, *, session_id: str
@@ -182,12 +203,18 @@ class RunTrace:
     """
 
     def __init__(
-        self, telemetry: Telemetry, run: RunIdentity, clean: Clean, around: Context
+        self,
+        telemetry: Telemetry,
+        run: RunIdentity,
+        clean: Clean,
+        around: Context,
+        *,
+        name: str | None = None,
     ) -> None:
         self._telemetry = telemetry
         self._run = run
         self._clean = clean
-        self._name = run.agent_definition_id or run.role.value
+        self._name = name or run.agent_definition_id or run.role.value
         self._started = perf_counter()
         self._facts: dict[str, Any] = {
             names.OPERATION: names.INVOKE_AGENT,
@@ -221,6 +248,12 @@ class RunTrace:
             yield
         finally:
             otel_context.detach(token)
+
+    def wrap(self, ctx: RunContext, model: ModelConfig) -> RunContext:
+        """The context, with spans for what the run does."""
+        return replace(
+            ctx, provider=self.provider(ctx.provider, model), hooks=self.hooks(ctx.hooks)
+        )
 
     def provider(self, adapter: ProviderAdapter, model: ModelConfig) -> ProviderAdapter:
         """The adapter of the run, with a span for every call."""
@@ -327,6 +360,7 @@ class _ModelCall:
         self._clean = clean
         self._started = perf_counter()
         self._first_chunk: float | None = None
+        self._has_started = False
         self._has_ended = False
         self._usage: Usage | None = None
         self._facts: dict[str, Any] = {}
@@ -336,7 +370,7 @@ class _ModelCall:
         self._facts = {
             names.OPERATION: names.CHAT,
             names.PROVIDER: provider_name(model),
-            names.REQUEST_MODEL: request.model,
+            names.REQUEST_MODEL: model.name,
             **_server(model.base_url),
         }
         optional = {
@@ -352,7 +386,7 @@ class _ModelCall:
             **{name: value for name, value in optional.items() if value is not None},
         }
         kind = SpanKind.INTERNAL if model.provider in _IN_PROCESS else SpanKind.CLIENT
-        name = f"{names.CHAT} {request.model}"
+        name = f"{names.CHAT} {model.name}"
         self._span = self._telemetry.tracer.start_span(name, kind=kind, attributes=attributes)
         self.context = trace.set_span_in_context(self._span)
         if self._telemetry.captures_content and self._span.is_recording():
@@ -372,10 +406,12 @@ class _ModelCall:
                     self._first_chunk = perf_counter() - self._started
                     self._span.set_attribute(names.RESPONSE_TIME_TO_FIRST_CHUNK, self._first_chunk)
             case ModelStarted(provider=provider, model=model):
-                if provider != self._model.provider:  # a fallback, or the program's own adapter
+                if self._has_started or self._model.adapter is not None:
+                    # A fallback took over, or the program has brought the adapter.
                     self._facts[names.PROVIDER] = _PROVIDERS.get(provider, provider)
-                if model != self._facts[names.REQUEST_MODEL]:
+                if self._has_started and model != self._model.name:
                     self._facts[names.RESPONSE_MODEL] = model
+                self._has_started = True
             case ModelRetry(attempt=attempt, delay_ms=delay_ms, error=error):
                 facts = {
                     names.RETRY_ATTEMPT: attempt,

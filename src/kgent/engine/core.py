@@ -1,6 +1,7 @@
 """The default engine: the loop of agent_core, without a home, a database or hooks."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
@@ -16,6 +17,7 @@ from agent_core.loop.context import NullCollaborators
 from agent_core.providers.base import ProviderRegistry
 from agent_core.runtime.guards import MeteringGuard
 from agent_core.storage.budgets import UnstoredBudgets
+from agent_core.telemetry.opening import open_telemetry
 from agent_core.types import Budget, EndReason, EventType, RunIdentity, new_id, user_text
 from kgent.config import KgentConfig
 from kgent.conversation import CONVERSATION, messages_of
@@ -94,9 +96,18 @@ class CoreAgentEngine:
             project_dir=env.sandbox_root,
         )
         watching = asyncio.create_task(_watch(request, run))
+        prompt = user_text(request.prompt)
+        telemetry = open_telemetry(None, os.environ)
         try:
-            outcome = await run.run(user_text(request.prompt))
+            if telemetry is None:
+                outcome = await run.run(prompt)
+            else:
+                env.launcher.more_env = telemetry.environment
+                name = env.config.profile.id
+                outcome = await telemetry.run(run, prompt, model, name=name)
         finally:
+            if telemetry is not None:
+                await telemetry.close()
             await asyncio.wait([watching], timeout=1)
             watching.cancel()
             env.records.add_lines(CONVERSATION, *messages_of(run.ctx.journal.path))

@@ -5,11 +5,14 @@
         reply = editor.prompt(session_id, "hello")
         assert reply.text == "hi"
 
-Each line both ways is validated against the JSON Schema of the protocol's own models. Questions are
-answered as `editor.answers` says, by the id of an option, in order; the last one stays.
+Each line both ways is validated against the JSON Schema of the protocol's own models, and, where
+`ACP_TEST_NPM` names a folder with the npm package `@agentclientprotocol/sdk`, against the published
+schema as well. Questions are answered as `editor.answers` says, by the id of an option, in order;
+the last one stays.
 """
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -29,9 +32,11 @@ from pydantic import BaseModel
 from isolation import Home
 
 WAIT_S = 15.0
+NPM = "ACP_TEST_NPM"
+FROM_AGENT = ("session/request_permission", "fs/", "terminal/", "elicitation/")
 COMMAND = (sys.executable, "-m", "agent_core.cli", "acp")
 
-_TAKES: dict[str, type[BaseModel]] = {
+TAKES: dict[str, type[BaseModel]] = {
     "initialize": acp.schema.InitializeRequest,
     "authenticate": acp.schema.AuthenticateRequest,
     "session/new": acp.schema.NewSessionRequest,
@@ -49,7 +54,7 @@ _TAKES: dict[str, type[BaseModel]] = {
     "session/request_permission": acp.schema.RequestPermissionRequest,
     "$/cancel_request": acp.schema.CancelRequestNotification,
 }
-_GIVES: dict[str, type[BaseModel]] = {
+GIVES: dict[str, type[BaseModel]] = {
     "initialize": acp.schema.InitializeResponse,
     "session/new": acp.schema.NewSessionResponse,
     "session/load": acp.schema.LoadSessionResponse,
@@ -70,9 +75,33 @@ def _validator(model: type[BaseModel]) -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(model.model_json_schema(by_alias=True))
 
 
+@cache
+def _published(name: str) -> jsonschema.Draft202012Validator | None:
+    if (folder := os.environ.get(NPM)) is None:
+        return None
+    place = "node_modules/@agentclientprotocol/sdk/schema/v1/schema.unstable.json"
+    definitions = json.loads(Path(folder, place).read_text(encoding="utf-8"))["$defs"]
+    name = name.replace("OptionSelectRequest", "OptionRequest")
+    return jsonschema.Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": definitions})
+
+
 def check(model: type[BaseModel], value: object) -> None:
     """Fail if a value does not fit the protocol's schema."""
-    _validator(model).validate(value)  # pyright: ignore[reportUnknownMemberType]
+    for validator in (_validator(model), _published(model.__name__)):
+        if validator is not None:
+            validator.validate(value)  # pyright: ignore[reportUnknownMemberType]
+
+
+def check_line(message: Mapping[str, Any], asked: dict[object, str]) -> None:
+    """Fail if a message of either side does not fit; `asked` holds what is not answered yet."""
+    if (method := message.get("method")) is not None:
+        check(TAKES[method], message.get("params"))
+        asked[method.startswith(FROM_AGENT), message.get("id")] = method
+    elif "error" in message:
+        check(acp.schema.Error, message["error"])
+    else:
+        found = [asked.pop((each, message["id"]), None) for each in (False, True)]
+        check(GIVES[next(filter(None, found))], message["result"])
 
 
 class EditorError(Exception):
@@ -215,7 +244,7 @@ class Editor:
                 if "error" in message:
                     check(acp.schema.Error, message["error"])
                     raise EditorError(message["error"])
-                check(_GIVES[self._asked.pop(number)], message["result"])
+                check(GIVES[self._asked.pop(number)], message["result"])
                 return message["result"]
             self.handle(message)
 
@@ -229,7 +258,7 @@ class Editor:
             return
         method = str(message["method"])
         params: dict[str, Any] = message["params"]
-        check(_TAKES[method], params)
+        check(TAKES[method], params)
         if method == "session/update":
             self.updates.append(params["update"])
         elif method == "$/cancel_request":
@@ -259,7 +288,7 @@ class Editor:
         return self.asked[-1]
 
     def _send_checked(self, message: dict[str, Any]) -> None:
-        check(_TAKES[message["method"]], message["params"])
+        check(TAKES[message["method"]], message["params"])
         self.send(message)
 
     def send(self, message: Mapping[str, Any]) -> None:

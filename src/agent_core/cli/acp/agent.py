@@ -158,13 +158,14 @@ class EditorAgent:
     async def load_session(self, asked: LoadSessionRequest) -> LoadSessionResponse:
         """Open a session that there is, and show what was said in it."""
         session = await self._reopen(asked.session_id, asked.cwd, asked.mcp_servers)
-        await session.replay()
+        await session.restore(shows=True)
         self._offer_commands(session)
         return LoadSessionResponse(modes=modes_of(session), config_options=options_of(session))
 
     async def resume_session(self, asked: ResumeSessionRequest) -> ResumeSessionResponse:
         """Open a session that there is, without showing it."""
         session = await self._reopen(asked.session_id, asked.cwd, asked.mcp_servers or [])
+        await session.restore(shows=False)
         self._offer_commands(session)
         return ResumeSessionResponse(modes=modes_of(session), config_options=options_of(session))
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -36,14 +36,13 @@ from agent_core.cli.acp.updates import (
     diff_content,
     fenced,
     text_content,
-    tool_kind,
 )
 from agent_core.cli.prompt import request_facts
 from agent_core.cli.view import ANSWER
 from agent_core.config.load import resolve_model
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ConfigError, StorageError
 from agent_core.loop.options import RunOptions
 from agent_core.permissions.questions import PermissionCallback, UnattendedError
 from agent_core.permissions.request import THIS_CALL_ONLY
@@ -57,8 +56,10 @@ from agent_core.types import (
     PermissionDecision,
     PermissionMode,
     PermissionRequest,
+    ReplayResult,
     RunStatus,
     RuntimeEvent,
+    StoredOptions,
     TextBlock,
     UserMessage,
 )
@@ -310,8 +311,13 @@ class EditorSession:
         for usage in self._translation.usage():
             await self.show(usage)
 
-    async def replay(self) -> None:
-        """Show the conversation so far, as far as the next message continues it.
+    async def restore(self, *, shows: bool) -> None:
+        """Go on with a session that there is, with the model it was last asked with.
+
+        Plan mode stays, too; `accept-edits` has to be chosen anew.
+
+        Args:
+            shows: the conversation so far, as far as the next message continues it.
 
         Raises:
             StorageError: there is no such session.
@@ -319,9 +325,24 @@ class EditorSession:
         """
         page = await self.runtime.replay_session(self.session_id)
         active = page.session.active_node_id
-        path = set[str]()
-        if active is not None:
-            path.update(node.node_id for node in await self.runtime.get_node_path(active))
+        nodes = [] if active is None else await self.runtime.get_node_path(active)
+        if nodes and nodes[-1].run_id is not None:
+            with suppress(StorageError):  # of a fork, whose origin is deleted
+                (run,) = (await self.runtime.replay_run(nodes[-1].run_id)).runs
+                self._choose_again(run.options)
+        if shows:
+            await self._show_history(page, {node.node_id for node in nodes})
+
+    def _choose_again(self, options: StoredOptions | None) -> None:
+        if options is None:
+            return
+        if options.permission_mode == "plan":
+            self.mode = "plan"
+        if isinstance(options.model, str):
+            with suppress(ConfigError):  # it is not configured any more
+                self.choose_model(options.model)
+
+    async def _show_history(self, page: ReplayResult, path: Collection[str]) -> None:
         while True:
             by_id = {node.node_id: node for node in page.nodes}
             for event in page.events:
@@ -381,7 +402,7 @@ class EditorSession:
         return ToolCallUpdate(
             tool_call_id=known or request.request_id,
             title=shortened(f"{danger}{request.tool_name} {request.args_summary}", _LONGEST_TITLE),
-            kind=tool_kind(request.metadata),
+            kind="edit" if diff else None,
             status="pending",
             content=[text_content(fenced(facts)), *diff_content(diff, self.setup.project)],
         )

@@ -61,6 +61,8 @@ _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _TICKS = re.compile("`+")
 _KINDS = frozenset(cast("tuple[str, ...]", get_args(ToolKind)))
 _ENDS = {EventType.TOOL_COMPLETED, EventType.TOOL_FAILED, EventType.TOOL_DENIED}
+_SPEAK_FOR_THEMSELVES = {"delete", "edit", "execute", "move"}
+"""Kinds of calls whose summary says what they do."""
 _OF_CALLS = {
     *_ENDS,
     EventType.PERMISSION_REQUESTED,
@@ -201,7 +203,7 @@ class Translation:
             yield _progress(
                 call_id,
                 status="in_progress",
-                title=self._title(name, str(payload.get("summary") or "")),
+                title=self._title(name, str(payload.get("summary") or ""), tool_kind(payload)),
                 kind=tool_kind(payload),
                 locations=self._locations(payload),
             )
@@ -216,8 +218,10 @@ class Translation:
                 content=self._result(payload, node),
             )
 
-    def _title(self, name: str, summary: str = "") -> str:
+    def _title(self, name: str, summary: str = "", kind: ToolKind = "other") -> str:
         label = f"[{self._label}] " if self._label else ""
+        if kind in _SPEAK_FOR_THEMSELVES and summary:
+            return label + summary
         return label + (name if summary in {"", name} else f"{name} {summary}")
 
     def _locations(self, payload: Mapping[str, Any]) -> list[ToolCallLocation] | None:

@@ -38,6 +38,8 @@ from agent_core.types import (
     ReplayResult,
     Role,
     RunMode,
+    RunRecord,
+    SessionMatch,
     SessionRecord,
     SessionSummary,
     SwitchResult,
@@ -604,6 +606,14 @@ class AgentRuntime:
             session_id, from_seq=from_seq, to_seq=to_seq, include_sensitive=include_sensitive
         )
 
+    async def session_runs(self, session_id: str) -> list[RunRecord]:
+        """Every run of a session, those of children included, the oldest first.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        return await (await self._services()).sessions.session_runs(session_id)
+
     async def replay_run(self, run_id: str, include_sensitive: bool = False) -> ReplayResult:
         """Everything of one run.
 
@@ -728,6 +738,7 @@ class AgentRuntime:
         *,
         project: str | Path | None = None,
         query: str | None = None,
+        forked_from: str | None = None,
     ) -> list[SessionSummary]:
         """Sessions with their titles, states and costs, the most recently used first.
 
@@ -736,6 +747,7 @@ class AgentRuntime:
             offset: how many to leave out before.
             project: only sessions that work in this folder.
             query: words that title, folder and id have to have, in any order, small or capital.
+            forked_from: only forks of this session.
         """
         services = await self._services()
         return await services.sessions.summaries(
@@ -743,6 +755,7 @@ class AgentRuntime:
             offset=offset,
             project=await asyncio.to_thread(_folder, project),
             query=query,
+            forked_from=forked_from,
         )
 
     async def costs(
@@ -773,6 +786,26 @@ class AgentRuntime:
         store = (await self._services()).store
         folder = await asyncio.to_thread(_folder, project)
         return await store.costs(by, since=since, project=folder, limit=limit)
+
+    async def search_sessions(
+        self, query: str, limit: int = 20, *, project: str | Path | None = None
+    ) -> list[SessionMatch]:
+        """The newest messages, tool calls and results of all sessions with every word of `query`.
+
+        Capital letters are as small ones, and what stands in double quotes is one word. What the
+        agents have loaded, such as skills and instructions, is not looked at.
+
+        Args:
+            query: the words.
+            limit: the most.
+            project: only sessions that work in this folder.
+
+        Raises:
+            AgentCoreError: `validation_error`: the query has no words, or too many.
+        """
+        sessions = (await self._services()).sessions
+        folder = await asyncio.to_thread(_folder, project)
+        return await sessions.search(query, limit=limit, project=folder)
 
     async def rename_session(self, session_id: str, title: str) -> SessionRecord:
         """Give a session another title; it is one line of at most 200 characters.

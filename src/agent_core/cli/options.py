@@ -74,6 +74,15 @@ class Options(argparse.Namespace):
     args: str | None = None
     agent: str = "main"
     words: Sequence[str] = ()
+    ids: Sequence[str] = ()
+    here: bool = False
+    run: str | None = None
+    last: int | None = None
+    full: bool = False
+    html: str | None = None
+    markdown: str | None = None
+    jsonl: str | None = None
+    fixture: str | None = None
     plain: bool = False
 
 

@@ -1,21 +1,35 @@
-"""`soong-agent sessions`: what there is, its messages, what it has cost; a shorter history."""
+"""`soong-agent sessions`: lists, finds, renames, deletes, forks, shows and exports sessions."""
 
 import asyncio
+import json
+import sys
+from pathlib import Path
 
 from agent_core.api import AgentRuntime
-from agent_core.cli.options import COMPLETED, FAILED, Options
-from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
-from agent_core.cli.view import ANSWER, RunView, format_usage
+from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
+from agent_core.cli.sheet import (
+    Sheet,
+    fitted,
+    format_age,
+    format_cost,
+    format_tokens,
+    plural,
+    short_title,
+    status_of,
+    style_of,
+)
+from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of, run_on_terminal
 from agent_core.config.paths import Setup
-from agent_core.runtime.background import read_background_usage
-from agent_core.text import shortened, visible
-from agent_core.types import Node, NodeType, Role, RunRecord, RunStatus, TextBlock, Usage
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.text import visible
+from agent_core.types import RunStatus, SessionRecord, SessionSummary
 
-_LONGEST_MESSAGE = 400
+_WIDE = 110
+"""Columns from which on a session takes one line."""
 
 
 def manage_sessions(options: Options) -> int:
-    """List, show, fork or compact sessions, and return the exit code."""
+    """Do what the action says, and return the exit code."""
 
     def manage(setup: Setup, terminal: Terminal, clean: Clean) -> int:
         return asyncio.run(_manage(options, setup, terminal, clean))
@@ -32,70 +46,194 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
     ) as runtime:
         match options.action:
             case "list":
-                for session in await runtime.list_sessions(limit=options.limit):
-                    used = f"{session.updated_at.astimezone():%Y-%m-%d %H:%M}"
-                    where = visible(clean(session.cwd), one_line=True)
-                    terminal.text(f"{session.session_id}  {used}  {where}\n")
-            case "show":
-                await _show(runtime, terminal, clean, session_id=options.id)
-            case "fork":
-                from agent_core.cli.undo import show_move  # noqa: PLC0415 - shown here only
-
-                forked = await runtime.fork(options.id, options.at, into=options.into)
-                show_move(forked, terminal, clean)
-                terminal.text(f"{forked.session_id}  {visible(clean(forked.session.cwd))}\n")
+                return await _list(runtime, options, setup, terminal)
+            case "search":
+                return await _search(runtime, options, setup, terminal)
+            case "delete":
+                return await _delete(runtime, options, terminal)
             case _:
-                view = RunView(terminal)
-                handle = await runtime.compact_session(
-                    options.id, move_session=options.move_session
+                session_id = await runtime.resolve_session_id(options.id)
+        match options.action:
+            case "show":
+                from agent_core.cli.story import show_session  # noqa: PLC0415 - needed here only
+
+                run_id = await runtime.resolve_run_id(options.run) if options.run else None
+                await show_session(
+                    runtime,
+                    session_id,
+                    terminal,
+                    clean,
+                    run_id=run_id,
+                    last=options.last,
+                    is_full=options.full,
                 )
-                async for event in handle.events():
-                    view.event(event)
-                status = await handle.wait()
-                view.end(handle.result_text, handle.error, handle.usage)
-                return COMPLETED if status is RunStatus.COMPLETED else FAILED
+            case "tree":
+                from agent_core.cli.tree import show_tree  # noqa: PLC0415 - needed here only
+
+                await show_tree(runtime, session_id, clean)
+            case "rename":
+                renamed = await runtime.rename_session(session_id, clean(" ".join(options.words)))
+                terminal.line(f"{session_id} is now called: {visible(renamed.title or '')}")
+            case "fork":
+                await _fork(runtime, session_id, options, terminal, clean)
+            case _:
+                return await _compact(runtime, session_id, options, terminal)
     return COMPLETED
 
 
-async def _show(
-    runtime: AgentRuntime, terminal: Terminal, clean: Clean, *, session_id: str
+async def _list(runtime: AgentRuntime, options: Options, setup: Setup, terminal: Terminal) -> int:
+    limit = options.limit or sys.maxsize - 1
+    if limit < 0:
+        message = f"--limit takes 1 or more, or 0 for all, not {options.limit}"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    found = await runtime.session_summaries(
+        limit + 1,
+        project=setup.project if options.here else None,
+        query=" ".join(options.words) or None,
+    )
+    more, found = len(found) > limit, found[:limit]
+    sheet = Sheet()
+    for summary in found:
+        if options.json:
+            sys.stdout.write(f"{json.dumps(summary.model_dump(mode='json'))}\n")
+        else:
+            _list_one(summary, sheet)
+    if not found and not options.json:
+        what = f" of {setup.project}" if options.here else ""
+        terminal.line(f"there are no sessions{what}", Style.DIM)
+    if more:
+        terminal.line(f"these are {limit:,}; --limit shows more of them, --limit 0 all", Style.DIM)
+    return COMPLETED
+
+
+def _list_one(summary: SessionSummary, sheet: Sheet) -> None:
+    status = status_of(summary)
+    style = style_of(status)
+    turns = plural(summary.turns, "turn")
+    tokens = f"{format_tokens(summary.usage.total_tokens)} tokens"
+    cost, project = format_cost(summary.usage), _project_name(summary.cwd)
+    title = short_title(summary)
+    if not sheet.is_screen:
+        when = f"{summary.updated_at.astimezone():%Y-%m-%d %H:%M}"
+        parts = (summary.short_id, when, status, turns, tokens, cost, summary.cwd, title)
+        sheet.line("  ".join(parts))
+        return
+    age = format_age(summary.updated_at)
+    if sheet.width >= _WIDE:
+        sheet.line(
+            (f"{summary.short_id:<16}  ", Style.DIM),
+            (f"{status:<9}  ", style),
+            f"{age:>10}  {turns:>9}  {tokens:>13}  {cost:>12}  ",
+            (f"{fitted(project, 24):<24}  ", Style.DIM),
+            (title, Style.BOLD),
+            cut=True,
+        )
+        return
+    sheet.line((title, Style.BOLD), cut=True)
+    facts = [(status, style), (f" · {age} · {turns}", Style.PLAIN)]
+    costs = f"{tokens} · {cost} · {project}"
+    if len(summary.short_id) + len(status) + len(age) + len(costs) + 20 < sheet.width:
+        sheet.line(f"  {summary.short_id}  ", *facts, f" · {costs}", cut=True)
+    else:
+        sheet.line(f"  {summary.short_id}  ", (status, style), cut=True)
+        sheet.line(f"  {age} · {turns} · {tokens}", cut=True)
+        sheet.line(f"  {cost} · {project}", cut=True)
+
+
+def _project_name(cwd: str) -> str:
+    home = str(Path.home())
+    return f"~{cwd[len(home) :]}" if cwd == home or cwd.startswith(f"{home}/") else cwd
+
+
+async def _search(runtime: AgentRuntime, options: Options, setup: Setup, terminal: Terminal) -> int:
+    found = await runtime.search_sessions(
+        " ".join(options.words),
+        options.limit or sys.maxsize,
+        project=setup.project if options.here else None,
+    )
+    sheet = Sheet()
+    before = ""
+    for match in found:
+        if options.json:
+            sys.stdout.write(f"{json.dumps(match.model_dump(mode='json'))}\n")
+            continue
+        if match.session_id != before:
+            sheet.line((match.title or "(no title)", Style.BOLD), cut=True)
+            sheet.line((f"  {match.session_id}  {_project_name(match.cwd)}", Style.DIM), cut=True)
+            before = match.session_id
+        who = ", ".join(dict.fromkeys(match.tools)) or str(match.role)
+        sheet.line((f"  [{match.node_id}] {who}", Style.DIM), cut=True)
+        sheet.block(match.snippet, indent="    ")
+    if not found:
+        terminal.line("nothing was found", Style.DIM)
+    return COMPLETED if found else FAILED
+
+
+async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -> int:
+    ids = [await runtime.resolve_session_id(each) for each in options.ids]
+    ids = list(dict.fromkeys(ids))
+    if not options.yes:
+        if not (sys.stdin.isatty() and terminal.is_watched):
+            message = "deleting asks on a terminal only; add --yes. Nothing was deleted"
+            terminal.line(f"error: {message}", Style.BAD)
+            return MISUSED
+        for session_id in ids:
+            page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
+            terminal.line(f"  {session_id}  {visible(page.session.title or '(no title)')}")
+        terminal.ask(f"Delete {plural(len(ids), 'session')} for good? [y/N] ")
+        answer = await asyncio.to_thread(sys.stdin.readline)
+        if answer.strip().lower() not in {"y", "yes"}:
+            terminal.line("nothing was deleted")
+            return FAILED
+    code = COMPLETED
+    for session_id in ids:
+        try:
+            result = await runtime.delete_session(session_id)
+        except AgentCoreError as error:
+            terminal.line(f"error: {session_id} was not deleted: {visible(str(error))}", Style.BAD)
+            code = exit_code_of(error)
+            continue
+        terminal.line(f"deleted {session_id}")
+        for failed in result.failed:
+            left = visible(f"{failed.id}: {failed.error.message}")
+            terminal.line(f"error: a file of it is left: {left}", Style.BAD)
+            code = FAILED
+    return code
+
+
+async def _fork(
+    runtime: AgentRuntime, session_id: str, options: Options, terminal: Terminal, clean: Clean
 ) -> None:
-    runs: dict[str, RunRecord] = {}
-    start: int | None = 1
-    page = await runtime.replay_session(session_id)
-    while start is not None:
-        page = await runtime.replay_session(session_id, from_seq=start)
-        runs |= {run.run_id: run for run in page.runs if run.run_id not in runs}
-        start = page.next_seq
-    active = page.session.active_node_id
-    path = await runtime.get_node_path(active) if active else []
-    for line in filter(None, (_node_line(node, clean) for node in path)):
-        terminal.text(f"{line}\n")
-    for run in runs.values():
-        is_shown = run.status is not RunStatus.WAITING  # its message is on the path
-        if run.prompt is not None and is_shown:  # a message that no model has seen
-            texts = (block.text for block in run.prompt.content if isinstance(block, TextBlock))
-            text = _shorten("".join(texts), clean)
-            terminal.text(f"[{run.run_id}] user, {run.status}: {text}\n")
-    for question in await runtime.approvals(session_id):
-        request_id, name = question.request_id, visible(question.tool_name, one_line=True)
-        terminal.text(f"[{question.run_id}] asks for {name}: {ANSWER % request_id}\n")
-    usage: dict[str, Usage] = {}
-    for run in runs.values():
-        usage["runs"] = usage.get("runs", Usage()).plus(run.usage)
-    for purpose, cost in {**usage, **read_background_usage(page.session.metadata)}.items():
-        line = f"tokens of {visible(purpose, one_line=True)}: {format_usage(cost)}"
-        terminal.line(line, Style.DIM)
+    from agent_core.cli.undo import show_move  # noqa: PLC0415 - shown here only
+
+    node_id = await runtime.resolve_node_id(options.at, session_id) if options.at else None
+    page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
+    into = options.into or await asyncio.to_thread(_free_folder, page.session)
+    forked = await runtime.fork(session_id, node_id, into=into)
+    show_move(forked, terminal, clean)
+    terminal.text(f"{forked.session_id}  {visible(clean(forked.session.cwd))}\n")
 
 
-def _shorten(text: str, clean: Clean) -> str:
-    return shortened(visible(clean(text.strip())), _LONGEST_MESSAGE)
+def _free_folder(session: SessionRecord) -> Path:
+    """A folder beside the project that is not there yet."""
+    project = Path(session.cwd)
+    number = 1
+    while True:
+        place = project.with_name(f"{project.name}-fork{'' if number == 1 else f'-{number}'}")
+        if not place.exists() and not place.is_symlink():
+            return place
+        number += 1
 
 
-def _node_line(node: Node, clean: Clean) -> str:
-    """A message as one line or a few; what only models read is named, not shown."""
-    if node.node_type is NodeType.COMPACTION:
-        return f"[{node.node_id}] (summary of what came before)"
-    if node.node_type is not NodeType.MESSAGE or node.role is Role.TOOL or not node.text.strip():
-        return ""
-    return f"[{node.node_id}] {node.role}: {_shorten(node.text, clean)}"
+async def _compact(
+    runtime: AgentRuntime, session_id: str, options: Options, terminal: Terminal
+) -> int:
+    from agent_core.cli.view import RunView  # noqa: PLC0415 - needed here only
+
+    view = RunView(terminal)
+    handle = await runtime.compact_session(session_id, move_session=options.move_session)
+    async for event in handle.events():
+        view.event(event)
+    status = await handle.wait()
+    view.end(handle.result_text, handle.error, handle.usage)
+    return COMPLETED if status is RunStatus.COMPLETED else FAILED

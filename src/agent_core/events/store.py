@@ -221,7 +221,13 @@ class SessionReads(Protocol):
         ...
 
     async def session_summaries(
-        self, *, limit: int, offset: int = 0, project: str | None = None, query: str | None = None
+        self,
+        *,
+        limit: int,
+        offset: int = 0,
+        project: str | None = None,
+        query: str | None = None,
+        forked_from: str | None = None,
     ) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
         """Sessions as lists show them, each with its metadata, the most recently used first.
 
@@ -232,6 +238,7 @@ class SessionReads(Protocol):
             offset: how many to leave out before.
             project: only sessions that work in this folder.
             query: words that title, folder and id have to have, in any order, small or capital.
+            forked_from: only forks of this session.
         """
         ...
 
@@ -262,6 +269,24 @@ class SessionReads(Protocol):
         """The words that sessions without a title began with, by their ids."""
         ...
 
+    async def nodes_like(
+        self,
+        patterns: Sequence[str],
+        *,
+        before: int | None = None,
+        limit: int,
+        project: str | None = None,
+    ) -> list[tuple[int, Node]]:
+        """Messages and summaries whose stored content is `LIKE` all patterns, the newest first.
+
+        `^` makes the next character of a pattern an ordinary one. Capital letters are as small
+        ones. Reads what all sessions have said, until `limit` are found.
+
+        Returns:
+            Each with its number, which is the next call's `before`.
+        """
+        ...
+
     async def ids_beginning(
         self, kind: str, prefix: str, *, session_id: str | None = None, limit: int = 10
     ) -> list[str]:
@@ -285,6 +310,10 @@ class SessionReads(Protocol):
 
     async def run(self, run_id: str) -> RunRecord | None:
         """The run, or None."""
+        ...
+
+    async def runs(self, session_id: str) -> list[RunRecord]:
+        """Every run of the session, those of children included, oldest first."""
         ...
 
     async def active_run_ids(self, session_id: str) -> list[str]:

@@ -33,6 +33,7 @@ from agent_core.types import (
     Role,
     RunRecord,
     RunStatus,
+    SessionMatch,
     SessionRecord,
     SessionSummary,
     StopReason,
@@ -104,14 +105,20 @@ class Sessions:
         return DeleteSessionResult(session_id=session_id, deleted=True, failed=failed)
 
     async def summaries(
-        self, *, limit: int, offset: int, project: str | None, query: str | None
+        self,
+        *,
+        limit: int,
+        offset: int,
+        project: str | None,
+        query: str | None,
+        forked_from: str | None,
     ) -> list[SessionSummary]:
         """Sessions as lists show them, the most recently used first."""
         while begun := await self._store.untitled(_TITLES_AT_ONCE):  # by an earlier version
             titles = {key: first_words(self._redactor.text(each)) for key, each in begun.items()}
             await self._store.add_titles(titles)
         found = await self._store.session_summaries(
-            limit=limit, offset=offset, project=project, query=query
+            limit=limit, offset=offset, project=project, query=query, forked_from=forked_from
         )
         return [self._summary(summary, metadata) for summary, metadata in found]
 
@@ -122,6 +129,23 @@ class Sessions:
                 usage = usage.plus(cost)
         title = summary.title and self._redactor.text(summary.title)
         return summary.model_copy(update={"usage": usage, "title": title})
+
+    async def search(self, query: str, *, limit: int, project: str | None) -> list[SessionMatch]:
+        """The newest messages, calls and results that have every word of the query.
+
+        Raises:
+            AgentCoreError: `validation_error`: the query has no words, or too many.
+        """
+        from agent_core.runtime.search import read_query, search  # noqa: PLC0415 - for few programs
+
+        return await search(
+            self._store,
+            read_query(query),
+            limit=limit,
+            project=project,
+            clean=self._node,
+            clean_text=self._redactor.text,
+        )
 
     async def rename(self, session_id: str, title: str) -> SessionRecord:
         """Give a session another title.
@@ -187,6 +211,16 @@ class Sessions:
             session_id, from_seq=from_seq, to_seq=to_seq, limit=PAGE_EVENTS
         )
         return page if include_sensitive else self._clean(page)
+
+    async def session_runs(self, session_id: str) -> list[RunRecord]:
+        """Every run of a session, the oldest first.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        if await self._store.session(session_id) is None:
+            raise session_not_found(session_id)
+        return list(map(self._run, await self._store.runs(session_id)))
 
     async def replay_run(self, run_id: str, *, include_sensitive: bool = False) -> ReplayResult:
         """Everything of one run.
@@ -280,12 +314,13 @@ class Sessions:
         update = {
             "session": self._record(result.session, "metadata", "title"),
             "agents": [self._record(agent, "result", "metadata") for agent in result.agents],
-            "runs": [
-                self._record(run, "error", "metadata", "prompt", "options") for run in result.runs
-            ],
+            "runs": list(map(self._run, result.runs)),
             "nodes": [self._node(node) for node in result.nodes],
         }
         return result.model_copy(update=update)
+
+    def _run(self, run: RunRecord) -> RunRecord:
+        return self._record(run, "error", "metadata", "prompt", "options")
 
     def _node(self, node: Node) -> Node:
         return self._record(node, "content", "metadata")

@@ -679,13 +679,19 @@ class SqliteSessionStore:
         return await self._find_all(SessionRecord, sql, *page)
 
     async def session_summaries(
-        self, *, limit: int, offset: int = 0, project: str | None = None, query: str | None = None
+        self,
+        *,
+        limit: int,
+        offset: int = 0,
+        project: str | None = None,
+        query: str | None = None,
+        forked_from: str | None = None,
     ) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
         from agent_core.storage.summaries import summaries  # noqa: PLC0415 - runs need none
 
         page = clamp(limit, 0), clamp(offset, 0)
         folder = None if project is None else storable(project)
-        return await self._readers.read(lambda c: summaries(c, *page, folder, query))
+        return await self._readers.read(lambda c: summaries(c, *page, folder, query, forked_from))
 
     async def costs(
         self,
@@ -716,6 +722,20 @@ class SqliteSessionStore:
 
         return await self._readers.read(lambda c: untitled(c, limit))
 
+    async def nodes_like(
+        self,
+        patterns: Sequence[str],
+        *,
+        before: int | None = None,
+        limit: int,
+        project: str | None = None,
+    ) -> list[tuple[int, Node]]:
+        from agent_core.storage.summaries import nodes_like  # noqa: PLC0415 - runs need none
+
+        likes = list(map(storable, patterns))
+        folder = None if project is None else storable(project)
+        return await self._readers.read(lambda c: nodes_like(c, likes, before, limit, folder))
+
     async def ids_beginning(
         self, kind: str, prefix: str, *, session_id: str | None = None, limit: int = 10
     ) -> list[str]:
@@ -733,6 +753,10 @@ class SqliteSessionStore:
 
     async def run(self, run_id: str) -> RunRecord | None:
         return await self._find(RunRecord, run_id)
+
+    async def runs(self, session_id: str) -> list[RunRecord]:
+        sql = "SELECT * FROM runs WHERE session_id = ? ORDER BY rowid"
+        return await self._find_all(RunRecord, sql, session_id)
 
     async def active_run_ids(self, session_id: str) -> list[str]:
         sql = f"SELECT run_id FROM runs WHERE session_id = ? AND {ACTIVE_RUN} ORDER BY rowid"  # noqa: S608

@@ -4,8 +4,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_core.storage.rows import CONTENT, OPEN_RUN, loads
-from agent_core.types import SessionSummary, Usage, words_of
+from agent_core.storage.rows import CONTENT, OPEN_RUN, find, loads
+from agent_core.types import Node, SessionSummary, Usage, words_of
 
 _LEAST = len("sess_") + 8
 _LAST = "\U0010ffff"
@@ -13,6 +13,7 @@ _LAST = "\U0010ffff"
 
 _LISTED = """SELECT * FROM sessions
     WHERE (?1 IS NULL OR cwd = ?1) AND (NOT ?2 OR fits(title, cwd, session_id))
+    AND (?5 IS NULL OR parent_session_id = ?5)
     ORDER BY updated_at DESC, rowid DESC LIMIT ?3 OFFSET ?4"""
 
 _COUNTS = (
@@ -59,12 +60,17 @@ _IDS = {
 
 
 def summaries(
-    connection: sqlite3.Connection, limit: int, offset: int, project: str | None, query: str | None
+    connection: sqlite3.Connection,
+    limit: int,
+    offset: int,
+    project: str | None,
+    query: str | None,
+    forked_from: str | None,
 ) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
     """Sessions with their metadata, the last used first: see `SessionReads.session_summaries`."""
     words = (query or "").casefold().split()
     connection.create_function("fits", 3, lambda *texts: _fits(words, texts))
-    asked = (project, bool(words), limit, offset)
+    asked = (project, bool(words), limit, offset, forked_from)
     return [_summary(connection, row) for row in connection.execute(_LISTED, asked).fetchall()]
 
 
@@ -129,6 +135,26 @@ def _began_with(connection: sqlite3.Connection, session_id: str) -> str | None:
         return words_of(CONTENT.validate_python(loads(message[0]))) if message else None
     except (ValueError, RecursionError):  # damaged: whoever opens the session is told so
         return ""
+
+
+def nodes_like(
+    connection: sqlite3.Connection,
+    patterns: Sequence[str],
+    before: int | None,
+    limit: int,
+    project: str | None,
+) -> list[tuple[int, Node]]:
+    """Messages and summaries whose content is like all patterns, the newest first."""
+    likes = " AND ".join(["content_json LIKE ? ESCAPE '^'"] * len(patterns))
+    rows = connection.execute(
+        f"""SELECT rowid, node_id FROM nodes
+        WHERE (? IS NULL OR rowid < ?) AND node_type IN ('message', 'compaction')
+        AND (? IS NULL OR session_id IN (SELECT session_id FROM sessions WHERE cwd = ?))
+        AND {likes} ORDER BY rowid DESC LIMIT ?""",  # noqa: S608 - our own words
+        (before, before, project, project, *patterns, limit),
+    )
+    found = [(number, find(connection, Node, node_id)) for number, node_id in rows]
+    return [(number, node) for number, node in found if node is not None]
 
 
 def add_titles(connection: sqlite3.Connection, titles: Mapping[str, str]) -> None:

@@ -112,6 +112,7 @@ from agent_core.types.records import (
     RunPrompt,
     RunRecord,
     SegmentName,
+    SessionMatch,
     SessionRecord,
     SessionSummary,
 )
@@ -243,6 +244,7 @@ __all__ = [
     "SafeId",
     "SegmentName",
     "SessionFork",
+    "SessionMatch",
     "SessionNote",
     "SessionRecord",
     "SessionStatus",

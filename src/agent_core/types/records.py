@@ -15,6 +15,7 @@ from agent_core.types.content import (
     ErrorPayload,
     Frozen,
     Node,
+    Role,
     RunMode,
     RunStatus,
     SafeId,
@@ -154,6 +155,26 @@ class CostSummary(Frozen):
     usage: Usage
     known_cost: float
     unpriced: int
+
+
+class SessionMatch(Frozen):
+    """A message, a turn's calls or a result in which a search has found its words.
+
+    Attributes:
+        title, cwd: of the session.
+        tools: whose calls or results it holds.
+        snippet: the text around the first word, on one line.
+    """
+
+    session_id: SafeId
+    title: str | None = None
+    cwd: str
+    node_id: SafeId
+    run_id: SafeId | None = None
+    role: Role
+    tools: list[str] = []
+    snippet: str
+    created_at: UtcDatetime
 
 
 class AgentRecord(Frozen):

@@ -9,40 +9,110 @@ from agent_core.cli.options import (
     add_actions,
     add_command,
     add_path,
-    positive,
 )
 
+_ALL = """\
+An id may be shortened to a beginning that no other has, and sess_ left out;
+one that several have changes nothing and names them. Sessions of all projects
+are meant unless --here narrows them to that of --path.
+"""
+_LIST = """\
+examples:
+  soong-agent sessions list
+  soong-agent sessions list --here parser       # of this project, about the parser
+  soong-agent sessions list --json --limit 0
+
+Words narrow the list to sessions that have them in title, project or id. The
+status is that of the last run. A cost is unknown where the price of some call
+is. --json writes a line for each session.
+"""
+_SHOW = """\
+examples:
+  soong-agent sessions show 18ea7dc4
+  soong-agent sessions show 18ea7dc4 --last 2 --full
+  soong-agent sessions show 18ea7dc4 --run run_18ea7dc5
+
+Everything that was said and done, also what undo, a failure or a cancellation
+has left beside the conversation.
+"""
+_TREE = """\
+example:
+  soong-agent sessions tree 18ea7dc4
+
+A * marks the path that the session goes on from. The ids are of messages:
+sessions fork --at takes them.
+"""
+_SEARCH = """\
+examples:
+  soong-agent sessions search migration
+  soong-agent sessions search '"off by one"' parser --here
+
+Looks through the messages, the calls of tools and their results of all
+sessions, the newest first, for every word; small letters are as capital ones,
+and quotes keep words together. Exit codes: 0 found; 1 nothing was found.
+"""
+_RENAME = """\
+example:
+  soong-agent sessions rename 18ea7dc4 The slow parser
+"""
+_DELETE = """\
+examples:
+  soong-agent sessions delete 18ea7dc4 18ea7dd0
+  soong-agent sessions delete 18ea7dc4 --yes
+
+Its messages, artifacts, questions and snapshots go for good; memories, plans
+and the logs of Tasks stay. Asks on a terminal, and needs --yes elsewhere. All
+ids are looked up before anything is deleted. Exit codes: 0 deleted; 1 not all
+could be; 2 wrong usage.
+"""
 _FORK = """\
 examples:
   soong-agent sessions fork tidy --into ../another-try
-  soong-agent sessions fork tidy --at node_18ea7dc4 --into ../another-try
+  soong-agent sessions fork tidy --at node_18ea7dc4
 
-The copy is that of the project as it was then, with its .git. Messages and
-their ids are listed by `soong-agent sessions show`. The new session and its
-folder go to standard output.
+The copy is that of the project as it was then, with its .git; without --into it
+stands beside the project. Messages and their ids are listed by `soong-agent
+sessions tree`. The new session and its folder go to standard output.
 """
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    sessions = add_command(commands, "sessions", "look at sessions, and shorten their histories")
+    sessions = add_command(
+        commands, "sessions", "list, show, find and change sessions", epilog=_ALL
+    )
     sessions.set_defaults(load=_load)
     actions = add_actions(sessions)
-    listing = add_command(actions, "list", "list sessions, the last used first")
-    listing.add_argument("--limit", type=positive, default=20, metavar="<n>", help="default: 20")
-    show = add_command(actions, "show", "show a session: its messages and what it has cost")
+    listing = add_command(actions, "list", "list sessions, the last used first", epilog=_LIST)
+    listing.add_argument("words", nargs="*", metavar="word", help="what they have to be about")
+    search = add_command(actions, "search", "find words in all that was said", epilog=_SEARCH)
+    search.add_argument("words", nargs="+", metavar="word", help="what to look for")
+    for action in (listing, search):
+        action.add_argument(
+            "--limit", type=int, default=20, metavar="<n>", help="default: 20; 0: all"
+        )
+        action.add_argument("--here", action="store_true", help="only sessions of this project")
+        action.add_argument("--json", action="store_true", help="write a JSON object a line")
+    show = add_command(actions, "show", "show all that was said and done", epilog=_SHOW)
+    show.add_argument("--run", metavar="<id>", help="only this run")
+    show.add_argument("--last", type=int, metavar="<n>", help="only the last runs")
+    show.add_argument("--full", action="store_true", help="shorten nothing")
+    tree = add_command(actions, "tree", "show the branches of a session", epilog=_TREE)
+    rename = add_command(actions, "rename", "give a session another title", epilog=_RENAME)
     compact = add_command(actions, "compact", "summarise a session's history now")
     compact.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
     fork = add_command(
         actions, "fork", "begin another session from a message, with its files", epilog=_FORK
     )
     fork.add_argument("--at", metavar="<node>", help="the message; default: the last one")
-    fork.add_argument(
-        "--into", required=True, metavar="<dir>", help="for the copy of the project; new or empty"
-    )
-    for action in (show, compact, fork):
-        action.add_argument("id", help="the session's id")
-    for action in (listing, show, compact, fork):
+    fork.add_argument("--into", metavar="<dir>", help="for the copy of the project; new or empty")
+    for action in (show, tree, rename, compact, fork):
+        action.add_argument("id", help="the session's id, or its beginning")
+    rename.add_argument("words", nargs="+", metavar="title", help="the new title")
+    delete = add_command(actions, "delete", "delete sessions for good", epilog=_DELETE)
+    delete.add_argument("ids", nargs="+", metavar="id", help="a session's id, or its beginning")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+    for action in (listing, show, tree, search, rename, delete, compact, fork):
         add_path(action)
 
 

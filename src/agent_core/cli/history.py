@@ -1,0 +1,370 @@
+"""A stored session as people read it: runs with their messages, calls and what befell them."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_core.api import AgentRuntime
+from agent_core.types import (
+    AgentRecord,
+    EventLevel,
+    EventType,
+    JsonBlock,
+    Node,
+    NodeType,
+    Role,
+    RunRecord,
+    RuntimeEvent,
+    SessionRecord,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    Usage,
+)
+
+_ENDS = {
+    EventType.TOOL_COMPLETED: "completed",
+    EventType.TOOL_FAILED: "failed",
+    EventType.TOOL_DENIED: "denied",
+}
+_NOT_RUN = {"interrupted_before_start", "previous_write_failed"}
+_SILENT = {
+    EventType.LOOP_FAILED,  # the run's end says it
+    EventType.LOOP_ABORTED,
+    EventType.RUN_FAILED,
+    EventType.RUN_CANCELLED,
+    EventType.TOOL_TIMEOUT,  # a tool_failed follows
+    EventType.PERMISSION_FAILED,  # a tool_denied follows
+    EventType.STOP_HOOK_PREVENTED,  # its node follows
+    EventType.CHILD_AGENT_FAILED,  # the child's run says it
+}
+_TOLD = {
+    EventType.COMPACT_STARTED: "summarising the conversation",
+    EventType.COMPACT_COMPLETED: "the conversation was summarised",
+    EventType.SESSION_MOVED: "the session moved to another folder",
+    EventType.GUARD_REPLACED: "a guard replaced content",
+    EventType.RUN_QUEUED: "waited for the runs in front",
+    EventType.WORKER_DISPATCHED: "a worker was started",
+    EventType.HOOK_DENIED: "a hook refused",
+}
+_NAMING = ("name", "worker_id", "agent_definition_id", "server_id", "step_id", "to")
+
+
+@dataclass(slots=True)
+class Said:
+    """A message, with what the model call that wrote it has cost."""
+
+    node: Node
+    usage: Usage | None = None
+
+
+@dataclass(slots=True)
+class Called:
+    """A tool call: what was asked, who allowed or refused it, and how it ended.
+
+    Attributes:
+        started: the facts of its `tool_started`.
+        ended: those of its end.
+        outcome: `completed`, `failed`, `denied`, `interrupted` (its effect is unknown), `not run`,
+            or `open`: it waits, is under way, or was lost.
+    """
+
+    call: ToolCallBlock
+    node_id: str
+    started: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ended: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    outcome: str = "open"
+    result: ToolResultBlock | None = None
+    questions: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    answers: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    children: "list[Exchange]" = field(default_factory=list["Exchange"])
+
+    @property
+    def is_bad(self) -> bool:
+        """It did not end well; a command with an exit code other than 0 did not."""
+        return self.outcome not in {"completed", "open"} or bool(self.ended.get("exit_code"))
+
+    @property
+    def summary(self) -> str:
+        """What it was about."""
+        if said := self.started.get("summary"):
+            return str(said)
+        for question in self.questions:
+            if shown := question.get("target_scope") or question.get("args_summary"):
+                return str(shown)
+        given = self.call.arguments
+        argv: object = given.get("argv")
+        if isinstance(argv, list):
+            return " ".join(map(str, argv))  # pyright: ignore[reportUnknownArgumentType]
+        return next((str(value) for value in given.values() if isinstance(value, str)), "")
+
+
+@dataclass(slots=True)
+class Noted:
+    """Something that befell a run, in words."""
+
+    event_type: EventType
+    text: str
+    level: EventLevel = EventLevel.INFO
+
+
+Entry = Said | Called | Noted
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A run with all that was said and done in it; without a run, what stands outside of any."""
+
+    run: RunRecord | None
+    agent: AgentRecord | None = None
+    entries: list[Entry] = field(default_factory=list[Entry])
+    children: "list[Exchange]" = field(default_factory=list["Exchange"])
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        """Its messages."""
+        return (entry.node for entry in self.entries if isinstance(entry, Said))
+
+    @property
+    def prompt(self) -> str:
+        """What the user said, or why there is nothing."""
+        for node in self.nodes:
+            if node.role is Role.USER and node.node_type is NodeType.MESSAGE:
+                return spoken(node)
+        if self.run is not None and self.run.prompt is not None:
+            return spoken_of(self.run.prompt.content)
+        return ""
+
+
+@dataclass(slots=True)
+class History:
+    """A session, or some of its runs, with the nodes that stand on the active path."""
+
+    session: SessionRecord
+    exchanges: list[Exchange]
+    active: frozenset[str] = frozenset()
+    nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+
+    def is_active(self, exchange: Exchange) -> bool:
+        """Whether some of it is part of the conversation as it goes on."""
+        return any(node.node_id in self.active for node in exchange.nodes)
+
+
+async def read_history(
+    runtime: AgentRuntime,
+    session_id: str,
+    *,
+    run_id: str | None = None,
+    last: int | None = None,
+) -> History:
+    """Read a session, or one run of it, or its last runs, without secrets.
+
+    Raises:
+        StorageError: `session_not_found`, `run_not_found`.
+    """
+    page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
+    runs = await runtime.session_runs(session_id)
+    roots = [run for run in runs if run.parent_run_id is None]
+    teller = _Teller(runtime, runs)
+    if run_id is None and last is None:
+        seq: int | None = 1
+        while seq is not None:
+            page = await runtime.replay_session(session_id, from_seq=seq)
+            teller.know(page.agents, page.nodes)
+            for event in page.events:
+                await teller.tell(event)
+            seq = page.next_seq
+    else:
+        chosen = [run for run in runs if run.run_id == run_id] if run_id else roots[-(last or 1) :]
+        for run in chosen:
+            await teller.tell_run(run.run_id)
+        roots = chosen
+    for run in roots:
+        teller.of_run(run.run_id)  # one that has not begun has no event
+    for call in teller.calls.values():
+        _settle(call)
+    active = await _active_path(runtime, page.session, teller.nodes)
+    exchanges = [
+        each
+        for each in teller.exchanges.values()
+        if (each.entries or each.run is not None)
+        and (
+            _is_root(each) if run_id is None else each.run is not None and each.run.run_id == run_id
+        )
+    ]
+    return History(page.session, exchanges, active, teller.nodes)
+
+
+def _is_root(exchange: Exchange) -> bool:
+    return exchange.run is None or exchange.run.parent_run_id is None
+
+
+async def _active_path(
+    runtime: AgentRuntime, session: SessionRecord, known: Mapping[str, Node]
+) -> frozenset[str]:
+    """The ids of the nodes that the session goes on from."""
+    found: set[str] = set()
+    at = session.active_node_id
+    while at is not None:
+        node = known.get(at)
+        if node is None:  # only some runs were read
+            found.update(each.node_id for each in await runtime.get_node_path(at))
+            break
+        found.add(at)
+        at = node.parent_id
+    return frozenset(found)
+
+
+class _Teller:
+    """Puts events into the order of a story, run by run."""
+
+    def __init__(self, runtime: AgentRuntime, runs: Iterable[RunRecord]) -> None:
+        self.exchanges: dict[str | None, Exchange] = {}
+        self.nodes: dict[str, Node] = {}
+        self.calls: dict[str, Called] = {}
+        self._runtime = runtime
+        self._runs = {run.run_id: run for run in runs}
+        self._agents: dict[str, AgentRecord] = {}
+        self._usage: dict[str | None, Usage] = {}
+        self._latest: Exchange | None = None  # what happens between runs follows the last one
+
+    def know(self, agents: Iterable[AgentRecord], nodes: Iterable[Node]) -> None:
+        self._agents |= {agent.agent_id: agent for agent in agents}
+        self.nodes |= {node.node_id: node for node in nodes}
+
+    def of_run(self, run_id: str | None) -> Exchange:
+        if run_id not in self.exchanges:
+            run = self._runs.get(run_id or "")
+            agent = self._agents.get(run.agent_id) if run else None
+            self.exchanges[run_id] = Exchange(run, agent)
+        return self.exchanges[run_id]
+
+    async def tell_run(self, run_id: str) -> Exchange:
+        history = await self._runtime.replay_run(run_id)
+        self.know(history.agents, history.nodes)
+        for event in history.events:
+            await self.tell(event)
+        return self.of_run(run_id)
+
+    async def tell(self, event: RuntimeEvent) -> None:
+        """Add one event to the story of its run."""
+        kind, payload = event.event_type, event.payload
+        exchange = self.of_run(event.run_id) if event.run_id or not self._latest else self._latest
+        if exchange.run is None or exchange.run.parent_run_id is None:
+            self._latest = exchange
+        child = payload.get("child_run_id")
+        if isinstance(child, str) and child in self._runs and child not in self.exchanges:
+            self.exchanges[child] = Exchange(self._runs[child])  # it may name itself
+            told = await self.tell_run(child)
+            told.agent = self._agents.get(self._runs[child].agent_id)
+            call = self.calls.get(str(payload.get("tool_call_id") or event.tool_call_id or ""))
+            (exchange.children if call is None else call.children).append(told)
+        call = self.calls.get(event.tool_call_id or "")
+        if kind is EventType.MODEL_COMPLETED:
+            self._usage[event.run_id] = Usage.model_validate(payload.get("usage") or {})
+        elif call is not None and kind is EventType.TOOL_STARTED:
+            call.started = payload
+        elif call is not None and kind is EventType.PERMISSION_REQUESTED:
+            call.questions.append(payload)
+        elif call is not None and kind is EventType.PERMISSION_DECIDED:
+            call.answers.append(payload)
+        elif kind in _ENDS and call is not None:
+            call.outcome, call.ended = _ENDS[kind], payload
+            self._add_results(event)
+        elif event.node_id in self.nodes:
+            self._say(exchange, self.nodes[event.node_id], event)
+        elif (line := _note(event)) is not None:
+            exchange.entries.append(line)
+
+    def _say(self, exchange: Exchange, node: Node, event: RuntimeEvent) -> None:
+        if node.role is Role.TOOL and any(each.tool_call_id in self.calls for each in node.results):
+            self._add_results(event)
+            return
+        usage = self._usage.pop(event.run_id, None) if node.role is Role.ASSISTANT else None
+        exchange.entries.append(Said(node, usage))
+        for block in node.calls:
+            self.calls[block.tool_call_id] = called = Called(block, node.node_id)
+            if not node.is_partial:
+                exchange.entries.append(called)
+
+    def _add_results(self, event: RuntimeEvent) -> None:
+        node = self.nodes.get(event.node_id or "")
+        for result in node.results if node is not None else ():
+            if (call := self.calls.get(result.tool_call_id)) is not None:
+                call.result = result
+
+
+def _settle(call: Called) -> None:
+    """Say of a call without an end of its own what its answer says."""
+    error = call.result.error if call.result is not None else None
+    code = str(error.code) if error is not None else ""
+    if code == "interrupted_effect_unknown":
+        call.outcome = "interrupted"
+    elif code in _NOT_RUN or (
+        call.result is not None and call.result.metadata.get("reason") in _NOT_RUN
+    ):
+        call.outcome = "not run"
+    elif call.outcome == "open" and call.result is not None:
+        call.outcome = "failed" if call.result.is_error else "completed"
+
+
+def _note(event: RuntimeEvent) -> Noted | None:
+    kind, payload = event.event_type, event.payload
+    if kind in _SILENT:
+        return None
+    text = _TOLD.get(kind, "")
+    if not text:
+        if event.level not in {EventLevel.WARNING, EventLevel.ERROR}:
+            return None
+        text = kind.replace("_", " ")
+    name = next((str(payload[key]) for key in _NAMING if payload.get(key)), "")
+    because = reason_of(payload)
+    line = ": ".join(filter(None, (text, name, because)))
+    return Noted(kind, line, event.level)
+
+
+def reason_of(payload: Mapping[str, Any]) -> str:
+    """Why something went wrong, as its event has it."""
+    error = payload.get("error")
+    if isinstance(error, Mapping):
+        return reason_of(error)  # pyright: ignore[reportUnknownArgumentType]
+    parts = [payload.get("code"), payload.get("message") or error or payload.get("reason")]
+    return ": ".join(str(part) for part in parts if part)
+
+
+def spoken(node: Node) -> str:
+    """The text of a message, and what else it holds, in words."""
+    return spoken_of(node.content)
+
+
+def spoken_of(content: Iterable[Any]) -> str:
+    """The text of some content, and what else it holds, in words."""
+    parts: list[str] = []
+    for block in content:
+        match block:
+            case TextBlock(text=text):
+                parts.append(text)
+            case ToolCallBlock() | ToolResultBlock():
+                pass
+            case _ if block.type != "reasoning":
+                parts.append(f"[{block.type.replace('_', ' ')}]")
+            case _:
+                pass
+    return "\n".join(part for part in parts if part.strip())
+
+
+def result_text(result: ToolResultBlock) -> str:
+    """What a tool has answered, as text."""
+    parts: list[str] = []
+    for block in result.content:
+        match block:
+            case TextBlock(text=text):
+                parts.append(text)
+            case JsonBlock(data=data):
+                parts.append(json.dumps(data, indent=1, ensure_ascii=False, default=str))
+            case _:
+                parts.append(f"[{block.type.replace('_', ' ')}]")
+    if result.error is not None and not parts:
+        parts.append(f"{result.error.code}: {result.error.message}")
+    return "\n".join(parts)

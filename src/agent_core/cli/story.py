@@ -1,0 +1,256 @@
+"""`soong-agent sessions show`: the whole story of a session."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from agent_core.api import AgentRuntime
+from agent_core.cli.history import (
+    Called,
+    Exchange,
+    History,
+    Noted,
+    Said,
+    read_history,
+    reason_of,
+    result_text,
+    spoken,
+)
+from agent_core.cli.sheet import Sheet, fitted, format_cost, format_tokens, plural, style_of
+from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.view import ANSWER, format_usage
+from agent_core.runtime.background import read_background_usage
+from agent_core.text import short_line, shortened, visible
+from agent_core.types import EventLevel, Node, NodeType, Role, RunRecord, RunStatus, Usage
+
+_LONGEST_MESSAGE = 400
+_LONGEST_LINE = 200
+_OUTPUT_LINES, _DIFF_LINES = 6, 12
+_DIFF_STYLES = {"+": Style.GOOD, "-": Style.BAD, "@": Style.DIM}
+_WORDS = {"completed": "ok", "interrupted": "unknown"}
+_EFFECT_UNKNOWN = "the process died while it ran: its effect is unknown"
+
+
+async def show_session(
+    runtime: AgentRuntime,
+    session_id: str,
+    terminal: Terminal,
+    clean: Clean,
+    *,
+    run_id: str | None = None,
+    last: int | None = None,
+    is_full: bool = False,
+) -> None:
+    """Show a session, one run of it, or its last runs; `is_full` shortens nothing.
+
+    Raises:
+        StorageError: `session_not_found`, `run_not_found`.
+    """
+    history = await read_history(runtime, session_id, run_id=run_id, last=last)
+    story = _Story(Sheet(), clean, history, is_full=is_full)
+    story.head()
+    for exchange in history.exchanges:
+        story.exchange(exchange)
+    for question in await runtime.approvals(session_id):
+        request_id, name = question.request_id, visible(question.tool_name, one_line=True)
+        story.sheet.line(f"[{question.run_id}] asks for {name}: {ANSWER % request_id}")
+    if run_id is None and last is None:
+        usage: dict[str, Usage] = {}
+        for exchange in history.exchanges:
+            if exchange.run is not None:
+                usage["runs"] = usage.get("runs", Usage()).plus(exchange.run.usage)
+        for purpose, cost in {**usage, **read_background_usage(history.session.metadata)}.items():
+            line = f"tokens of {visible(purpose, one_line=True)}: {format_usage(cost)}"
+            terminal.line(line, Style.DIM)
+
+
+class _Story:
+    """Writes exchanges line by line."""
+
+    def __init__(self, sheet: Sheet, clean: Clean, history: History, *, is_full: bool) -> None:
+        self.sheet = sheet
+        self._clean = clean
+        self._history = history
+        self._is_full = is_full
+
+    def head(self) -> None:
+        """Write what the session is."""
+        session = self._history.session
+        self.sheet.line((self._clean(session.title or "(no title)"), Style.BOLD))
+        origin = session.parent_session_id
+        forked = f" · forked from {origin}" if origin else ""
+        self.sheet.line((f"{session.session_id} · {self._clean(session.cwd)}{forked}", Style.DIM))
+
+    def exchange(self, exchange: Exchange, indent: str = "") -> None:
+        """Write a run, with the runs of its children."""
+        self.sheet.line()
+        self._begin(exchange, indent)
+        run = exchange.run
+        if run is not None and run.prompt is not None and run.status is not RunStatus.WAITING:
+            text = self._text(exchange.prompt)  # no model has seen it
+            self.sheet.block(
+                text, indent=f"{indent}  ", first=f"{indent}[{run.run_id}] user, {run.status}: "
+            )
+        for entry in exchange.entries:
+            match entry:
+                case Said(node=node):
+                    self._said(node, indent)
+                case Called():
+                    self._called(entry, f"{indent}  ")
+                case Noted(text=text, level=level):
+                    style = Style.DIM if level is EventLevel.INFO else Style.WARN
+                    self.sheet.block(
+                        self._text(text), indent=f"{indent}    ", style=style, first=f"{indent}  - "
+                    )
+        for child in exchange.children:
+            self.exchange(child, f"{indent}    ")
+        if run is not None:
+            self._end(run, indent)
+
+    def _begin(self, exchange: Exchange, indent: str) -> None:
+        run = exchange.run
+        if run is None:
+            self.sheet.line((f"{indent}-- outside of any run", Style.DIM))
+            return
+        who = ""
+        if run.parent_run_id is not None:
+            agent = exchange.agent
+            kind = agent.agent_definition_id or agent.agent_type if agent is not None else "agent"
+            who = f" · child {kind}"
+        is_beside = (
+            run.parent_run_id is None
+            and bool(exchange.entries)
+            and not self._history.is_active(exchange)
+        )
+        spent = " · ".join(
+            (
+                plural(run.turn_count, "turn"),
+                f"{format_tokens(run.usage.total_tokens)} tokens",
+                format_cost(run.usage),
+            )
+        )
+        self.sheet.line(
+            (
+                f"{indent}-- {run.run_id}{who} · {run.created_at.astimezone():%Y-%m-%d %H:%M} · ",
+                Style.DIM,
+            ),
+            (str(run.status), style_of(run.status)),
+            (f" · {spent}", Style.DIM),
+            (" · not on the active path" if is_beside else "", Style.WARN),
+        )
+
+    def _end(self, run: RunRecord, indent: str) -> None:
+        if run.error is not None:
+            text = self._text(f"{run.error.code}: {run.error.message}")
+            self.sheet.block(
+                text, indent=f"{indent}    ", style=Style.BAD, first=f"{indent}  failed: "
+            )
+        elif run.status is RunStatus.CANCELLED:
+            reason = f" ({run.end_reason})" if run.end_reason else ""
+            self.sheet.line((f"{indent}  cancelled{reason}", Style.WARN))
+        elif run.status is RunStatus.FAILED:
+            reason = str(run.metadata.get("reason") or run.end_reason or "no reason is known")
+            self.sheet.line((f"{indent}  failed: {reason}", Style.BAD))
+
+    def _said(self, node: Node, indent: str) -> None:
+        name = f"{indent}[{node.node_id}] "
+        if node.node_type is NodeType.COMPACTION:
+            self.sheet.line(f"{name}(summary of what came before)")
+            if self._is_full:
+                self.sheet.block(self._text(node.text), indent=f"{indent}    ", style=Style.DIM)
+            return
+        if node.node_type is not NodeType.MESSAGE:
+            what = node.node_type.replace("_", " ")
+            gist = short_line(self._clean(node.text), 100)
+            self.sheet.line((f"{name}({what}) {gist}", Style.DIM), cut=True)
+            return
+        text = self._text(spoken(node))
+        if node.is_partial:
+            text = f"{text} (cut off)".strip()
+        if text:
+            style = Style.BOLD if node.role is Role.USER else Style.PLAIN
+            self.sheet.block(text, indent=f"{indent}  ", style=style, first=f"{name}{node.role}: ")
+
+    def _called(self, call: Called, indent: str) -> None:
+        self._call(call, indent)
+        inner = f"{indent}        "
+        for answer in call.answers:
+            self._answer(answer, inner)
+        is_answered = any(answer.get("decision") == "deny" for answer in call.answers)
+        is_refused = call.outcome in {"failed", "denied"} and not is_answered
+        if is_refused and (why := reason_of(call.ended)):
+            self.sheet.block(self._text(why), indent=inner, style=Style.BAD)
+        if call.outcome == "interrupted":
+            self.sheet.line(inner, (_EFFECT_UNKNOWN, Style.BAD))
+        if self._is_full:
+            given = self._clean(json.dumps(call.call.arguments, ensure_ascii=False, default=str))
+            self.sheet.block(given, indent=inner, style=Style.DIM, first=f"{inner}given: ")
+        self._left(call, inner)
+        for child in call.children:
+            self.exchange(child, f"{indent}    ")
+
+    def _call(self, call: Called, indent: str) -> None:
+        """Write what was called, how it ended and how long it took."""
+        ended = call.ended
+        word, style = _WORDS.get(call.outcome, call.outcome), Style.GOOD
+        if call.outcome == "completed" and ended.get("exit_code"):
+            word = f"exit {ended['exit_code']}"
+        if call.is_bad:
+            style = Style.BAD
+        elif call.outcome == "open":
+            style = Style.WARN
+        took = ended.get("duration_ms")
+        times = [] if took is None else [format_duration(took)]
+        if waited := ended.get("waited_ms"):
+            times.append(f"waited {format_duration(waited)} for the answer")
+        duration = f"  ({', '.join(times)})" if times else ""
+        summary = short_line(self._clean(call.summary), _LONGEST_LINE)
+        said = f"{call.call.name} {summary}"
+        if self.sheet.is_screen:
+            said = fitted(said, max(self.sheet.width - len(indent) - len(duration) - 10, 12))
+        self.sheet.line(indent, (f"{word:<7} ", style), said, (duration, Style.DIM), cut=True)
+
+    def _left(self, call: Called, inner: str) -> None:
+        """Write what a call has changed, and the end of what it has put out."""
+        ended = call.ended
+        if diff := ended.get("diff"):
+            self._diff(str(diff), inner, hidden=int(ended.get("diff_hidden_lines") or 0))
+        if self._is_full and call.result is not None:
+            self.sheet.block(self._clean(result_text(call.result)), indent=inner, style=Style.DIM)
+        elif output := ended.get("output"):
+            lines = str(output).splitlines()
+            hidden = max(len(lines) - _OUTPUT_LINES, 0) + int(ended.get("output_hidden_lines") or 0)
+            if hidden:
+                self.sheet.line(inner, (f"… {plural(hidden, 'line')} before", Style.DIM))
+            for line in lines[-_OUTPUT_LINES:]:
+                self.sheet.line(inner, (self._clean(line), Style.DIM), cut=True)
+
+    def _answer(self, answer: Mapping[str, Any], inner: str) -> None:
+        decision = str(answer.get("decision", "")).replace("_", " ")
+        who = answer.get("decider") or answer.get("decided_by") or "the program"
+        reason = f": {answer['reason']}" if answer.get("reason") else ""
+        style = Style.BAD if decision == "deny" else Style.DIM
+        said = {"deny": "denied", "allow once": "allowed once"}.get(decision, decision)
+        text = f"{said} by {who} ({answer.get('decided_by')}){reason}"
+        self.sheet.block(self._text(text), indent=inner, style=style)
+
+    def _diff(self, text: str, inner: str, *, hidden: int) -> None:
+        lines = text.splitlines()
+        shown = lines if self._is_full else lines[:_DIFF_LINES]
+        for line in shown:
+            style = _DIFF_STYLES.get(line[:1], Style.PLAIN)
+            self.sheet.line(inner, (self._clean(line), style), cut=True)
+        if more := len(lines) - len(shown) + hidden:
+            self.sheet.line(inner, (f"… {plural(more, 'more line')}", Style.DIM))
+
+    def _text(self, text: str) -> str:
+        clean = self._clean(text.strip())
+        return clean if self._is_full else shortened(clean, _LONGEST_MESSAGE)
+
+
+def format_duration(milliseconds: float) -> str:
+    """A time in few characters."""
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms"
+    seconds = milliseconds / 1000
+    return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {seconds % 60:.0f} s"

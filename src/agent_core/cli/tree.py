@@ -1,0 +1,169 @@
+"""`soong-agent sessions tree`: the branches of a session, and which of them goes on."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agent_core.api import AgentRuntime
+from agent_core.cli.history import Exchange, History, Said, read_history, spoken
+from agent_core.cli.sheet import Sheet, status_of, style_of
+from agent_core.cli.terminal import Clean, Style
+from agent_core.text import short_line
+from agent_core.types import Node, NodeType, Role
+
+_GIST = 300
+_LEAST = len("node_") + 8
+_MOST_FORKS = 100
+
+
+@dataclass(slots=True)
+class Branch:
+    """A message of the user, with what it led to.
+
+    Attributes:
+        node: the message, or the summary.
+        exchange: the run that it is of.
+        answer: the last words of the agent.
+        children: the messages that followed it; several are branches.
+    """
+
+    node: Node
+    exchange: Exchange
+    answer: str = ""
+    children: "list[Branch]" = field(default_factory=list["Branch"])
+
+
+async def show_tree(runtime: AgentRuntime, session_id: str, clean: Clean) -> None:
+    """Show the messages of the user as a tree, with what was answered; `*` marks the active path.
+
+    Raises:
+        StorageError: `session_not_found`.
+    """
+    history = await read_history(runtime, session_id)
+    forks = await runtime.session_summaries(_MOST_FORKS, forked_from=session_id)
+    sheet = Sheet()
+    session = history.session
+    sheet.line((clean(session.title or "(no title)"), Style.BOLD), cut=True)
+    sheet.line((session_id, Style.DIM), cut=True)
+    if session.parent_session_id:
+        sheet.line((f"forked from {session.parent_session_id}", Style.DIM), cut=True)
+    roots = grow_tree(history)
+    short = short_ids(history.nodes)
+    drawing = _Drawing(sheet, clean, history, short)
+    drawing.draw(roots)
+    if session.active_node_id is None and roots:
+        sheet.line(("* it goes on from its beginning: every message is undone", Style.WARN))
+    for fork in forks:
+        text = f"fork: {fork.session_id}  {status_of(fork)}  {clean(fork.cwd)}"
+        sheet.line((text, Style.DIM), cut=True)
+
+
+def grow_tree(history: History) -> list[Branch]:
+    """The messages of the user that stand at the beginning, each with what followed it."""
+    branches: dict[str, Branch] = {}
+    holder: dict[str, str | None] = {}  # the message that a node belongs to
+    roots: list[Branch] = []
+    for exchange in history.exchanges:
+        for entry in exchange.entries:
+            if not isinstance(entry, Said):
+                continue
+            node = entry.node
+            above = _holder_of(node.parent_id, history, holder)
+            is_message = node.role is Role.USER and node.node_type is NodeType.MESSAGE
+            if is_message or node.node_type is NodeType.COMPACTION:
+                branch = branches[node.node_id] = Branch(node, exchange)
+                holder[node.node_id] = node.node_id
+                parent = branches.get(above or "")
+                (roots if parent is None else parent.children).append(branch)
+                continue
+            holder[node.node_id] = above
+            if node.role is Role.ASSISTANT and above in branches and (text := spoken(node)):
+                branches[above].answer = text
+    return roots
+
+
+def _holder_of(node_id: str | None, history: History, holder: dict[str, str | None]) -> str | None:
+    """The message of the user above a node; results of tools stand between, unlisted."""
+    passed: list[str] = []
+    while node_id is not None and node_id not in holder:
+        passed.append(node_id)
+        node = history.nodes.get(node_id)
+        node_id = node.parent_id if node is not None else None
+    found = holder[node_id] if node_id is not None else None
+    holder.update(dict.fromkeys(passed, found))
+    return found
+
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """The shortest beginning of each id that no other one has."""
+    ordered = sorted(ids)
+    found: dict[str, str] = {}
+    for place, each in enumerate(ordered):
+        length = _LEAST
+        for other in (*ordered[max(place - 1, 0) : place], *ordered[place + 1 : place + 2]):
+            while each[:length] == other[:length] and length < len(each):
+                length += 1
+        found[each] = each[:length]
+    return found
+
+
+class _Drawing:
+    """Draws branches: what follows alone stands below, what branches off stands to the right."""
+
+    def __init__(self, sheet: Sheet, clean: Clean, history: History, short: dict[str, str]) -> None:
+        self._sheet = sheet
+        self._clean = clean
+        self._history = history
+        self._short = short
+        can_draw = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+        self._fork, self._last, self._bar = ("├─", "└─", "│ ") if can_draw else ("|-", "`-", "| ")
+
+    def draw(self, roots: list[Branch]) -> None:
+        """Draw trees that begin side by side."""
+        waiting: list[tuple[Branch, str, str]] = []
+        self._push(waiting, roots, "")
+        while waiting:
+            branch, first, rest = waiting.pop()
+            self._draw_one(branch, first, rest)
+            self._push(waiting, branch.children, rest)
+
+    def _push(self, waiting: list[tuple[Branch, str, str]], them: list[Branch], lead: str) -> None:
+        if len(lead) > self._sheet.width // 3:
+            lead = f"{lead[: self._sheet.width // 3 - 2]}… "
+        for place, branch in reversed(list(enumerate(them))):
+            if len(them) == 1:
+                waiting.append((branch, lead, lead))
+            elif place == len(them) - 1:
+                waiting.append((branch, f"{lead}{self._last}", f"{lead}  "))
+            else:
+                waiting.append((branch, f"{lead}{self._fork}", f"{lead}{self._bar}"))
+
+    def _draw_one(self, branch: Branch, first: str, rest: str) -> None:
+        node, run = branch.node, branch.exchange.run
+        is_active = node.node_id in self._history.active
+        is_here = self._is_end(branch)
+        style = Style.BOLD if is_active else Style.DIM
+        text = "(summary of what came before)"
+        if node.node_type is NodeType.MESSAGE:
+            text = short_line(self._clean(spoken(node)), _GIST)
+        mark = "* " if is_active else "  "
+        status = ""
+        if run is not None and run.status != "completed" and node.node_type is NodeType.MESSAGE:
+            status = f" {run.status}"
+        shade = style_of(run.status) if run is not None else Style.PLAIN
+        name = f"[{self._short[node.node_id]}]"
+        self._sheet.line((first, Style.DIM), mark, (name, Style.DIM), (status, shade), " ",
+                         (text, style), cut=True)  # fmt: skip
+        if branch.answer:
+            answer = short_line(self._clean(branch.answer), _GIST)
+            self._sheet.line((f"{rest}    ", Style.DIM), (answer, Style.DIM), cut=True)
+        if is_here:
+            self._sheet.line(
+                (f"{rest}    ", Style.DIM), ("^ it goes on here", Style.GOOD), cut=True
+            )
+
+    def _is_end(self, branch: Branch) -> bool:
+        """The active path ends with this message, or with what was answered to it."""
+        if branch.node.node_id not in self._history.active:
+            return False
+        return not any(each.node.node_id in self._history.active for each in branch.children)

@@ -1,0 +1,259 @@
+"""`soong-agent sessions` on a real home: what is listed, told, found, renamed and deleted."""
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import PermissionDecision
+from agent_core.providers.scripted import Calls, Fails, Says, ScriptedCall, calls
+from agent_core.types import Decision, Usage
+from isolation import Home
+from runtimes import ask, runtime
+
+pytestmark = pytest.mark.timeout(120)
+
+SOONG = str(Path(sys.executable).with_name("soong-agent"))
+
+
+def soong(home: Home, project: Path, *words: str, answer: str = "", **more: str) -> Any:
+    environ = {**os.environ, "SOONG_AGENT_HOME": str(home.path), **more}
+    return subprocess.run(  # noqa: S603
+        [SOONG, "sessions", *words],
+        cwd=project,
+        env=environ,
+        input=answer,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def on_a_terminal(
+    home: Home, project: Path, *words: str, columns: int, keys: bytes = b"", **more: str
+) -> str:
+    """What a terminal of that width gets."""
+    screen, tty = pty.openpty()
+    environ = {**os.environ, "SOONG_AGENT_HOME": str(home.path), "COLUMNS": str(columns), **more}
+    process = subprocess.Popen(  # noqa: S603
+        [SOONG, "sessions", *words], cwd=project, env=environ, stdin=tty, stdout=tty, stderr=tty
+    )
+    os.close(tty)
+    if keys:
+        os.write(screen, keys)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(screen, 65_536)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(screen)
+    process.wait(timeout=60)
+    return shown.decode().replace("\r\n", "\n")
+
+
+async def a_story(home: Home, project: Path) -> None:
+    """A session with something of everything, and another one."""
+    (project / "a.py").write_text("def add(a, b):\n    return a - b\n")
+
+    async def answer(request: Any) -> PermissionDecision:
+        denied = "rm" in request.args_summary
+        decision = Decision.DENY if denied else Decision.ALLOW_ONCE
+        return PermissionDecision(decision=decision, reason="not now" if denied else None)
+
+    fails = [sys.executable, "-c", "print('FAILED test_add'); raise SystemExit(3)"]
+    script = [
+        Calls(
+            text="Let me look.",
+            calls=[
+                ScriptedCall(name="code.read_file", arguments={"path": "a.py"}),
+                ScriptedCall(name="code.run_command", arguments={"argv": fails}),
+            ],
+        ),
+        calls("code.edit_file", path="a.py", edits=[{"old": "a - b", "new": "a + b"}]),
+        calls("code.run_command", argv=["rm", "-r", "build"]),
+        Says(text="The sign was wrong.", usage=Usage(total_tokens=9, input_tokens=5, cost=0.25)),
+        calls("agent.create_sub_agent", task="count the lines"),
+        "two lines",
+        "There are two lines.",
+        Fails(message="the service is down"),
+        "Another way.",
+        "unrelated",
+    ]
+    made = runtime(home, project, script, permission_callback=answer)  # type: ignore[arg-type]
+    async with made:
+        await ask(made, "Why does test_add fail?", "sess_18aa")
+        await ask(made, "Count the <b>lines</b>, \x1b[31mplease", "sess_18aa")
+        await ask(made, "Break it", "sess_18aa")
+        await made.undo("sess_18aa")
+        await ask(made, "Try another way", "sess_18aa")
+        await ask(made, "Something else", "sess_18ab")
+
+
+def test_a_list_names_title_status_turns_tokens_cost_and_project(home: Home, project: Path) -> None:
+    asyncio.run(a_story(home, project))
+    first, second = soong(home, project, "list").stdout.splitlines()
+    assert first.startswith("sess_18ab  ")
+    assert first.endswith(f"{project}  Something else")
+    for said in ("completed", "turns", "tokens", "cost unknown", "Why does test_add fail?"):
+        assert said in second
+    found = [
+        json.loads(line) for line in soong(home, project, "list", "--json").stdout.splitlines()
+    ]
+    assert [each["session_id"] for each in found] == ["sess_18ab", "sess_18aa"]
+    assert found[1]["title"] == "Why does test_add fail?"
+    assert found[1]["usage"]["cost"] is None
+    limited = soong(home, project, "list", "--limit", "1")
+    assert limited.stdout.count("\n") == 1
+    assert "--limit 0 all" in limited.stderr
+    assert soong(home, project, "list", "test_ADD").stdout.startswith("sess_18aa")
+    elsewhere = project.parent / "elsewhere"
+    elsewhere.mkdir()
+    assert "sess_18aa" in soong(home, elsewhere, "list").stdout
+    assert soong(home, elsewhere, "list", "--here").stdout == ""
+    assert soong(home, project, "list", "--limit", "-3").returncode == 2
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_list_a_story_and_a_tree_fit_the_terminal(
+    home: Home, project: Path, columns: int
+) -> None:
+    asyncio.run(a_story(home, project))
+    for words in (["list"], ["tree", "18aa"]):
+        shown = on_a_terminal(home, project, *words, columns=columns, NO_COLOR="1")
+        assert "\x1b" not in shown
+        assert "Why does test_add" in shown
+        assert max(map(len, shown.splitlines())) < columns
+    told = on_a_terminal(home, project, "show", "18aa", columns=columns, TERM="dumb")
+    assert "\x1b" not in told
+    assert "\x1b[3" in on_a_terminal(home, project, "list", columns=columns, TERM="xterm")
+
+
+def test_a_story_has_calls_outcomes_refusals_children_and_what_was_left_behind(
+    home: Home, project: Path
+) -> None:
+    asyncio.run(a_story(home, project))
+    told = soong(home, project, "show", "18aa").stdout
+    for said in (
+        "user: Why does test_add fail?",
+        "assistant: Let me look.",
+        "ok      code.read_file a.py",
+        "exit 3  code.run_command",
+        "FAILED test_add",
+        "ok      code.edit_file",
+        "-    return a - b",
+        "+    return a + b",
+        "denied  code.run_command",
+        "(callback): not now",
+        "child default_sub_agent",
+        "two lines",
+        "failed: provider_error: the service is down",
+        "not on the active path",
+        r"Count the <b>lines</b>, \x1b[31mplease",
+        "cost unknown",
+    ):
+        assert said in told, said
+    assert "\x1b" not in told
+    last = soong(home, project, "show", "18aa", "--last", "1").stdout
+    assert "Another way." in last
+    assert "Break it" not in last
+    run_id = next(line.split()[1] for line in told.splitlines() if line.startswith("-- run_"))
+    one = soong(home, project, "show", "18aa", "--run", run_id[:-3]).stdout
+    assert "The sign was wrong." in one
+    assert "two lines" not in one
+    full = soong(home, project, "show", "18aa", "--full").stdout
+    assert "given: " in full
+    assert '"stdout"' in full
+
+
+def test_a_tree_marks_the_active_path_and_keeps_what_was_undone(home: Home, project: Path) -> None:
+    asyncio.run(a_story(home, project))
+    drawn = soong(home, project, "tree", "18aa").stdout.splitlines()
+    marked = [line for line in drawn if "* [" in line]
+    assert [line.split("] ")[1] for line in marked][:1] == ["Why does test_add fail?"]
+    assert "Try another way" in marked[-1]
+    (undone,) = [line for line in drawn if "Break it" in line]
+    assert "├─  [node_" in undone
+    assert "failed" in undone
+    plain = soong(home, project, "tree", "18aa", PYTHONIOENCODING="ascii:backslashreplace").stdout
+    assert "|-  [node_" in plain
+
+
+def test_a_search_finds_words_of_messages_calls_and_results(home: Home, project: Path) -> None:
+    asyncio.run(a_story(home, project))
+    for words in (["WRONG", "sign"], ["FAILED test_add"], ['"a - b"'], ["-r", "build"]):
+        found = soong(home, project, "search", "--", *words)
+        assert found.returncode == 0, (words, found.stderr)
+        assert "sess_18aa" in found.stdout
+    for hostile in ("%", "_%_", "NEAR(", '"', "* OR 1", "zzz", "'; DROP TABLE nodes; --"):
+        missed = soong(home, project, "search", "--", hostile)
+        assert missed.returncode == 1, hostile
+    assert soong(home, project, "search", " ").returncode == 2
+    (line, *_) = soong(home, project, "search", "unrelated", "--json").stdout.splitlines()
+    match = json.loads(line)
+    assert (match["session_id"], match["role"]) == ("sess_18ab", "assistant")
+    assert match["snippet"] == "unrelated"
+
+
+def test_a_session_is_renamed(home: Home, project: Path) -> None:
+    asyncio.run(a_story(home, project))
+    done = soong(home, project, "rename", "18ab", "The", "other", "one")
+    assert done.returncode == 0
+    assert "The other one" in soong(home, project, "list").stdout.splitlines()[0]
+    assert soong(home, project, "rename", "18ab", " ").returncode == 2
+
+
+def test_deleting_asks_on_a_terminal_and_needs_yes_elsewhere(home: Home, project: Path) -> None:
+    asyncio.run(a_story(home, project))
+    refused = soong(home, project, "delete", "18ab", answer="y\n")
+    assert refused.returncode == 2
+    assert "--yes" in refused.stderr
+    kept = on_a_terminal(home, project, "delete", "18ab", columns=80, keys=b"n\n")
+    assert "nothing was deleted" in kept
+    ambiguous = soong(home, project, "delete", "sess_18ab", "18a", "--yes")
+    assert ambiguous.returncode == 2
+    assert "sess_18aa, sess_18ab" in ambiguous.stderr
+    unknown = soong(home, project, "delete", "18ab", "nothing", "--yes")
+    assert unknown.returncode == 1
+    assert len(soong(home, project, "list").stdout.splitlines()) == 2
+    gone = on_a_terminal(home, project, "delete", "18ab", columns=80, keys=b"y\n")
+    assert "deleted sess_18ab" in gone
+    assert soong(home, project, "delete", "18aa", "sess_18aa", "--yes").returncode == 0
+    assert soong(home, project, "list").stdout == ""
+
+
+def test_a_fork_without_a_folder_stands_beside_the_project(home: Home, project: Path) -> None:
+    asyncio.run(a_story(home, project))
+    tree = soong(home, project, "tree", "18aa").stdout
+    node = next(line for line in tree.splitlines() if "Count the" in line)
+    short = node.split("[")[1].split("]")[0]
+    done = soong(home, project, "fork", "18aa", "--at", short)
+    assert done.returncode == 0, done.stderr
+    session_id, folder = done.stdout.split()
+    assert folder == f"{project}-fork"
+    assert (Path(folder) / "a.py").is_file()
+    assert session_id in soong(home, project, "tree", "18aa").stdout
+    again = soong(home, project, "fork", "18aa")
+    assert again.stdout.split()[1] == f"{project}-fork-2"
+
+
+def test_a_prefix_that_several_have_names_them_and_changes_nothing(
+    home: Home, project: Path
+) -> None:
+    asyncio.run(a_story(home, project))
+    for words in (["show"], ["tree"], ["fork"], ["compact"]):
+        refused = soong(home, project, *words, "sess_18")
+        assert refused.returncode == 2, words
+        assert "sess_18aa, sess_18ab" in refused.stderr or "config" in refused.stderr
+    assert soong(home, project, "rename", "18a", "new").returncode == 2
+    assert soong(home, project, "show", "none").returncode == 1

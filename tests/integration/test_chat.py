@@ -13,6 +13,8 @@ from captures import Key, Recording, record
 from isolation import Home
 from model_server import ModelServer
 
+pytestmark = pytest.mark.timeout(90)
+
 READY = "sandbox off"
 ENTER, ESCAPE, CTRL_C, CTRL_D, UP = "\r", "\x1b", "\x03", "\x04", "\x1b[A"
 
@@ -41,6 +43,7 @@ def converse(
         env=home.env(**(env or {})),
         cwd=project,
         keys=keys,
+        seconds=75,
         **more,
     )
 

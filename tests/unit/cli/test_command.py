@@ -17,7 +17,12 @@ import pytest
 
 STAGED = str(Path(__file__).with_name("staged.py"))
 SOURCE = str(Path(__file__).parents[3] / "src")
-ENVIRON = {"PATH": os.environ["PATH"], "PYTHONPATH": SOURCE, "PYTHONWARNINGS": "error"}
+ENVIRON = {
+    "PATH": os.environ["PATH"],
+    "PYTHONPATH": SOURCE,
+    "PYTHONWARNINGS": "error",
+    "SOONG_AGENT_MODEL": "ollama:none",  # otherwise it is the first start
+}
 
 
 def run(

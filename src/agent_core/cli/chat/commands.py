@@ -17,7 +17,7 @@ from agent_core.config.problems import nearest
 from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import short_line, visible
-from agent_core.types import PermissionMode, SessionSummary, SwitchResult
+from agent_core.types import ContentBlock, JsonBlock, PermissionMode, SessionSummary, SwitchResult
 
 _MODES: Mapping[PermissionMode, str] = {
     "plan": "nothing is changed, the answer is a plan",
@@ -61,7 +61,7 @@ async def do_command(chat: Chat, text: str) -> None:
     if command is None:
         chat.fail(f"there is no command /{name}{nearest(name, COMMANDS, '/')}; /help lists them")
         return
-    if command.needs_rest and chat.is_working:
+    if command.needs_rest and not await chat.comes_to_rest():
         chat.fail(f"/{name} moves the session, and a run is at work; Ctrl-C cancels it")
         return
     try:
@@ -280,15 +280,30 @@ async def _tasks(chat: Chat, words: Sequence[str]) -> None:
 
 
 async def _last(chat: Chat, _: Sequence[str]) -> None:
-    event = chat.last_output
-    if event is None or event.node_id is None:
+    if chat.last_call is None:
         chat.terminal.line("no tool has been called yet", Style.DIM)
         return
-    node = (await chat.runtime.get_node_path(event.node_id))[-1]
-    chat.terminal.line(f"{event.payload.get('tool_name', '')}:", Style.BOLD)
-    for result in node.results:
+    call, event = chat.last_call
+    chat.terminal.line(f"{call.name} {call.summary}".rstrip(), Style.BOLD)
+    node = (await chat.runtime.get_node_path(event.node_id))[-1] if event.node_id else None
+    results = node.results if node else ()
+    for result in results:
         if result.tool_call_id == event.tool_call_id:
-            chat.terminal.line(plain_text(result.content))
+            chat.terminal.line(_result_text(result.content))
+
+
+def _result_text(content: Sequence[ContentBlock]) -> str:
+    """A result as a person reads it: of a command, what it has written."""
+    texts: list[str] = []
+    for block in content:
+        held: object = block.data if isinstance(block, JsonBlock) else None
+        data = cast("dict[str, object]", held) if isinstance(held, dict) else {}
+        if "stdout" in data:
+            texts += [str(data[key]) for key in ("stdout", "stderr") if data.get(key)]
+            texts.append(f"exit code {data.get('exit_code')}")
+        else:
+            texts.append(plain_text([block]))
+    return "\n".join(text.rstrip("\n") for text in texts)
 
 
 async def _quit(chat: Chat, _: Sequence[str]) -> None:

@@ -3,13 +3,14 @@
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO, get_args
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import UserCommand, attach_files
+from agent_core.cli.render import Call
 from agent_core.cli.run import MCP_PROMPT, blocks_of
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import RunView
@@ -78,9 +79,31 @@ class InputLine(Protocol):
         """Show what has changed around the line."""
         ...
 
+    def draw(self, slot: str, lines: Sequence[str]) -> None:
+        """Keep lines above the line, in place of the slot's last ones."""
+        ...
+
     def suspended(self) -> AbstractAsyncContextManager[None]:
         """Leave the screen and the keys to others."""
         ...
+
+
+class ChatTerminal(Terminal):
+    """The terminal around a line: it draws above the line, and questions take its place."""
+
+    def __init__(self, line: InputLine, *, environ: Mapping[str, str], plain: bool) -> None:
+        super().__init__(line.stream, line.stream, environ=environ, plain=plain)
+        self._line = line
+
+    def draw(self, slot: str, lines: Sequence[str]) -> None:
+        """Show lines above the line of input."""
+        self._line.draw(slot, lines)
+
+    @asynccontextmanager
+    async def question(self) -> AsyncGenerator[None]:
+        """Keep screen and keys for a question; what is being typed is kept."""
+        async with self._line.suspended(), super().question():
+            yield
 
 
 @dataclass(eq=False, slots=True)
@@ -136,7 +159,7 @@ class Chat:
         self.usage = Usage()
         self.exit_code = 0
         self.has_sent = False
-        self.last_output: RuntimeEvent | None = None
+        self.last_call: tuple[Call, RuntimeEvent] | None = None
         self._policy = PathPolicy.of(setup)
         self._sent: deque[Sent] = deque()
         self._arrived = asyncio.Event()
@@ -164,6 +187,12 @@ class Chat:
     def is_working(self) -> bool:
         """Whether a run is at work, or waits."""
         return bool(self._sent)
+
+    async def comes_to_rest(self) -> bool:
+        """Whether no run is at work; what is about to end may do so."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), _GRACE_S)
+        return not self._sent
 
     async def run(self) -> int:
         """Carry the conversation on until the user leaves, and return the exit code."""
@@ -196,8 +225,7 @@ class Chat:
         for sent in reversed([*self._sent][1:]):
             await sent.handle.cancel()
         if self._sent and not self.exit_code:  # what is about to end may do so
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), _GRACE_S)
+            await self.comes_to_rest()
         if self._sent:
             await self._sent[0].handle.cancel()
         idle = asyncio.create_task(self._idle.wait())
@@ -296,6 +324,7 @@ class Chat:
                 if is_shown:
                     self._note(event)
                     view.event(event)
+                    self.last_call = view.last_call or self.last_call
         await sent.handle.wait()
         view.end(sent.handle.result_text, sent.handle.error, sent.handle.usage)
         view.waiting(sent.handle.pending_requests)
@@ -309,11 +338,10 @@ class Chat:
             use, budget = event.payload["use"], event.payload["budget"]
             self.window = Window(use["total"], budget["window"])
             self.line.refresh()
-        elif event.event_type in {EventType.TOOL_COMPLETED, EventType.TOOL_FAILED}:
-            self.last_output = event
 
     def _echo(self, text: str) -> None:
         first, *rest = visible(text).split("\n")
+        self.terminal.line("")
         self.terminal.line("\n".join([f"> {first}", *(f"  {line}" for line in rest)]), Style.BOLD)
 
     def fail(self, message: str) -> None:
@@ -362,7 +390,7 @@ class Chat:
         """Go on with this session, or with a new one."""
         self.has_sent = session_id is not None
         self.session_id = new_id("sess")
-        self.window, self.usage, self.last_output = Window(), Usage(), None
+        self.window, self.usage, self.last_call = Window(), Usage(), None
         self.line.refresh()
 
     async def require_session(self) -> bool:

@@ -9,7 +9,7 @@ import io
 import os
 import re
 import shutil
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol, TextIO, cast
 
@@ -126,9 +126,9 @@ class EditedLine:
         self._entered: asyncio.Queue[str | None] = asyncio.Queue()
         self._suspended = 0
         self._partial = ""
-        self._picture = ""
+        self._slots: dict[str, Sequence[str]] = {}
         self._pastes = Pastes()
-        self.stream = cast("TextIO", _AboveLine(self))
+        self.stream = cast("TextIO", LineStream(out, self.write))
         self._buffer = Buffer(
             multiline=True,
             completer=completer,
@@ -186,11 +186,10 @@ class EditedLine:
         """Show what has changed around the line."""
         self._app.invalidate()
 
-    def show(self, picture: str) -> None:
-        """Keep a picture above the line, in place of the last one."""
-        if picture != self._picture:
-            self._picture = picture
-            self.refresh()
+    def draw(self, slot: str, lines: Sequence[str]) -> None:
+        """Keep lines above the line, in place of the slot's last ones."""
+        self._slots[slot] = list(lines)
+        self.refresh()
 
     @asynccontextmanager
     async def suspended(self) -> AsyncGenerator[None]:
@@ -261,8 +260,8 @@ class EditedLine:
             if len(text) > room:
                 text = _COLOURS.sub("", text)[-room:]
             parts.append(to_formatted_text(ANSI(text)))
-        if self._picture:
-            parts.append(to_formatted_text(ANSI(self._picture.rstrip("\n"))))
+        drawn = [line for slot in sorted(self._slots) for line in self._slots[slot]]
+        parts += [to_formatted_text(ANSI(line)) for line in drawn[-max(size.lines // 2, 1) :]]
         queued = self._conversation.queued()
         for text in queued[:_SHOWN_QUEUED]:
             line = short_line(visible(text), max(size.columns - 9, 10))
@@ -343,15 +342,28 @@ def _screen_size() -> Size:
     return Size(rows=size.lines, columns=size.columns)
 
 
-class _AboveLine(io.TextIOBase):
-    """The terminal, as a stream that writes above the line."""
+class LineStream(io.TextIOBase):
+    """A terminal as a stream whose text goes through the line.
 
-    def __init__(self, line: EditedLine) -> None:
-        self._line = line
+    Args:
+        out: the terminal.
+        write: takes the text.
+    """
+
+    def __init__(self, out: TextIO, write: Callable[[str], None]) -> None:
+        self._out = out
+        self._write = write
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - a fact here
+        return self._out.encoding
 
     def isatty(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        return self._out.fileno()
+
     def write(self, text: str, /) -> int:
-        self._line.write(text)
+        self._write(text)
         return len(text)

@@ -1,12 +1,11 @@
 """The line where nothing is drawn: for terminals that cannot, and for screen readers."""
 
 import asyncio
-import io
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import TextIO, cast
 
-from agent_core.cli.chat.line import PROMPT, Conversation
+from agent_core.cli.chat.line import PROMPT, Conversation, LineStream
 from agent_core.cli.prompt import InputLines
 
 
@@ -28,7 +27,7 @@ class PlainLine:
         self._closed = asyncio.Event()
         self._reading: asyncio.Task[str | None] | None = None
         self._is_asking = False
-        self.stream = cast("TextIO", _BelowPrompt(self))
+        self.stream = cast("TextIO", LineStream(out, self.write))
 
     async def run(self) -> None:
         """Wait until `close`."""
@@ -88,6 +87,9 @@ class PlainLine:
             self.write(PROMPT)
             self._is_asking = True
 
+    def draw(self, slot: str, lines: Sequence[str]) -> None:
+        """Do nothing: nothing is drawn."""
+
     def write(self, text: str) -> None:
         """Write a text on lines of its own, if a message is being asked for."""
         if self._is_asking:
@@ -107,17 +109,3 @@ class PlainLine:
             yield
         finally:
             self._free.set()
-
-
-class _BelowPrompt(io.TextIOBase):
-    """The terminal, as a stream that leaves the line of a prompt first."""
-
-    def __init__(self, line: PlainLine) -> None:
-        self._line = line
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, text: str, /) -> int:
-        self._line.write(text)
-        return len(text)

@@ -9,7 +9,7 @@ from functools import partial
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.chat.commands import COMMANDS, completion_values, do_command
-from agent_core.cli.chat.conversation import Chat
+from agent_core.cli.chat.conversation import Chat, ChatTerminal
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
 from agent_core.cli.options import MISUSED, Options
@@ -61,12 +61,10 @@ async def _converse(options: Options, redactor: Redactor) -> int:
     )
 
     async def ask(request: PermissionRequest) -> PermissionDecision:
-        async with conversation.line.suspended():
-            return await prompt(request)
+        return await prompt(request)
 
     async def elicit(request: ElicitationRequest) -> ElicitationAnswer:
-        async with conversation.line.suspended():
-            return await questions(request)
+        return await questions(request)
 
     runtime = AgentRuntime(
         project_dir=options.path,
@@ -106,8 +104,7 @@ async def _converse(options: Options, redactor: Redactor) -> int:
                 ),
                 history=FileHistory(setup.home / HISTORY_NAME, redactor.text),
             )
-        environ = {**os.environ, **({"TERM": "dumb"} if is_plain else {})}
-        terminal = Terminal(line.stream, line.stream, environ=environ)
+        terminal = ChatTerminal(line, environ=os.environ, plain=is_plain)
         prompt = TerminalPrompt(terminal, lines, echoes=False, turn=turn)
         questions = TerminalElicitation(terminal, lines, turn=turn, descriptor=descriptor)
         conversation.attach(line, terminal, partial(do_command, conversation))

@@ -34,6 +34,7 @@ _LAUNCH = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
     "os.execvp(sys.argv[1], sys.argv[1:])"
 )
+_LOOKS = re.compile(r"\x1b\[[0-9;]*m")
 _COLOURS = {
     "black": "k",
     "red": "r",
@@ -54,7 +55,7 @@ _CHANGING: Sequence[tuple[str, str]] = (
 
 @dataclass(frozen=True)
 class Key:
-    """Keys that are typed once `after` stands on the screen, or a call that is made then."""
+    """Keys that are typed once `after` was written behind the last ones, or a call made then."""
 
     after: str
     keys: str | Callable[[], object] = ""
@@ -119,17 +120,22 @@ class Recording:
     def _shown(self) -> str:
         parts: list[str] = []
         for line, look in zip(self.lines, self.looks, strict=True):
-            parts.append(f"|{self._settled(line)}".rstrip())
+            text, look = self._settled(line, look.ljust(len(line)))
+            parts.append(f"|{text}".rstrip())
             if look.strip():
                 parts.append(f":{look.rstrip()}")
         return "\n".join(parts) + "\n"
 
-    def _settled(self, line: str) -> str:
-        for old, new in self.replaced.items():
-            line = line.replace(old, new)
-        for pattern, new in _CHANGING:
-            line = re.sub(pattern, new, line)
-        return line
+    def _settled(self, line: str, look: str) -> tuple[str, str]:
+        """A line and its looks without what differs from run to run."""
+        changing = [(re.escape(old), new) for old, new in self.replaced.items()]
+        for pattern, new in (*changing, *_CHANGING):
+            while (found := re.search(pattern, line)) and found[0] != found.expand(new):
+                start, end = found.span()
+                fresh = found.expand(new)
+                line = line[:start] + fresh + line[end:]
+                look = look[:start] + look[start] * len(fresh) + look[end:]
+        return line, look
 
 
 def record(
@@ -208,8 +214,8 @@ class Session:
         os.write(self._terminal, keys.encode())
 
     def wait_for(self, text: str) -> None:
-        """Return when the text stands on the screen, and was written after the last key."""
-        while not (text in "\n".join(self._screen.display) and len(self._raw) > self._seen):
+        """Return when the text has been written after the last key."""
+        while text not in _LOOKS.sub("", self._raw[self._seen :].decode(errors="replace")):
             assert self._read(), f"the command ended before {text!r} came:\n{self._shown()}"
 
     def wait_for_end(self) -> None:
@@ -228,7 +234,7 @@ class Session:
         for row in rows:
             cells = [row[column] for column in range(self._screen.columns)]
             lines.append("".join(cell.data for cell in cells).rstrip())
-            looks.append("".join(_look(cell) for cell in cells if cell.data).rstrip())
+            looks.append("".join(_look(cell) * len(cell.data) for cell in cells).rstrip())
         while lines and not lines[-1] and not looks[-1]:
             lines.pop()
             looks.pop()

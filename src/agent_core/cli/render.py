@@ -16,7 +16,8 @@ LINES_OF_FAILURE = 15
 LINES_OF_DIFF = 40
 
 _LONGEST_MESSAGE = 2000
-_LEAST_SUMMARY = 16
+_LEAST_SUMMARY = 12
+_LEAST_SAID = 8
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _QUIET = ("read", "search")
 
@@ -32,14 +33,21 @@ class Call:
         summary: what it was called with.
         kind: what it does, in the words of the events.
         has_shown_diff: the person was shown what it changes when they were asked.
-        sandboxed: it is confined.
+        confined: what the sandbox does with it, in words; empty if nothing.
     """
 
     name: str
     summary: str = ""
     kind: str = "other"
     has_shown_diff: bool = False
-    sandboxed: bool = False
+    confined: str = ""
+
+    @property
+    def box(self) -> str:
+        """Whether it is confined, where that is a question."""
+        if not self.confined:
+            return ""
+        return "outside the sandbox" if self.confined.startswith("off") else "sandboxed"
 
     @property
     def is_quiet(self) -> bool:
@@ -65,20 +73,17 @@ class CallLayout:
         """A call that has ended: what it was, how it went, and what it leaves to be seen."""
         words, style = outcome(event, payload)
         words = "" if words == "ok" and call.is_quiet else words
-        took = payload.get("duration_ms")
         facts = [words] if words else []
-        facts += (
-            [duration(took)] if isinstance(took, int | float) and style is not Style.WARN else []
-        )
-        facts += ["sandboxed"] if call.sandboxed else []
+        facts += filter(None, [_took(event, payload)])
+        facts += [call.box] if call.box else []
         said = f" {'·' if self.signs is SIGNS else '-'} ".join(facts)
         sign: Part = (f"{self.signs.call} ", style)
-        room = self.width - 2
-        whole = cells(call.name) + 1 + cells(_plain(call.summary)) + 2 + len(said)
-        fits = cells(call.name) + _LEAST_SUMMARY + 2 + len(said) <= room
+        room, taken = self.width - 2, max(len(said), _LEAST_SAID) + 2
+        whole = cells(call.name) + 1 + cells(_plain(call.summary)) + taken
+        fits = cells(call.name) + _LEAST_SUMMARY + taken <= room
         look = Style.DIM if style is Style.GOOD else style
         if whole <= room or (fits and call.is_quiet):
-            yield [sign, *self._title(call, room - len(said) - 2), (f"  {said}", look)]
+            yield [sign, *self._title(call, room - taken), (f"  {said}", look)]
         else:
             yield [sign, *self._title(call, room)]
             yield from ([(f"  {line}", look)] for line in wrapped(said, self.width - 2))
@@ -94,11 +99,11 @@ class CallLayout:
     def plain_end(self, call: Call, event: str, payload: Mapping[str, Any]) -> Iterator[Line]:
         """A call that has ended, for what cannot draw: in words alone."""
         words, style = outcome(event, payload)
-        took = payload.get("duration_ms")
         line = f"> {self._named(call)}" if call.is_quiet else f"  {call.name}"
         line += f" {words or 'ok'}"
-        line += f" ({duration(took)})" if isinstance(took, int | float) else ""
-        line += ", sandboxed" if call.sandboxed else ""
+        if took := _took(event, payload):
+            line += f" ({took})"
+        line += f", {call.box}" if call.box else ""
         message = "" if event == "tool_completed" else str(payload.get("message") or "")
         if message:
             line += f": {shortened(message, _LONGEST_MESSAGE)}".replace("\n", "\n      ")
@@ -179,6 +184,14 @@ def outcome(event: str, payload: Mapping[str, Any]) -> tuple[str, Style]:
     if event == "tool_failed":
         return f"failed: {code}" if code else "failed", Style.BAD
     return "" if "diff" in payload else "ok", Style.GOOD
+
+
+def _took(event: str, payload: Mapping[str, Any]) -> str:
+    """How long a call took, if it has done anything."""
+    took = payload.get("duration_ms")
+    if not isinstance(took, int | float) or payload.get("code") == "cancelled":
+        return ""
+    return "" if event == "tool_denied" else duration(took)
 
 
 def _signal(exit_code: int) -> str:

@@ -245,7 +245,7 @@ class RunView:
             summary=str(payload.get("summary") or ""),
             kind=str(payload.get("kind") or "other"),
             has_shown_diff=call_id in self._shown_diffs,
-            sandboxed=bool(payload.get("sandboxed")),
+            confined=str(payload.get("confined") or ""),
         )
         self._calls[call_id] = _Running(call)
         if not self._terminal.can_draw and not call.is_quiet:
@@ -263,7 +263,7 @@ class RunView:
         payload = event.payload
         running = self._calls.pop(event.tool_call_id or "", None)
         name = visible(str(payload.get("tool_name", "")), one_line=True)
-        call = running.call if running else Call(name)
+        call = running.call if running else Call(name, str(payload.get("summary") or ""))
         if event.tool_call_id in self._shown_diffs:
             call = replace(call, has_shown_diff=True)
         layout = self._layout
@@ -351,7 +351,8 @@ class RunView:
             return
         lines = self._status_lines()
         if self._markdown is not None:
-            lines = [*self._markdown.peek(self._terminal.width - 1), *lines]
+            text = self._markdown.peek(self._terminal.width - 1)
+            lines = [*text, *([""] if text and lines else []), *lines]
         self._terminal.draw("run", lines)
         if lines and self._ticking is None:
             try:

@@ -48,22 +48,26 @@ class _Course:
 
     Attributes:
         received: when.
-        judged: when it was put to the guard, if it came so far; the next three are of later.
+        judged: when it was put to the guard, if it came so far.
+        access: what it would touch, then.
+        tool: from the answer of the guard on, like what follows.
         waited_s: how long people took to answer; None: they were not asked.
         began: when its action began.
     """
 
     received: float = field(default_factory=perf_counter)
     judged: float | None = None
+    access: Access | None = None
+    tool: Tool | None = None
     waited_s: float | None = None
     began: float | None = None
-    tool: Tool | None = None
-    access: Access | None = None
 
     def begin(self, tool: Tool, access: Access) -> dict[str, Any]:
         """What a call touches that is about to run: its kind, and the files that it names."""
-        self.tool, self.access = tool, access
+        self.tool = tool
         facts: dict[str, Any] = {"kind": tool.kind}
+        if access.confined and tool.kind == "execute":
+            facts["confined"] = access.confined
         if access.paths and tool.kind != "execute":  # a command only mentions them
             change = _FIRST_CHANGE.search(access.diff) if access.diff else None
             line = int(change[1]) if change else access.line
@@ -81,6 +85,8 @@ class _Course:
         if self.waited_s is not None:
             facts["waited_ms"] = round(self.waited_s * 1e3)
         access = self.access
+        if self.began is None and access is not None:  # no event has said what it is
+            facts["summary"] = access.summary
         is_command = self.tool is not None and self.tool.kind == "execute"
         if self.began is None or access is None or not (is_command or access.diff):
             return facts
@@ -190,7 +196,7 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
                 access = action.access
                 if hook_summary is not None:
                     access = replace(access, hook_summary=hook_summary)
-                course.judged = perf_counter()
+                course.judged, course.access = perf_counter(), access
                 course.waited_s = await ctx.guard.require(
                     call, tool.definition, access, ctx.run, ctx.journal
                 )

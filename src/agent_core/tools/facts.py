@@ -34,6 +34,8 @@ def command_facts(result: ToolResult, clean: Clean) -> dict[str, Any]:
     code = outcome.get("exit_code")
     if isinstance(code, int) and not outcome.get("timed_out"):
         facts["exit_code"] = code
+    if blocked := outcome.get("blocked_by_sandbox"):
+        facts["blocked_by_sandbox"] = blocked
     text = "\n".join(part.rstrip("\n") for part in texts if part.strip())
     if not text:
         return facts

@@ -3,8 +3,10 @@
 import base64
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from PIL import Image
 
 from agent_core.providers.scripted import Hangs, calls
-from editors import Editor, EditorError, text_of
+from editors import COMMAND, WAIT_S, Editor, EditorError, text_of
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Status
 
@@ -465,3 +467,124 @@ def test_orchestrators_show_their_tasks_as_a_plan(home: Home, project: Path) -> 
         reply = it.prompt(session_id, "plan")
     plans = of_kind(reply.updates, "plan")
     assert [each["content"] for each in plans[-1]["entries"]] == ["Look around", "End it"]
+
+
+def test_what_was_asked_for_before_the_end_of_the_input_is_answered(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    lines: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": {"protocolVersion": 1}},
+        {"id": 2, "method": "session/new", "params": {"cwd": str(project), "mcpServers": []}},
+        {"id": 3, "method": "session/list", "params": {}},
+    ]
+    asked, answers = tmp_path / "asked", tmp_path / "answers"
+    asked.write_text("\n".join(json.dumps({"jsonrpc": "2.0", **each}) for each in lines))
+    with ModelServer.in_thread([]) as server:
+        configured(home, server)
+        with asked.open("rb") as source, answers.open("wb") as sink:
+            done = subprocess.run(  # noqa: S603 - our own command
+                COMMAND, stdin=source, stdout=sink, timeout=60, check=False, env=home.env()
+            )
+    said = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
+    assert done.returncode == 0
+    assert {each["id"]: "result" in each for each in said if "id" in each} == dict.fromkeys(
+        (1, 2, 3), True
+    )
+
+
+@pytest.mark.parametrize("leaves", ["the input", "the output"])
+def test_an_editor_that_does_not_read_holds_up_nothing_but_its_run(
+    home: Home, project: Path, leaves: str
+) -> None:
+    with (
+        ModelServer.in_thread(["word " * 2_000_000]) as server,
+        subprocess.Popen(  # noqa: S603 - our own command
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=configured(home, server).env(),
+        ) as process,
+    ):
+        source, sink = process.stdout, process.stdin
+        assert source is not None
+        assert sink is not None
+
+        def send(number: int, method: str, **params: Any) -> None:
+            message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            sink.write(json.dumps(message).encode() + b"\n")
+            sink.flush()
+
+        send(1, "initialize", protocolVersion=1)
+        send(2, "session/new", cwd=str(project), mcpServers=[])
+        source.readline()
+        session_id = json.loads(source.readline())["result"]["sessionId"]
+        send(3, "session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": "hi"}])
+        while not server.requests:
+            time.sleep(0.01)
+        (sink if leaves == "the input" else source).close()
+        assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(home: Home, project: Path, number: signal.Signals) -> None:
+    with ModelServer.in_thread([Hangs(text="so far"), "more"]) as server:
+        editor = Editor(configured(home, server))
+        session_id = editor.open(project)
+        prompt = editor.begin(session_id, "slow")
+        while not text_of(editor.updates):
+            message = editor.take()
+            assert message is not None
+            editor.handle(message)
+        editor.process.send_signal(number)
+        assert editor.finish(prompt).stop_reason == "cancelled"
+        assert editor.close() == 128 + number
+        with Editor(home) as again:
+            again.load(session_id, project)
+            assert again.prompt(session_id, "go on").text == "more"
+
+
+def test_only_the_protocol_has_the_standard_streams() -> None:
+    program = (
+        "import os, sys\n"
+        "from agent_core.cli.acp.serve import private_streams\n"
+        "with private_streams() as (source, sink):\n"
+        "    print('printed')\n"
+        "    sys.stdout.flush()\n"
+        "    os.system('echo of a child; cat')\n"
+        "    os.write(sink, os.read(source, 100))\n"
+    )
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", program], input=b"asked", capture_output=True, check=True
+    )
+    assert done.stdout == b"asked"
+    assert done.stderr == b"printed\nof a child\n"
+
+
+def test_without_the_extra_its_name_is_said(home: Home) -> None:
+    program = (
+        "import sys; sys.modules['acp'] = None\n"
+        "from agent_core.cli import main; sys.argv = ['soong-agent', 'acp']; sys.exit(main())"
+    )
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", program],
+        input="",
+        capture_output=True,
+        text=True,
+        check=False,
+        env=home.env(),
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install 'soong-agent[acp]'" in done.stderr
+
+
+def test_nothing_of_the_extra_is_loaded_before_it_is_chosen() -> None:
+    program = (
+        "import sys; from agent_core.cli.command import execute\n"
+        "code = execute(['acp', '--help'])\n"
+        "print('acp' in sys.modules, 'pydantic' in sys.modules, code)"
+    )
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False False 0"

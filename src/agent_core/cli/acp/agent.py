@@ -70,6 +70,8 @@ from agent_core.storage.rows import session_not_found
 from agent_core.types import TextBlock, UserMessage, new_id
 
 PAGE_SESSIONS = 50
+_SETTLE_S = 3.0
+"""How long the end of the process waits until what was asked for is answered."""
 _CLOSE_S = 10.0
 """How long the end of the process waits for runtimes to close."""
 _COMMANDS = {
@@ -267,10 +269,12 @@ class EditorAgent:
             await session.cancel()
 
     async def close(self) -> None:
-        """End all sessions, because the editor is gone."""
+        """End all sessions, because the editor is gone; what it has asked for is answered."""
         self.connection.lose()
+        await asyncio.gather(*(session.leave() for session in self._sessions.values()))
+        await self.connection.settle(_SETTLE_S)
         for session_id in [*self._sessions]:
-            await self._close(session_id, is_left=True)
+            await self._close(session_id)
         if self._catalogue is not None:
             await self._catalogue.close()
         if self._tasks:
@@ -359,10 +363,10 @@ class EditorAgent:
         self._sessions[session_id] = session
         return session
 
-    async def _close(self, session_id: str, *, is_left: bool = False) -> None:
+    async def _close(self, session_id: str) -> None:
         if (session := self._sessions.pop(session_id, None)) is None:
             return
-        await (session.leave() if is_left else session.cancel())
+        await session.cancel()
         closing = asyncio.create_task(session.runtime.close())
         self._tasks.add(closing)
         closing.add_done_callback(self._tasks.discard)

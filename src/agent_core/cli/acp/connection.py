@@ -19,6 +19,7 @@ CANCEL = "$/cancel_request"
 _CANCELLED = -32800
 _INTERNAL = -32603
 _NOT_FOUND = -32002
+_GONE = "the editor is gone"
 _CODES = {
     ErrorCode.SESSION_NOT_FOUND: _NOT_FOUND,
     ErrorCode.VALIDATION_ERROR: INVALID_PARAMS,
@@ -50,6 +51,7 @@ class EditorConnection(Connection):
         self._clean = clean
         self._answering: dict[object, asyncio.Task[object]] = {}
         self._unwanted: set[object] = set()
+        self._is_lost = False
 
     async def send_request(self, method: str, params: Any = None) -> Any:
         """Send a request and return its result; a caller that is cancelled cancels it there, too.
@@ -58,6 +60,8 @@ class EditorConnection(Connection):
             RequestError: the editor answers with an error.
             ConnectionError: the editor is gone.
         """
+        if self._is_lost:
+            raise ConnectionError(_GONE)
         number = self._next_request_id
         try:
             return await super().send_request(method, params)
@@ -67,8 +71,20 @@ class EditorConnection(Connection):
             raise
 
     def lose(self) -> None:
-        """Fail what waits for an answer, because none will come."""
-        self._disconnect()
+        """Fail what waits for an answer, because none will come.
+
+        What is written still arrives, if only the input has ended.
+        """
+        self._is_lost = True
+        self._reject_all_outgoing(ConnectionError(_GONE))
+
+    def _disconnect(self) -> None:  # what the package does at the end of the input
+        self.lose()
+
+    async def settle(self, seconds: float) -> None:
+        """Wait for the answers that are under way, but no longer than this."""
+        if self._answering:
+            await asyncio.wait([*self._answering.values()], timeout=seconds)
 
     async def _tell_cancelled(self, number: int) -> None:
         try:
@@ -105,7 +121,7 @@ class EditorConnection(Connection):
         except RequestError:
             raise
         except ConnectionError:
-            fault = RequestError(_CANCELLED, "the editor is gone")
+            fault = RequestError(_CANCELLED, _GONE)
         except ValidationError as error:
             fault = RequestError(INVALID_PARAMS, self._clean(_first_problem(error)))
         except AgentCoreError as error:

@@ -25,7 +25,7 @@ def serve_editor(options: Options) -> int:
         redactor = build_terminal_redactor(os.environ, read_setup(None))
     except ConfigError:  # an editor names the project of each session
         redactor = build_terminal_redactor(os.environ)
-    with _private_streams() as (source, sink):
+    with private_streams() as (source, sink):
         handler = _LogLines(redactor)
         logging.getLogger().handlers = [handler]
         logging.captureWarnings(capture=True)
@@ -39,7 +39,7 @@ def serve_editor(options: Options) -> int:
 
 
 @contextmanager
-def _private_streams() -> Generator[tuple[int, int]]:
+def private_streams() -> Generator[tuple[int, int]]:
     """The descriptors of the protocol, which no child gets.
 
     What prints to standard output, whatever it is, writes to standard error; what reads standard

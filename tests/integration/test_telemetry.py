@@ -1,5 +1,6 @@
 """Spans and metrics of runs, as a collector gets them."""
 
+import json
 from collections.abc import Generator
 from itertools import pairwise
 from pathlib import Path
@@ -292,3 +293,60 @@ async def test_without_opt_in_no_content_leaves_the_process(
     assert len(collector.spans) == 6
     for words in (b"secret-plan", b"the-result", b"the-answer", b"the-question"):
         assert words not in sent
+
+
+@pytest.mark.parametrize("value", ["true", "SPAN_ONLY", "span_and_event"])
+async def test_with_opt_in_spans_hold_messages_without_secrets(
+    home: Home,
+    project: Path,
+    collector: OtlpReceiver,
+    monkeypatch: pytest.MonkeyPatch,
+    value: str,
+) -> None:
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", value)
+    monkeypatch.setenv("MY_KEY", "the-secret-value")
+    (project / "a.txt").write_text("it has the-secret-value\n", encoding="utf-8")
+    async with ModelServer([calls("code.read_file", path="a.txt"), "the-answer"]) as server:
+        home.write_config(
+            '[model]\nprovider = "openai"\nname = "m"\napi_key_env = "MY_KEY"\n'
+            f'base_url = "{server.base_url("openai")}"\n'
+        )
+        async with AgentRuntime(project) as made:
+            await ask(made, "the-question about the-secret-value")
+    tool = collector.named("execute_tool code.read_file")
+    assert json.loads(tool.attributes["gen_ai.tool.call.arguments"]) == {"path": "a.txt"}
+    assert "it has" in tool.attributes["gen_ai.tool.call.result"]
+    first, last = collector.children(collector.named("invoke_agent main"))[::2]
+    [said] = json.loads(first.attributes["gen_ai.output.messages"])
+    [part] = said["parts"]
+    assert (said["role"], said["finish_reason"]) == ("assistant", "tool_call")
+    assert (part["type"], part["name"]) == ("tool_call", "code.read_file")
+    assert part["arguments"] == {"path": "a.txt"}
+    asked, called, answered = json.loads(last.attributes["gen_ai.input.messages"])
+    assert [each["role"] for each in (asked, called, answered)] == ["user", "assistant", "tool"]
+    assert "the-question" in asked["parts"][0]["content"]
+    assert answered["parts"][0]["type"] == "tool_call_response"
+    assert answered["parts"][0]["id"] == called["parts"][0]["id"]
+    assert json.loads(last.attributes["gen_ai.output.messages"]) == [
+        {
+            "role": "assistant",
+            "parts": [{"type": "text", "content": "the-answer"}],
+            "finish_reason": "stop",
+        }
+    ]
+    [system, *_] = json.loads(first.attributes["gen_ai.system_instructions"])
+    assert system["type"] == "text"
+    tools = json.loads(first.attributes["gen_ai.tool.definitions"])
+    assert "code.read_file" in {each["name"] for each in tools}
+    assert b"the-secret-value" not in b"".join(collector.bodies)
+
+
+async def test_text_that_no_protocol_can_hold_costs_no_span(
+    home: Home, project: Path, collector: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
+    odd = "half \ud83d, none \0"
+    script = [calls("code.read_file", path=odd), calls(f"made up {odd}"), odd]
+    async with runtime(home, project, script) as made:
+        await ask(made, odd)
+    assert len(collector.spans) == 6

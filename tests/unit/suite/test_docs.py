@@ -119,7 +119,8 @@ def test_the_picture_of_the_layers_is_the_contract_that_is_checked() -> None:
 
 
 def programs() -> Iterator[tuple[str, str]]:
-    for path in (ROOT / "README.md", ROOT / "docs" / "sdk.md", ROOT / "docs" / "providers.md"):
+    pages = (ROOT / "docs" / f"{name}.md" for name in ("sdk", "providers", "telemetry"))
+    for path in (ROOT / "README.md", *pages):
         blocks = re.findall(r"^```python\n(.+?)^```$", path.read_text("utf-8"), re.S | re.M)
         for number, block in enumerate(blocks, start=1):
             yield f"{path.stem}-{number}", block

@@ -16,10 +16,11 @@ from command_lines import CommandLines, make_program
 
 CORPUS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 PROGRAMS = """
-    awk bash busybox cat chroot cp curl dash date dd dig docker doas echo env file find fish flock
-    gawk git grep head hostname ionice less ls make man my-tool nice node nohup npm nslookup
-    parallel perl ping pwd pwsh pytest python3 rg rm rsync scp script sed setsid sort split ssh
-    stdbuf strace su sudo tail tar tee test timeout tree true uniq vim watch wc xargs zip zsh
+    awk bash busybox cat chroot cp curl dash date dd dig docker doas echo entr env file find fish
+    flock gawk git grep head hostname hyperfine ionice less ls make man my-tool nice node nohup npm
+    nslookup parallel perl ping pwd pwsh pytest python3 rg rm rsync scp screen script sed setsid
+    sort split ssh sshpass stdbuf strace su sudo tail tar tee test timeout tmux tree true uniq vim
+    watch wc xargs zip zsh
     printf [
 """
 

@@ -8,9 +8,20 @@ text such as `--name=`; in a longer text with spaces or quotes only where it is 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+from agent_core.tools.options import OptionTable
+from agent_core.tools.shells import (
+    FIND_ACTIONS,
+    JOINERS,
+    OTHER_SHELLS,
+    SHELL_COMMANDS,
+    SHELLS,
+    WRAPPERS,
+    words_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +41,7 @@ class ScriptWord:
     prefix: str
 
 
-def words_of(text: str) -> frozenset[str]:
-    """The words of a table."""
-    return frozenset(text.split())
-
-
-_SHELLS = words_of(
-    """
-    sh ash bash dash ksh mksh yash zsh fish csh tcsh rbash posh oksh loksh hush sash osh nu
-    elvish xonsh
-    """
-)
+_SHELLS = SHELLS | OTHER_SHELLS
 _INTERPRETERS = words_of(
     """
     python pypy perl ruby node nodejs deno bun php lua luajit tclsh wish expect rscript julia
@@ -48,12 +49,8 @@ _INTERPRETERS = words_of(
     guile scheme emacs vi vim ed ex gdb m4 bc dc
     """
 )
-_JOINING = words_of(
-    """
-    . source trap let declare typeset ssh sshpass autossh su runuser
-    hyperfine watch script parallel at batch
-    flock tmux screen systemd-run crontab entr
-    """
+_JOINING = JOINERS | words_of(
+    ". source trap let declare typeset ssh autossh su runuser at batch crontab"
 )
 """They make one text of their words, or run what it holds: no value is safe in them."""
 
@@ -66,36 +63,15 @@ _ALWAYS = {
 }
 """Commands that change what the rest of a script means, with or without a placeholder."""
 
-SHELL_COMMANDS = words_of(
-    """
-    . : [ alias bg bind break builtin caller cd chdir command compgen complete compopt
-    continue coproc
-    declare dirs disown echo enable eval exec exit export false fc fg getopts hash help history
-    jobs kill let local logout mapfile popd printf pushd pwd read readarray readonly return set
-    shift shopt source suspend test times trap true type typeset ulimit umask unalias unset wait
-    """
-)
-"""All commands that a shell brings itself."""
-
 _HARMLESS = words_of(": [ cd chdir echo exec command false kill printf pwd test true")
 """Those of them that take a value as data; `exec` and `command` run what follows."""
 
 _WRAPPERS = {
-    "busybox": re.compile(r"--"),
-    "command": re.compile(r"--"),
-    "exec": re.compile(r"--"),
-    "env": re.compile(r"[A-Za-z_]\w*=.*|--", re.DOTALL),
-    "nice": re.compile(r"-n|-?\d+|-n\d+|--"),
-    "nohup": re.compile(r"--"),
-    "setsid": re.compile(r"-[wfc]+|--"),
-    "stdbuf": re.compile(r"-[ioe][0L]|--"),
-    "sudo": re.compile(r"-[nEHS]+|--"),
-    "doas": re.compile(r"-n|--"),
-    "time": re.compile(r"-p|--"),
-    "timeout": re.compile(r"[\d.]+[smhd]?|--"),
-    "xargs": re.compile(r"-[0rtx]+|-[nPLI]\S+|--null|--no-run-if-empty|--"),
+    **WRAPPERS,
+    "busybox": OptionTable(leading=True),
+    "doas": OptionTable("-n", leading=True),
+    "sudo": OptionTable("-EHSn", leading=True),
 }
-"""Programs that run another one, with what may stand before it."""
 
 _FLAGS = {
     "python": re.compile(r"-[uBEIsSOqbx]+"),
@@ -109,6 +85,14 @@ _FLAGS = {
 _REPLACES = re.compile(r"-[0rtx]*[Ii]|--replace")
 _READ_COMMANDS = words_of(". source at batch parallel crontab su runuser")
 """Programs that run what they read."""
+
+_RUN_INPUT = (
+    _SHELLS
+    | (_INTERPRETERS - {"sed", "gsed"})
+    | (_WRAPPERS.keys() - {"command", "exec", "time"})
+    | {"parallel", "runuser", "ssh", "su"}
+)
+"""Programs that may, and are looked for among the arguments of unknown ones, too."""
 
 _AWK = words_of("awk gawk mawk nawk")
 _READ_OPTIONS_LATER = _AWK | {"sed", "gsed"}
@@ -131,6 +115,7 @@ _PLAIN_FLAGS = words_of("-e -n -i -r -rn -E -F --")
 _UNARY = words_of("-n -z -e -f -d -r -w -x -s -L -h -b -c -p -S -g -u -k")
 _BINARY = words_of("= != -eq -ne -gt -ge -lt -le -nt -ot -ef")
 MIXED_TEST = "write one test such as [ -n … ] or [ … = … ] for each [, joined by &&"
+_UNKNOWN_INNER = "write out the program that {} runs, with no other options before it"
 _NESTED = "the script of {} is no place for a value; give it a script file and the value after it"
 
 
@@ -153,6 +138,8 @@ def find_problem(words: Sequence[ScriptWord]) -> str | None:
         return _find_interpreter_problem(program, words)
     if program in SHELL_COMMANDS:
         return _find_builtin_problem(program, words)
+    if any(a.literal in FIND_ACTIONS and b.literal is None for a, b in pairwise(words)):
+        return f"write out the program that {program} runs"
     return _find_shell_argument(words) or _find_embedded_value(program, words)
 
 
@@ -164,7 +151,7 @@ def _find_builtin_problem(program: str, words: Sequence[ScriptWord]) -> str | No
         first = operands[0].literal if operands else None
         if first is None or first.startswith("-"):
             return "write out the format of printf"
-    if program in {"test", "["} and not is_plain_test(words[1:]):
+    if program in {"test", "["} and not is_plain_test([word.literal for word in words[1:]]):
         return "write one test for each test or [, joined by &&"
     return None
 
@@ -174,6 +161,8 @@ def find_input_problem(words: Sequence[ScriptWord]) -> str | None:
     program, operands = _program(words[0]), words[1:]
     if program is None:
         return "write out the name of a program that reads a placeholder"
+    if program in _WRAPPERS:
+        return _find_wrapped_input_problem(program, words)
     texts = [word.literal or "" for word in operands]
     # Does ssh get a command behind the host? What follows an option may be its value.
     plain = [now for before, now in pairwise(["", *texts]) if now[:1] != "-" and before[:1] != "-"]
@@ -182,12 +171,42 @@ def find_input_problem(words: Sequence[ScriptWord]) -> str | None:
     is_interpreter = program in _INTERPRETERS - _READ_OPTIONS_LATER
     if is_interpreter and ("-" in texts or all(text.startswith("-") for text in texts)):
         return f"{program} would run what it reads; write out its program"
-    return None
+    if program in _SHELLS:
+        return _find_interpreter_problem(program, words)
+    if program in _TEXT_COMMANDS | _INTERPRETERS:
+        return None
+    inner = (index for index, word in enumerate(words) if index and _program(word) in _RUN_INPUT)
+    problems = (find_input_problem(words[index:]) for index in inner)
+    return next(filter(None, problems), None)
 
 
-def nested_scripts(words: Sequence[ScriptWord]) -> Iterator[str]:
-    """The scripts of `sh -c` in a command that are given a value, or words that xargs has read."""
-    is_given = bool(words) and _program(words[0]) == "xargs"
+def _find_wrapped_input_problem(wrapper: str, words: Sequence[ScriptWord]) -> str | None:
+    """What a wrapper starts reads in its place; xargs makes words of it."""
+    parsed = _unwrapped(wrapper, words)
+    if parsed is None:
+        return _UNKNOWN_INNER.format(wrapper)
+    options, inner = parsed
+    if not inner:
+        return None
+    if wrapper != "xargs":
+        return find_input_problem(inner)
+    mark = options.get("-I")
+    if mark is None:
+        return find_problem([*inner, ScriptWord(None, "", has_value=True, prefix="")])
+    return find_problem([_with_value(word, mark) for word in inner])
+
+
+def _with_value(word: ScriptWord, mark: str) -> ScriptWord:
+    """A word in which xargs puts what it has read for the mark."""
+    if mark not in word.text:
+        return word
+    text, prefix = word.text.replace(mark, ""), word.prefix.partition(mark)[0]
+    return ScriptWord(None, text, has_value=True, prefix=prefix)
+
+
+def nested_scripts(words: Sequence[ScriptWord], *, is_fed: bool) -> Iterator[str]:
+    """The scripts of `sh -c` in a command that get values: as words, from xargs, or as input."""
+    is_given = is_fed or (bool(words) and _program(words[0]) == "xargs")
     for index, word in enumerate(words):
         shell = _program(word)
         if shell not in _SHELLS:
@@ -199,12 +218,10 @@ def nested_scripts(words: Sequence[ScriptWord]) -> Iterator[str]:
             yield rest[0].literal
 
 
-def is_plain_test(words: Sequence[ScriptWord]) -> bool:
-    """One operator that is written out: no value can be taken for one."""
-    operands = [word for word in words if word.literal != "]"]
-    if operands and operands[0].literal == "!":
-        operands = operands[1:]
-    match [word.literal for word in operands]:
+def is_plain_test(words: Sequence[str | None]) -> bool:
+    """One operator that is written out: no value can be taken for one. None is not known."""
+    operands = [word for word in words if word != "]"]
+    match operands[1:] if operands[:1] == ["!"] else operands:
         case [_]:
             return True
         case [operator, _]:
@@ -230,16 +247,27 @@ def _find_wrapped_problem(wrapper: str, words: Sequence[ScriptWord]) -> str | No
     replaces = any(_REPLACES.match(word.literal or "") for word in words)
     if wrapper == "xargs" and replaces and programs & (_SHELLS | _INTERPRETERS):
         return "xargs -I would put what it reads into a program; leave it out and use $1 there"
-    for index, word in enumerate(words[1:], 1):
-        if word.literal is None:
-            break
-        if not _WRAPPERS[wrapper].fullmatch(word.literal):
-            if word.literal.startswith("-"):
-                break
-            return find_problem(words[index:])
+    _, inner = _unwrapped(wrapper, words) or ({}, ())
+    if inner and inner[0].literal is not None:
+        return find_problem(inner)
     if any(word.has_value for word in words) or programs & _SHELLS:
-        return f"write out the program that {wrapper} runs, with no other options before it"
+        return _UNKNOWN_INNER.format(wrapper)
     return None
+
+
+def _unwrapped(
+    wrapper: str, words: Sequence[ScriptWord]
+) -> tuple[Mapping[str, str], Sequence[ScriptWord]] | None:
+    """The options of a wrapper and the command it starts; None where they are not known."""
+    parsed = _WRAPPERS[wrapper].parse([word.text for word in words[1:]])
+    if parsed is None:
+        return None
+    start = len(words) - len(parsed[1])
+    while wrapper == "env" and start < len(words) and _ASSIGNMENT.match(words[start].prefix):
+        start += 1
+    start += wrapper == "timeout"
+    is_known = all(word.literal is not None for word in words[:start])
+    return (parsed[0], words[start:]) if is_known else None
 
 
 def _find_interpreter_problem(program: str, words: Sequence[ScriptWord]) -> str | None:

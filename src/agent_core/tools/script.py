@@ -22,8 +22,8 @@ from agent_core.tools.commands import (
     find_problem,
     is_plain_test,
     nested_scripts,
-    words_of,
 )
+from agent_core.tools.shells import words_of
 from agent_core.tools.syntax import CONTROL, parse, text_of, walk
 
 if TYPE_CHECKING:
@@ -178,15 +178,16 @@ def check_argv(argv: Sequence[str]) -> None:
         raise ValueError(f"args: {problem}")
 
 
-def _find_problem(words: Sequence[ScriptWord]) -> str | None:
-    """Why a command, or a script that is its argument, must not be given a value.
+def _find_problem(words: Sequence[ScriptWord], *, is_fed: bool = False) -> str | None:
+    """Why a command, or a script that is its argument, must not be given a value, or read one.
 
     The parameters of such a script are values, so it is read with placeholders in their places.
     """
-    if problem := find_problem(words):
+    if problem := find_problem(words) or ((is_fed and find_input_problem(words)) or None):
         return problem
-    for text in nested_scripts(words):
+    for text in nested_scripts(words, is_fed=is_fed):
         template = f"{_PARAMETER.sub('{{args.value}}', text)}\n: {{{{args.value}}}}"
+        template = f"cat {{{{args.value}}}} | {{\n{template}\n}}" if is_fed else template
         try:
             parse_script(template, is_nested=True)
         except ValueError as error:
@@ -301,13 +302,12 @@ class _ParsedScript:
                         return "give no placeholder to a function of the script"
                 if words and words[0].literal is None and self._is_nested:
                     return "write out the name of the program there"
-                problem = find_input_problem(words) if words and self._is_fed(node) else None
-                return problem or _find_problem(words)
+                return _find_problem(words, is_fed=bool(words) and self._is_fed(node))
             case "arithmetic_expansion" if self._is_fed(node):
                 has_variable = any(each.type == "variable_name" for each in walk(node))
                 return "give what is read to no arithmetic" if has_variable else None
             case "test_command" if node.id in self._inside:
-                words = [self._word(child) for child in _operands(node)]
+                words = [self._word(child).literal for child in _operands(node)]
                 return None if is_plain_test(words) else MIXED_TEST
             case _:
                 return None

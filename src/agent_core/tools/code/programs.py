@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from agent_core.tools.code.options import OptionTable
+from agent_core.tools.options import OptionTable
 from agent_core.tools.workspace import PathPolicy
 
 _ENVIRONMENT = re.compile(

@@ -14,7 +14,7 @@ from glob import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from agent_core.tools.commands import words_of
+from agent_core.tools.shells import words_of
 from agent_core.tools.syntax import parse, text_of
 
 if TYPE_CHECKING:

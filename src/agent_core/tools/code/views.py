@@ -16,10 +16,18 @@ from shutil import which
 
 from agent_core.errors import ToolError
 from agent_core.process import find_program
-from agent_core.tools.code.options import OptionTable
 from agent_core.tools.code.programs import only_reads
 from agent_core.tools.code.shell import Word, is_reserved, read_script
-from agent_core.tools.commands import SHELL_COMMANDS, ScriptWord, is_plain_test, words_of
+from agent_core.tools.commands import is_plain_test
+from agent_core.tools.shells import (
+    FIND_ACTIONS,
+    JOINERS,
+    OTHER_SHELLS,
+    SHELL_COMMANDS,
+    SHELLS,
+    WRAPPERS,
+    words_of,
+)
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import CommandView, CommandViews
 
@@ -34,42 +42,16 @@ _MAX_MATCHES = 6_000
 _MAX_PATTERNS = 40
 _MAX_STARS = 3
 
-_OWN_OPTIONS: Mapping[str, OptionTable] = {
-    "command": OptionTable(leading=True),
-    "env": OptionTable(leading=True),
-    "exec": OptionTable(leading=True),
-    "ionice": OptionTable("-t --ignore", "-cn --class --classdata", leading=True),
-    "nice": OptionTable("", "-n --adjustment", counts=True, leading=True),
-    "nohup": OptionTable(leading=True),
-    "setsid": OptionTable("-cfw --ctty --fork --wait", leading=True),
-    "stdbuf": OptionTable("", "-eio --error --input --output", leading=True),
-    "time": OptionTable("-p", leading=True),
-    "timeout": OptionTable(
-        "-v --foreground --preserve-status --verbose", "-ks --kill-after --signal", leading=True
-    ),
-    "xargs": OptionTable(
-        "-0rtx --exit --no-run-if-empty --null --verbose",
-        "-dILnPs --delimiter --max-args --max-chars --max-procs",
-        leading=True,
-    ),
-}
-"""Harmless wrappers with the options that are known: they start the command behind them."""
-
 _AS_ANOTHER_USER = words_of("doas gosu pkexec run0 runuser su su-exec sudo sudoedit")
 _SEVERAL_IN_ONE = words_of("busybox toybox")
-_RUNNERS = words_of(
+_RUNNERS = JOINERS | words_of(
     """
-    bwrap chpst chroot chrt choom dbus-run-session eatmydata fakeroot firejail flock ltrace nsenter
-    numactl parallel prlimit proot rlwrap script setarch setpriv softlimit strace systemd-run
-    taskset unbuffer unshare valgrind watch
+    bwrap chpst chroot chrt choom dbus-run-session eatmydata fakeroot firejail ltrace nsenter
+    numactl prlimit proot rlwrap setarch setpriv softlimit strace taskset unbuffer unshare valgrind
     """
 )
 """Programs that run others, with options that are in no table: a view, and so is what they run."""
 
-_SHELLS = words_of("ash bash dash sh")
-_OTHER_SHELLS = words_of(
-    "csh elvish fish hush ksh loksh mksh nu oil oksh osh posh rbash rksh tcsh xonsh yash zsh"
-)
 _SHELL_FLAGS = re.compile(r"-[ceuxnfl]*[ceuxnflo]")
 _SHELL_LONG = words_of("--login --noprofile --norc")
 _SHELL_SETTINGS = words_of("errexit nounset noglob pipefail xtrace")
@@ -88,7 +70,6 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)[smhd]?|infinity", re.ASCII)
 _SETTING = re.compile(r"-[eux]+|-[eux]*o (?:errexit|nounset|noglob|pipefail|xtrace)")
 _FORMAT_THAT_SETS = re.compile(r"-|.*%[^A-Za-z%]*[hlLjzt]*n", re.DOTALL)
 _BRACKETS = re.compile(r"\[[!^]?\]?[^\]]*\]")
-_FIND_ACTIONS = words_of("-exec -execdir -ok -okdir")
 _ADDED = Word("…", is_known=False, is_one=False)
 
 
@@ -222,7 +203,7 @@ class _Reader:
             self._problem(f"{kind} runs it as another user")
             self._add(words, program)
             self._guess(words[1:], depth=depth)
-        elif kind in _OTHER_SHELLS or _OTHER_SHELLS.intersection(names):
+        elif kind in OTHER_SHELLS or OTHER_SHELLS.intersection(names):
             if any(word.text.startswith(("-", "+")) for word in words[1:]):
                 self._problem(f"scripts of {kind} are not looked into")
             self._add(words, program)
@@ -231,7 +212,7 @@ class _Reader:
             self._problem(f"{name} is not known to be the {kind} of the system")
             self._add(words, program)
             self._guess(words[1:], depth=depth)
-        elif kind in _SHELLS:
+        elif kind in SHELLS:
             is_bash = program is not None and Path(program).name == "bash"
             self._shell(words, program, language="bash" if is_bash else "sh", depth=depth)
         else:
@@ -241,7 +222,7 @@ class _Reader:
         self, kind: str, words: Sequence[Word], *, language: str | None, depth: int
     ) -> None:
         """What a wrapper starts; it is no view of its own."""
-        parsed = _OWN_OPTIONS[kind].parse([word.text for word in words])
+        parsed = WRAPPERS[kind].parse([word.text for word in words])
         options, inner = parsed or ({}, [])
         count = len(words) - len(inner)
         if parsed is None or not all(word.is_known for word in words[:count]):
@@ -272,7 +253,7 @@ class _Reader:
         inner: list[Word] | None = None
         for word in words:
             if inner is None:
-                if word.text in _FIND_ACTIONS:
+                if word.text in FIND_ACTIONS:
                     inner = []
                     if "dir" in word.text:
                         self._problem("find runs a program in other folders")
@@ -409,12 +390,8 @@ class _Reader:
                 return first is not None and not _FORMAT_THAT_SETS.match(first)
             case "[" | "test":
                 if name == "[":
-                    words = words[:-1] if texts[-1:] == ["]"] else [_ADDED]
-                seen = [
-                    ScriptWord(word.text if word.is_known else None, word.text, False, "")
-                    for word in words
-                ]
-                return all(word.is_one for word in words) and is_plain_test(seen)
+                    words, texts = (words, texts) if texts[-1:] == ["]"] else ([_ADDED], [None])
+                return all(word.is_one for word in words) and is_plain_test(texts)
             case "set":
                 return _SETTING.fullmatch(" ".join(text or "$" for text in texts)) is not None
             case "wait":
@@ -515,7 +492,7 @@ class _Reader:
         return (self._env.get("PATH") or os.defpath).split(os.pathsep)
 
     def _is_shell(self, view: CommandView) -> bool:
-        return bool(view.argv) and Path(view.argv[0]).name in _SHELLS | _OTHER_SHELLS
+        return bool(view.argv) and Path(view.argv[0]).name in SHELLS | OTHER_SHELLS
 
 
 def _with_unknown(word: Word, replaced: str) -> Word:
@@ -525,12 +502,12 @@ def _with_unknown(word: Word, replaced: str) -> Word:
 
 _KNOWN = frozenset(
     {
-        *_OWN_OPTIONS.keys() - {"exec"},
+        *WRAPPERS.keys() - {"exec"},
         *_AS_ANOTHER_USER,
         *_SEVERAL_IN_ONE,
         *_RUNNERS,
-        *_SHELLS,
-        *_OTHER_SHELLS,
+        *SHELLS,
+        *OTHER_SHELLS,
         "find",
     }
 )

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from agent_core import AgentRuntime, RunStatus, Usage
-from agent_core.testing import Calls, Says, ScriptedCall, calls
+from agent_core.testing import Calls, Says, ScriptedCall, ScriptedProvider, calls
+from agent_core.types import ModelRequest
 from isolation import Home
 from model_server import ModelServer, Status
 from otlp_receiver import OtlpReceiver, ReceivedSpan
-from runtimes import Asked, ask, runtime
+from runtimes import CONFIG, Asked, ask, runtime
 
 ALLOW = "allow_once"
 
@@ -256,6 +257,51 @@ async def test_a_child_lies_below_the_call_that_started_it(
         "  chat script",
     ]
     assert_one_trace(collector)
+
+
+async def test_a_run_that_is_cancelled_in_the_queue_has_its_span(
+    home: Home, project: Path, collector: OtlpReceiver
+) -> None:
+    script = [calls("code.run_command", argv=["sleep", "60"])]
+    async with runtime(home, project, script, permission_callback=Asked(ALLOW)) as made:
+        first = await made.start("go", session_id="s1")
+        second = await made.start("and then", session_id="s1")
+        await second.cancel()
+        await first.cancel()
+    spans = {span.attributes["soong_agent.run.id"]: span for span in collector.roots()}
+    assert spans.keys() == {first.run_id, second.run_id}
+    queued = spans[second.run_id]
+    assert queued.attributes["error.type"] == "cancelled"
+    assert collector.children(queued) == []
+
+
+async def test_a_summary_is_a_run_below_the_one_that_wants_it(
+    home: Home, project: Path, collector: OtlpReceiver
+) -> None:
+    def answer(request: ModelRequest) -> str:
+        if request.metadata.get("purpose") == "memory_extraction":
+            return '{"explicit": false, "memories": []}'
+        return "What was said so far is about numbers, and nothing was decided. " * 20
+
+    config = f"{CONFIG}\n[memory]\nenabled = true\n"
+    async with runtime(home, project, ScriptedProvider(answer), config=config) as made:
+        for number in range(3):
+            await ask(made, f"number {number}; please remember that " + "word " * 3000)
+        handle = await made.compact_session("s1")
+        await handle.wait()
+        assert handle.status is RunStatus.COMPLETED
+    spans = {span.span_id: span for span in collector.spans}
+    summary = collector.named("invoke_agent compact")
+    wants = spans[summary.parent_id]
+    assert wants.attributes["soong_agent.run.id"] == handle.run_id
+    assert [span.name for span in collector.children(summary)] == ["chat script"]
+    # What the memory asks beside a run lies below that run as well.
+    assert {spans[s.parent_id].name for s in collector.spans if s.name == "chat script"} == {
+        "invoke_agent main",
+        "invoke_agent compact",
+    }
+    assert sum(span.name == "chat script" for span in collector.spans) > 4
+    assert {span.name for span in collector.roots()} == {"invoke_agent main"}
 
 
 async def test_off_by_default_and_where_it_is_said(

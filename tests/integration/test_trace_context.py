@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -83,6 +84,47 @@ async def test_a_command_of_a_run_that_is_not_recorded_gets_nothing(
         (answer,) = await texts(made)
     assert "PATH=" in answer
     assert "TRACEPARENT" not in answer
+
+
+async def test_a_hook_gets_the_span_of_the_call_it_is_about(
+    home: Home, project: Path, collector: OtlpReceiver
+) -> None:
+    seen = project / "seen"
+    hook = {"type": "command", "command": f"echo $TRACEPARENT >> {seen}"}
+    events = {event: [{"hooks": [hook]}] for event in ("UserPromptSubmit", "PreToolUse")}
+    home.write("hooks.json", json.dumps({"version": 1, "hooks": events}))
+    async with runtime(home, project, [calls("code.list_dir", path="."), "done"]) as made:
+        await ask(made)
+    run, tool = collector.named("invoke_agent main"), collector.named("execute_tool code.list_dir")
+    told = [line.split("-")[2] for line in seen.read_text(encoding="utf-8").split()]
+    assert told == [run.span_id, tool.span_id]
+
+
+async def test_a_trace_that_is_not_sampled_is_passed_on_and_not_exported(
+    home: Home, project: Path, collector: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{CALLER}-00")
+    script = [calls("code.run_command", argv=["env"]), "done"]
+    async with runtime(home, project, script, permission_callback=Asked("allow_once")) as made:
+        await ask(made)
+        (answer,) = await texts(made)
+    assert collector.spans == []
+    assert collector.measured("soong_agent.run.duration")
+    assert re.search(f"TRACEPARENT=00-{TRACE}-[0-9a-f]{{16}}-00", answer)
+
+
+async def test_where_only_metrics_are_wanted_the_callers_span_is_passed_on(
+    home: Home, project: Path, collector: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{CALLER}-01")
+    script = [calls("code.run_command", argv=["env"]), "done"]
+    async with runtime(home, project, script, permission_callback=Asked("allow_once")) as made:
+        await ask(made)
+        (answer,) = await texts(made)
+    assert collector.spans == []
+    assert collector.measured("soong_agent.run.duration")
+    assert f"TRACEPARENT=00-{TRACE}-{CALLER}-01" in answer
 
 
 async def test_calls_that_run_together_start_their_commands_with_their_own_span(

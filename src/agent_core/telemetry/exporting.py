@@ -9,6 +9,7 @@ from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import Any
 
+from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -23,6 +24,8 @@ _CLOSE_MS = 2000.0
 _SERVICE = "soong-agent"
 _MOST_CHARS = 300
 _OFF = "or set OTEL_SDK_DISABLED=true"
+_PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
+_GRPC = "opentelemetry-exporter-otlp-proto-grpc"
 _CARRIED = ("traceparent", "tracestate")
 
 
@@ -35,9 +38,10 @@ def open_exporters(signals: Iterable[str], environ: Mapping[str, str]) -> Teleme
         return ExportingTelemetry(frozenset(signals), environ)
     except ImportError as error:
         logger.warning(
-            "OTEL_* variables ask for traces or metrics, and the package for that is missing"
-            " (%s): pip install 'soong-agent[otel]', %s",
+            "OTEL_* variables ask for traces or metrics, and %s is missing for that:"
+            " pip install %s, %s",
             error.name,
+            error.name if error.name == _GRPC else "'soong-agent[otel]'",
             _OFF,
         )
     except Exception as error:  # noqa: BLE001 - of any exporter, for any value of a variable
@@ -67,17 +71,22 @@ class ExportingTelemetry(Telemetry):
         resource = Resource.create()
         if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: _SERVICE}))
-        spans = _exporters("traces", environ) if "traces" in signals else []
-        figures = _exporters("metrics", environ) if "metrics" in signals else []
-        tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-        for exporter in spans:
-            tracers.add_span_processor(BatchSpanProcessor(exporter))
-        readers = [PeriodicExportingMetricReader(exporter) for exporter in figures]
-        meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+        made = {signal: _exporters(signal, environ) for signal in signals}
+        self._shutdowns: list[Callable[[], None]] = []
+        tracers: trace.TracerProvider = trace.NoOpTracerProvider()
+        meters: metrics.MeterProvider = metrics.NoOpMeterProvider()
+        if exporters := made.get("traces"):
+            tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+            for exporter in exporters:
+                tracers.add_span_processor(BatchSpanProcessor(exporter))
+            self._shutdowns.append(tracers.shutdown)
+        if exporters := made.get("metrics"):
+            readers = [PeriodicExportingMetricReader(exporter) for exporter in exporters]
+            meters = MeterProvider(readers, resource, shutdown_on_exit=False)
+            self._shutdowns.append(meters.shutdown)
         caller = {name: environ[name.upper()] for name in _CARRIED if name.upper() in environ}
         parent = TraceContextTextMapPropagator().extract(caller, Context())
         super().__init__(tracers, meters, parent=parent)
-        self._shutdowns: list[Callable[[], None]] = [tracers.shutdown, meters.shutdown]
         self._close_s = _close_ms(environ) / 1000
         self._log = _FirstFailure()
         self._log.begin()
@@ -86,6 +95,9 @@ class ExportingTelemetry(Telemetry):
         """Send what is left, as long as that may take, or until something of it has failed."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
         at_work = list(self._shutdowns)
+        if not at_work:
+            self._log.end()
+            return
 
         def stop_waiting() -> None:
             with suppress(RuntimeError):  # the loop is closed: it was too late
@@ -117,17 +129,18 @@ class _FirstFailure(logging.Handler):
         super().__init__(logging.WARNING)
         self.on_failure: Callable[[], None] = lambda: None
         self._source = logging.getLogger("opentelemetry")
-        self._propagates = self._source.propagate
         self._has_shown = False
 
     def begin(self) -> None:
-        self._propagates = self._source.propagate
+        """Take what is logged from here on, instead of the program's own handlers."""
         self._source.propagate = False
         self._source.addHandler(self)
 
     def end(self) -> None:
+        """Leave it to them again, unless another runtime still exports."""
         self._source.removeHandler(self)
-        self._source.propagate = self._propagates
+        if not any(isinstance(handler, _FirstFailure) for handler in self._source.handlers):
+            self._source.propagate = True
 
     def emit(self, record: logging.LogRecord) -> None:
         self.show(record.getMessage())
@@ -152,13 +165,15 @@ def _exporters(signal: str, environ: Mapping[str, str]) -> list[Any]:
     made: list[Any] = []
     for name in (part.strip().lower() for part in named.split(",")):
         if name == "otlp":
-            protocol = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL") or environ.get(
-                "OTEL_EXPORTER_OTLP_PROTOCOL"
-            )
-            name = "otlp_proto_grpc" if (protocol or "").strip() == "grpc" else "otlp_proto_http"
-        if name in {"", "none"}:
-            continue
-        made.append(_exporter(signal, name))
+            variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL"
+            if not environ.get(variable, "").strip():
+                variable = "OTEL_EXPORTER_OTLP_PROTOCOL"
+            protocol = environ.get(variable, "").strip() or "http/protobuf"
+            if protocol not in _PROTOCOLS:
+                raise ValueError(f"{variable} is {protocol!r}; it may be {', '.join(_PROTOCOLS)}")
+            name = _PROTOCOLS[protocol]
+        if name not in {"", "none"}:
+            made.append(_exporter(signal, name))
     return made
 
 
@@ -178,6 +193,8 @@ def _exporter(signal: str, name: str) -> Any:
     for point in entry_points(group=f"opentelemetry_{signal}_exporter", name=name):
         # Standard output is the answer's.
         return point.load()(out=sys.stderr) if name == "console" else point.load()()
+    if name == "otlp_proto_grpc":
+        raise ModuleNotFoundError(name=_GRPC)
     raise ValueError(f"there is no exporter {name!r} for {signal}; otlp, console or none")
 
 

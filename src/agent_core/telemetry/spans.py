@@ -546,7 +546,8 @@ class TracedHooks:
             names.TOOL_TYPE: "function",
         }
         if definition is not None:
-            attributes[names.TOOL_DESCRIPTION] = storable_text(definition.description[:_MOST_CHARS])
+            words = str(self._clean(definition.description))[:_MOST_CHARS]
+            attributes[names.TOOL_DESCRIPTION] = storable_text(words)
             if name.startswith("mcp."):
                 attributes[names.MCP_METHOD] = "tools/call"
         title = names.EXECUTE_TOOL if is_unknown else f"{names.EXECUTE_TOOL} {name}"

@@ -88,6 +88,10 @@ class AgentDefinitions:
         ids = {each for table in self._by_source.values() for each in table}
         return [found for each in sorted(ids) if (found := self.find(each))]
 
+    def file_of(self, definition: AgentDefinition) -> Path | None:
+        """Where a definition of the user's stands."""
+        return self._places.get(definition.agent_definition_id)
+
     def profiles(self) -> Iterator[Profile]:
         """The model profiles of all definitions: what they name may hold secrets."""
         return (each.model_profile for each in self.listed())

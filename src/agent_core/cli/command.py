@@ -4,9 +4,10 @@ Only the standard library is imported here: help and usage errors answer at once
 """
 
 import sys
+from argparse import SUPPRESS
 from collections.abc import Sequence
 
-from agent_core.cli.commands import COMMANDS
+from agent_core.cli.commands import GROUPS
 from agent_core.cli.commands.chat import load_chat
 from agent_core.cli.commands.run import (
     DESCRIPTION,
@@ -33,40 +34,65 @@ def execute(argv: Sequence[str] | None = None) -> int:
 
 
 def _execute(argv: Sequence[str] | None) -> int:
-    parser = _build_parser()
     try:
-        before, after = split_words(sys.argv[1:] if argv is None else argv)
-        options, unknown = parser.parse_known_args(before, Options())
-        if options.command == "run":
-            unknown = take_words(options, unknown, after)
-        if unknown:
-            cure = AFTER_DASHES if options.command == "run" else ""
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}{cure}")
-        if options.version:
-            print(f"soong-agent {installed_version() or '(not installed)'}")
-            parser.exit()
-        if options.command is None and sys.stdin.isatty() and sys.stdout.isatty():
-            options.command, options.load = "chat", load_chat
-        options.execute = execute
-        if options.command is None:
-            parser.print_usage(sys.stderr)
-            parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')
-        if options.command == "run" and (problem := find_misuse(options)):
-            parser.error(problem)
+        options = parse(sys.argv[1:] if argv is None else argv)
     except SystemExit as leaving:  # how argparse ends: help, version, wrong usage
         return leaving.code if isinstance(leaving.code, int) else MISUSED
+    options.execute = execute
     with without_collection():
         do = options.load()
     return do(options)
 
 
+def parse(argv: Sequence[str]) -> Options:
+    """Read the arguments.
+
+    Raises:
+        SystemExit: help or the version was shown, or they are wrong, which has been said.
+    """
+    parser = _build_parser()
+    options = Options(parser=parser)
+    before, after = split_words(argv)
+    options, unknown = parser.parse_known_args(before, options)
+    if options.command == "run":
+        unknown = take_words(options, unknown, after)
+    if unknown:
+        chosen = parser
+        for name in filter(None, (options.command, options.action)):
+            chosen = chosen.commands.get(name, chosen)
+        chosen.refuse(unknown, AFTER_DASHES if options.command == "run" else "")
+    if options.version:
+        print(f"soong-agent {installed_version() or '(not installed)'}")
+        parser.exit()
+    if options.command is None and sys.stdin.isatty() and sys.stdout.isatty():
+        options.command, options.load = "chat", load_chat
+    if options.command is None:
+        parser.print_usage(sys.stderr)
+        parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')
+    if options.command == "run" and (problem := find_misuse(options)):
+        parser.error(problem)
+    return options
+
+
 def _build_parser() -> Parser:
-    parser = Parser(prog="soong-agent", description=DESCRIPTION)
+    """The parser of all commands."""
+    parser = Parser(prog="soong-agent")
     parser.add_argument("--version", action="store_true", help="show the version and exit")
-    commands = parser.add_subparsers(dest="command", metavar="command", parser_class=Parser)
-    for command in COMMANDS:
-        command.add_parser(commands)
+    commands = parser.add_subparsers(
+        dest="command", metavar="command", parser_class=Parser, help=SUPPRESS
+    )
+    parser.commands = commands.choices
+    lines = [DESCRIPTION]
+    for group, modules in GROUPS.items():
+        before = len(parser.commands)
+        for module in modules:
+            module.add_parser(commands)
+        lines += ["", f"{group}:"]
+        for name, command in list(parser.commands.items())[before:]:
+            lines.append(f"  {name:<12} {command.what}")
+    lines += ["", "soong-agent <command> --help says more. Without a command, on a terminal: chat."]
+    parser.description = "\n".join(lines)
     # The most used command should not need a second look: its help is part of this one.
     parser.usage = f"soong-agent [-h] [--version] {SYNOPSIS}"
-    parser.epilog = commands.choices["run"].format_help()
+    parser.epilog = parser.commands["run"].format_help()
     return parser

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
@@ -31,11 +31,13 @@ _CURES = {
 class Options(argparse.Namespace):
     """The arguments of every command; each command reads its own.
 
-    `execute` carries out another command line, for the one command that takes them.
+    `execute` carries out another command line, for the one command that takes them; `parser` is
+    that of all commands.
     """
 
     load: "Callable[[], Callable[[Options], int]]"
     execute: Callable[[Sequence[str]], int]
+    parser: "Parser"
     version: bool = False
     command: str | None = None
     action: str = ""
@@ -87,12 +89,42 @@ class Options(argparse.Namespace):
 
 
 class Parser(argparse.ArgumentParser):
-    """Shows arguments in errors as text, never as terminal commands, and knows no abbreviations."""
+    """Shows arguments in errors as text, never as terminal commands, and knows no abbreviations.
+
+    Attributes:
+        what: what its command is for, in a few words.
+        commands: those below it, by name: the commands of the program, the actions of a command.
+        options: its options and arguments, in the order of the help.
+    """
 
     def __init__(self, **settings: Any) -> None:
+        self.what = ""
+        self.commands: dict[str, Parser] = {}
+        self.options: list[argparse.Action] = []
         super().__init__(
             allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings
         )
+
+    def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
+        """Add an option or an argument."""
+        self.options.append(super().add_argument(*names, **settings))
+        return self.options[-1]
+
+    def refuse(self, unknown: Sequence[str], cure: str = "") -> NoReturn:
+        """End the process: there are no such arguments."""
+        known = [name for option in self.options for name in option.option_strings]
+        near = (did_you_mean(word.partition("=")[0], known) for word in unknown)
+        self.error(
+            f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, near), '')}{cure}"
+        )
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a word that is no choice; unlike the original, name what may be meant."""
+        if action.choices is not None and value not in action.choices:
+            names = ", ".join(map(str, action.choices))
+            near = did_you_mean(value, map(str, action.choices))
+            message = f"invalid choice: {value!r}{near} (choose from {names})"
+            raise argparse.ArgumentError(action, message)
 
     def print_help(self, file: Any = None) -> None:
         """Print the help; unlike the original, fail where it cannot be written."""
@@ -100,7 +132,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the process: wrong usage."""
-        cure = next((cure for fault, cure in _CURES.items() if fault in message), "")
+        cures = () if "did you mean" in message else _CURES.items()
+        cure = next((cure for fault, cure in cures if fault in message), "")
         super().error(visible(message) + cure)
 
 
@@ -110,15 +143,27 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001  # py
 
 def add_actions(parser: Parser) -> Commands:
     """Let a command have actions, of which one has to be named."""
-    return parser.add_subparsers(
+    actions = parser.add_subparsers(
         dest="action", metavar="action", required=True, parser_class=Parser
     )
+    parser.commands = actions.choices
+    return actions
 
 
 def add_command(commands: Commands, name: str, what: str, **settings: Any) -> Parser:
     """Add a command, or an action of one; its help begins with what it is for."""
     settings = {"description": f"{what[0].upper()}{what[1:]}."} | settings
-    return commands.add_parser(name, help=what, **settings)
+    command = commands.add_parser(name, help=what, **settings)
+    command.what = what
+    return command
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The known word that is nearest, as the end of a message; empty if none is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for wrong usage only
+
+    near = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def positive(text: str) -> int:

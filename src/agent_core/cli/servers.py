@@ -1,9 +1,12 @@
 """`soong-agent mcp`: which servers there are, whether they answer, and log-ins."""
 
 import asyncio
+import json
 import os
+import shlex
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
+from time import perf_counter
 
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
@@ -16,6 +19,7 @@ from agent_core.cli.terminal import (
     run_on_terminal,
 )
 from agent_core.config.paths import Setup
+from agent_core.errors import AgentCoreError
 from agent_core.mcp import Host, McpTools, ServerFailure, StoredLogin, read_servers
 from agent_core.mcp.config import HttpServer, ServerConfig
 from agent_core.process import Launcher
@@ -31,7 +35,11 @@ def manage_servers(options: Options) -> int:
         servers = read_servers(setup.home, setup.project)
         if options.action == "list":
             for server_id, server in servers.items():
-                terminal.text(f"{_summary(server_id, server, setup, clean)}\n")
+                facts = _facts(server_id, server, setup)
+                state = facts["login"] if facts["state"] == "on" else facts["state"]
+                shown = f"{server_id:<16} {facts['transport']:<5}  {facts['place']}  {state}"
+                line = visible(clean(shown.rstrip()), one_line=True)
+                terminal.text(f"{clean(json.dumps(facts)) if options.json else line}\n")
             if not servers:
                 terminal.line("there is no server in mcp.json", Style.DIM)
             return COMPLETED
@@ -53,21 +61,29 @@ def manage_servers(options: Options) -> int:
             terminal.leave_line()
             return INTERRUPTED
 
-    return run_on_terminal(options.path, manage)
+    return run_on_terminal(options.path, manage, asks_model=False)
 
 
-def _summary(server_id: str, server: ServerConfig, setup: Setup, clean: Clean) -> str:
+def _facts(server_id: str, server: ServerConfig, setup: Setup) -> dict[str, str]:
+    """What is known of a server that is not asked."""
+    login, place = "", ""
     if isinstance(server, HttpServer):
         place = server.url
-        state = "logged in" if StoredLogin(setup.home, server.url).read().get("tokens") else ""
+        has_login = StoredLogin(setup.home, server.url).read().get("tokens")
+        login = "logged in" if has_login else ""
     else:
-        place, state = " ".join([server.command, *server.args]), ""
-    state = "disabled" if server.disabled else state
-    return visible(clean(f"{server_id:<16} {place}  {state}".rstrip()), one_line=True)
+        place = shlex.join([server.command, *server.args])
+    state = "on"
+    if server.disabled:
+        state = "disabled"
+    elif server_id in setup.config.tools.mcp.disabled_servers:
+        state = "disabled in config.toml"
+    transport = server.transport.replace("streamable_", "")
+    return {"id": server_id, "state": state, "transport": transport, "login": login, "place": place}
 
 
 async def _connect(options: Options, server: ServerConfig, setup: Setup, terminal: Terminal) -> int:
-    """Connect to the server, logging in where that is what is wanted, and count its tools."""
+    """Connect to the server, logging in where that is what is wanted, and say what it has."""
     descriptor = sys.stdin.fileno()
     redactor = build_terminal_redactor(os.environ, setup)
     elicit = None
@@ -94,12 +110,34 @@ async def _connect(options: Options, server: ServerConfig, setup: Setup, termina
         )
         mcp = McpTools({options.id: server}, setup.config.tools, host=host)
         try:
+            started = perf_counter()
             tools = await mcp.tools(on_failure=note)
+            took = perf_counter() - started
+            offered = await _offered(mcp, options.id) if options.action == "test" else {}
         finally:
             await mcp.aclose()
+    is_there = tools or not failures
+    if options.json:
+        report = {
+            "id": options.id,
+            "ok": bool(is_there),
+            "connected_ms": round(took * 1e3),
+            "problems": [failure.message for failure in failures],
+            "tools": [
+                {"name": tool.name, "permission": tool.definition.permission} for tool in tools
+            ],
+            **offered,
+        }
+        shown = json.dumps(report, indent=2, ensure_ascii=False)
+        terminal.text(f"{visible(redactor.text(shown))}\n")
+        return COMPLETED if is_there else FAILED
     for failure in failures:
         terminal.line(f"error: {redactor.text(failure.message)}", Style.BAD)
-    if failures and not tools:
+    if not is_there:
+        cure = "see that it runs and what it writes: [mcp.json] command, args and env"
+        if isinstance(server, HttpServer):
+            cure = f"see that url is right, or log in: soong-agent mcp login {options.id}"
+        terminal.line(cure, Style.DIM)
         return FAILED
     if options.action == "login":
         is_stored = isinstance(server, HttpServer) and StoredLogin(setup.home, server.url).read()
@@ -109,4 +147,24 @@ async def _connect(options: Options, server: ServerConfig, setup: Setup, termina
         return COMPLETED
     for tool in tools:
         terminal.text(f"{tool.name} ({tool.definition.permission})\n")
+    for kind, names in offered.items():
+        for name in names:
+            line = visible(redactor.text(f"{kind.removesuffix('s')} {name}"), one_line=True)
+            terminal.text(f"{line}\n")
+    counts = [f"{len(tools)} tools", *(f"{len(names)} {kind}" for kind, names in offered.items())]
+    terminal.line(f"{options.id} answers in {took * 1e3:.0f} ms: {', '.join(counts)}", Style.GOOD)
     return COMPLETED
+
+
+async def _offered(mcp: McpTools, server_id: str) -> dict[str, list[str]]:
+    """The names of what a server has beside tools; a part that it does not list is left out."""
+    found: dict[str, list[str]] = {}
+    offer = mcp.offers.get(server_id)
+    if offer is not None and offer.has_resources:
+        with suppress(AgentCoreError):
+            listed = await mcp.resources(server_id)
+            found["resources"] = [str(each.get("uri")) for each in listed["resources"]]
+    if offer is not None:
+        with suppress(AgentCoreError):
+            found["prompts"] = [str(each["name"]) for each in await mcp.prompts(server_id)]
+    return found

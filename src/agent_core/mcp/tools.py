@@ -20,6 +20,7 @@ from agent_core.mcp.discovery import (
 )
 from agent_core.mcp.resources import (
     list_prompts,
+    list_resources,
     parse_arguments,
     read_prompt,
     read_resource,
@@ -164,6 +165,15 @@ class McpTools:
     def resource_tool(self, server_ids: Collection[str]) -> Tool:
         """`internal.read_resource`, for these servers."""
         return resource_tool({name: self.server(name) for name in server_ids}, self.seconds)
+
+    async def resources(self, server_id: str) -> dict[str, Any]:
+        """The first resources of a server, and the templates of more.
+
+        Raises:
+            AgentCoreError: `validation_error`: there is no such server.
+            ToolError: they cannot be listed.
+        """
+        return await list_resources(self.server(server_id), self.seconds)
 
     async def prompts(self, server_id: str) -> list[dict[str, Any]]:
         """The prompts of a server: `name`, `description`, `arguments`.

@@ -136,7 +136,7 @@ def test_wrong_usage_that_is_easy_to_mend_says_how(arguments: list[str], cure: s
 
 
 @pytest.mark.parametrize(
-    "arguments", [["memory", "list", "--path", "p"], ["mcp", "list", "more"], ["--verbose"]]
+    "arguments", [["memory", "list", "--path", "p"], ["mcp", "list", "more"], ["--quiet"]]
 )
 def test_the_cure_for_a_message_with_a_dash_is_only_named_for_a_run(
     arguments: list[str],

@@ -1,10 +1,11 @@
-"""What `--help` says, of every command and of every action of one."""
+"""What `--help` says, of every command and of every action of one, and what wrong usage says."""
 
 import re
+import shlex
 
 import pytest
 
-from agent_core.cli.command import execute
+from agent_core.cli.command import execute, parse
 
 
 def collect_help(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
@@ -12,20 +13,75 @@ def collect_help(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, s
     assert execute([*words, "--help"]) == 0
     text = capsys.readouterr().out
     found = {" ".join(words): text}
-    listed = re.search(r"^positional arguments:\n  (?:command|action)\n((?:    .*\n)+)", text, re.M)
-    for name in re.findall(r"^    (\w+)", listed[1], re.M) if listed else ():
+    if words:
+        names = re.search(r"^positional arguments:\n  action\n((?:    .*\n)+)", text, re.M)
+        listed = re.findall(r"^    (\w+)", names[1], re.M) if names else []
+    else:  # by what they are about
+        listed = re.findall(r"^  (\w+) {2,}\w", text.partition("\noptions:")[0], re.M)
+    for name in listed:
         found |= collect_help(capsys, *words, name)
     return found
 
 
-def test_every_help_says_what_the_command_is_for_and_fits_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Every help, on a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
-    shown = collect_help(capsys)
+    return collect_help(capsys)
+
+
+def test_every_help_says_what_the_command_is_for_and_fits_a_terminal(
+    shown: dict[str, str],
+) -> None:
     assert {"permissions explain", "workspace diff", "sessions fork", "undo"} <= shown.keys()
+    assert {"cost", "config show", "completion bash", "agents list", "skills list"} <= shown.keys()
     for name, text in shown.items():
         paragraphs = text.split("\n\n")
         assert paragraphs[0].startswith("usage: "), name
         assert re.match(r"[A-Z].*\.$", paragraphs[1], re.DOTALL), name
         assert max(map(len, text.splitlines())) <= 80, name
+
+
+def test_every_command_has_examples_and_says_what_its_exit_codes_mean(
+    shown: dict[str, str],
+) -> None:
+    leaves = [name for name in shown if name and not any(f"{name} " in each for each in shown)]
+    assert len(leaves) > 20
+    for name in leaves:
+        if name.startswith("sessions "):
+            continue
+        assert re.search(rf"^  (.*[ (])?soong-agent {name}", shown[name], re.M), name
+        assert "xit codes" in shown[name], name
+
+
+def test_every_example_is_understood(shown: dict[str, str]) -> None:
+    helps = [text for name, text in shown.items() if name]  # that of all repeats that of run
+    lines = re.findall(r"^  ((?:\S.*[|(] ?)?soong-agent .*)$", "\n".join(helps), re.M)
+    assert len(lines) > 40
+    for line in lines:
+        inner = re.search(r"[$<]\((soong-agent .*)\)$", line)
+        words = shlex.split(inner[1] if inner else line)
+        words = words[words.index("soong-agent") + 1 :]
+        ends = [place for place, word in enumerate(words) if word in {"|", "<", ">"}]
+        assert parse(words[: ends[0]] if ends else words).command, line
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        ("sesions list", "did you mean sessions?"),
+        ("sessions lst", "did you mean list?"),
+        ("run --pth x hi", "did you mean --path?"),
+        ("cost --bye", "did you mean --by?"),
+        ("cost --by dya", "did you mean day?"),
+        ("run --mode plann hi", "did you mean plan?"),
+        ("zzz", 'write "run" first'),
+    ],
+)
+def test_wrong_usage_names_the_nearest_word(
+    words: str, cure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(shlex.split(words)) == 2
+    said = capsys.readouterr().err
+    assert cure in said
+    assert "usage: soong-agent" in said

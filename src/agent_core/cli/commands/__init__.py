@@ -6,7 +6,10 @@ Only the standard library is imported here: help and usage errors answer at once
 from agent_core.cli.commands import (
     acp,
     approvals,
+    catalog,
     chat,
+    completion,
+    config,
     cost,
     doctor,
     mcp,
@@ -19,19 +22,10 @@ from agent_core.cli.commands import (
     undo,
 )
 
-COMMANDS = (
-    run,
-    chat,
-    tasks,
-    sessions,
-    undo,
-    approvals,
-    permissions,
-    memory,
-    cost,
-    mcp,
-    acp,
-    schema,
-    doctor,
-)
+GROUPS = {
+    "work": (run, chat, acp),
+    "sessions": (sessions, undo, tasks, approvals, memory, cost),
+    "settings": (config, permissions, catalog, mcp),
+    "help": (doctor, completion, schema),
+}
 """In the order of the help."""

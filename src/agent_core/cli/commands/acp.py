@@ -14,8 +14,11 @@ Needs the extra: pip install 'soong-agent[acp]'
 Exit codes: 0 the editor has closed the connection; 2 wrong usage, or the extra
 is missing; 130 and 143 a signal.
 
-Example, the settings of an editor that asks for a command:
-  {"command": "soong-agent", "args": ["acp"]}
+examples:
+  soong-agent acp
+  soong-agent acp --model ollama:qwen3
+
+In the settings of an editor: {"command": "soong-agent", "args": ["acp"]}
 """
 
 

@@ -11,14 +11,16 @@ examples:
 
 Rules are those of config.toml and rules.toml. Answers for a session are stored
 with [permissions] remember_scope = "session_stored"; else they are in the
-memory of the process that asked, and end with it.
+memory of the process that asked, and end with it. Exit codes: 0 listed; 2 wrong
+usage, or a rule that cannot be used.
 """
 _FORGET = """\
 examples:
   soong-agent permissions forget grant_18ea7dc4
   soong-agent permissions forget tidy
 
-Rules are taken out of their file by hand.
+Rules are taken out of their file by hand. Exit codes: 0 forgotten; 1 there is
+no such answer; 2 wrong usage or configuration.
 """
 _EXPLAIN = """\
 examples:

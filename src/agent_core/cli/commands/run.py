@@ -6,6 +6,7 @@ from agent_core.cli.options import (
     MOVE_SESSION,
     Commands,
     Options,
+    add_command,
     add_mode,
     add_path,
     amount,
@@ -55,9 +56,10 @@ usage or configuration; 130 interrupted; 143 terminated.
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    run = commands.add_parser(
+    run = add_command(
+        commands,
         "run",
-        help="run an agent until it has answered",
+        "run an agent until it has answered",
         usage=f"soong-agent {SYNOPSIS}",
         description=DESCRIPTION,
         epilog=_STREAMS,

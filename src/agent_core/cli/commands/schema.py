@@ -4,12 +4,22 @@ from collections.abc import Callable
 
 from agent_core.cli.options import Commands, Options, add_actions, add_command
 
+_EVENTS = """\
+examples:
+  soong-agent schema events
+  soong-agent schema events > events.schema.json
+
+Exit codes: 0 printed; 2 wrong usage.
+"""
+
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     schema = add_command(commands, "schema", "print the JSON Schema of what commands write")
     actions = add_actions(schema)
-    add_command(actions, "events", "of one line of run --events").set_defaults(load=_load)
+    add_command(
+        actions, "events", "print that of one line of run --events", epilog=_EVENTS
+    ).set_defaults(load=_load)
 
 
 def _load() -> Callable[[Options], int]:

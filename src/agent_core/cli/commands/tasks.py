@@ -4,12 +4,24 @@ from collections.abc import Callable
 
 from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path
 
+_SHOW = """\
+examples:
+  soong-agent tasks show task_18ea7dc4
+  soong-agent tasks show task_18ea7dc4 --svg task.svg
+
+Tasks are made by runs with --orchestrator, and belong to a project. Exit codes:
+0 shown; 1 there is no such Task, or its log cannot be read; 2 wrong usage or
+configuration.
+"""
+
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     tasks = add_command(commands, "tasks", "look at the Tasks of a project")
     tasks.set_defaults(load=_load)
-    show = add_command(add_actions(tasks), "show", "show a Task and its steps as a tree")
+    show = add_command(
+        add_actions(tasks), "show", "show a Task and its steps as a tree", epilog=_SHOW
+    )
     add_path(show)
     show.add_argument("--session-id", metavar="<id>", help="the session the Task belongs to")
     show.add_argument("--svg", metavar="<file>", help="write a picture instead")

@@ -31,14 +31,15 @@ examples:
   soong-agent workspace diff node_18ea7dc4 snap_c97905d9
 
 Nodes are named by `soong-agent sessions show`, snapshots by undo and redo. Ids
-have to be whole. The diff goes to standard output, without secrets.
+have to be whole. The diff goes to standard output, without secrets. Exit codes:
+0 shown; 1 there is no such state; 2 wrong usage or configuration.
 """
 
 
 def add_parser(commands: Commands) -> None:
     """Add the arguments of the three commands."""
     for name, what, examples in (
-        ("undo", "take back the last message, with everything that was done about it", _UNDO),
+        ("undo", "take back the last message and all that was done about it", _UNDO),
         ("redo", "return to the state just before the last undo", _REDO),
     ):
         command = add_command(commands, name, what, epilog=examples)

@@ -1,0 +1,68 @@
+"""`soong-agent agents` and `skills`: what runs have beside their tools."""
+
+import json
+from collections.abc import Iterator
+
+from agent_core.agents.definitions import AgentDefinitions
+from agent_core.cli.options import COMPLETED, Options
+from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
+from agent_core.config.paths import Setup
+from agent_core.context.skills import find_skills
+from agent_core.text import visible
+from agent_core.types import AgentSource
+
+_NAME = 22
+
+
+def list_catalog(options: Options) -> int:
+    """List the kinds of agents or the skills, and return the exit code."""
+
+    def show(setup: Setup, terminal: Terminal, clean: Clean) -> int:
+        rows = [*(_agents(setup) if options.command == "agents" else _skills(setup))]
+        for row in rows:
+            if options.json:
+                shown = clean(json.dumps(row, ensure_ascii=False))
+            else:
+                name, *facts = (value for key, value in row.items() if value and key != "file")
+                shown = f"{name:<{_NAME}} {'  '.join(map(_words, facts))}"
+                shown = visible(clean(shown), one_line=True)
+            terminal.text(f"{shown}\n")
+        if options.command == "skills":
+            for problem in find_skills(setup.settings_home).problems:
+                terminal.line(f"passed over: {clean(problem)}", Style.WARN)
+            if not rows:
+                terminal.line(f"there is no skill in {setup.home / 'skills'}", Style.DIM)
+        return COMPLETED
+
+    return run_on_terminal(options.path, show, asks_model=False)
+
+
+def _words(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _agents(setup: Setup) -> Iterator[dict[str, object]]:
+    """The definitions; what another one of the same id replaces is left out."""
+    definitions, pools = AgentDefinitions(setup.settings_home), setup.config.agents.worker_pools
+    for each in definitions.listed():
+        workers = [
+            f"worker of {pool.pool_id}"
+            for pool in pools
+            for worker in pool.workers
+            if worker.agent_definition_id == each.agent_definition_id
+        ]
+        profile = each.model_profile
+        named = profile if isinstance(profile, str) else None
+        yield {
+            "id": each.agent_definition_id,
+            "source": each.source.value,
+            "description": each.description,
+            "model": named or ("a model of its own" if profile else None),
+            "workers": workers,
+            "file": str(definitions.file_of(each)) if each.source is AgentSource.USER else None,
+        }
+
+
+def _skills(setup: Setup) -> Iterator[dict[str, object]]:
+    for each in find_skills(setup.settings_home).skills:
+        yield {"name": each.name, "description": each.description, "file": str(each.path)}

@@ -1,0 +1,47 @@
+"""The arguments of `soong-agent config`."""
+
+from collections.abc import Callable
+
+from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path
+
+_WHAT = """\
+Show what the configuration comes to: each key with its value and where that
+comes from: a line of config.toml, --model, $SOONG_AGENT_MODEL, or the default.
+Paths are resolved. Of keys of services only the names of the variables are
+shown, and whether these are set.
+"""
+_EXAMPLES = """\
+examples:
+  soong-agent config show
+  soong-agent config show model
+  soong-agent config show tools.max_timeout_ms
+  soong-agent config show --model openai:gpt-5 --json
+
+Exit codes: 0 shown; 2 the configuration cannot be used, there is no such key,
+or wrong usage.
+"""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command's arguments."""
+    config = add_command(commands, "config", "look at the settings")
+    config.set_defaults(load=_load)
+    show = add_command(
+        add_actions(config),
+        "show",
+        "show every setting, and where it comes from",
+        description=_WHAT,
+        epilog=_EXAMPLES,
+    )
+    add_path(show)
+    show.add_argument(
+        "--model", metavar="<provider:name>", help="show what comes of naming this model"
+    )
+    show.add_argument("--json", action="store_true", help="print one JSON object")
+    show.add_argument("id", nargs="?", metavar="key", help="only this key, or those below it")
+
+
+def _load() -> Callable[[Options], int]:
+    from agent_core.cli.settings import show_settings  # noqa: PLC0415 - help must not wait for it
+
+    return show_settings

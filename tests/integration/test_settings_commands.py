@@ -1,0 +1,237 @@
+"""`config show`, `completion`, `agents list` and `skills list`, as processes."""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_core.cli.settings import find_lines
+from isolation import Home
+
+CONFIG = """\
+# mine
+[model]
+provider = "openai"  # a service
+name = "gpt-5"
+api_key_env = "OF_THE_SERVICE"
+provider_options = { openai = { headers = { "X-Api-Key" = "a-value-nobody-sees" } } }
+
+[tools]
+allowed_write_roots = [
+  "/tmp/a",  # ]
+]
+max_timeout_ms = 60000
+
+[[permissions.rules]]
+decision = "allow"
+command = ["ls"]
+
+[[permissions.rules]]
+decision = "deny"
+command = ["rm", "*"]
+"""
+
+
+def command(
+    home: Home, project: Path, *words: str, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-m", "agent_core.cli", *words],
+        env=home.env() | environ,
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def settings(done: subprocess.CompletedProcess[str]) -> dict[str, list[object]]:
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["settings"]
+    return {each["key"]: [each["value"], each["origin"]] for each in found}
+
+
+def test_config_show_says_where_each_value_comes_from(home: Home, project: Path) -> None:
+    home.write_config(CONFIG)
+    found = settings(command(home, project, "config", "show", "--json"))
+    assert found["model.provider"] == ["openai", "config.toml:3"]
+    assert found["model.context_window"][1] == "default"
+    assert found["tools.allowed_write_roots"] == [["/tmp/a"], "config.toml:9"]  # noqa: S108
+    assert found["tools.max_timeout_ms"] == [60000, "config.toml:12"]
+    assert found["tools.default_timeout_ms"] == [60000, "follows from other settings"]
+    assert found["permissions.rules"][1] == "config.toml:14"
+    assert found["memory.memory_dir"] == [str(home.path / "memory"), "default"]
+    assert found["workspace.snapshots"] == ["turn", "default"]
+
+
+def test_config_show_names_variables_and_no_secret(home: Home, project: Path) -> None:
+    home.write_config(CONFIG)
+    for environ, is_set in (({}, False), ({"OF_THE_SERVICE": "sk-the-key-itself"}, True)):
+        shown = command(home, project, "config", "show", **environ)
+        word = "(set)" if is_set else "(not set)"
+        assert f'model.api_key_env = "OF_THE_SERVICE" {word}' in shown.stdout
+        for secret in ("a-value-nobody-sees", "sk-the-key-itself"):
+            assert secret not in shown.stdout + shown.stderr
+        (key,) = json.loads(
+            command(
+                home, project, "config", "show", "model.api_key_env", "--json", **environ
+            ).stdout
+        )["settings"]
+        assert key["is_set"] is is_set
+
+
+def test_a_model_that_is_named_replaces_that_of_the_file(home: Home, project: Path) -> None:
+    home.write_config(CONFIG)
+    by_option = settings(
+        command(home, project, "config", "show", "model", "--model", "ollama:qwen3", "--json")
+    )
+    assert by_option["model.provider"] == ["ollama", "--model"]
+    assert by_option["model.api_key_env"] == [None, "--model"]
+    assert by_option["model.timeout_ms"][1] == "default"
+    by_variable = command(
+        home, project, "config", "show", "model", "--json", SOONG_AGENT_MODEL="ollama:qwen3"
+    )
+    assert settings(by_variable)["model.name"] == ["qwen3", "$SOONG_AGENT_MODEL"]
+
+
+def test_config_show_without_a_configuration_shows_the_defaults(home: Home, project: Path) -> None:
+    done = command(home, project, "config", "show")
+    assert done.returncode == 0
+    assert "tools.max_timeout_ms = 600000" in done.stdout
+    assert "model.provider" not in done.stdout
+    assert "no model is named" in done.stderr
+
+
+def test_config_show_of_what_there_is_not_is_wrong_usage(home: Home, project: Path) -> None:
+    home.write_config(CONFIG)
+    done = command(home, project, "config", "show", "modl")
+    assert (done.returncode, "did you mean model" in done.stderr) == (2, True)
+    home.write_config("[model\n")
+    assert command(home, project, "config", "show").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("a = 1\nb.c = 2\n", {"a": 1, "b.c": 2}),
+        ('[t]\nx = """\ny = 1\n"""\nz = [\n 1,\n 2]\n', {"t.x": 2, "t.z": 5}),
+        ('[a."b.c"]\nd = {e = 1}\n', {"a.b.c.d.e": 2}),
+        ("[[r]]\na = 1\n[[r]]\nb = 2\n", {"r": 1, "r.a": 2, "r.b": 4}),
+        ("# a = 1\n\n", {}),
+    ],
+)
+def test_the_lines_of_a_file_are_found(text: str, lines: dict[str, int]) -> None:
+    assert find_lines(text) == lines
+
+
+BASH = """
+source {script}
+COMP_WORDS=({words} "{last}"); COMP_CWORD={count}
+_soong_agent 2>/dev/null
+echo "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("", {"run", "chat", "cost", "completion"}),
+        ("sess", {"sessions"}),
+        ("memory ", {"list", "show", "forget"}),
+        ("run --mode ", {"plan", "ask", "accept-edits"}),
+        ("run --mode = pl", {"plan"}),
+        ("run --model x --max", {"--max-usd", "--max-turns"}),
+        ("cost --by se", {"session"}),
+        ("approvals answer req_1 ", {"allow", "session", "deny"}),
+        ("completion ", {"bash", "zsh", "fish"}),
+        ("run -- --mo", set[str]()),
+    ],
+)
+def test_bash_completes_commands_options_and_values(
+    line: str, offered: set[str], home: Home, project: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "completion"
+    script.write_text(command(home, project, "completion", "bash").stdout, encoding="utf-8")
+    *words, last = line.split(" ")
+    program = BASH.format(
+        script=script, words=shlex.join(["soong-agent", *words]), last=last, count=len(words) + 1
+    )
+    done = subprocess.run(  # noqa: S603 - what we have written
+        ["bash", "-c", program],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    )
+    found = set(done.stdout.split())
+    assert found == offered if len(offered) < 4 else offered <= found
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes_commands_options_and_values(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "completion"
+    script.write_text(command(home, project, "completion", "fish").stdout, encoding="utf-8")
+    for line, expected in (
+        ("sess", "sessions"),
+        ("memory fo", "forget"),
+        ("run --mode acc", "accept-edits"),
+        ("cost --b", "--by"),
+    ):
+        done = subprocess.run(  # noqa: S603 - what we have written
+            ["fish", "--no-config", "-c", f'source {script}; complete -C "soong-agent {line}"'],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+        assert [each.split("\t")[0] for each in done.stdout.splitlines()] == [expected]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_takes_its_script(home: Home, project: Path, tmp_path: Path) -> None:
+    script = tmp_path / "completion"
+    script.write_text(command(home, project, "completion", "zsh").stdout, encoding="utf-8")
+    program = f"source {script}; print -r -- ${{_comps[soong-agent]}}"
+    done = subprocess.run(  # noqa: S603 - what we have written
+        ["zsh", "-f", "-c", program],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    assert "_soong_agent" in done.stdout
+
+
+def test_agents_and_skills_are_listed_with_what_is_wrong(home: Home, project: Path) -> None:
+    home.write_config(
+        '[model]\nprovider = "ollama"\nname = "x"\n[[agents.worker_pools]]\npool_id = "crew"\n'
+        '[[agents.worker_pools.workers]]\nagent_definition_id = "tester"\n'
+    )
+    for folder, name, text in (
+        ("agents", "tester.md", "---\nid: tester\nname: Tester\ndescription: runs tests\n---\nb"),
+        ("skills", "deploy.md", "---\nname: deploy\ndescription: how we deploy\n---\nbody"),
+        ("skills", "broken.md", "no front matter"),
+    ):
+        (home.path / folder).mkdir(exist_ok=True)
+        (home.path / folder / name).write_text(text, encoding="utf-8")
+    agents = command(home, project, "agents", "list")
+    assert agents.returncode == 0, agents.stderr
+    (own,) = (line for line in agents.stdout.splitlines() if line.startswith("tester"))
+    assert own.split() == ["tester", "user", "runs", "tests", "worker", "of", "crew"]
+    assert "default_sub_agent" in agents.stdout
+    rows = map(json.loads, command(home, project, "agents", "list", "--json").stdout.splitlines())
+    (row,) = (row for row in rows if row["id"] == "tester")
+    assert row["file"] == str(home.path / "agents" / "tester.md")
+
+    skills = command(home, project, "skills", "list")
+    assert skills.stdout.split() == ["deploy", "how", "we", "deploy"]
+    assert "broken.md" in skills.stderr
+    assert skills.returncode == 0

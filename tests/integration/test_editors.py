@@ -588,3 +588,55 @@ def test_nothing_of_the_extra_is_loaded_before_it_is_chosen() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "False False 0"
+
+
+def test_a_run_that_has_waited_goes_on_in_the_editor(home: Home, project: Path) -> None:
+    run = calls("code.run_command", argv=["touch", "made"])
+    with ModelServer.in_thread([run, "made it", "more"]) as server:
+        first = Editor(configured(home, server, '[permissions]\nunattended = "park"\n'))
+        session_id = first.open(project)
+        first.begin(session_id, "run it")
+        first.until_asked()
+        first.close()
+        with Editor(home) as second:
+            second.load(session_id, project)
+            reply = second.prompt(session_id, "and more")
+            assert len(second.asked) == 1
+    assert (project / "made").exists()
+    assert reply.text == "made itmore"
+
+
+def test_prompts_of_one_session_follow_each_other(home: Home, project: Path) -> None:
+    with ModelServer.in_thread(["one", "two"]) as server, Editor(configured(home, server)) as it:
+        session_id = it.open(project)
+        numbers = [it.begin(session_id, text) for text in ("first", "second")]
+        assert [it.finish(number).stop_reason for number in numbers] == ["end_turn"] * 2
+        assert text_of(it.updates) == "onetwo"
+
+
+def test_a_session_that_was_closed_can_be_used_again_at_once(home: Home, project: Path) -> None:
+    with ModelServer.in_thread(["one", "two"]) as server, Editor(configured(home, server)) as it:
+        session_id = it.open(project)
+        it.prompt(session_id, "first")
+        it.request("session/close", sessionId=session_id)
+        it.load(session_id, project)
+        assert it.prompt(session_id, "second").text == "two"
+
+
+def test_a_child_shows_its_calls_under_its_name(home: Home, project: Path) -> None:
+    (project / "a.txt").write_text("one", encoding="utf-8")
+
+    def answer(asked: Received) -> Reply:
+        last = asked.body["messages"][-1]
+        if "look at it" in asked.text and "Tell me" not in asked.text:
+            return "a report" if last["role"] == "tool" else calls("code.read_file", path="a.txt")
+        if last["role"] == "tool":
+            return "done"
+        return calls("agent.create_sub_agent", task="look at it")
+
+    with ModelServer.in_thread(answer) as server, Editor(configured(home, server)) as it:
+        reply = it.prompt(it.open(project), "Tell me")
+    titles = [each["title"] for each in of_kind(reply.updates, "tool_call")]
+    assert titles[0] == "agent.create_sub_agent"
+    assert titles[1].startswith("[")
+    assert "code.read_file" in titles[1]

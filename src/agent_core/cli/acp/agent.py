@@ -215,8 +215,11 @@ class EditorAgent:
 
     async def delete_session(self, asked: DeleteSessionRequest) -> DeleteSessionResponse:
         """Delete a session with all that was said in it."""
+        if (session := self._sessions.get(asked.session_id)) is not None:
+            await session.cancel()
+        runtime = session.runtime if session else await self._any_runtime()
+        await runtime.delete_session(asked.session_id)
         await self._close(asked.session_id)
-        await (await self._any_runtime()).delete_session(asked.session_id)
         return DeleteSessionResponse()
 
     async def set_mode(self, asked: SetSessionModeRequest) -> SetSessionModeResponse:
@@ -327,6 +330,8 @@ class EditorAgent:
             StorageError: there is none, or it works in another folder.
         """
         await self._close(session_id)
+        if closing := [task for task in self._tasks if task.get_name() == session_id]:
+            await asyncio.wait(closing)  # until then it is not free
         session = await self._open(session_id, cwd, servers)
         try:
             page = await session.runtime.replay_session(session_id, 1, 1)
@@ -367,7 +372,7 @@ class EditorAgent:
         if (session := self._sessions.pop(session_id, None)) is None:
             return
         await session.cancel()
-        closing = asyncio.create_task(session.runtime.close())
+        closing = asyncio.create_task(session.runtime.close(), name=session_id)
         self._tasks.add(closing)
         closing.add_done_callback(self._tasks.discard)
 

@@ -16,6 +16,7 @@ from agent_core.errors import ConfigError
 from agent_core.redaction import Redactor
 from agent_core.text import visible
 
+_BY_HAND = "an editor starts this, and speaks its protocol here; Ctrl-D ends it"
 _MISSING = "an editor is served by the extra acp: pip install 'soong-agent[acp]'"
 
 
@@ -26,9 +27,10 @@ def serve_editor(options: Options) -> int:
     except ConfigError:  # an editor names the project of each session
         redactor = build_terminal_redactor(os.environ)
     with private_streams() as (source, sink):
-        handler = _LogLines(redactor)
-        logging.getLogger().handlers = [handler]
+        logging.getLogger().handlers = [_LogLines(redactor)]
         logging.captureWarnings(capture=True)
+        if os.isatty(source):
+            print(_BY_HAND, file=sys.stderr, flush=True)
         try:
             return asyncio.run(_serve(options, source, sink, redactor))
         except ModuleNotFoundError as error:

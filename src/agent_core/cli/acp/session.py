@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -96,7 +96,11 @@ class Turn:
     handle: RunHandle[Any] | None = None
     is_cancelled: bool = False
     end_reason: EndReason | None = None
-    children: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+    watching: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+
+    def watch(self, following: Coroutine[Any, Any, None]) -> None:
+        """Show something beside the run, until that has ended."""
+        self.watching.append(asyncio.create_task(following))
 
     async def cancel(self) -> None:
         """Cancel its run; one that has not begun is cancelled as soon as it has.
@@ -210,9 +214,12 @@ class EditorSession:
         turn = Turn()
         self._turns.add(turn)
         try:
+            waiting = await self.runtime.approvals(self.session_id)
             turn.handle = handle = await begin()
             if turn.is_cancelled:
                 await handle.cancel()
+            for run_id in {each.root_run_id for each in waiting} - {handle.run_id}:
+                turn.watch(self._follow_other(run_id))
             await self._follow(turn, handle)
             status = await handle.wait()
         except asyncio.CancelledError:
@@ -220,8 +227,8 @@ class EditorSession:
             raise
         finally:
             self._turns.discard(turn)
-            for child in turn.children:
-                child.cancel()
+            for watching in turn.watching:
+                watching.cancel()
         await self._show_state()
         if status is RunStatus.WAITING:
             for request_id in handle.pending_requests:
@@ -253,8 +260,10 @@ class EditorSession:
                     await self.show(update)
                 self._note_question(event)
                 if event.event_type is EventType.CHILD_AGENT_CREATED:
-                    watching = self._follow_child(handle, event)
-                    turn.children.append(asyncio.create_task(watching))
+                    turn.watch(self._follow_child(handle, event))
+                elif event.event_type is EventType.RUN_QUEUED:
+                    for run_id in event.payload.get("taken_over") or ():
+                        turn.watch(self._follow_other(str(run_id)))
                 elif event.event_type.startswith("task_"):
                     await self._show_plan()
                 elif reason := event.payload.get("end_reason"):
@@ -278,6 +287,19 @@ class EditorSession:
             async with aclosing(events):
                 async for event in events:
                     for update in translation.updates(event):
+                        await self.show(update)
+                    self._note_question(event)
+
+    async def _follow_other(self, run_id: str) -> None:
+        """Show what comes of a run in front: it has waited for an answer, or its process died."""
+        with suppress(ConnectionError, AgentCoreError):
+            stored = await self.runtime.replay_run(run_id)
+            seen = max((event.run_seq or 0 for event in stored.events), default=0)
+            other = await self.runtime.attach(run_id, after=seen)
+            async with aclosing(other.events()) as events:
+                async for event in events:
+                    node = await self._node_of(event)
+                    for update in self._translation.updates(event, node):
                         await self.show(update)
                     self._note_question(event)
 

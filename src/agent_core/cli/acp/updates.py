@@ -86,7 +86,8 @@ class Translation:
         self._label = label
         self._calls: Calls = {} if calls is None else calls
         self._message_id = new_id("msg")
-        self._has_text = self._has_thought = False
+        self._shown = 0
+        self._has_thought = False
         self.cost: Cost | None = None
         self._use: tuple[int, int] | None = None
 
@@ -101,15 +102,15 @@ class Translation:
             yield from self._of_call(event, event.tool_call_id, node)
         elif self._label:
             return
-        elif kind is EventType.MODEL_TEXT_DELTA and (text := str(payload.get("text", ""))):
-            self._has_text = True
+        elif kind is EventType.MODEL_TEXT_DELTA and (text := self._unseen(payload)):
             yield _said(text, self._message_id)
         elif kind is EventType.MODEL_REASONING_DELTA and (text := str(payload.get("text", ""))):
             self._has_thought = True
             yield _thought(text, f"{self._message_id}-thought")
         elif kind in {EventType.MODEL_STARTED, EventType.MODEL_RETRY}:
             self._message_id = new_id("msg")
-            self._has_text = self._has_thought = False
+            self._shown = 0
+            self._has_thought = False
         elif kind is EventType.MESSAGE_COMPLETED and node is not None:
             yield from self._of_reply(node)
         elif kind is EventType.CONTEXT_BUILT:
@@ -118,7 +119,8 @@ class Translation:
 
     def stored(self, event: RuntimeEvent, node: Node | None) -> Iterator[Update]:
         """What to show of an event that was stored before, when nothing is on the screen yet."""
-        self._has_text = self._has_thought = False
+        self._shown = 0
+        self._has_thought = False
         if event.event_type is EventType.CONTEXT_BUILT:
             deque(self.updates(event), maxlen=0)  # only the last one is shown, in the end
         elif node is None or event.event_type is not EventType.MESSAGE_CREATED:
@@ -160,11 +162,19 @@ class Translation:
         known = self._calls.get((agent_id, tool_call_id))
         return known[0] if known else None
 
+    def _unseen(self, payload: Mapping[str, Any]) -> str:
+        """The part of a piece of text that is not on the screen; a piece may begin at the start."""
+        text = str(payload.get("text", ""))
+        if payload.get("from_start"):
+            text = text[self._shown :]
+        self._shown += len(text)
+        return text
+
     def _of_reply(self, node: Node) -> Iterator[Update]:
         """The parts of a reply that were not streamed, and its calls."""
         for block in node.content:
             match block:
-                case TextBlock(text=text) if text and not self._has_text:
+                case TextBlock(text=text) if text and not self._shown:
                     yield _said(text, node.node_id)
                 case ReasoningBlock(text=text) if text and not self._has_thought:
                     yield _thought(text, f"{node.node_id}-thought")
@@ -340,6 +350,8 @@ def _plain(block: ContentBlock) -> str:
         case TextBlock(text=text):
             return text
         case JsonBlock(data=str(text)):
+            return text
+        case JsonBlock(data={"content": str(text)}):  # of a file
             return text
         case JsonBlock(data=data):
             return json.dumps(data, ensure_ascii=False, indent=2)

@@ -568,6 +568,25 @@ async def test_open_runs_of_a_session_without_an_owner_are_lost_too(session: Ses
     assert await session.close_lost_runs(owners_live) == []
 
 
+async def test_the_memory_backlog_has_sessions_that_no_runtime_holds(
+    session: SessionStore,
+) -> None:
+    await session.add_to_memory_backlog(["s1", "s1", "gone"])
+    assert await session.memory_backlog(9) == []
+    await session.release_all("me")
+    assert await session.memory_backlog(9) == ["s1"]
+    await session.remove_from_memory_backlog("s1")
+    record = await session.session("s1")
+    assert record is not None
+    await session.add_to_memory_backlog(since=record.updated_at + timedelta(seconds=1))
+    assert await session.memory_backlog(9) == []
+    await session.add_to_memory_backlog(since=record.updated_at)
+    assert await session.memory_backlog(9) == ["s1"]
+    await session.close_lost_runs(owners_are_dead)
+    await session.delete_session("s1", is_dead=owners_are_dead)
+    assert await session.memory_backlog(9) == []
+
+
 @pytest.mark.parametrize("active", ["partial", None])
 async def test_a_session_that_stopped_at_a_partial_node_goes_on_before_it(
     session: SessionStore, active: str | None

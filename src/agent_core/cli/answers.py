@@ -1,6 +1,8 @@
 """Where the answers to questions come from, and what is said where there were none."""
 
+import json
 import os
+import re
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -12,6 +14,10 @@ from agent_core.text import shortened, visible
 from agent_core.types import PermissionRequest, ToolPermission
 
 _LONGEST_CALL = 120
+_LONGEST_TARGET = 1_000
+_PLAIN = re.compile(r"[\w./=:@%+, -]+")
+"""A command without anything that a shell, or a rule, reads in its own way."""
+_RUN_COMMAND = "code.run_command"
 _STANDARD = {None, "-"}
 
 
@@ -58,17 +64,33 @@ def how_to_allow(denied: Sequence[PermissionRequest]) -> str:
     cures = ["give --answers FILE"]
     if all(_is_edit(request) for request in denied):
         cures.append("use --mode accept-edits")
-    rules = [str(request.metadata["rule"]) for request in denied if request.metadata.get("rule")]
-    if rules:
-        first = "; ".join(rules[0].splitlines()[1:])
-        cures.append(f"add a rule to rules.toml ([[permissions.rules]] {first})")
+    if rule := _rule(denied[0]):
+        cures.append(f"add a rule to config.toml ([[permissions.rules]] {rule})")
     what = f"{count} denied, because no one could be asked: {calls[0]}{more}"
     return visible(f"{what}; to allow it, {' or '.join(cures)}", one_line=True)
 
 
 def _call(request: PermissionRequest) -> str:
     target = str(request.metadata.get("target") or request.args_summary)
+    target = target.removeprefix(f"{request.cwd}/")
     return shortened(f"{request.tool_name} {target}", _LONGEST_CALL)
+
+
+def _rule(request: PermissionRequest) -> str | None:
+    """A rule that would allow the call; None if none is known that does."""
+    if saved := request.metadata.get("rule"):
+        return "; ".join(str(saved).splitlines()[1:])
+    target = str(request.metadata.get("target") or "")
+    if "reason" in request.metadata or len(target) > _LONGEST_TARGET:
+        return None
+    about: dict[str, object] = {"decision": "allow", "tool": request.tool_name}
+    if request.tool_name == _RUN_COMMAND:
+        if not _PLAIN.fullmatch(target):
+            return None
+        about["command"] = target.split()
+    elif target.startswith("/"):
+        about["path"] = target
+    return "; ".join(f"{key} = {json.dumps(value)}" for key, value in about.items())
 
 
 def _is_edit(request: PermissionRequest) -> bool:

@@ -390,6 +390,7 @@ class MemoryConfig(Section):
     catalog_max_tokens: Tokens = 4000
     recall_top_k: Count = 5
     memory_context_token_budget: Tokens = 6000
+    exit_wait_ms: Pause = 2000
     extract_model_profile: ModelProfileRef | None = None
     recall_model_profile: ModelProfileRef | None = None
 

@@ -151,6 +151,18 @@ class SessionWrites(HistoryStore, Protocol):
         """Give back every session this owner holds; runs still open are lost."""
         ...
 
+    async def add_to_memory_backlog(
+        self, session_ids: Collection[str] = (), *, since: datetime | None = None
+    ) -> None:
+        """Remember that these sessions, and those used since then, are still to be looked through
+        for memories.
+        """
+        ...
+
+    async def remove_from_memory_backlog(self, session_id: str) -> None:
+        """This session has been looked through."""
+        ...
+
     async def note(self, note: SessionNote) -> bool:
         """Add what happened outside of any run, in one transaction.
 
@@ -263,6 +275,10 @@ class SessionReads(Protocol):
 
     async def last_session(self, project: str | None = None) -> str | None:
         """The session that was used last: of this folder, or of all."""
+        ...
+
+    async def memory_backlog(self, limit: int) -> list[str]:
+        """Sessions that are still to be looked through for memories, and that no runtime has."""
         ...
 
     async def untitled(self, limit: int) -> dict[str, str]:

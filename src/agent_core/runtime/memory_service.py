@@ -1,16 +1,19 @@
 """Memory in a runtime: extracted from sessions after runs, recalled in them."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_core.config.models import MemoryConfig, ModelConfig
 from agent_core.config.paths import Setup
+from agent_core.disk.locks import locked_if_free
 from agent_core.disk.unfinished import UnfinishedWrites
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, StorageError
 from agent_core.events import Journal, SessionJournal, SessionStore
 from agent_core.memory.folder import MemoryFolder, MemoryWriter
 from agent_core.memory.spans import Backlog, ExtractionReason, MessageSpan, unprocessed_spans
@@ -27,7 +30,12 @@ EXTRACTION = "memory_extraction"
 RECALL = "memory_recall"
 _IDLE = "memory_idle"
 _CURSOR = "memory_cursor"
+_BACKLOG = "memory_backlog"
 _KNOWN_SESSIONS = 1024
+_MOST_LEFT = 1_000
+"""Sessions of earlier processes that one process looks through."""
+
+logger = logging.getLogger(__name__)
 
 
 class MemoryService:
@@ -69,6 +77,9 @@ class MemoryService:
         self._is_closed = False
         self._busy: set[str] = set()
         self._again: set[str] = set()
+        self._unfinished: set[str] = set()
+        self._lock = setup.writable_home and setup.writable_home / "memory-backlog.lock"
+        self._has_taken_up = False
 
     def run_begins(self, session_id: str) -> None:
         """Stop waiting for this session to become idle."""
@@ -82,6 +93,20 @@ class MemoryService:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+
+    async def keep_backlog(self) -> None:
+        """Leave to the next start what was not looked through before the end."""
+        if left := self._unfinished | self._again:
+            try:
+                await self._store.add_to_memory_backlog(left)
+            except StorageError as error:
+                logger.warning("sessions are not looked through for memories: %s", error)
+
+    def take_up_backlog(self) -> None:
+        """Look, once and in the background, through what earlier processes have left."""
+        if self._config.enabled and self._lock is not None and not self._has_taken_up:
+            self._has_taken_up = True
+            self._jobs.start("", self._take_up(self._lock), name=_BACKLOG, then=lambda: None)
 
     def run_ended(self, run: RunIdentity, path: Sequence[Node]) -> None:
         """Look, in the background, whether there is something to remember."""
@@ -132,8 +157,28 @@ class MemoryService:
         finally:
             await self._usage.add(session_id, RECALL, ask.usage)
 
+    async def _take_up(self, lock: Path) -> None:
+        if not await self._store.memory_backlog(1):
+            return
+        with locked_if_free(lock) as is_free:  # otherwise another process is at it
+            for session_id in await self._store.memory_backlog(_MOST_LEFT) if is_free else ():
+                if session_id in self._busy:
+                    continue
+                self._busy.add(session_id)
+                try:
+                    found = await self._unprocessed(session_id)
+                    backlog = await asyncio.to_thread(Backlog.of, found[1])
+                    if reason := backlog.reason(self._config):
+                        await self._scan(session_id, reason, found)
+                    await self._store.remove_from_memory_backlog(session_id)
+                except AgentCoreError as error:
+                    logger.warning("a session was not looked through for memories: %s", error)
+                finally:
+                    self._done(session_id)
+
     def _look(self, session_id: str) -> None:
         self._again.add(session_id)
+        self._unfinished.add(session_id)
         if session_id not in self._busy:
             self._busy.add(session_id)
             done = partial(self._done, session_id)
@@ -178,6 +223,7 @@ class MemoryService:
                 self._keep(session_id, backlog)
                 if not self._is_busy(session_id) and not self._is_closed:
                     self._wait_for_idleness(session_id)
+        self._unfinished.discard(session_id)
 
     async def _scan(
         self,

@@ -78,9 +78,6 @@ _NO_MESSAGE = Draft(Role.USER, [])
 _WITHHELD = "(withheld until the guards of the run have passed it)"
 """Stands in the store for a message that a guard may replace."""
 
-_GRACE_S = 30.0
-"""How long `close` waits for work in the background whose result is wanted."""
-
 _POLL_S = 0.25
 """How often the store is asked about a run of another process."""
 
@@ -144,7 +141,7 @@ class Runs:
         self.leases = SessionLeases(
             store, owner, is_busy=self._scheduler.is_busy, on_cancel=self._cancel_requested
         )
-        self.jobs = Jobs(grace_s=_GRACE_S)
+        self.jobs = Jobs(grace_s=config.memory.exit_wait_ms / 1000)
         session_journal = SessionJournal(store, self._journal_redactor, estimate_blocks)
         usage = UsageLedger(store, session_journal)
         self._memory = MemoryService(
@@ -480,6 +477,7 @@ class Runs:
         A caller that is cancelled meanwhile leaves none of these out.
         """
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._memory.keep_backlog)
             stack.push_async_callback(self.jobs.close)
             stack.callback(self._memory.close)
             stack.push_async_callback(self.children.close)
@@ -583,6 +581,7 @@ class Runs:
         self, opened: OpenedRun, record: RunRecord, options: RunOptions, trace: "RunTrace | None"
     ) -> Run:
         self._memory.run_begins(record.session_id)
+        self._memory.take_up_backlog()
         self._contexts.compactions.session_opened(opened.session)
         self._take_over(opened)
         run = self._new_run(record, opened.session.epoch, is_new=not opened.resumed)

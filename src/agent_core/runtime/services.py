@@ -83,6 +83,9 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
         project.guard.questions.keep_in(store, is_shared=setup.persist)
         if setup.config.permissions.remember_scope == "session_stored":
             project.guard.grants = store
+        if setup.persist and (began := owner.find_dead()) is not None:
+            await store.add_to_memory_backlog(since=began)
+            owner.sweep()
         await store.close_lost_runs(owner.is_dead)
         await artifacts.sweep()
         traces = Traces(artifacts) if options.debug else None

@@ -235,6 +235,12 @@ _TITLES = (
     "CREATE INDEX sessions_untitled ON sessions (session_id) WHERE title IS NULL",
 )
 
+_MEMORY_BACKLOG = (
+    """CREATE TABLE memory_backlog (
+        session_id TEXT PRIMARY KEY NOT NULL REFERENCES sessions ON DELETE CASCADE
+    )""",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
@@ -245,6 +251,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(7, "questions about calls, and their answers", _APPROVALS),
     Migration(8, "what was allowed for sessions", _GRANTS),
     Migration(9, "titles of sessions", _TITLES),
+    Migration(10, "sessions that are still to be looked through for memories", _MEMORY_BACKLOG),
 )
 
 _LEDGER = """CREATE TABLE schema_migrations (

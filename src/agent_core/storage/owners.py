@@ -11,7 +11,7 @@ import os
 import platform
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from agent_core.disk.folders import make_private
@@ -39,7 +39,7 @@ class Owner:
     @classmethod
     @contextmanager
     def open(cls, home: Path) -> Generator["Owner"]:
-        """Be alive until the end of the block, and sweep up after owners that are not.
+        """Be alive until the end of the block.
 
         Args:
             home: the program's home; its locks are in `sessions/.owners`.
@@ -60,7 +60,6 @@ class Owner:
             ) from error
         owner = cls(owner_id, folder)
         try:
-            owner.sweep()
             yield owner
         finally:
             with suppress(OSError):
@@ -81,6 +80,14 @@ class Owner:
             if is_free is not None:
                 return is_free
         return is_lease_over
+
+    def find_dead(self) -> datetime | None:
+        """When the first of the dead owners began whose lock files are there; None without any."""
+        began: list[float] = []
+        for path in self._folder.glob("*.lock"):
+            with suppress(OSError):
+                began += [path.stat().st_mtime] if _is_free(path) else []
+        return datetime.fromtimestamp(min(began), tz=UTC) if began else None
 
     def sweep(self) -> None:
         """Remove the lock files of dead owners."""

@@ -552,6 +552,19 @@ class SqliteSessionStore:
     async def release_all(self, owner: str) -> None:
         await self._writer.submit(partial(claims.release, owner=owner))
 
+    async def add_to_memory_backlog(
+        self, session_ids: Collection[str] = (), *, since: datetime | None = None
+    ) -> None:
+        sql = """INSERT OR IGNORE INTO memory_backlog (session_id)
+            SELECT session_id FROM sessions WHERE session_id = ? OR updated_at >= ?"""
+        chosen = [(session_id, None) for session_id in session_ids]
+        chosen += [] if since is None else [(None, iso(since))]
+        await self._writer.submit(lambda c: c.executemany(sql, chosen))
+
+    async def remove_from_memory_backlog(self, session_id: str) -> None:
+        sql = "DELETE FROM memory_backlog WHERE session_id = ?"
+        await self._writer.submit(lambda c: c.execute(sql, (session_id,)))
+
     async def note(self, note: SessionNote) -> bool:
         return await self._writer.submit(note_job(note), is_small=True)
 
@@ -716,6 +729,12 @@ class SqliteSessionStore:
         folder = None if project is None else storable(project)
         found = await self._readers.read(lambda c: c.execute(sql, (folder,)).fetchone())
         return found[0] if found else None
+
+    async def memory_backlog(self, limit: int) -> list[str]:
+        sql = """SELECT session_id FROM memory_backlog JOIN sessions USING (session_id)
+            WHERE owner IS NULL ORDER BY updated_at DESC LIMIT ?"""
+        rows = await self._readers.read(lambda c: c.execute(sql, (limit,)).fetchall())
+        return [session_id for (session_id,) in rows]
 
     async def untitled(self, limit: int) -> dict[str, str]:
         from agent_core.storage.summaries import untitled  # noqa: PLC0415 - runs need none

@@ -1,0 +1,108 @@
+"""Work in the background at the end of a process: bounded, and taken up by the next start."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_core.providers.scripted import Hangs
+from isolation import Home
+from model_server import ModelServer, Received, Reply
+
+pytestmark = pytest.mark.timeout(300)
+
+WISH = "Please remember that I like short answers."
+
+
+class Extractions:
+    """Answers runs at once; extractions hang until they are let through."""
+
+    def __init__(self) -> None:
+        self.are_stuck = True
+        self.answered: list[str] = []
+
+    def __call__(self, asked: Received) -> Reply:
+        if "<memory_catalog>" not in asked.text:
+            return "done"
+        if self.are_stuck:
+            return Hangs()
+        self.answered.append(asked.text)
+        return remembers(asked)
+
+
+def remembers(asked: Received) -> Reply:
+    entry = {
+        "decision": "new",
+        "category": "user",
+        "filename": "short-answers",
+        "summary": "Likes short answers",
+        "tags": ["style"],
+        "content": "The user wants short answers.",
+        "source_node_ids": re.findall(r"\[user (node_\w+)\]", asked.text)[:1],
+    }
+    return json.dumps({"explicit": True, "memories": [entry]})
+
+
+def configure(home: Home, server: ModelServer, exit_wait_ms: int) -> None:
+    url = server.base_url("openai")
+    home.write_config(
+        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{url}"\n'
+        f"[memory]\nexit_wait_ms = {exit_wait_ms}\n"
+    )
+
+
+def start(home: Home, project: Path, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, "-m", "agent_core.cli", "run", "--path", str(project), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=home.env(),
+    )
+
+
+def run(home: Home, project: Path, *words: str) -> str:
+    process = start(home, project, *words)
+    shown, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    return shown.decode()
+
+
+def memories(home: Home) -> list[Path]:
+    return [*(home.path / "memory" / "user").glob("*.md")]
+
+
+@pytest.mark.parametrize("exit_wait_ms", [0, 1500])
+def test_what_is_left_at_the_end_is_taken_up_by_the_next_start_once(
+    home: Home, project: Path, exit_wait_ms: int
+) -> None:
+    extractions = Extractions()
+    with ModelServer.in_thread(extractions) as server:
+        configure(home, server, exit_wait_ms)
+        assert run(home, project, WISH) == "done\n"
+        assert memories(home) == []
+        extractions.are_stuck = False
+        configure(home, server, 60_000)
+        assert run(home, project, "something else") == "done\n"
+        assert len(memories(home)) == 1
+        assert run(home, project, "more") == "done\n"
+    assert len(memories(home)) == len(extractions.answered) == 1
+    assert "short answers" in extractions.answered[0]
+
+
+def test_what_a_killed_process_has_left_is_taken_up_too(home: Home, project: Path) -> None:
+    extractions = Extractions()
+    with ModelServer.in_thread(extractions) as server:
+        configure(home, server, 60_000)
+        process = start(home, project, WISH)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        process.kill()
+        process.communicate()
+        extractions.are_stuck = False
+        assert run(home, project, "something else") == "done\n"
+        assert run(home, project, "and more") == "done\n"
+    assert len(memories(home)) == len(extractions.answered) == 1

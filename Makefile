@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: demo test matrix dist faults check format docs reference bench guard performance captures conformance clean help
+.PHONY: demo test matrix dist faults check format docs reference bench guard performance captures picture conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
@@ -24,6 +24,7 @@ help:
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
 	@echo "make reference  the pages of docs/reference/ anew, from docstrings and signatures"
 	@echo "make captures   the approved screens of tests/captures/ anew; read the difference"
+	@echo "make picture    docs/terminal.svg anew, the terminal of a real run"
 	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
 	@echo "make guard   CPU beside a bare loop, held to bounds; about a minute"
 	@echo "make performance  measure all of that and the cost of many things, into docs/performance.md"
@@ -84,6 +85,9 @@ reference: $(READY)
 docs: $(READY_DOCS)
 	$(BIN)/python docs/layout.py
 	$(BIN)/zensical build --clean --strict
+
+picture: $(READY)
+	$(BIN)/python docs/picture.py docs/terminal.svg
 
 captures: $(READY)
 	SOONG_AGENT_REWRITE_CAPTURES=1 $(BIN)/pytest -q tests/integration/test_captures.py $(ARGS)

@@ -23,10 +23,20 @@ import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import unified_diff
+from io import StringIO
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyte
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from agent_core.cli.pictures import _SVG
 
 FOLDER = Path(__file__).with_name("captures")
 REWRITE = "SOONG_AGENT_REWRITE_CAPTURES"
@@ -44,6 +54,18 @@ _COLOURS = {
     "magenta": "m",
     "cyan": "c",
     "white": "w",
+}
+_HUES = {letter: name for name, letter in {**_COLOURS, "yellow": "y"}.items()}
+_STYLES = {
+    **_HUES,
+    **{letter.upper(): f"bold {name}" for letter, name in _HUES.items()},
+    " ": "",
+    "?": "",
+    "*": "bold",
+    ".": "dim",
+    "_": "underline",
+    "/": "italic",
+    "%": "reverse",
 }
 _CHANGING: Sequence[tuple[str, str]] = (
     (r"\b(sess|run|req|agent|node|evt|call|task|step|grant)_[0-9a-f]{8,}", r"\1_ID"),
@@ -115,7 +137,25 @@ class Recording:
         if os.environ.get(REWRITE):
             file.write_text(shown, encoding="utf-8")
         approved = file.read_text(encoding="utf-8") if file.exists() else "(there is no such file)"
-        assert shown == approved, f"{file.name} differs; `make captures` writes it anew"
+        if shown != approved:
+            lines = unified_diff(approved.splitlines(), shown.splitlines(), "approved", "shown")
+            difference = "\n".join(lines)
+            pytest.fail(f"{file.name} differs; `make captures` writes it anew\n{difference}")
+
+    def svg(self, typed: str, *, title: str) -> str:
+        """A picture of the terminal, below the command that was typed."""
+        texts = [Text(typed, "bold"), Text("")]
+        for line, look in zip(self.lines, self.looks, strict=True):
+            changes = [(re.escape(old), new) for old, new in self.replaced.items()]
+            line, look = _replace(line, look.ljust(len(line))[: len(line)], changes)
+            parts = groupby(zip(line, look, strict=True), key=itemgetter(1))
+            pieces = [("".join(each for each, _ in part), _STYLES[kind]) for kind, part in parts]
+            texts.append(Text.assemble(*pieces))
+        width = max(map(cell_len, (text.plain for text in texts))) + 1
+        console = Console(file=StringIO(), width=width, record=True, force_terminal=True)
+        for text in texts:
+            console.print(text, highlight=False, soft_wrap=True)
+        return console.export_svg(title=title, code_format=_SVG)
 
     def _shown(self) -> str:
         parts: list[str] = []
@@ -129,13 +169,17 @@ class Recording:
     def _settled(self, line: str, look: str) -> tuple[str, str]:
         """A line and its looks without what differs from run to run."""
         changing = [(re.escape(old), new) for old, new in self.replaced.items()]
-        for pattern, new in (*changing, *_CHANGING):
-            while (found := re.search(pattern, line)) and found[0] != found.expand(new):
-                start, end = found.span()
-                fresh = found.expand(new)
-                line = line[:start] + fresh + line[end:]
-                look = look[:start] + look[start] * len(fresh) + look[end:]
-        return line, look
+        return _replace(line, look, [*changing, *_CHANGING])
+
+
+def _replace(line: str, look: str, changes: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    for pattern, new in changes:
+        while (found := re.search(pattern, line)) and found[0] != found.expand(new):
+            start, end = found.span()
+            fresh = found.expand(new)
+            line = line[:start] + fresh + line[end:]
+            look = look[:start] + look[start] * len(fresh) + look[end:]
+    return line, look
 
 
 def record(

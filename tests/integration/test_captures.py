@@ -186,7 +186,7 @@ def test_every_end_that_a_call_can_have(home: Home, shop: Path, columns: int) ->
     (shop / "check").write_text('#!/bin/sh\neval "$1"\n', encoding="utf-8")
     script = [
         command("kill -9 $$"),
-        command("echo begun; sleep 60", timeout_ms=500),
+        command("echo begun; sleep 60", timeout_ms=2500),
         command("exit 0"),
         command(
             "printf '%0300d\\n' 7; printf '10%%\\r100%%\\n'; "

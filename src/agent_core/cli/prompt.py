@@ -5,7 +5,8 @@ import contextlib
 import os
 import re
 import termios
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.permissions.questions import UnattendedError
@@ -98,9 +99,13 @@ class InputLines:
         except OSError:
             return False
 
-    async def key(self) -> str | None:
-        """A key that is pressed, or what is typed or pasted at once; None if nothing can come."""
+    async def key(self, ask: Callable[[], object]) -> str | None:
+        """A key that is pressed, or what is typed or pasted at once; None if nothing can come.
+
+        `ask` is called first, when no key is shown any more.
+        """
         with self._unbuffered():
+            ask()
             if not self._buffer and not self._ended:
                 await self._read()
         if b"\n" in self._buffer or not self._buffer:
@@ -222,6 +227,8 @@ class TerminalPrompt:
 
     async def _ask_person(self, request: PermissionRequest) -> PermissionDecision:
         terminal = self._terminal
+        if terminal.can_draw:  # set off from what happened before
+            terminal.line("")
         rule = str(request.metadata.get("rule") or "")
         diff = _diff_of(request)
         scope = visible(request.target_scope or THIS_CALL_ONLY, one_line=True)
@@ -239,8 +246,7 @@ class TerminalPrompt:
         while True:
             for line in menu:
                 terminal.line(line)
-            terminal.ask("> ")
-            key = (await self._press()).strip().casefold()
+            key = (await self._press("> ")).strip().casefold()
             if decision := _KEYS.get(key) or _ANSWERS.get(key):
                 shown = decision
                 if decision is Decision.ALLOW_FOR_SESSION and not is_remembered:
@@ -265,10 +271,13 @@ class TerminalPrompt:
             else:
                 terminal.line("that is none of the keys:", Style.WARN)
 
-    async def _press(self) -> str:
+    async def _press(self, question: str) -> str:
         """A key alone where the terminal can, a key and Enter elsewhere."""
-        can_press = self._terminal.can_draw
-        return self._given(await (self._lines.key() if can_press else self._lines.next()))
+        ask = partial(self._terminal.ask, question)
+        if self._terminal.can_draw:
+            return self._given(await self._lines.key(ask))
+        ask()
+        return self._given(await self._lines.next())
 
     def _given(self, answer: str | None) -> str:
         if answer is None:
@@ -282,8 +291,7 @@ class TerminalPrompt:
         for line in rule.splitlines():
             self._terminal.line(f"  +{line}", Style.GOOD)
         self._terminal.line("  y add it, and allow this call   any other key goes back")
-        self._terminal.ask("> ")
-        return (await self._press()).strip().casefold() == "y"
+        return (await self._press("> ")).strip().casefold() == "y"
 
     async def _page(self, diff: Sequence[str]) -> None:
         rows, start = max(self._terminal.rows - 2, _LEAST_ROWS), 0
@@ -293,8 +301,11 @@ class TerminalPrompt:
                 self._show_change(line)
             if (left := _count_hidden(diff, end)) == 0 or end >= len(diff):
                 return
-            self._terminal.ask(f"{left} more lines: q ends, any other key goes on ")
-            key = (await self._press()).strip().casefold()
+            key = (
+                (await self._press(f"{left} more lines: q ends, any other key goes on "))
+                .strip()
+                .casefold()
+            )
             self._terminal.leave_line()
             if key == "q":
                 return

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 else:
     from importlib import import_module
 
-    from agent_core.loading import require_platform
-
 _HOMES = {
     "Agent": "agcore.agent",
     "AgentSession": "agcore.agent",
@@ -49,7 +47,7 @@ if not TYPE_CHECKING:  # a checker would take any name for one of these
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        require_platform(__name__)
+        import_module("agent_core.loading").require_platform(__name__)
         if name in _HOMES:
             return getattr(import_module(_HOMES[name]), name)
         return import_module(f"{__name__}.{name}")

@@ -46,6 +46,11 @@ class Tab:
         await self._call("Page.navigate", url=url)
         await self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
+    async def resize(self, width: int) -> None:
+        """Give the page this many pixels of width."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        await self._call("Emulation.setDeviceMetricsOverride", **size)
+
     async def run(self, script: str) -> Any:
         """The value of an expression on the page."""
         answer = await self._call("Runtime.evaluate", expression=script, returnByValue=True)

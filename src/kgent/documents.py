@@ -3,16 +3,10 @@
 import base64
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from html import escape
+from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
-from urllib.parse import urlsplit
 
-from markdown_it import MarkdownIt
-from markdown_it.renderer import RendererHTML
-from markdown_it.token import Token
-
-from agent_core.text import visible
+from agent_core.text.pages import plain, preformatted, render_markdown, table
 
 MAX_SHOWN_BYTES = 200_000
 MAX_IMAGE_BYTES = 5_000_000
@@ -25,19 +19,6 @@ _IMAGES = {
     ".webp": "image/webp",
     ".svg": "image/svg+xml",
 }
-_SCHEMES = {"http", "https", "mailto"}
-_HEADINGS_BEGIN_AT = 4
-"""The headings of a document stand below those of the page around it."""
-
-
-def plain(value: object) -> str:
-    """Text as HTML: nothing in it is markup, and nothing in it acts."""
-    return escape(visible(str(value), zero_width=False))
-
-
-def preformatted(text: str) -> str:
-    """Text as it is, line by line."""
-    return f"<pre>{plain(text)}</pre>" if text.strip() else ""
 
 
 def is_image(path: str) -> bool:
@@ -59,60 +40,8 @@ def render_document(path: str, content: bytes) -> str:
     return render(text) or "<p>It is empty.</p>"
 
 
-def render_markdown(text: str) -> str:
-    """Markdown as HTML: no markup of its own, no images, links to the web and to mail only."""
-    markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    markdown.validateLink = _is_harmless
-    markdown.add_render_rule("image", _render_image)
-    tokens = markdown.parse(visible(text, zero_width=False))
-    for token in tokens:
-        if side := str(token.attrs.pop("style", "")).removeprefix("text-align:"):
-            token.attrSet("class", side)
-        if token.type in {"heading_open", "heading_close"}:
-            token.tag = f"h{min(6, int(token.tag[1]) + _HEADINGS_BEGIN_AT - 1)}"
-        for child in token.children or []:
-            if child.type == "link_open":
-                child.attrSet("rel", "noopener noreferrer")
-    body: str = markdown.renderer.render(tokens, markdown.options, {})
-    body = body.replace("<table>", f"<div {SCROLLS}><table>").replace("</table>", "</table></div>")
-    return f'<div class="document">{body}</div>' if body.strip() else ""
-
-
-SCROLLS = 'class="scrolls" role="region" tabindex="0" aria-label="table"'
-"""Attributes of what may be wider than the page."""
-
-
-def table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], *, classes: Iterable[str] = ()
-) -> str:
-    """A table of cells that are HTML already; empty without rows."""
-    kinds = iter(classes)
-    lines: list[str] = []
-    for row in rows:
-        kind = next(kinds, "")
-        cells = "".join(f"<td>{cell}</td>" for cell in row)
-        lines.append(f'<tr class="{plain(kind)}">{cells}</tr>' if kind else f"<tr>{cells}</tr>")
-    if not lines:
-        return ""
-    titles = "".join(f'<th scope="col">{plain(title)}</th>' for title in head)
-    body = f"<thead><tr>{titles}</tr></thead><tbody>{''.join(lines)}</tbody>"
-    return f"<div {SCROLLS}><table>{body}</table></div>"
-
-
 def _suffix(path: str) -> str:
     return PurePosixPath(path).suffix.lower()
-
-
-def _is_harmless(url: str) -> bool:
-    try:
-        parts = urlsplit(url.strip())
-    except ValueError:
-        return False
-    return parts.scheme.lower() in _SCHEMES
-
-
-def _render_image(_: RendererHTML, tokens: Sequence[Token], index: int, *__: object) -> str:
-    return f"[image: {plain(tokens[index].content)}]"
 
 
 def _render_json(text: str) -> str:

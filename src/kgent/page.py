@@ -1,7 +1,5 @@
 """A run as one HTML page that needs nothing else: the outcome first, then what it rests on."""
 
-import base64
-import hashlib
 import json
 import os
 import re
@@ -14,17 +12,23 @@ from urllib.parse import quote
 
 from agent_core.errors import AgentCoreError
 from agent_core.text import short_line
+from agent_core.text.pages import (
+    facts_list,
+    fold,
+    plain,
+    preformatted,
+    render_markdown,
+    section,
+    table,
+    whole_page,
+)
 from kgent.config import DELIVERABLES
 from kgent.conversation import CONVERSATION
 from kgent.documents import (
     MAX_IMAGE_BYTES,
     MAX_SHOWN_BYTES,
     is_image,
-    plain,
-    preformatted,
     render_document,
-    render_markdown,
-    table,
 )
 from kgent.records import ARCHIVE, TRANSCRIPT_FILE
 from kgent.review import MAX_TEXT_BYTES, RunReport, read_bytes
@@ -45,60 +49,6 @@ _TELLING = ("path", "argv", "skill_id", "pattern", "query", "content")
 _BLOCK = re.compile(r"^(`{3,})text\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
 _WHO = {"user": "Prompt", "assistant": "Model", "tool": "Tool"}
 
-_STYLE = """
-:root{color-scheme:light dark;--page:#fff;--text:#1b1f24;--muted:#59636e;--line:#d1d9e0;
---soft:#f4f6f8;--link:#0757b8;--good:#1a6b33;--fair:#8a5300;--bad:#b3261e;--busy:#1f5fae}
-@media(prefers-color-scheme:dark){:root{--page:#14181d;--text:#e6e9ed;--muted:#a3adb8;
---line:#39424d;--soft:#1e242b;--link:#7ab7ff;--good:#6fd08c;--fair:#f0b95c;--bad:#ff8f85;
---busy:#8abfff}}
-*{box-sizing:border-box}
-body{font:16px/1.55 system-ui,sans-serif;margin:0;background:var(--page);color:var(--text)}
-header,main,footer{max-width:62rem;margin:0 auto;padding:0 clamp(1rem,4vw,2rem)}
-header{padding-top:1.5rem}footer{padding-bottom:2rem;color:var(--muted);font-size:.875rem}
-h1{font-size:1.5rem;line-height:1.25;margin:.25rem 0 .5rem;overflow-wrap:anywhere}
-h2{font-size:1.2rem;margin:2rem 0 .6rem;padding-bottom:.25rem;border-bottom:1px solid var(--line)}
-h3{font-size:1rem;margin:1rem 0 .4rem;overflow-wrap:anywhere}
-h4,h5,h6{font-size:1rem;margin:.9rem 0 .3rem}
-a{color:var(--link)}p,ul,ol{margin:.4rem 0}li{overflow-wrap:anywhere}
-.muted{color:var(--muted)}.good{color:var(--good)}.fair{color:var(--fair)}.bad{color:var(--bad)}
-.busy{color:var(--busy)}
-.status{display:inline-block;font-weight:700;border:2px solid;border-radius:2rem;
-padding:.05rem .8rem}
-.facts{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem;margin:.6rem 0}
-.facts dt{color:var(--muted)}.facts dd{margin:0;overflow-wrap:anywhere}
-.notice{border-left:4px solid;padding:.4rem .8rem;margin:.8rem 0;background:var(--soft);
-overflow-wrap:anywhere}
-.card{border:1px solid var(--line);border-radius:.5rem;padding:.6rem .9rem;margin:.7rem 0}
-.card>h3{margin-top:0}
-.document{overflow-wrap:anywhere}
-.scrolls{overflow-x:auto}
-table{border-collapse:collapse;font-size:.9rem}
-th,td{border:1px solid var(--line);padding:.3rem .55rem;text-align:left;vertical-align:top}
-th.right,td.right{text-align:right}th.center,td.center{text-align:center}
-th{background:var(--soft)}td{overflow-wrap:break-word;max-width:32rem}
-tr.warning td:nth-child(3){color:var(--fair)}tr.error td:nth-child(3){color:var(--bad)}
-pre{background:var(--soft);border-radius:.4rem;padding:.6rem .8rem;margin:.4rem 0;font-size:.85rem;
-line-height:1.45;white-space:pre-wrap;overflow-wrap:anywhere}
-code{font-size:.9em}img{max-width:100%;height:auto;background:#fff}
-summary{cursor:pointer;overflow-wrap:anywhere;padding:.15rem 0}
-details>details,details>pre{margin-left:.4rem}
-h3 .muted{font-weight:400;font-size:.875rem}summary .muted{font-size:.875rem}
-.message{border-left:3px solid var(--line);padding:0 0 0 .9rem;margin:.9rem 0}
-.message.tool{margin:.15rem 0}.message.tool .who{display:none}
-.message.assistant{border-color:var(--busy)}
-.who{font-weight:600;font-size:.85rem;color:var(--muted)}
-:focus-visible{outline:2px solid var(--link);outline-offset:2px}
-@media(max-width:30rem){.facts{grid-template-columns:1fr;gap:0}.facts dd{margin-bottom:.4rem}}
-@media print{:root{--page:#fff;--text:#000;--muted:#444;--line:#999;--soft:#f4f4f4;--link:#000;
---good:#1a6b33;--fair:#8a5300;--bad:#b3261e;--busy:#1f5fae}body{font-size:11pt}
-header,main,footer{max-width:none;padding:0}.card,.message,pre,tr{break-inside:avoid}
-h2,h3{break-after:avoid}}
-"""
-_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-_POLICY = (
-    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src data:; base-uri 'none';"
-    " form-action 'none'"
-)
 _COLOURS = {"completed": "good", "incomplete": "fair", "failed": "bad", "lost": "bad"}
 
 
@@ -115,50 +65,30 @@ def render_page(
     state = report.state
     colour = _COLOURS.get(report.outcome, "busy")
     sections = (
-        _section("Outcome", _outcome(report, check)),
-        _section("Answer", _answer(report)),
-        _section("Deliverables", _deliverables(report, beside)),
-        _section("Conversation", _conversation(report)),
-        _section("Tool calls", _calls(report)),
-        _section("Errors", _errors(report)),
-        _section("Files", _files(report, beside)),
-        _section("Prompt and profile", _prompts(report)),
-        _section("Events", _events(report)),
-        _section("Evidence", _evidence(report, check)),
+        section("Outcome", _outcome(report, check)),
+        section("Answer", _answer(report)),
+        section("Deliverables", _deliverables(report, beside)),
+        section("Conversation", _conversation(report)),
+        section("Tool calls", _calls(report)),
+        section("Errors", _errors(report)),
+        section("Files", _files(report, beside)),
+        section("Prompt and profile", _prompts(report)),
+        section("Events", _events(report)),
+        section("Evidence", _evidence(report, check)),
     )
-    main = "\n".join(section for section in sections if section)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="referrer" content="no-referrer">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{plain(report.outcome)}: {plain(state.profile_id)}, {plain(state.run_id)}</title>"
-        f"<style>{_STYLE}</style></head>\n<body>\n"
-        f'<header><p class="status {colour}">{plain(report.outcome)}</p>'
-        f"<h1>{plain(state.profile_id)}</h1>"
-        f'<p class="muted">{plain(state.run_id)}</p></header>\n'
-        f"<main>\n{main}\n</main>\n"
-        f"<footer><p>Made by {plain(state.program or 'kgent')}, from the run folder "
-        f"{plain(report.root)}.</p></footer>\n</body></html>\n"
+    return whole_page(
+        f"{report.outcome}: {state.profile_id}, {state.run_id}",
+        header=(
+            f'<p class="status {colour}">{plain(report.outcome)}</p>'
+            f"<h1>{plain(state.profile_id)}</h1>"
+            f'<p class="muted">{plain(state.run_id)}</p>'
+        ),
+        main="\n".join(part for part in sections if part),
+        footer=(
+            f"<p>Made by {plain(state.program or 'kgent')}, from the run folder "
+            f"{plain(report.root)}.</p>"
+        ),
     )
-
-
-def _section(title: str, body: str) -> str:
-    if not body:
-        return ""
-    key = title.lower().replace(" ", "-")
-    return f'<section aria-labelledby="{key}">\n<h2 id="{key}">{title}</h2>\n{body}\n</section>'
-
-
-def _facts(facts: Mapping[str, str]) -> str:
-    rows = (f"<dt>{name}</dt><dd>{plain(value)}</dd>" for name, value in facts.items() if value)
-    return f'<dl class="facts">{"".join(rows)}</dl>'
-
-
-def _fold(label: str, body: str, *, is_open: bool = False) -> str:
-    """`label` and `body` are HTML already."""
-    opened = " open" if is_open else ""
-    return f"<details{opened}><summary>{label}</summary>{body}</details>" if body else ""
 
 
 def _shortened(text: str) -> str:
@@ -196,7 +126,7 @@ def _outcome(report: RunReport, check: FolderCheck | None) -> str:
         "Cost": f"{state.cost:.6f} USD" if state.cost is not None else "",
         "Parameters": ", ".join(f"{name} = {value}" for name, value in state.parameters.items()),
     }
-    return "\n".join([*parts, _facts(facts)])
+    return "\n".join([*parts, facts_list(facts)])
 
 
 def _verdict(check: FolderCheck) -> str:
@@ -323,16 +253,16 @@ def _message(one: Mapping[str, Any]) -> str:
             case "text":
                 parts.append(preformatted(_shortened(text)))
             case "reasoning":
-                parts.append(_fold("reasoning", preformatted(_shortened(text))))
+                parts.append(fold("reasoning", preformatted(_shortened(text))))
             case "tool_call":
                 given = _shortened(_json(block.get("arguments")))
                 label = f"calls <code>{name}</code> {_gist(block.get('arguments'), *_TELLING)}"
-                parts.append(_fold(label, preformatted(given)))
+                parts.append(fold(label, preformatted(given)))
             case "tool_result":
                 kind = ' <span class="bad">error</span>' if block.get("is_error") else ""
                 given, gist = _json(block.get("content")), _gist(block.get("content"), "summary")
                 label = f"<code>{name}</code> answers{kind} {gist}"
-                parts.append(_fold(label, preformatted(_shortened(given))))
+                parts.append(fold(label, preformatted(_shortened(given))))
             case _:
                 parts.append(preformatted(_shortened(_json(dict(block)))))
     who = _WHO.get(role, role)
@@ -368,7 +298,7 @@ def _calls(report: RunReport) -> str:
         )
         links = "".join(f"<li>{plain(path)}</li>" for path in call.artifacts)
         body = f"<p>{plain(call.result_summary or '')}</p>" + preformatted(_json(call.args_summary))
-        parts.append(_fold(label, body + (f"<p>Files:</p><ul>{links}</ul>" if links else "")))
+        parts.append(fold(label, body + (f"<p>Files:</p><ul>{links}</ul>" if links else "")))
     if more := len(report.calls) - len(parts):
         parts.append(f"<p>{more} more calls are in logs/tools.jsonl.</p>")
     return "\n".join(parts)
@@ -395,14 +325,14 @@ def _files(report: RunReport, beside: Path | None) -> str:
         for one in _artifacts(report)[:_MAX_EVENTS]
     ]
     head = ("Path", "Kind", "Status", "Bytes", "Made by", "SHA-256")
-    return _fold(f"{len(_artifacts(report))} files", table(head, rows))
+    return fold(f"{len(_artifacts(report))} files", table(head, rows))
 
 
 def _prompts(report: RunReport) -> str:
     return "\n".join(
         [
             preformatted(_shortened(report.prompt)),
-            _fold("System prompt", preformatted(_shortened(report.system_prompt))),
+            fold("System prompt", preformatted(_shortened(report.system_prompt))),
         ]
     ).strip()
 
@@ -411,12 +341,12 @@ def _events(report: RunReport) -> str:
     shown = report.events[:_MAX_EVENTS]
     rows = [
         (str(one.sequence), _time(one.timestamp), plain(one.type), plain(one.summary),
-         _fold("data", preformatted(_json(one.data))) if one.data else "")
+         fold("data", preformatted(_json(one.data))) if one.data else "")
         for one in shown
     ]  # fmt: skip
     severities = (one.severity for one in shown)
     head = ("#", "Time", "Event", "Summary", "Data")
-    return _fold(f"{len(report.events)} events", table(head, rows, classes=severities))
+    return fold(f"{len(report.events)} events", table(head, rows, classes=severities))
 
 
 def _evidence(report: RunReport, check: FolderCheck | None) -> str:
@@ -433,7 +363,7 @@ def _evidence(report: RunReport, check: FolderCheck | None) -> str:
         **{f"SHA-256 of {name}": value for name, value in state.manifests.items()},
     }
     named = {plain(name): value for name, value in facts.items()}
-    return _facts(named)
+    return facts_list(named)
 
 
 # --- times ----------------------------------------------------------------------------------------

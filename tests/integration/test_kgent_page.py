@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from agent_core.text.pages import render_markdown
 from kgent.cli import main
-from kgent.documents import render_document, render_markdown
+from kgent.documents import render_document
 from kgent.page import render_page
 from kgent.review import read_report
 from kgent.verification import verify

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from agent_core.api import AgentRuntime
 from agent_core.types import (
@@ -86,13 +86,29 @@ class Called:
         return self.outcome not in {"completed", "open"} or bool(self.ended.get("exit_code"))
 
     @property
+    def why(self) -> str:
+        """Why it failed or was refused, where no answer to a question says it."""
+        if self.outcome not in {"failed", "denied"}:
+            return ""
+        is_answered = any(answer.get("decision") == "deny" for answer in self.answers)
+        return "" if is_answered else reason_of(self.ended)
+
+    @property
+    def word(self) -> str:
+        """How it ended, in a word or two."""
+        if self.outcome == "completed":
+            code = self.ended.get("exit_code")
+            return f"exit {code}" if code else "ok"
+        return "unknown" if self.outcome == "interrupted" else self.outcome
+
+    @property
     def summary(self) -> str:
         """What it was about."""
         if said := self.started.get("summary"):
             return str(said)
         for question in self.questions:
             if shown := question.get("target_scope") or question.get("args_summary"):
-                return str(shown)
+                return str(shown).removeprefix(f"{self.call.name}: ")
         given = self.call.arguments
         argv: object = given.get("argv")
         if isinstance(argv, list):
@@ -333,6 +349,23 @@ def reason_of(payload: Mapping[str, Any]) -> str:
     return ": ".join(str(part) for part in parts if part)
 
 
+_DECISIONS = {
+    "deny": "denied",
+    "allow_once": "allowed once",
+    "allow_for_session": "allowed for session",
+}
+
+
+def verdict(answer: Mapping[str, Any]) -> str:
+    """Who has answered a question about a call, how, and why."""
+    decision = str(answer.get("decision", ""))
+    decided_by = answer.get("decided_by") or "the program"
+    decider = answer.get("decider")
+    who = f"{decider} ({decided_by})" if decider else decided_by
+    reason = f": {answer['reason']}" if answer.get("reason") else ""
+    return f"{_DECISIONS.get(decision, decision)} by {who}{reason}"
+
+
 def spoken(node: Node) -> str:
     """The text of a message, and what else it holds, in words."""
     return spoken_of(node.content)
@@ -362,9 +395,29 @@ def result_text(result: ToolResultBlock) -> str:
             case TextBlock(text=text):
                 parts.append(text)
             case JsonBlock(data=data):
-                parts.append(json.dumps(data, indent=1, ensure_ascii=False, default=str))
+                parts.append(_fields(data))
             case _:
                 parts.append(f"[{block.type.replace('_', ' ')}]")
     if result.error is not None and not parts:
         parts.append(f"{result.error.code}: {result.error.message}")
     return "\n".join(parts)
+
+
+def _fields(data: object) -> str:
+    """A line for each field that says something; text of several lines stands below its name."""
+    if not isinstance(data, dict):
+        return _json(data)
+    lines: list[str] = []
+    for key, value in cast("dict[str, Any]", data).items():
+        if isinstance(value, str) and "\n" in value:
+            lines.append(f"{key}:\n{value.rstrip()}")
+        elif value is not None and value is not False and value not in ("", [], {}):
+            lines.append(f"{key}: {value if isinstance(value, str) else _json(value)}")
+    return "\n".join(lines)
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        return "(nested too deeply to be shown)"

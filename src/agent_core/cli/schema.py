@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import RootModel
 
 from agent_core.cli.events import RunSummary
+from agent_core.cli.export.lines import SessionExportLine
 from agent_core.cli.options import COMPLETED, Options
 from agent_core.types import RuntimeEvent
 
@@ -14,7 +15,7 @@ class EventsLine(RootModel[RuntimeEvent | RunSummary]):
     """A line of `run --events`: an event, or the result, which is the last one."""
 
 
-_LINES = {"events": EventsLine}
+_LINES: dict[str, type[RootModel[Any]]] = {"events": EventsLine, "session": SessionExportLine}
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 

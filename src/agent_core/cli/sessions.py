@@ -74,6 +74,10 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
             case "rename":
                 renamed = await runtime.rename_session(session_id, clean(" ".join(options.words)))
                 terminal.line(f"{session_id} is now called: {visible(renamed.title or '')}")
+            case "export":
+                from agent_core.cli.export.write import export_session  # noqa: PLC0415 - here only
+
+                return await export_session(runtime, session_id, options, terminal, clean)
             case "fork":
                 await _fork(runtime, session_id, options, terminal, clean)
             case _:

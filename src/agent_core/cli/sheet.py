@@ -146,6 +146,14 @@ def format_age(moment: datetime) -> str:
     return f"{days} d ago" if days < 30 else f"{moment.astimezone():%Y-%m-%d}"
 
 
+def format_duration(milliseconds: float) -> str:
+    """A time in few characters."""
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms"
+    seconds = milliseconds / 1000
+    return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {seconds % 60:.0f} s"
+
+
 def plural(count: int, noun: str) -> str:
     """A number with its noun."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -12,11 +12,19 @@ from agent_core.cli.history import (
     Noted,
     Said,
     read_history,
-    reason_of,
     result_text,
     spoken,
+    verdict,
 )
-from agent_core.cli.sheet import Sheet, fitted, format_cost, format_tokens, plural, style_of
+from agent_core.cli.sheet import (
+    Sheet,
+    fitted,
+    format_cost,
+    format_duration,
+    format_tokens,
+    plural,
+    style_of,
+)
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import ANSWER, format_usage
 from agent_core.runtime.background import read_background_usage
@@ -27,7 +35,6 @@ _LONGEST_MESSAGE = 400
 _LONGEST_LINE = 200
 _OUTPUT_LINES, _DIFF_LINES = 6, 12
 _DIFF_STYLES = {"+": Style.GOOD, "-": Style.BAD, "@": Style.DIM}
-_WORDS = {"completed": "ok", "interrupted": "unknown"}
 _EFFECT_UNKNOWN = "the process died while it ran: its effect is unknown"
 
 
@@ -176,10 +183,8 @@ class _Story:
         inner = f"{indent}        "
         for answer in call.answers:
             self._answer(answer, inner)
-        is_answered = any(answer.get("decision") == "deny" for answer in call.answers)
-        is_refused = call.outcome in {"failed", "denied"} and not is_answered
-        if is_refused and (why := reason_of(call.ended)):
-            self.sheet.block(self._text(why), indent=inner, style=Style.BAD)
+        if call.why:
+            self.sheet.block(self._text(call.why), indent=inner, style=Style.BAD)
         if call.outcome == "interrupted":
             self.sheet.line(inner, (_EFFECT_UNKNOWN, Style.BAD))
         if self._is_full:
@@ -192,9 +197,7 @@ class _Story:
     def _call(self, call: Called, indent: str) -> None:
         """Write what was called, how it ended and how long it took."""
         ended = call.ended
-        word, style = _WORDS.get(call.outcome, call.outcome), Style.GOOD
-        if call.outcome == "completed" and ended.get("exit_code"):
-            word = f"exit {ended['exit_code']}"
+        style = Style.GOOD
         if call.is_bad:
             style = Style.BAD
         elif call.outcome == "open":
@@ -208,7 +211,7 @@ class _Story:
         said = f"{call.call.name} {summary}"
         if self.sheet.is_screen:
             said = fitted(said, max(self.sheet.width - len(indent) - len(duration) - 10, 12))
-        self.sheet.line(indent, (f"{word:<7} ", style), said, (duration, Style.DIM), cut=True)
+        self.sheet.line(indent, (f"{call.word:<7} ", style), said, (duration, Style.DIM), cut=True)
 
     def _left(self, call: Called, inner: str) -> None:
         """Write what a call has changed, and the end of what it has put out."""
@@ -226,13 +229,8 @@ class _Story:
                 self.sheet.line(inner, (self._clean(line), Style.DIM), cut=True)
 
     def _answer(self, answer: Mapping[str, Any], inner: str) -> None:
-        decision = str(answer.get("decision", "")).replace("_", " ")
-        who = answer.get("decider") or answer.get("decided_by") or "the program"
-        reason = f": {answer['reason']}" if answer.get("reason") else ""
-        style = Style.BAD if decision == "deny" else Style.DIM
-        said = {"deny": "denied", "allow once": "allowed once"}.get(decision, decision)
-        text = f"{said} by {who} ({answer.get('decided_by')}){reason}"
-        self.sheet.block(self._text(text), indent=inner, style=style)
+        style = Style.BAD if answer.get("decision") == "deny" else Style.DIM
+        self.sheet.block(self._text(verdict(answer)), indent=inner, style=style)
 
     def _diff(self, text: str, inner: str, *, hidden: int) -> None:
         lines = text.splitlines()
@@ -246,11 +244,3 @@ class _Story:
     def _text(self, text: str) -> str:
         clean = self._clean(text.strip())
         return clean if self._is_full else shortened(clean, _LONGEST_MESSAGE)
-
-
-def format_duration(milliseconds: float) -> str:
-    """A time in few characters."""
-    if milliseconds < 1000:
-        return f"{milliseconds:.0f} ms"
-    seconds = milliseconds / 1000
-    return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {seconds % 60:.0f} s"

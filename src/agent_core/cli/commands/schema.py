@@ -11,6 +11,12 @@ examples:
 
 Exit codes: 0 printed; 2 wrong usage.
 """
+_SESSION = """\
+example:
+  soong-agent schema session > session.schema.json
+
+Exit codes: 0 printed; 2 wrong usage.
+"""
 
 
 def add_parser(commands: Commands) -> None:
@@ -19,6 +25,9 @@ def add_parser(commands: Commands) -> None:
     actions = add_actions(schema)
     add_command(
         actions, "events", "print that of one line of run --events", epilog=_EVENTS
+    ).set_defaults(load=_load)
+    add_command(
+        actions, "session", "print that of one line of sessions export --jsonl", epilog=_SESSION
     ).set_defaults(load=_load)
 
 

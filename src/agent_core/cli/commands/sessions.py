@@ -6,6 +6,7 @@ from agent_core.cli.options import (
     MOVE_SESSION,
     Commands,
     Options,
+    Parser,
     add_actions,
     add_command,
     add_path,
@@ -65,6 +66,18 @@ and the logs of Tasks stay. Asks on a terminal, and needs --yes elsewhere. All
 ids are looked up before anything is deleted. Exit codes: 0 deleted; 1 not all
 could be; 2 wrong usage.
 """
+_EXPORT = """\
+examples:
+  soong-agent sessions export 18ea7dc4 --html story.html
+  soong-agent sessions export 18ea7dc4 --markdown > story.md
+  soong-agent sessions export 18ea7dc4 --jsonl -
+  soong-agent sessions export 18ea7dc4 --fixture tests/recordings/story.yaml
+
+Without a file, or with -, it goes to standard output. A file that is there is
+kept unless --force is given. Secrets are left out. The page needs no network
+and no JavaScript; soong-agent schema session describes the lines of --jsonl; a
+fixture is what agent_core.testing.record writes, for tests without a model.
+"""
 _FORK = """\
 examples:
   soong-agent sessions fork tidy --into ../another-try
@@ -74,12 +87,18 @@ The copy is that of the project as it was then, with its .git; without --into it
 stands beside the project. Messages and their ids are listed by `soong-agent
 sessions tree`. The new session and its folder go to standard output.
 """
+_FORMATS = {
+    "html": "one page with everything",
+    "markdown": "a document",
+    "jsonl": "a JSON object a line",
+    "fixture": "the model calls, for tests",
+}
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     sessions = add_command(
-        commands, "sessions", "list, show, find and change sessions", epilog=_ALL
+        commands, "sessions", "list, show, find, change and export sessions", epilog=_ALL
     )
     sessions.set_defaults(load=_load)
     actions = add_actions(sessions)
@@ -101,19 +120,28 @@ def add_parser(commands: Commands) -> None:
     rename = add_command(actions, "rename", "give a session another title", epilog=_RENAME)
     compact = add_command(actions, "compact", "summarise a session's history now")
     compact.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
+    export = add_command(actions, "export", "write a session to a file", epilog=_EXPORT)
+    _add_formats(export)
     fork = add_command(
         actions, "fork", "begin another session from a message, with its files", epilog=_FORK
     )
     fork.add_argument("--at", metavar="<node>", help="the message; default: the last one")
     fork.add_argument("--into", metavar="<dir>", help="for the copy of the project; new or empty")
-    for action in (show, tree, rename, compact, fork):
+    for action in (show, tree, rename, compact, export, fork):
         action.add_argument("id", help="the session's id, or its beginning")
     rename.add_argument("words", nargs="+", metavar="title", help="the new title")
     delete = add_command(actions, "delete", "delete sessions for good", epilog=_DELETE)
     delete.add_argument("ids", nargs="+", metavar="id", help="a session's id, or its beginning")
     delete.add_argument("--yes", action="store_true", help="do not ask")
-    for action in (listing, show, tree, search, rename, delete, compact, fork):
+    for action in (listing, show, tree, search, rename, delete, compact, export, fork):
         add_path(action)
+
+
+def _add_formats(export: Parser) -> None:
+    formats = export.add_mutually_exclusive_group(required=True)
+    for name, what in _FORMATS.items():
+        formats.add_argument(f"--{name}", nargs="?", const="-", metavar="<file>", help=what)
+    export.add_argument("--force", action="store_true", help="replace a file that is there")
 
 
 def _load() -> Callable[[Options], int]:

@@ -1,0 +1,113 @@
+"""A session as JSON lines: each names what it holds."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Literal
+
+from pydantic import RootModel
+
+from agent_core.api import AgentRuntime
+from agent_core.redaction.redactor import walk
+from agent_core.types import (
+    AgentRecord,
+    ArtifactRecord,
+    Frozen,
+    Node,
+    ReplayResult,
+    RunRecord,
+    RuntimeEvent,
+    SessionRecord,
+)
+
+
+class SessionFact(Frozen):
+    """The session: the first line."""
+
+    type: Literal["session"] = "session"
+    session: SessionRecord
+
+
+class AgentFact(Frozen):
+    """An agent of the session."""
+
+    type: Literal["agent"] = "agent"
+    agent: AgentRecord
+
+
+class RunFact(Frozen):
+    """A run, of the user or of a child."""
+
+    type: Literal["run"] = "run"
+    run: RunRecord
+
+
+class NodeFact(Frozen):
+    """A message, the answer of a tool, or what was loaded."""
+
+    type: Literal["node"] = "node"
+    node: Node
+
+
+class EventFact(Frozen):
+    """Something that happened."""
+
+    type: Literal["event"] = "event"
+    event: RuntimeEvent
+
+
+class ArtifactFact(Frozen):
+    """A file that is kept beside the session; its content is not here."""
+
+    type: Literal["artifact"] = "artifact"
+    artifact: ArtifactRecord
+
+
+class SessionExportLine(
+    RootModel[SessionFact | AgentFact | RunFact | NodeFact | EventFact | ArtifactFact]
+):
+    """A line of `sessions export --jsonl`."""
+
+
+async def session_lines(
+    runtime: AgentRuntime, session_id: str, *, clean: Callable[[str], str]
+) -> AsyncIterator[str]:
+    """The session, its agents and runs, its nodes, its events, its artifacts: each in order.
+
+    Raises:
+        StorageError: `session_not_found`.
+    """
+    agents: dict[str, AgentRecord] = {}
+    nodes: dict[str, Node] = {}
+    events: dict[str, RuntimeEvent] = {}
+    artifacts: dict[str, ArtifactRecord] = {}
+
+    def line(fact: Frozen) -> str:
+        return json.dumps(walk(fact.model_dump(mode="json"), clean), ensure_ascii=False)
+
+    def take(part: ReplayResult) -> None:
+        agents.update({each.agent_id: each for each in part.agents})
+        nodes.update({each.node_id: each for each in part.nodes})
+        events.update({each.event_id: each for each in part.events})
+        artifacts.update({each.artifact_id: each for each in part.artifacts})
+
+    runs = await runtime.session_runs(session_id)
+    seq: int | None = 1
+    while seq is not None:
+        page = await runtime.replay_session(session_id, from_seq=seq)
+        take(page)
+        seq = page.next_seq
+        if seq is None:
+            yield line(SessionFact(session=page.session))
+    for run in runs:
+        if run.parent_run_id is not None:  # the timeline has the runs of the user only
+            take(await runtime.replay_run(run.run_id))
+    for agent in agents.values():
+        yield line(AgentFact(agent=agent))
+    for run in runs:
+        yield line(RunFact(run=run))
+    for node in sorted(nodes.values(), key=lambda node: node.node_seq):
+        yield line(NodeFact(node=node))
+    for event in sorted(events.values(), key=lambda event: event.seq or 0):
+        yield line(EventFact(event=event))
+    for artifact in artifacts.values():
+        yield line(ArtifactFact(artifact=artifact))

@@ -1,0 +1,125 @@
+"""`soong-agent sessions export`: makes the file, and puts it in its place whole or not at all."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from agent_core.api import AgentRuntime
+from agent_core.cli.history import read_history
+from agent_core.cli.options import COMPLETED, Options
+from agent_core.cli.terminal import Clean, OutputClosedError, Terminal
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.text import visible
+
+_STDOUT = "-"
+
+
+async def export_session(
+    runtime: AgentRuntime, session_id: str, options: Options, terminal: Terminal, clean: Clean
+) -> int:
+    """Write the session in the format that was asked for, and return the exit code.
+
+    Raises:
+        AgentCoreError: `validation_error`: there is such a file, or it cannot be written.
+    """
+    target = options.html or options.markdown or options.jsonl or options.fixture or _STDOUT
+    place = None
+    if target != _STDOUT:
+        place = await asyncio.to_thread(_free_place, target, is_forced=options.force)
+    if options.fixture:
+        content = await _fixture(runtime, session_id)
+    elif options.jsonl:
+        from agent_core.cli.export.lines import session_lines  # noqa: PLC0415 - one is made
+
+        lines = session_lines(runtime, session_id, clean=clean)
+        content = "".join([f"{line}\n" async for line in lines])
+    else:
+        history = await read_history(runtime, session_id)
+        if options.html:
+            from agent_core.cli.export.page import session_page  # noqa: PLC0415 - one is made
+
+            content = session_page(history, clean)
+        else:
+            from agent_core.cli.export.markdown import session_markdown  # noqa: PLC0415
+
+            content = session_markdown(history, clean)
+    data = content.encode("utf-8", "replace")
+    if place is None:
+        _print(data)
+    else:
+        await asyncio.to_thread(_put, place, data, is_forced=options.force)
+        terminal.line(f"wrote {visible(str(place))} ({len(data):,} bytes)")
+    return COMPLETED
+
+
+async def _fixture(runtime: AgentRuntime, session_id: str) -> str:
+    from agent_core.testing import record  # noqa: PLC0415 - few sessions become tests
+
+    with tempfile.TemporaryDirectory() as folder:
+        made = await record(runtime.session(session_id), Path(folder) / "session.yaml")
+        return await asyncio.to_thread(made.read_text, "utf-8")
+
+
+def _free_place(target: str, *, is_forced: bool) -> Path:
+    place = Path(target).expanduser()
+    if place.is_dir():
+        raise _refused(place, "it is a folder; name a file in it")
+    if not place.parent.is_dir():
+        raise _refused(place, "there is no such folder; make it first")
+    if place.exists() and not place.is_file():
+        raise _refused(place, "it is no ordinary file; write to standard output instead")
+    if os.path.lexists(place) and not is_forced:
+        raise _refused(place, "it is there already; --force replaces it")
+    return place
+
+
+def _put(place: Path, data: bytes, *, is_forced: bool) -> None:
+    """Put a file of these bytes, for this user only, into its place at once."""
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{place.name[:80]}.", dir=place.parent)
+        try:
+            with open(descriptor, "wb") as file:  # noqa: PTH123 - mkstemp has opened it
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if is_forced:
+                os.replace(name, place)  # noqa: PTH105 - both are names in one folder
+            else:
+                _name(name, place)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)  # noqa: PTH108 - see above
+    except FileExistsError:
+        raise _refused(place, "it is there already; --force replaces it") from None
+    except OSError as error:
+        raise _refused(place, error.strerror or str(error)) from error
+
+
+def _name(name: str, place: Path) -> None:
+    """Let the file be `place`, unless there is one."""
+    try:
+        os.link(name, place)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if os.path.lexists(place):
+            raise FileExistsError from None
+        os.rename(name, place)  # noqa: PTH104
+
+
+def _refused(place: Path, why: str) -> AgentCoreError:
+    message = f"{place} cannot be written: {why}"
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def _print(data: bytes) -> None:
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        is_gone = isinstance(error, BrokenPipeError)
+        raise OutputClosedError(error.strerror or str(error), is_gone=is_gone) from None

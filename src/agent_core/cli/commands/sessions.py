@@ -20,12 +20,13 @@ are meant unless --here narrows them to that of --path.
 _LIST = """\
 examples:
   soong-agent sessions list
-  soong-agent sessions list --here parser       # of this project, about the parser
+  soong-agent sessions list --here parser
   soong-agent sessions list --json --limit 0
 
 Words narrow the list to sessions that have them in title, project or id. The
 status is that of the last run. A cost is unknown where the price of some call
 is. --json writes a line for each session.
+Exit codes: 0 listed; 2 wrong usage or configuration.
 """
 _SHOW = """\
 examples:
@@ -35,6 +36,8 @@ examples:
 
 Everything that was said and done, also what undo, a failure or a cancellation
 has left beside the conversation.
+Exit codes: 0 shown; 1 there is no such session; 2 an id that several have, wrong
+usage or configuration.
 """
 _TREE = """\
 example:
@@ -42,6 +45,8 @@ example:
 
 A * marks the path that the session goes on from. The ids are of messages:
 sessions fork --at takes them.
+Exit codes: 0 shown; 1 there is no such session; 2 an id that several have, wrong
+usage or configuration.
 """
 _SEARCH = """\
 examples:
@@ -55,6 +60,9 @@ and quotes keep words together. Exit codes: 0 found; 1 nothing was found.
 _RENAME = """\
 example:
   soong-agent sessions rename 18ea7dc4 The slow parser
+
+The title is one line of at most 200 characters. Exit codes: 0 renamed; 1 there
+is no such session; 2 no word in it, an id that several have, or wrong usage.
 """
 _DELETE = """\
 examples:
@@ -65,6 +73,13 @@ Its messages, artifacts, questions and snapshots go for good; memories, plans
 and the logs of Tasks stay. Asks on a terminal, and needs --yes elsewhere. All
 ids are looked up before anything is deleted. Exit codes: 0 deleted; 1 not all
 could be; 2 wrong usage.
+"""
+_COMPACT = """\
+example:
+  soong-agent sessions compact 18ea7dc4
+
+Nothing is deleted: the messages before the summary stay in the tree. Exit
+codes: 0 summarised; 1 it failed; 2 wrong usage or configuration.
 """
 _EXPORT = """\
 examples:
@@ -77,6 +92,8 @@ Without a file, or with -, it goes to standard output. A file that is there is
 kept unless --force is given. Secrets are left out. The page needs no network
 and no JavaScript; soong-agent schema session describes the lines of --jsonl; a
 fixture is what agent_core.testing.record writes, for tests without a model.
+Exit codes: 0 written; 1 there is no such session; 2 the file cannot be written,
+an id that several have, or wrong usage.
 """
 _FORK = """\
 examples:
@@ -86,6 +103,8 @@ examples:
 The copy is that of the project as it was then, with its .git; without --into it
 stands beside the project. Messages and their ids are listed by `soong-agent
 sessions tree`. The new session and its folder go to standard output.
+Exit codes: 0 forked; 1 there is no such session or message; 2 the folder is
+taken, an id that several have, or wrong usage.
 """
 _FORMATS = {
     "html": "one page with everything",
@@ -118,7 +137,7 @@ def add_parser(commands: Commands) -> None:
     show.add_argument("--full", action="store_true", help="shorten nothing")
     tree = add_command(actions, "tree", "show the branches of a session", epilog=_TREE)
     rename = add_command(actions, "rename", "give a session another title", epilog=_RENAME)
-    compact = add_command(actions, "compact", "summarise a session's history now")
+    compact = add_command(actions, "compact", "summarise a session's history now", epilog=_COMPACT)
     compact.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
     export = add_command(actions, "export", "write a session to a file", epilog=_EXPORT)
     _add_formats(export)

@@ -93,7 +93,10 @@ def test_without_a_configuration_it_says_so_and_looks_at_the_rest(
     assert str(home.path / "config.toml") in checks["configuration"]["text"]
     assert "--model" in checks["configuration"]["cure"]
     assert checks["ripgrep"]["state"] == "ok"
-    assert checks["sandbox"]["text"].startswith("not checked")  # it may well be on
+    assert checks["sandbox"]["text"].startswith("off")  # the default, and so is what follows
+    assert checks["database"]["state"] == "ok"
+    assert checks["mcp servers"]["text"] == "none is configured"
+    assert checks["provider"]["text"].startswith("not checked")
 
 
 @pytest.mark.parametrize(

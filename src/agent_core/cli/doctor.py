@@ -10,18 +10,19 @@ import os
 import shutil
 import sys
 from contextlib import aclosing, closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from agent_core.cli.first_start import cure_of, find_models
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
 from agent_core.cli.terminal import (
+    NO_MODEL,
     OutputClosedError,
     Terminal,
     build_terminal_redactor,
 )
-from agent_core.config.load import load_config, read_setup, resolve_model
+from agent_core.config.load import CONFIG_NAME, load_config, read_setup, resolve_model
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
@@ -84,6 +85,7 @@ class _Opened:
     redactor: Redactor
     setup: Setup | None = None
     project: Project | None = None
+    has_model: bool = True
 
 
 def examine_all(options: Options) -> int:
@@ -114,7 +116,7 @@ async def _examine(options: Options) -> list[Finding]:
         opened = await asyncio.to_thread(_open_project, options, launcher)
         setup = opened.setup
         found = await asyncio.gather(
-            _examine_model(setup),
+            _examine_model(setup if opened.has_model else None),
             _examine_servers(opened.project),
             _examine_ripgrep(launcher),
             asyncio.to_thread(_examine_terminal),
@@ -151,7 +153,15 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
             if options.path is not None and not Path(options.path).exists():
                 cure = "name a folder or file that exists with --path"
         finding = Finding("configuration", "broken", str(error), cure)
-        return _Opened(finding=finding, redactor=redactor, setup=setup)
+        opened = _Opened(finding=finding, redactor=redactor, setup=setup, has_model=False)
+        with suppress(AgentCoreError, OSError, ValueError):
+            home = resolve_home()
+            if setup is None and not os.path.lexists(home / CONFIG_NAME):
+                # What asks no model is checked with the defaults.
+                bare = read_setup(options.path, home_dir=home, model=NO_MODEL)
+                project = Project(bare, RuntimeOptions(), redactor=redactor, launcher=launcher)
+                opened = replace(opened, setup=bare, project=project)
+        return opened
     is_there = setup.config_path.exists()
     place = setup.config_path if is_there else f"no config.toml in {setup.home}; defaults"
     finding = Finding("configuration", "ok", f"{place}, for {setup.project}")

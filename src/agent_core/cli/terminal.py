@@ -37,7 +37,9 @@ class Style(StrEnum):
 
 
 _RESET = "\x1b[0m"
-_NO_MODEL = "ollama:none"
+NO_MODEL = "ollama:none"
+"""Stands for the model of commands that ask none, where none is configured."""
+
 _GONE = {errno.EPIPE, errno.EIO, errno.EBADF}  # no reader, no terminal, no file
 _SIGNS = "●⠋…│✓"
 
@@ -330,7 +332,7 @@ def run_on_terminal(
         if asks_model or is_configured:
             setup = read_setup(path)
         else:  # the model of `run --model` is not known here
-            setup = read_setup(path, home_dir=home, model=_NO_MODEL)
+            setup = read_setup(path, home_dir=home, model=NO_MODEL)
         clean = build_terminal_redactor(os.environ, setup).text
         return work(setup, terminal, clean)
     except OutputClosedError:

@@ -52,6 +52,7 @@ TAKES: dict[str, type[BaseModel]] = {
     "session/cancel": acp.schema.CancelNotification,
     "session/update": acp.schema.SessionNotification,
     "session/request_permission": acp.schema.RequestPermissionRequest,
+    "elicitation/create": acp.schema.CreateFormSessionElicitationRequest,
     "$/cancel_request": acp.schema.CancelRequestNotification,
 }
 GIVES: dict[str, type[BaseModel]] = {
@@ -81,7 +82,10 @@ def _published(name: str) -> jsonschema.Draft202012Validator | None:
         return None
     place = "node_modules/@agentclientprotocol/sdk/schema/v1/schema.unstable.json"
     definitions = json.loads(Path(folder, place).read_text(encoding="utf-8"))["$defs"]
-    name = name.replace("OptionSelectRequest", "OptionRequest")
+    name = {
+        "SetSessionConfigOptionSelectRequest": "SetSessionConfigOptionRequest",
+        "CreateFormSessionElicitationRequest": "CreateElicitationRequest",
+    }.get(name, name)
     return jsonschema.Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": definitions})
 
 
@@ -134,13 +138,14 @@ def text_of(updates: list[dict[str, Any]], kind: str = "agent_message_chunk") ->
 class Editor:
     """The client's side of one connection."""
 
-    def __init__(self, home: Home, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, home: Home, *arguments: str, form: Mapping[str, Any] | None = None) -> None:
+        self.form = form
         self.process = subprocess.Popen(  # noqa: S603 - our own command
             [*COMMAND, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=home.env(**(env or {})),
+            env=home.env(),
         )
         self.answers: list[str | None] = ["allow_once"]
         self.asked: list[dict[str, Any]] = []
@@ -160,7 +165,8 @@ class Editor:
             reader.start()
 
     def __enter__(self) -> Self:
-        self.request("initialize", protocolVersion=1)
+        can: dict[str, Any] = {"elicitation": {"form": {}}} if self.form is not None else {}
+        self.request("initialize", protocolVersion=1, clientCapabilities=can)
         return self
 
     def __exit__(
@@ -263,6 +269,10 @@ class Editor:
             self.updates.append(params["update"])
         elif method == "$/cancel_request":
             self.cancelled.append(params["requestId"])
+        elif method == "elicitation/create":
+            self.asked.append(message)
+            answered = {"action": "accept", "content": self.form}
+            self.send({"id": message["id"], "result": answered})
         else:
             self.asked.append(message)
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]

@@ -640,3 +640,33 @@ def test_a_child_shows_its_calls_under_its_name(home: Home, project: Path) -> No
     assert titles[0] == "agent.create_sub_agent"
     assert titles[1].startswith("[")
     assert "code.read_file" in titles[1]
+
+
+@pytest.mark.parametrize("form", [None, {"drink": "tea"}], ids=["no-form", "form"])
+def test_a_server_asks_in_the_editor_that_can(
+    home: Home, project: Path, form: dict[str, str] | None
+) -> None:
+    shop = {
+        "name": "shop",
+        "command": sys.executable,
+        "args": [str(MCP_SERVERS / "plain.py")],
+        "env": [],
+    }
+    schema = {
+        "type": "object",
+        "properties": {"drink": {"type": "string"}},
+        "required": ["drink"],
+    }
+    params = {"message": "What may it be?", "requestedSchema": schema}
+    ask = calls("mcp.shop.ask", method="elicitation/create", params=params)
+    with (
+        ModelServer.in_thread([ask, "done"]) as server,
+        Editor(configured(home, server), form=form) as it,
+    ):
+        it.prompt(it.open(project, [shop]), "order")
+        forms = [each["params"] for each in it.asked if each["method"] == "elicitation/create"]
+    said = server.requests[1].body["messages"][-1]["content"]
+    assert [each["message"] for each in forms] == (
+        [] if form is None else ["MCP server shop asks you: What may it be?"]
+    )
+    assert ("tea" in said) is (form is not None)

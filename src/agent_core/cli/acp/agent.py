@@ -20,6 +20,7 @@ from acp.schema import (
     CurrentModeUpdate,
     DeleteSessionRequest,
     DeleteSessionResponse,
+    ElicitationCapabilities,
     ForkSessionRequest,
     ForkSessionResponse,
     Implementation,
@@ -60,6 +61,7 @@ from agent_core.cli.acp.content import (
     toolsets,
     user_message,
 )
+from agent_core.cli.acp.elicitation import EditorElicitation
 from agent_core.cli.acp.lines import INVALID_PARAMS, Lines
 from agent_core.cli.acp.session import AnyUpdate, EditorSession
 from agent_core.config.load import load_config, read_setup
@@ -95,6 +97,7 @@ class EditorAgent:
         self._clean = clean
         self._sessions: dict[str, EditorSession] = {}
         self._catalogue: AgentRuntime | None = None
+        self._elicitation: ElicitationCapabilities | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.connection = EditorConnection(
             {
@@ -118,8 +121,10 @@ class EditorAgent:
             clean=clean,
         )
 
-    async def initialize(self, _: InitializeRequest) -> InitializeResponse:
+    async def initialize(self, asked: InitializeRequest) -> InitializeResponse:
         """Say which version is spoken, and what can be asked for."""
+        if asked.client_capabilities is not None:
+            self._elicitation = asked.client_capabilities.elicitation
         return InitializeResponse(
             protocol_version=PROTOCOL_VERSION,
             agent_capabilities=AgentCapabilities(
@@ -358,8 +363,13 @@ class EditorAgent:
             setup = await asyncio.to_thread(read_setup, folder, config=config, home_dir=home)
             open_runtime = partial(open_runtime, home_dir=home, config=config)
 
+        can = self._elicitation
+        elicit = None if can is None else EditorElicitation(session_id, self.connection, can)
+
         def make(ask: PermissionCallback) -> AgentRuntime:
-            return open_runtime(permission_callback=ask, toolsets=chosen)
+            return open_runtime(
+                permission_callback=ask, elicitation_callback=elicit, toolsets=chosen
+            )
 
         session = EditorSession(
             session_id, setup, self.connection, open_runtime=make, clean=self._clean

@@ -36,8 +36,8 @@ examples:
 
 Everything that was said and done, also what undo, a failure or a cancellation
 has left beside the conversation.
-Exit codes: 0 shown; 1 there is no such session; 2 an id that several have, wrong
-usage or configuration.
+Exit codes: 0 shown; 1 there is no such session; 2 an id that several have,
+wrong usage or configuration.
 """
 _TREE = """\
 example:
@@ -45,8 +45,8 @@ example:
 
 A * marks the path that the session goes on from. The ids are of messages:
 sessions fork --at takes them.
-Exit codes: 0 shown; 1 there is no such session; 2 an id that several have, wrong
-usage or configuration.
+Exit codes: 0 shown; 1 there is no such session; 2 an id that several have,
+wrong usage or configuration.
 """
 _SEARCH = """\
 examples:
@@ -78,8 +78,8 @@ _COMPACT = """\
 example:
   soong-agent sessions compact 18ea7dc4
 
-Nothing is deleted: the messages before the summary stay in the tree. Exit
-codes: 0 summarised; 1 it failed; 2 wrong usage or configuration.
+Nothing is deleted: the messages before the summary stay in the tree.
+Exit codes: 0 summarised; 1 it failed; 2 wrong usage or configuration.
 """
 _EXPORT = """\
 examples:

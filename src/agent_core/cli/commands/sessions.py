@@ -81,6 +81,9 @@ example:
 Nothing is deleted: the messages before the summary stay in the tree.
 Exit codes: 0 summarised; 1 it failed; 2 wrong usage or configuration.
 """
+_EXPORT_USAGE = """\
+soong-agent sessions export [-h] [--path <dir-or-file>] [--force]
+           id (--html | --markdown | --jsonl | --fixture) [<file>]"""
 _EXPORT = """\
 examples:
   soong-agent sessions export 18ea7dc4 --html story.html
@@ -139,7 +142,9 @@ def add_parser(commands: Commands) -> None:
     rename = add_command(actions, "rename", "give a session another title", epilog=_RENAME)
     compact = add_command(actions, "compact", "summarise a session's history now", epilog=_COMPACT)
     compact.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
-    export = add_command(actions, "export", "write a session to a file", epilog=_EXPORT)
+    export = add_command(
+        actions, "export", "write a session to a file", epilog=_EXPORT, usage=_EXPORT_USAGE
+    )
     _add_formats(export)
     fork = add_command(
         actions, "fork", "begin another session from a message, with its files", epilog=_FORK

@@ -106,3 +106,22 @@ def test_what_a_killed_process_has_left_is_taken_up_too(home: Home, project: Pat
         assert run(home, project, "something else") == "done\n"
         assert run(home, project, "and more") == "done\n"
     assert len(memories(home)) == len(extractions.answered) == 1
+
+
+def test_nothing_is_recalled_in_a_run_without_memory_and_nothing_of_it_is_remembered(
+    home: Home, project: Path
+) -> None:
+    extractions = Extractions()
+    extractions.are_stuck = False
+    home.write("memory/MEMORY.md", "- (user) Likes green tea\n")
+    with ModelServer.in_thread(extractions) as server:
+        configure(home, server, 60_000)
+        run(home, project, "--no-memory", "Remember that the code word is heron.")
+        assert extractions.answered == []
+        run(home, project, "--continue", WISH)
+        first, second = (asked.text for asked in server.requests if "heron" in asked.text)
+    assert "green tea" not in first
+    assert "recall_memory" not in first
+    assert "green tea" in second
+    assert len(extractions.answered) == 1
+    assert "heron" not in extractions.answered[0]

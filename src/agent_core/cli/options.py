@@ -49,6 +49,7 @@ class Options(argparse.Namespace):
     output_schema: str | None = None
     images: list[str] | None = None
     goes_on: bool = False
+    no_memory: bool = False
     instructions: str | None = None
     max_usd: float | None = None
     max_turns: int | None = None

@@ -327,7 +327,7 @@ def _run_options(options: Options) -> dict[str, Any]:
         "permission_mode": options.mode,
         "max_turns": options.max_turns,
         "budget": None if options.max_usd is None else Budget(usd=options.max_usd),
-        "output_type": None,
+        "memory": False if options.no_memory else None,
     }
     if options.output_schema is not None:
         from agent_core.cli.typed import read_output_schema  # noqa: PLC0415 - few runs are typed

@@ -281,6 +281,10 @@ class SessionReads(Protocol):
         """Sessions that are still to be looked through for memories, and that no runtime has."""
         ...
 
+    async def runs_without_memory(self, run_ids: Collection[str]) -> set[str]:
+        """Those of these runs of which nothing is to be remembered."""
+        ...
+
     async def untitled(self, limit: int) -> dict[str, str]:
         """The words that sessions without a title began with, by their ids."""
         ...

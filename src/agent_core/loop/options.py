@@ -61,6 +61,8 @@ class RunOptions(Generic[OutputT]):
         max_turns: the most model turns; not more than the configuration allows.
         permission_mode: `plan` refuses what would change something, `accept-edits` writes files of
             the project unasked; None is `ask`, which follows the settings. It holds for children.
+        memory: False keeps the run out of long-term memory: nothing is recalled in it, and nothing
+            of it is ever remembered.
         guards: look at the message, at tool calls and at the answer; they are not stored.
         metadata: the caller's own, stored with the run.
     """
@@ -76,6 +78,7 @@ class RunOptions(Generic[OutputT]):
     budget: Budget | None = None
     max_turns: int | None = None
     permission_mode: PermissionMode | None = None
+    memory: bool = True
     guards: "Sequence[RunGuard]" = ()
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -134,6 +137,7 @@ class RunFields(TypedDict, total=False):
     budget: Budget | None
     max_turns: int | None
     permission_mode: PermissionMode | None
+    memory: bool
     guards: "Sequence[RunGuard]"
     metadata: Mapping[str, Any]
 
@@ -208,6 +212,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "budget": options.budget,
         "max_turns": options.max_turns,
         "permission_mode": options.permission_mode,
+        "memory": options.memory,
         "needs_caller": [name for name, is_needed in live.items() if is_needed],
         "metadata": _metadata(options.metadata),
     }
@@ -255,6 +260,7 @@ def restored_options(stored: StoredOptions) -> RunOptions[Any]:
         budget=stored.budget,
         max_turns=stored.max_turns,
         permission_mode=stored.permission_mode,
+        memory=stored.memory,
         metadata=stored.metadata,
     )
 

@@ -165,7 +165,7 @@ class RunFactory:
         if found is None:
             found = await self._look_around()
         _remember(self._surroundings, run.run_id, found)
-        if run.parent_run_id is None:
+        if run.parent_run_id is None and options.memory:
             recall = self._memory.tools(journal, spec.view)
             spec = replace(spec, tools=[*spec.tools, *recall])
         expected = options.expected() if options.output_type is not None else None
@@ -359,7 +359,7 @@ class RunFactory:
             dynamic.append(servers_block(instructions))
         if isinstance(toolbox, DeferringToolbox):
             dynamic.append(tools_block(toolbox.catalog(room // _CATALOG_SHARE)))
-        if run.parent_run_id is None:
+        if run.parent_run_id is None and spec.options.memory:
             most = min(room, self._setup.config.memory.catalog_max_tokens)
             if memories := fit_lines(found.memories.splitlines(), most):
                 dynamic.append(memory_block(memories))

@@ -284,11 +284,13 @@ class MemoryService:
             return 0, []
         path = await self._store.path(session.active_node_id)
         agents = await self._store.agents(session_id)
+        of_runs = {node.run_id for node in path if node.run_id is not None}
+        private = await self._store.runs_without_memory(of_runs)
         model = self._models.resolve(self._config.extract_model_profile)
         position = _position(session)
         spans = await asyncio.to_thread(
             unprocessed_spans,
-            path,
+            [node for node in path if node.run_id not in private] if private else path,
             position,
             roots={agent.agent_id for agent in agents if agent.parent_agent_id is None},
             room=model.context_window // 3,

@@ -768,7 +768,8 @@ class Runs:
         finally:
             is_cancelled = run.status in {RunStatus.CANCELLED, RunStatus.WAITING}
             await self._note_waiting(run)
-            if not is_cancelled and run.identity.permission_mode != "plan":
+            is_private = asked is not None and not asked.memory
+            if not (is_cancelled or is_private or run.identity.permission_mode == "plan"):
                 self._memory.run_ended(run.identity, run.journal.path)
             self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
 

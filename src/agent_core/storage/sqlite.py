@@ -6,6 +6,7 @@ under way share the next one.
 """
 
 import asyncio
+import json
 import os
 import sqlite3
 import threading
@@ -735,6 +736,13 @@ class SqliteSessionStore:
             WHERE owner IS NULL ORDER BY updated_at DESC LIMIT ?"""
         rows = await self._readers.read(lambda c: c.execute(sql, (limit,)).fetchall())
         return [session_id for (session_id,) in rows]
+
+    async def runs_without_memory(self, run_ids: Collection[str]) -> set[str]:
+        sql = """SELECT run_id FROM runs WHERE run_id IN (SELECT value FROM json_each(?))
+            AND json_extract(options_json, '$.memory') = 0"""
+        asked = (json.dumps(list(run_ids)),)
+        rows = await self._readers.read(lambda c: c.execute(sql, asked).fetchall())
+        return {run_id for (run_id,) in rows}
 
     async def untitled(self, limit: int) -> dict[str, str]:
         from agent_core.storage.summaries import untitled  # noqa: PLC0415 - runs need none

@@ -61,6 +61,7 @@ class StoredOptions(Frozen):
         budget: the most the run may spend, children included.
         max_turns: the most model turns.
         permission_mode: how much it may do unasked; None is `ask`.
+        memory: whether it recalls, and may be remembered.
         needs_caller: names of options that cannot be stored (`deps`, `guards`, callables among
             `tools`): a run that has some can be carried out by the process that started it only.
         trace: names the span that the run's spans belong to, where it is traced.
@@ -78,6 +79,7 @@ class StoredOptions(Frozen):
     budget: Budget | None = None
     max_turns: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
     permission_mode: PermissionMode | None = None
+    memory: bool = True
     needs_caller: list[str] = []
     trace: dict[str, str] = {}
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])

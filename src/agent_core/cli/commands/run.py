@@ -17,7 +17,7 @@ SYNOPSIS = """\
 run [--path <dir-or-file>] [--orchestrator]
        [--model <provider:name>] [--mode plan|ask|accept-edits]
        [--session-id <id> | --continue] [--move-session]
-       [--image <file>]... [--instructions <text>]
+       [--image <file>]... [--instructions <text>] [--no-memory]
        [--max-usd <amount>] [--max-turns <number>]
        [--answers <file>] [--events <file>] [--output-schema <file>]
        "message" [-]\
@@ -90,6 +90,11 @@ def add_parser(commands: Commands) -> None:
     )
     run.add_argument(
         "--instructions", metavar="<text>", help="what holds for this run, beside its message"
+    )
+    run.add_argument(
+        "--no-memory",
+        action="store_true",
+        help="recall nothing in this run, and remember nothing of it",
     )
     run.add_argument(
         "--max-usd",

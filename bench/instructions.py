@@ -2,6 +2,8 @@
 
     python instructions.py                          # ours beside the bare loop
     python instructions.py -s run,turn-late agent_core
+    python instructions.py -s turn-1000,turn-tools,run-sessions agent_core    # much of something
+    python instructions.py -s run,run-traced agent_core                       # and what traces cost
 
 CPU time misleads on a machine that does other work as well: caches are cold and frequencies change.
 The number of instructions is the same to a part in a thousand, so it shows what a change has saved
@@ -23,6 +25,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import bench
 
@@ -38,6 +42,25 @@ SCENARIOS = {
     "chunk": ("chunks", 2_000, 8_000, "a streamed chunk"),
     "start": ("first_answer", 0, 1, "a process, to its first answer"),
 }
+OF_OURS = {  # these take long, and are measured when they are named
+    "turn-1000": ("turns", 980, 1_000, "a turn, the last 20 of 1,000"),
+    "turn-tools": ("turns_with_tools", 10, 30, "a turn, with 500 tools on offer"),
+    "run-sessions": ("runs_among_sessions", 5, 25, "a stored run, among 10,000 sessions"),
+    "run-traced": ("traced_runs", 5, 25, "a stored run whose spans go to a collector"),
+}
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Takes spans and metrics, and forgets them."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
 
 
 class SlowSelector(selectors.DefaultSelector):
@@ -74,6 +97,35 @@ async def turns(measured, count):
     await measured.run()
 
 
+async def turns_with_tools(measured, count):
+    from curves import add_tools
+
+    make_agent = measured.adapter.make_agent
+
+    def with_tools(ctx):
+        ctx.runtime = make_agent(ctx)
+        add_tools(ctx, 499)
+        return ctx.runtime
+
+    measured.adapter.make_agent = with_tools
+    await turns(measured, count)
+
+
+async def sessions(measured, count):
+    await measured.setup(1, bench.WORDS)
+    for _ in range(count):
+        await measured.run()
+
+
+async def runs_among_sessions(measured, count):
+    await runs(measured, count)
+
+
+async def traced_runs(measured, count):
+    os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = os.environ["BENCH_COLLECTOR"]
+    await runs(measured, count)
+
+
 async def chunks(measured, count):
     await measured.setup(0, count)
     await measured.run()
@@ -106,6 +158,10 @@ def instructions(adapter, function, url, count):
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         if function != "first_answer" or count:
             arguments.append(f"{folder}/bench.db" if stored else "")
+        if function == "runs_among_sessions":  # made at full speed
+            command = [sys.executable, "instructions.py", "--worker", adapter, "sessions", url]
+            filled = [*command, "10000", f"{folder}/bench.db"]
+            subprocess.run(filled, cwd=bench.HERE, env=bench.ENVIRONMENT, check=True)
         done = subprocess.run(
             ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out"]
             + [sys.executable, *arguments],
@@ -122,7 +178,7 @@ def instructions(adapter, function, url, count):
 
 def measure(adapter, scenario, url):
     """Instructions of one unit."""
-    function, few, many, _ = SCENARIOS[scenario]
+    function, few, many, _ = (SCENARIOS | OF_OURS)[scenario]
     of_many, of_few = (instructions(adapter, function, url, count) for count in (many, few))
     return (of_many - of_few) / (many - few)
 
@@ -140,6 +196,9 @@ def main():
     server = subprocess.Popen(
         [sys.executable, "server.py"], cwd=bench.HERE, stdout=subprocess.PIPE, text=True
     )
+    collector = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    bench.ENVIRONMENT["BENCH_COLLECTOR"] = f"http://127.0.0.1:{collector.server_port}"
     try:
         url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
         for adapter in options.adapters:  # writes the .pyc files
@@ -157,7 +216,8 @@ def main():
                 for adapter, count in zip(options.adapters, counted, strict=True)
             )
             ratio = f": {counted[-1] / counted[0]:.2f} times" if len(counted) == 2 else ""
-            print(f"{scenario:10} {SCENARIOS[scenario][3]}, thousands: {shown}{ratio}", flush=True)
+            unit = (SCENARIOS | OF_OURS)[scenario][3]
+            print(f"{scenario:10} {unit}, thousands: {shown}{ratio}", flush=True)
     finally:
         server.terminate()
         server.wait()

@@ -27,7 +27,9 @@ FOR_OTHERS = (
     "agent_core.runtime.recording",
     "agent_core.snapshots",
     "agent_core.storage.forks",
+    "agent_core.telemetry.spans",
     "agent_core.tools.code.views",
+    "opentelemetry",
     "tree_sitter",
 )
 """Modules of what is off by default, or that few programs ask for."""

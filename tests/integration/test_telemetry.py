@@ -4,10 +4,13 @@ import json
 from collections.abc import Generator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from agent_core import AgentRuntime, RunStatus, Usage
+from agent_core.telemetry.spans import Telemetry
 from agent_core.testing import Calls, Says, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import ModelRequest
 from isolation import Home
@@ -396,3 +399,31 @@ async def test_text_that_no_protocol_can_hold_costs_no_span(
     async with runtime(home, project, script) as made:
         await ask(made, odd)
     assert len(collector.spans) == 6
+
+
+class Breaks(SpanProcessor):
+    """A span processor of a program, with a bug."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.ended.append(span.name)
+        raise RuntimeError("a bug of the program's")
+
+
+async def test_a_run_survives_what_records_it(project: Path) -> None:
+    breaks, tracers = Breaks(), TracerProvider()
+    tracers.add_span_processor(breaks)
+    nested: dict[str, Any] = {}
+    for _ in range(300):
+        nested = {"a": nested}
+    script = [Calls(calls=[ScriptedCall(name="code.list_dir", arguments=nested)]), "done"]
+    telemetry = Telemetry(tracers, capture_content=True)
+    async with AgentRuntime(
+        project, model=ScriptedProvider(script), config={}, persist=False, telemetry=telemetry
+    ) as made:
+        handle = await ask(made)
+        assert handle.result_text == "done"
+    assert breaks.ended[-1] == "invoke_agent main"
+    assert len(breaks.ended) == 4

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from agent_core.telemetry import names
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -37,16 +38,25 @@ def encode(value: Any, clean: Clean) -> str:
     return json.dumps(clean(value), ensure_ascii=False, default=str)
 
 
-def system_parts(request: ModelRequest) -> list[dict[str, Any]]:
-    """The system prompt of a request."""
-    return [{"type": "text", "content": block.content} for block in request.system]
-
-
-def input_messages(request: ModelRequest) -> list[dict[str, Any]]:
-    """The conversation that a request sends."""
-    return [
-        {"role": message.role, "parts": parts_of(message.content)} for message in request.messages
-    ]
+def sent(request: ModelRequest) -> dict[str, Any]:
+    """What a request sends: the conversation, the system prompt, the tools."""
+    messages = [{"role": each.role, "parts": parts_of(each.content)} for each in request.messages]
+    facts: dict[str, Any] = {names.INPUT_MESSAGES: messages}
+    if request.system:
+        facts[names.SYSTEM_INSTRUCTIONS] = [
+            {"type": "text", "content": block.content} for block in request.system
+        ]
+    if request.tools:
+        facts[names.TOOL_DEFINITIONS] = [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.input_schema,
+            }
+            for tool in request.tools
+        ]
+    return facts
 
 
 def output_messages(reply: ModelCompleted) -> list[dict[str, Any]]:
@@ -55,21 +65,8 @@ def output_messages(reply: ModelCompleted) -> list[dict[str, Any]]:
     shown = {part.get("id") for part in parts if part["type"] == "tool_call"}
     missing = [call for call in reply.tool_calls if call.tool_call_id not in shown]
     parts += [_call(call.tool_call_id, call.name, call.arguments) for call in missing]
-    reason = FINISH_REASONS[reply.stop_reason]
+    reason = FINISH_REASONS.get(reply.stop_reason, reply.stop_reason)
     return [{"role": "assistant", "parts": parts, "finish_reason": reason}]
-
-
-def tool_definitions(request: ModelRequest) -> list[dict[str, Any]]:
-    """The tools that a request offers."""
-    return [
-        {
-            "type": "function",
-            "name": tool.name,
-            "description": tool.description,
-            "parameters": tool.input_schema,
-        }
-        for tool in request.tools
-    ]
 
 
 def parts_of(content: Iterable[ContentBlock]) -> list[dict[str, Any]]:

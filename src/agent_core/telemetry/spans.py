@@ -5,13 +5,15 @@ and every tool call, so that neither the loop nor a tool knows of it.
 """
 
 import asyncio
+import logging
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ParamSpec
 from urllib.parse import urlsplit
 
 from opentelemetry import context as otel_context, metrics, trace
@@ -49,6 +51,8 @@ from agent_core.types import (
     Usage,
 )
 
+logger = logging.getLogger(__name__)
+
 CAPTURE_CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The conventions' variable that lets messages, arguments and results into attributes."""
 
@@ -78,6 +82,22 @@ _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 2
 _TOKENS = tuple(float(4**power) for power in range(14))
 _RUN_SECONDS = (*_SECONDS, 163.84, 327.68, 655.36, 1310.72, 2621.44)
 _DOLLARS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+P = ParamSpec("P")
+
+
+def _harmless(record: Callable[P, None]) -> Callable[P, None]:
+    """Let no fault of what records, as of a program's own span processor, reach the run."""
+
+    @wraps(record)
+    def recorded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            record(*args, **kwargs)
+        except Exception:
+            logger.exception("a span was not recorded")
+
+    return recorded
 
 
 class Telemetry:
@@ -141,6 +161,16 @@ class Telemetry:
             "Duration of tool calls, questions to the user included.",
             explicit_bucket_boundaries_advisory=_RUN_SECONDS,
         )
+
+    def capture(self, span: Span, clean: Clean, facts: Callable[[], Mapping[str, Any]]) -> None:
+        """Let content into the attributes of a span, if it is wanted."""
+        if not self.captures_content or not span.is_recording():
+            return
+        try:
+            for name, value in facts().items():
+                span.set_attribute(name, content.encode(value, clean))
+        except Exception:
+            logger.exception("content was not recorded")
 
     async def close(self) -> None:
         """Give back what belongs to it; providers of the program stay as they are."""
@@ -269,6 +299,7 @@ class RunTrace:
         self._hooks = TracedHooks(self._telemetry, hooks, self._clean)
         return self._hooks
 
+    @_harmless
     def finish(self, outcome: Outcome) -> None:
         """The run has ended, or waits for an answer: its spans end. Harmless when repeated."""
         if self._has_ended:
@@ -389,15 +420,9 @@ class _ModelCall:
         name = f"{names.CHAT} {model.name}"
         self._span = self._telemetry.tracer.start_span(name, kind=kind, attributes=attributes)
         self.context = trace.set_span_in_context(self._span)
-        if self._telemetry.captures_content and self._span.is_recording():
-            sent: dict[str, Any] = {names.INPUT_MESSAGES: content.input_messages(request)}
-            if request.system:
-                sent[names.SYSTEM_INSTRUCTIONS] = content.system_parts(request)
-            if request.tools:
-                sent[names.TOOL_DEFINITIONS] = content.tool_definitions(request)
-            for key, value in sent.items():
-                self._span.set_attribute(key, content.encode(value, self._clean))
+        self._telemetry.capture(self._span, self._clean, lambda: content.sent(request))
 
+    @_harmless
     def take(self, event: ModelEvent) -> None:
         """See what the model has sent."""
         match event:
@@ -428,14 +453,17 @@ class _ModelCall:
 
     def _complete(self, reply: ModelCompleted) -> None:
         self._usage = reply.usage
-        reason = content.FINISH_REASONS[reply.stop_reason]
+        reason = content.FINISH_REASONS.get(reply.stop_reason, reply.stop_reason)
         self._span.set_attribute(names.RESPONSE_FINISH_REASONS, (reason,))
         self._span.set_attributes(_usage(reply.usage))
-        if self._telemetry.captures_content and self._span.is_recording():
-            said = content.encode(content.output_messages(reply), self._clean)
-            self._span.set_attribute(names.OUTPUT_MESSAGES, said)
+        self._telemetry.capture(
+            self._span,
+            self._clean,
+            lambda: {names.OUTPUT_MESSAGES: content.output_messages(reply)},
+        )
         self.end((ErrorCode.PROVIDER_ERROR.value, "") if reason == "error" else None)
 
+    @_harmless
     def end(self, error: tuple[str, str] | None) -> None:
         """The call is over. Only the first end counts."""
         if self._has_ended:
@@ -512,9 +540,11 @@ class TracedHooks:
         if opened is None:  # it was refused before any hook: its arguments do not fit
             is_unknown = failure is not None and failure.code is ErrorCode.TOOL_NOT_AVAILABLE
             opened = self._begin(call, None, is_unknown=is_unknown)
-        if self._telemetry.captures_content and opened.span.is_recording():
-            answer = content.encode(content.result_of(result.content), self._clean)
-            opened.span.set_attribute(names.TOOL_RESULT, answer)
+        self._telemetry.capture(
+            opened.span,
+            self._clean,
+            lambda: {names.TOOL_RESULT: content.result_of(result.content)},
+        )
         self._finish(opened, error)
         if opened.token is not None:
             otel_context.detach(opened.token)
@@ -552,11 +582,12 @@ class TracedHooks:
                 attributes[names.MCP_METHOD] = "tools/call"
         title = names.EXECUTE_TOOL if is_unknown else f"{names.EXECUTE_TOOL} {name}"
         span = self._telemetry.tracer.start_span(title, attributes=attributes)
-        if self._telemetry.captures_content and span.is_recording():
-            said = content.encode(dict(call.arguments), self._clean)
-            span.set_attribute(names.TOOL_ARGUMENTS, said)
+        self._telemetry.capture(
+            span, self._clean, lambda: {names.TOOL_ARGUMENTS: dict(call.arguments)}
+        )
         return _OpenCall(span, trace.set_span_in_context(span), facts)
 
+    @_harmless
     def _finish(self, opened: _OpenCall, error: tuple[str, str] | None) -> None:
         took = perf_counter() - opened.started
         clean = self._clean if self._telemetry.captures_content else None

@@ -16,7 +16,9 @@ _STRING_OR_SPARE_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|,(?=\s*[\]}])')
 _DECODER = json.JSONDecoder(strict=False)  # with line breaks in strings
 _MOST_READ = 20
 """How often the length of a text may be read before the rest of it is given up."""
-_DEEP = 1000
+_DEEP = 900
+"""So many levels every Python reads; some read ten times as many before they give up."""
+
 _LINE_COUNTING = 50
 """The reader's error counts the lines before it, that much faster than it reads."""
 
@@ -65,11 +67,15 @@ def _plan_values(text: str) -> Iterator[Any]:
         start = begin.start()
         try:
             value, at = _DECODER.raw_decode(text, start)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             broken_at: int = getattr(error, "pos", start + _DEEP)
             reach = max(reach, broken_at)
             left -= broken_at - start + broken_at // _LINE_COUNTING + 1
             at = start + 1
+            continue
+        except RecursionError:  # what begins so soon behind it lies in it, and is as deep
+            at = start + _DEEP
+            reach = max(reach, at)
             continue
         if isinstance(value, list):
             items = cast("list[object]", value)

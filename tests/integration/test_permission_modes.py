@@ -232,6 +232,51 @@ async def test_a_typed_answer_is_given_in_plan_mode(home: Home, project: Path) -
     assert done.output == {"n": 3}
 
 
+async def test_no_setting_of_a_tool_makes_a_writer_a_reader(home: Home, project: Path) -> None:
+    config = (
+        CONFIG
+        + """
+[tools.overrides."code.write_file"]
+permission = "readonly"
+tags = ["internal", "readonly"]
+[tools.overrides."code.run_command"]
+permission = "readonly"
+tags = ["readonly"]
+"""
+    )
+    script: list[Any] = [
+        calls("code.write_file", path="a", content="x"),
+        calls("code.run_command", argv=["touch", "b"]),
+        "the plan",
+    ]
+    user = Asked("allow_once")
+    async with runtime(home, project, script, config=config, permission_callback=user) as made:
+        await made.run("go", session_id="s1", permission_mode=PLAN)
+        assert await results(made) == ["plan_mode", "plan_mode"]
+    assert list(project.iterdir()) == []
+
+
+async def test_the_template_of_a_plan_makes_no_folder_in_plan_mode(
+    home: Home, project: Path
+) -> None:
+    script = [calls("agent.plan_template", goal="tidy"), "the plan"]
+    async with runtime(home, project, script) as made:
+        await made.run("go", session_id="s1", permission_mode=PLAN)
+        assert await results(made) == ["ok"]
+    assert list(project.iterdir()) == []
+
+
+async def test_accept_edits_asks_for_a_tool_that_is_called_dangerous(
+    home: Home, project: Path
+) -> None:
+    config = CONFIG + '[tools.overrides."code.write_file"]\ntags = ["dangerous"]\n'
+    async with runtime(home, project, config=config, permission_callback=Asked("deny")) as made:
+        found = await made.explain_permission(
+            "code.write_file", {"path": "a", "content": "x"}, permission_mode=EDITS
+        )
+    assert found.decision == "ask"
+
+
 async def test_accept_edits_writes_in_the_project_without_a_question(
     home: Home, project: Path
 ) -> None:

@@ -227,7 +227,8 @@ class ChildSpawner:
             if not any(part.allowed_hosts or part.allowed_domains for part in parts):
                 return "policy_restricted"
         asks = tool.permission is ToolPermission.WRITE or "dangerous" in tool.tags
-        return "permission_denied" if asks and not self._deps.can_ask else None
+        is_refused = self._parent.run.permission_mode == "plan" or not self._deps.can_ask
+        return "permission_denied" if asks and is_refused else None
 
     async def _run_child(
         self,

@@ -39,7 +39,7 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
         project: resolved; a suggested folder has to lie in it.
     """
 
-    async def prepare(arguments: PlanTemplate, _context: ToolContext, /) -> Action:
+    async def prepare(arguments: PlanTemplate, context: ToolContext, /) -> Action:
         folder, suggested = plans_dir, arguments.suggested_dir
         if suggested:
             try:
@@ -52,7 +52,8 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
                 raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
 
         async def run() -> ToolOutput:
-            await asyncio.to_thread(_make_folder, plans_dir, project)
+            if context.run.permission_mode != "plan":  # then the plan is the answer, and no file
+                await asyncio.to_thread(_make_folder, plans_dir, project)
             shown = folder.relative_to(project) if folder.is_relative_to(project) else folder
             return _instruction(arguments.goal, str(shown))
 

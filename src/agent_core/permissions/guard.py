@@ -158,7 +158,8 @@ class PermissionGuard:
         if access.command is not None and access.reason == "program_home":
             return Verdict(decision="deny", by="the program's own files", refusal=_own(access))
         passes = "the permission lists" if self._mode == "allow" else None
-        if access.edits and run.permission_mode == "accept-edits":
+        is_plain = access.edits and not access.dangerous and not is_network
+        if is_plain and run.permission_mode == "accept-edits":
             passes = "the mode accept-edits"
         if by_rules is None and passes is not None:
             return Verdict(decision="allow", by=passes, hosts=hosts)

@@ -24,9 +24,11 @@ def may_change(definition: ToolDefinition, access: Access) -> bool:
     """Whether a call could change anything but the run's own records, as far as is known.
 
     Known to only read: tools of permission `readonly` that are not dangerous, and commands that
-    consist of programs and options that only read.
+    consist of programs and options that only read. A tool that writes files does so whatever
+    permission the settings give it.
     """
     if definition.name.startswith(_BUILT_IN) or access.only_reads:
         return False
     is_dangerous = access.dangerous or not definition.tags.isdisjoint({"write", "dangerous"})
-    return definition.permission is ToolPermission.WRITE or is_dangerous
+    writes = definition.permission is ToolPermission.WRITE or access.diff is not None
+    return writes or is_dangerous

@@ -198,3 +198,29 @@ def test_a_prefix_that_several_have_names_them_and_changes_nothing(
         assert "sess_18aa, sess_18ab" in refused.stderr or "config" in refused.stderr
     assert soong(home, project, "rename", "18a", "new").returncode == 2
     assert soong(home, project, "show", "none").returncode == 1
+
+
+def test_beginnings_of_ids_do_for_undo_and_differences(home: Home, project: Path) -> None:
+    asyncio.run(a_story(home, project))
+    environ = {**os.environ, "SOONG_AGENT_HOME": str(home.path)}
+
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(  # noqa: S603
+            [SOONG, *words],
+            cwd=project,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    ambiguous = command("undo", "sess_18")
+    assert ambiguous.returncode == 2
+    assert "sess_18aa, sess_18ab" in ambiguous.stderr
+    undone = command("undo", "18aa")
+    assert undone.returncode == 0, undone.stderr
+    assert "Try another way" in undone.stderr
+    assert command("redo", "18aa").returncode == 0
+    assert command("approvals", "list", "--session-id", "18aa").returncode == 0
+    assert command("approvals", "list", "--session-id", "none").returncode == 1

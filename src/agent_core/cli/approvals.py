@@ -49,9 +49,8 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
     async with AgentRuntime(
         project_dir=options.path, home_dir=setup.home, config=setup.config
     ) as runtime:
-        found = await runtime.approvals(
-            options.session_id, is_open=not options.all, limit=options.limit
-        )
+        session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
+        found = await runtime.approvals(session_id, is_open=not options.all, limit=options.limit)
     for question in found:
         if options.json:
             fields = question.model_dump(mode="json")

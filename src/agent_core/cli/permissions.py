@@ -10,6 +10,7 @@ from agent_core.api import AgentRuntime
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
 from agent_core.config.paths import Setup
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.runtime.permission_rules import load_rules
 from agent_core.text import visible
 from agent_core.tools.workspace import PathPolicy
@@ -46,9 +47,10 @@ async def _explain(options: Options, setup: Setup, terminal: Terminal, clean: Cl
         terminal.line(f"error: {call}; see soong-agent permissions explain --help", Style.BAD)
         return MISUSED
     async with _runtime(options, setup) as runtime:
+        session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
         found = await runtime.explain_permission(
             *call,
-            session_id=options.session_id,
+            session_id=session_id,
             agent=options.agent,
             permission_mode=options.mode or "ask",
         )
@@ -126,7 +128,8 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
     if setup.config.permissions.remember_scope != "session_stored":
         terminal.line(_IN_MEMORY, Style.DIM)
     async with _runtime(options, setup) as runtime:
-        grants = await runtime.permission_grants(options.session_id)
+        session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
+        grants = await runtime.permission_grants(session_id)
     for grant in grants:
         line = f"{grant.grant_id}  session {grant.session_id}  {clean(grant.covers)}"
         terminal.text(f"{visible(line, one_line=True)}\n")
@@ -141,9 +144,26 @@ def _compact(value: list[Any]) -> str:
     return items[0] if len(items) == 1 else f"[{', '.join(items)}]"
 
 
+async def _named(runtime: AgentRuntime, prefix: str) -> str:
+    """The one stored answer, or session with some, whose id begins so; else what was named.
+
+    Raises:
+        AgentCoreError: `validation_error`: several do; nothing is forgotten.
+    """
+    grants = await runtime.permission_grants()
+    ids = sorted({name for grant in grants for name in (grant.grant_id, grant.session_id)})
+    found = [name for name in ids if name.startswith(prefix)]
+    if prefix in ids or not found:
+        return prefix
+    if len(found) > 1:
+        message = f"{prefix} begins several ids: {', '.join(found[:5])}; nothing was forgotten"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return found[0]
+
+
 async def _forget(options: Options, setup: Setup, terminal: Terminal) -> int:
     async with _runtime(options, setup) as runtime:
-        count = await runtime.forget_permissions(options.id)
+        count = await runtime.forget_permissions(await _named(runtime, options.id))
     if count:
         terminal.line(f"forgotten: {count} {'answer' if count == 1 else 'answers'}")
         return COMPLETED

@@ -30,7 +30,12 @@ def show_task(options: Options) -> int:
     tasks, problems = read_stored_tasks(
         setup.tasks_dir, project_dir=setup.project, session_id=options.session_id
     )
-    mine = [each for each in tasks if each.task_id == options.id]
+    ids = {each.task_id for each in tasks}
+    begun = {task_id for task_id in ids if task_id.startswith(options.id)}
+    if options.id not in ids and len(begun) > 1:
+        return _fail(clean(f"{options.id} begins several: {', '.join(sorted(begun))}"), MISUSED)
+    wanted = begun.pop() if options.id not in ids and begun else options.id
+    mine = [each for each in tasks if each.task_id == wanted]
     if not mine:
         known = ", ".join(dict.fromkeys(each.task_id for each in tasks)) or "none"
         message = f"there is no Task {options.id} in this project; there are: {known}"

@@ -32,9 +32,13 @@ async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         default_snapshots="turn",
     ) as runtime:
         if options.command == "workspace":
-            show_diff(await runtime.diff_workspace(options.before, options.after), terminal, clean)
+            states = [await _state(runtime, each) for each in (options.before, options.after)]
+            show_diff(await runtime.diff_workspace(*states), terminal, clean)
             return COMPLETED
-        session_id = options.session_id or await runtime.last_session(setup.project)
+        if options.session_id:
+            session_id = await runtime.resolve_session_id(options.session_id)
+        else:
+            session_id = await runtime.last_session(setup.project)
         if session_id is None:
             text = f"no session works in {setup.project} yet; name one, or its project with --path"
             terminal.line(f"error: {text}", Style.BAD)
@@ -49,6 +53,11 @@ async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean
             return exit_code_of(error)
         show_move(result, terminal, clean)
         return COMPLETED
+
+
+async def _state(runtime: AgentRuntime, name: str) -> str:
+    """The id of a node by its beginning; snapshots are named in full."""
+    return name if name.startswith("snap_") else await runtime.resolve_node_id(name)
 
 
 def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:

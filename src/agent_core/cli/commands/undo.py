@@ -30,9 +30,10 @@ _DIFF = """\
 examples:
   soong-agent workspace diff node_18ea7dc4 snap_c97905d9
 
-Nodes are named by `soong-agent sessions show`, snapshots by undo and redo. Ids
-have to be whole. The diff goes to standard output, without secrets. Exit codes:
-0 shown; 1 there is no such state; 2 wrong usage or configuration.
+Nodes are named by `soong-agent sessions tree`, snapshots by undo and redo. Of a
+node's id the beginning is enough, if no other has it. The diff goes to standard
+output, without secrets. Exit codes: 0 shown; 1 there is no such state; 2 wrong
+usage or configuration.
 """
 
 
@@ -46,7 +47,9 @@ def add_parser(commands: Commands) -> None:
         command.set_defaults(load=_load, session_id=None)
         add_path(command)
         command.add_argument("--force", action="store_true", help=_FORCE)
-        command.add_argument("session_id", nargs="?", metavar="session", help="the session's id")
+        command.add_argument(
+            "session_id", nargs="?", metavar="session", help="its id, or the beginning"
+        )
     workspace = add_command(commands, "workspace", "look at the recorded files of a project")
     workspace.set_defaults(load=_load)
     diff = add_command(

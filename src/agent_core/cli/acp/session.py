@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -11,10 +11,12 @@ from acp.exceptions import RequestError
 from acp.schema import (
     AgentMessageChunk,
     AgentPlanUpdate,
+    AllowedOutcome,
     AvailableCommandsUpdate,
     ConfigOptionUpdate,
     Cost,
     CurrentModeUpdate,
+    DeniedOutcome,
     PermissionOption,
     PromptResponse,
     RequestPermissionRequest,
@@ -27,6 +29,7 @@ from acp.schema import (
 )
 from acp.utils import serialize_params
 
+from agent_core.aio import is_cancelled
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.acp.connection import EditorConnection, request_error
 from agent_core.cli.acp.plans import plan_of
@@ -52,7 +55,6 @@ from agent_core.types import (
     EndReason,
     EventType,
     Mode,
-    Node,
     PermissionDecision,
     PermissionMode,
     PermissionRequest,
@@ -93,6 +95,7 @@ _DECISIONS = {
 class Turn:
     """One prompt that is being answered."""
 
+    beginning: asyncio.Task[RunHandle[Any]] | None = None
     handle: RunHandle[Any] | None = None
     is_cancelled: bool = False
     end_reason: EndReason | None = None
@@ -103,11 +106,13 @@ class Turn:
         self.watching.append(asyncio.create_task(following))
 
     async def cancel(self) -> None:
-        """Cancel its run; one that has not begun is cancelled as soon as it has.
+        """Cancel its run, if need be before it begins.
 
         A run that has stopped at a question stays so: it waits for the answer.
         """
         self.is_cancelled = True
+        if self.handle is None and self.beginning is not None:
+            self.beginning.cancel()
         if self.handle is not None and self.handle.status is not RunStatus.WAITING:
             await self.handle.cancel()
 
@@ -150,7 +155,7 @@ class EditorSession:
         self._translation = Translation(setup.project)
         self._plan: object = None
         self._unanswered: set[str] = set()
-        self._questions: dict[str, asyncio.Event] = {}
+        self._told = asyncio.Event()
 
     @property
     def models(self) -> list[str]:
@@ -210,19 +215,25 @@ class EditorSession:
         """
         return await self._carry_out(lambda: self.runtime.compact_session(self.session_id))
 
-    async def _carry_out(self, begin: Callable[[], Awaitable[RunHandle[Any]]]) -> PromptResponse:
+    async def _carry_out(
+        self, begin: Callable[[], Coroutine[Any, Any, RunHandle[Any]]]
+    ) -> PromptResponse:
         turn = Turn()
         self._turns.add(turn)
         try:
+            mine = {each.handle.run_id for each in self._turns if each.handle is not None}
             waiting = await self.runtime.approvals(self.session_id)
-            turn.handle = handle = await begin()
+            turn.beginning = asyncio.create_task(begin())
+            turn.handle = handle = await turn.beginning
             if turn.is_cancelled:
                 await handle.cancel()
-            for run_id in {each.root_run_id for each in waiting} - {handle.run_id}:
+            for run_id in {each.root_run_id for each in waiting} - mine:
                 turn.watch(self._follow_other(run_id))
             await self._follow(turn, handle)
             status = await handle.wait()
         except asyncio.CancelledError:
+            if turn.handle is None and not is_cancelled(asyncio.current_task()):
+                return PromptResponse(stop_reason="cancelled")
             await turn.cancel()
             raise
         finally:
@@ -255,10 +266,7 @@ class EditorSession:
     async def _follow(self, turn: Turn, handle: RunHandle[Any]) -> None:
         async with aclosing(handle.events()) as events:
             async for event in events:
-                node = await self._node_of(event)
-                for update in self._translation.updates(event, node):
-                    await self.show(update)
-                self._note_question(event)
+                await self._translate(event, self._translation)
                 if event.event_type is EventType.CHILD_AGENT_CREATED:
                     turn.watch(self._follow_child(handle, event))
                 elif event.event_type is EventType.RUN_QUEUED:
@@ -270,12 +278,16 @@ class EditorSession:
                     turn.end_reason = EndReason(reason)
         await self._show_plan()
 
-    async def _node_of(self, event: RuntimeEvent) -> Node | None:
-        """The node of a live event that says too little without it."""
-        if not self._translation.needs_node(event) or event.seq is None:
-            return None
-        page = await self.runtime.replay_session(self.session_id, event.seq, event.seq)
-        return page.nodes[0] if page.nodes else None
+    async def _translate(self, event: RuntimeEvent, translation: Translation) -> None:
+        """Show a live event."""
+        node = None
+        if translation.needs_node(event):
+            page = await self.runtime.replay_session(self.session_id, event.seq, event.seq)
+            node = page.nodes[0] if page.nodes else None
+        for update in translation.updates(event, node):
+            await self.show(update)
+        self._told.set()
+        self._told = asyncio.Event()
 
     async def _follow_child(self, handle: RunHandle[Any], created: RuntimeEvent) -> None:
         """Show the calls of a child beside those of the run."""
@@ -286,9 +298,7 @@ class EditorSession:
             events = handle.child_events(str(payload["child_run_id"]))
             async with aclosing(events):
                 async for event in events:
-                    for update in translation.updates(event):
-                        await self.show(update)
-                    self._note_question(event)
+                    await self._translate(event, translation)
 
     async def _follow_other(self, run_id: str) -> None:
         """Show what comes of a run in front: it has waited for an answer, or its process died."""
@@ -298,18 +308,7 @@ class EditorSession:
             other = await self.runtime.attach(run_id, after=seen)
             async with aclosing(other.events()) as events:
                 async for event in events:
-                    node = await self._node_of(event)
-                    for update in self._translation.updates(event, node):
-                        await self.show(update)
-                    self._note_question(event)
-
-    def _note_question(self, event: RuntimeEvent) -> None:
-        """The editor knows now which call a question is about."""
-        if event.event_type is EventType.PERMISSION_REQUESTED:
-            self._called(str(event.payload.get("request_id"))).set()
-
-    def _called(self, request_id: str) -> asyncio.Event:
-        return self._questions.setdefault(request_id, asyncio.Event())
+                    await self._translate(event, self._translation)
 
     async def _show_plan(self) -> None:
         plan = await asyncio.to_thread(plan_of, self.setup, self.session_id, self._clean)
@@ -319,8 +318,8 @@ class EditorSession:
 
     async def _show_state(self) -> None:
         """Show the session's title and cost."""
-        found = await self.runtime.session_summaries(1, query=self.session_id)
-        for summary in found:
+        found = await self.runtime.session_summaries(10, query=self.session_id)
+        for summary in [each for each in found if each.session_id == self.session_id]:
             await self.show(
                 SessionInfoUpdate(
                     session_update="session_info_update",
@@ -375,7 +374,9 @@ class EditorSession:
             if page.next_seq is None:
                 break
             page = await self.runtime.replay_session(self.session_id, page.next_seq)
-        for update in self._translation.close_calls():
+        waiting = await self.runtime.approvals(self.session_id)
+        asked = {(each.agent_id, each.tool_call_id) for each in waiting}
+        for update in self._translation.close_calls(asked):
             await self.show(update)
         await self._show_plan()
         await self._show_state()
@@ -387,42 +388,48 @@ class EditorSession:
             UnattendedError: the editor cannot ask, or is gone.
         """
         self._unanswered.add(request.request_id)
-        with suppress(TimeoutError):  # of a run that is not watched here
-            async with asyncio.timeout(_KNOWN_S):
-                await self._called(request.request_id).wait()
+        is_lost = False
         try:
-            asked = RequestPermissionRequest(
-                session_id=self.session_id,
-                tool_call=self._question(request),
-                options=_options(request),
-            )
-            result = await self._connection.send_request(
-                "session/request_permission", serialize_params(asked)
-            )
-            outcome = RequestPermissionResponse.model_validate(result).outcome
+            with suppress(TimeoutError):  # of a run that is not watched here
+                async with asyncio.timeout(_KNOWN_S):
+                    while self._id_of(request) is None:
+                        await self._told.wait()
+            outcome = await self._put(request)
         except ConnectionError:
+            is_lost = True
             raise UnattendedError from None
-        except asyncio.CancelledError:
-            self._unanswered.discard(request.request_id)
-            raise
         except (RequestError, ValueError) as error:
             raise UnattendedError from error
         finally:
-            self._questions.pop(request.request_id, None)
-        self._unanswered.discard(request.request_id)
+            if not is_lost:
+                self._unanswered.discard(request.request_id)
         if outcome.outcome == "cancelled":
             reason = "the question was dismissed in the editor"
             return _decided(Decision.DENY, reason)
         return _decided(_DECISIONS.get(outcome.option_id, Decision.DENY))
 
-    def _question(self, request: PermissionRequest) -> ToolCallUpdate:
+    async def _put(self, request: PermissionRequest) -> AllowedOutcome | DeniedOutcome:
+        asked = RequestPermissionRequest(
+            session_id=self.session_id,
+            tool_call=self._question(request),
+            options=_options(request),
+        )
+        result = await self._connection.send_request(
+            "session/request_permission", serialize_params(asked)
+        )
+        return RequestPermissionResponse.model_validate(result).outcome
+
+    def _id_of(self, request: PermissionRequest) -> str | None:
+        """By which id the editor knows the call that a question is about."""
         tool_call_id = str(request.metadata.get("tool_call_id", ""))
-        known = self._translation.id_of(request.agent_id, tool_call_id)
+        return self._translation.id_of(request.agent_id, tool_call_id)
+
+    def _question(self, request: PermissionRequest) -> ToolCallUpdate:
         facts = "\n".join(f"{name}: {value}" for name, value in request_facts(request))
         diff = str(request.metadata.get("diff") or "")
         danger = "dangerous: " if request.dangerous else ""
         return ToolCallUpdate(
-            tool_call_id=known or request.request_id,
+            tool_call_id=self._id_of(request) or request.request_id,
             title=shortened(f"{danger}{request.tool_name} {request.args_summary}", _LONGEST_TITLE),
             kind="edit" if diff else None,
             status="pending",

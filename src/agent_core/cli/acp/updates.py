@@ -3,7 +3,7 @@
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
@@ -148,10 +148,11 @@ class Translation:
             used, size = self._use
             yield UsageUpdate(session_update="usage_update", used=used, size=size, cost=self.cost)
 
-    def close_calls(self) -> Iterator[Update]:
-        """End what a process that died has left open."""
-        for call_id, _ in self._calls.values():
-            yield _progress(call_id, status="failed")
+    def close_calls(self, asked: Collection[tuple[str, str]]) -> Iterator[Update]:
+        """End what a process that died has left open; calls that are asked for stay so."""
+        for key, (call_id, _) in self._calls.items():
+            if key not in asked:
+                yield _progress(call_id, status="failed")
 
     def of_child(self, label: str) -> "Translation":
         """The translation of a child's events."""
@@ -288,7 +289,7 @@ def diff_content(diff: str, project: Path) -> ToolContent:
         before.clear()
         after.clear()
 
-    for line in (f"{each}\n" for each in diff.splitlines()):
+    for line in (f"{each}\n" for each in diff.removesuffix("\n").split("\n")):
         mark, text = line[:1], line[1:]
         if (lines_before or lines_after) and mark in {" ", "-", "+"}:
             if mark != "+":
@@ -311,7 +312,7 @@ def diff_content(diff: str, project: Path) -> ToolContent:
 
 def fenced(text: str) -> str:
     """Text that is shown as it is, whatever Markdown it holds."""
-    fence = "`" * max(3, *(len(run) + 1 for run in _TICKS.findall(text)), 3)
+    fence = "`" * max([3, *(len(run) + 1 for run in _TICKS.findall(text))])
     return f"{fence}\n{text.rstrip()}\n{fence}"
 
 

@@ -11,6 +11,7 @@ import pytest
 from agent_core.testing import calls
 from isolation import Home
 from kgent_runs import profile
+from mcp_bench import SERVERS
 from model_server import ModelServer
 from otlp_receiver import OtlpReceiver
 
@@ -124,13 +125,18 @@ def test_a_program_that_traces_sees_its_runs_below_its_own_spans(
 def test_a_profile_is_recorded_as_the_environment_says(
     home: Home, tmp_path: Path, collector: OtlpReceiver
 ) -> None:
-    show = calls("run_command", argv=["env"])
-    with ModelServer.in_thread([show, "Done."]) as server:
+    script = [calls("run_command", argv=["env"]), calls("mcp_plain_meta"), "Done."]
+    plain = {"command": sys.executable, "args": [str(SERVERS / "plain.py"), "reports"]}
+    tools = {
+        "shell": {"enabled": True, "allowed_commands": ["env"]},
+        "mcp": [{"name": "plain", "tools": ["meta"], **plain}],
+    }
+    with ModelServer.in_thread(script) as server:
         path = profile(
             tmp_path,
             model={"provider": "openai", "name": "m", "base_url": server.base_url("openai")},
             runtime={"engine": "core"},
-            tools={"shell": {"enabled": True, "allowed_commands": ["env"]}},
+            tools=tools,
         )
         program = "import sys; from kgent.cli import main; sys.exit(main(sys.argv[1:]))"
         python(
@@ -140,16 +146,20 @@ def test_a_profile_is_recorded_as_the_environment_says(
             OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
             TRACEPARENT=f"00-{TRACE}-{CALLER}-01",
         )
-        sent = server.requests[1].text
+        shown, told = (request.text for request in server.requests[1:3])
     assert collector.tree() == [
         "invoke_agent writer",
         "  chat m",
         "  execute_tool run_command",
         "  chat m",
+        "  execute_tool mcp_plain_meta",
+        "  chat m",
     ]
     tool = collector.named("execute_tool run_command")
     assert (tool.trace_id, collector.roots()[0].parent_id) == (TRACE, CALLER)
-    assert f"TRACEPARENT=00-{TRACE}-{tool.span_id}-01" in sent
+    assert f"TRACEPARENT=00-{TRACE}-{tool.span_id}-01" in shown
+    call = collector.named("execute_tool mcp_plain_meta")
+    assert f"00-{TRACE}-{call.span_id}-01" in told
 
 
 def command(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TextIO, get_args
 
 from agent_core.api import AgentRuntime, RunHandle
-from agent_core.cli.chat.message import UserCommand, attach_files
+from agent_core.cli.chat.message import Attached, UserCommand, attach_files
 from agent_core.cli.render import Call
 from agent_core.cli.run import MCP_PROMPT, blocks_of
 from agent_core.cli.terminal import Clean, Style, Terminal
@@ -113,6 +113,7 @@ class Sent:
     text: str
     handle: RunHandle[Any]
     events: AsyncGenerator[RuntimeEvent]
+    attached: Sequence[Attached] = ()
 
 
 @dataclass(slots=True)
@@ -179,8 +180,8 @@ class Chat:
 
     def greet(self) -> None:
         """Say what the conversation is about, and how to learn more."""
-        model, project = self.model_name, self.setup.project
-        self.terminal.line(f"soong-agent · {model} · {visible(str(project))}", Style.BOLD)
+        self.terminal.line(f"soong-agent, {self.model_name}", Style.BOLD)
+        self.terminal.line(str(self.setup.project), Style.DIM)
         self.terminal.line("/help lists the commands; Ctrl-D leaves", Style.DIM)
 
     @property
@@ -258,36 +259,38 @@ class Chat:
                     self.line.put(entered)
 
     async def _send(self, text: str, *, shown: str) -> None:
-        message = await self._message(text)
+        message, attached = await self._message(text)
         options = RunOptions(model=self.model, permission_mode=self.mode)
         handle = await self.runtime.start(message, self.session_id, options=options)
         self._extra.clear()
-        self.watch(shown, handle)
+        self.watch(shown, handle, attached)
 
-    def watch(self, text: str, handle: RunHandle[Any]) -> None:
+    def watch(self, text: str, handle: RunHandle[Any], attached: Sequence[Attached] = ()) -> None:
         """Show a run when its turn has come."""
         self.has_sent = True
-        self._sent.append(Sent(text, handle, handle.events()))
+        self._sent.append(Sent(text, handle, handle.events(), attached))
         self._arrived.set()
         self._idle.clear()
         self.line.refresh()
 
-    async def _message(self, text: str) -> str | UserMessage:
+    async def _message(self, text: str) -> tuple[str | UserMessage, Sequence[Attached]]:
         """What is sent: the words, with the files they name and what commands have said before."""
         message: str | UserMessage = text
         if named := MCP_PROMPT.match(text):
             message = await self.runtime.mcp_prompt(*named.groups(default=""))
         attached = await asyncio.to_thread(attach_files, text, self._policy)
-        for file in attached:
-            remark = f", {file.remark}" if file.remark else ""
-            what = "attached" if file.block is not None else "not attached"
-            style = Style.DIM if file.block is not None else Style.WARN
-            line = f"{what}: {file.shown}{remark}"
-            self.terminal.line(f"  {visible(line, one_line=True)}", style)
         files = [file.block for file in attached if file.block is not None]
-        if not files and not self._extra:
-            return message
-        return UserMessage(content=[*self._extra, *blocks_of(message), *files])
+        if files or self._extra:
+            message = UserMessage(content=[*self._extra, *blocks_of(message), *files])
+        return message, attached
+
+    def _show_sent(self, sent: Sent) -> None:
+        self._echo(sent.text)
+        for file in sent.attached:
+            what, style = ("attached", Style.DIM) if file.block else ("not attached", Style.WARN)
+            remark = f", {file.remark}" if file.remark else ""
+            line = f"  {what}: {file.shown}{remark}"
+            self.terminal.line(visible(line, one_line=True), style)
 
     async def _run_command(self, command: str) -> None:
         if not command:
@@ -320,7 +323,7 @@ class Chat:
             async for event in events:
                 if not is_shown and event.event_type is not EventType.RUN_QUEUED:
                     is_shown = True
-                    self._echo(sent.text)
+                    self._show_sent(sent)
                 if is_shown:
                     self._note(event)
                     view.event(event)
@@ -350,17 +353,19 @@ class Chat:
 
     def state(self, width: int) -> str:
         """One line about the session: as much as fits."""
-        config = self.setup.config
-        parts = [self.model_name, self.mode]
+        parts = [self.mode]
         if self.window.size:
             share = round(100 * self.window.used / self.window.size)
             parts.append(f"{_short(self.window.used)}/{_short(self.window.size)} {share}%")
         if self.usage.cost:
             parts.append(f"${self.usage.cost:,.4f}")
-        parts.append(f"sandbox {config.sandbox.mode}")
-        while len(parts) > 1 and len(" · ".join(parts)) > width:
+        parts.append(f"sandbox {self.setup.config.sandbox.mode}")
+        between = " · " if self.terminal.has_signs else " | "
+        model = visible(self.model_name, one_line=True)
+        while len(parts) > 1 and len(between.join([model, *parts])) > width:
             parts.pop()
-        return visible(" · ".join(parts), one_line=True)[:width]
+        room = max(width - len(between.join(["", *parts])), 0)
+        return between.join([short_line(model, room), *parts])
 
     @property
     def model_name(self) -> str:
@@ -389,7 +394,7 @@ class Chat:
     def open_session(self, session_id: str | None) -> None:
         """Go on with this session, or with a new one."""
         self.has_sent = session_id is not None
-        self.session_id = new_id("sess")
+        self.session_id = session_id or new_id("sess")
         self.window, self.usage, self.last_call = Window(), Usage(), None
         self.line.refresh()
 

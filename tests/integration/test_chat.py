@@ -1,5 +1,9 @@
 """Conversations in a real terminal: what is typed, what stands on the screen, what is sent."""
 
+import os
+import re
+import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -43,7 +47,7 @@ def converse(
         env=home.env(**(env or {})),
         cwd=project,
         keys=keys,
-        seconds=75,
+        seconds=40,
         **more,
     )
 
@@ -190,3 +194,202 @@ def test_the_window_is_drawn(home: Home, project: Path) -> None:
         scene = converse(home, project, server, keys, columns=40)
     assert "reserve" in scene.text
     assert len(server.requests) == 1
+
+
+def send_signal(pid: Path, number: signal.Signals) -> None:
+    """Signal the conversation that wrote its process id there."""
+    os.kill(int(pid.read_text(encoding="utf-8")), number)
+
+
+def test_what_was_queued_when_the_process_was_killed_is_sent_first(
+    home: Home, project: Path
+) -> None:
+    with ModelServer.in_thread([Hangs(), "One.", "Two.", "Three."]) as server:
+        pid = project / "pid"
+        keys = [
+            Key(READY, f"!echo $PPID > pid{ENTER}"),
+            Key("with your next message", f"first{ENTER}"),
+            Key("> first", f"second{ENTER}"),
+            Key("queued: second", f"third{ENTER}"),
+            Key("queued: third", lambda: send_signal(pid, signal.SIGKILL)),
+        ]
+        killed = converse(home, project, server, keys)
+        assert killed.code == -signal.SIGKILL
+        keys = [
+            Key("2 messages were queued", f"fourth{ENTER}"),
+            Key("Three.", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, "--continue")
+    shown = scene.text
+    assert shown.index("> second") < shown.index("One.") < shown.index("> third")
+    assert shown.index("Two.") < shown.index("> fourth") < shown.index("Three.")
+    said = [each["content"] for each in server.requests[-1].body["messages"]]
+    assert [text for text in said if text in {"second", "third", "fourth"}] == [
+        "second",
+        "third",
+        "fourth",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["term", "hup"]
+)
+def test_a_signal_ends_the_run_in_order(
+    home: Home, project: Path, number: signal.Signals, code: int
+) -> None:
+    with ModelServer.in_thread([Hangs()]) as server:
+        pid = project / "pid"
+        keys = [
+            Key(READY, f"!echo $PPID > pid{ENTER}"),
+            Key("with your next message", f"first{ENTER}"),
+            Key(
+                "waiting for the model",
+                lambda: send_signal(pid, number),
+            ),
+        ]
+        scene = converse(home, project, server, keys)
+    assert scene.code == code
+    assert "cancelled" in scene.text
+    listed = subprocess.run(
+        [sys.executable, "-m", "agent_core.cli", "sessions", "list", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=home.env(),
+        cwd=project,
+    )
+    assert '"status": "cancelled"' in listed.stdout or '"cancelled"' in listed.stdout
+
+
+def test_ctrl_c_cancels_and_twice_leaves_while_a_run_works(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([Hangs()]) as server:
+        keys = [
+            Key(READY, f"first{ENTER}"),
+            Key("waiting for the model", CTRL_C + CTRL_C),
+        ]
+        scene = converse(home, project, server, keys)
+    assert scene.code == 130
+    assert "to go on" in scene.text
+
+
+def test_ctrl_c_at_a_question_cancels_the_run_and_keeps_the_conversation(
+    home: Home, project: Path
+) -> None:
+    script = [calls("code.write_file", path="b.txt", content="new\n"), "Next."]
+    with ModelServer.in_thread(script) as server:
+        keys = [
+            Key(READY, f"write{ENTER}"),
+            Key("? help", CTRL_C),
+            Key("cancelled", f"go on{ENTER}"),
+            Key("Next.", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys)
+    assert scene.code == 0
+    assert not (project / "b.txt").exists()
+
+
+def test_ctrl_c_ends_a_command_of_the_user(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([]) as server:
+        keys = [
+            Key(READY, f"!printf be%s gun; sleep 60{ENTER}"),
+            Key("begun", CTRL_C),
+            Key("with your next message", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys)
+    assert scene.code == 0
+
+
+def test_several_lines_and_large_pastes_are_sent_whole(home: Home, project: Path) -> None:
+    pasted = "\r\n".join(f"row {number}" for number in range(40))
+    with ModelServer.in_thread(["First.", "Second."]) as server:
+        keys = [
+            Key(READY, f"one{ESCAPE}{ENTER}two\\{ENTER}three{ENTER}"),
+            Key("First.", f"\x1b[200~{pasted}\x1b[201~"),
+            Key("[pasted text 1: 40 lines]", f" what?{ENTER}"),
+            Key("Second.", CTRL_D),
+        ]
+        converse(home, project, server, keys)
+    assert texts(server, 0) == "one\ntwo\nthree"
+    assert texts(server) == pasted.replace("\r\n", "\n") + " what?"
+
+
+def test_what_was_entered_is_kept_without_secrets(home: Home, project: Path) -> None:
+    secret = "sk-" + "proj4567890123456789012345678901"  # made up
+    with ModelServer.in_thread(["Hello.", "Again."]) as server:
+        keys = [Key(READY, f"my key is {secret}{ENTER}"), Key("Hello.", CTRL_D)]
+        converse(home, project, server, keys)
+        file = home.path / "chat_history.jsonl"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert "my key is" in file.read_text()
+        assert secret not in file.read_text()
+        converse(home, project, server, [Key(READY, f"{UP}!{ENTER}"), Key("Again.", CTRL_D)])
+    assert texts(server).startswith("my key is ")
+    assert secret not in texts(server)
+
+
+def test_ignored_files_are_not_offered_and_names_with_spaces_are_quoted(
+    home: Home, project: Path
+) -> None:
+    (project / ".gitignore").write_text("*.log\n")
+    (project / "report.log").write_text("x")
+    (project / "report one.txt").write_text("all is well")
+    with ModelServer.in_thread(["Read."]) as server:
+        keys = [
+            Key(READY, "look at @repo"),
+            Key(" report one.txt", "\t"),
+            Key('@"report one.txt"', f" please{ENTER}"),
+            Key("Read.", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys)
+    assert "report.log" not in scene.raw.decode()
+    assert "all is well" in texts(server)
+
+
+def test_a_sensitive_file_is_not_sent(home: Home, project: Path) -> None:
+    (project / ".env").write_text("TOKEN=abc")
+    with ModelServer.in_thread(["No."]) as server:
+        keys = [Key(READY, f"see @.env{ENTER}"), Key("No.", CTRL_D)]
+        scene = converse(home, project, server, keys)
+    assert "not attached: .env" in scene.text
+    assert texts(server) == "see @.env"
+
+
+@pytest.mark.parametrize(
+    ("env", "ready", "answer"),
+    [({"TERM": "dumb"}, "> ", f"y{ENTER}"), ({"NO_COLOR": "1"}, READY, "y")],
+    ids=["dumb", "no-colour"],
+)
+def test_a_question_on_a_terminal_without_colours(
+    home: Home, project: Path, env: dict[str, str], ready: str, answer: str
+) -> None:
+    script = [calls("code.write_file", path="b.txt", content="new\n"), "Written."]
+    with ModelServer.in_thread(script) as server:
+        keys = [
+            Key(ready, f"write{ENTER}"),
+            Key("? help", answer),
+            Key("Written.", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, env=env)
+    assert scene.code == 0
+    assert (project / "b.txt").exists()
+    assert re.search(rb"\x1b\[[0-9;]*3[0-9][0-9;]*m", scene.raw) is None
+
+
+def test_every_command_is_explained_and_completed(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([]) as server:
+        keys = [
+            Key(READY, f"/help{ENTER}"),
+            Key("twice leaves", "/perm"),
+            Key("/permissions  rules", CTRL_C),
+            Key(READY, f"/model nonsense{ENTER}"),
+            Key("is no model string", f"/mode plna{ENTER}"),
+            Key("did you mean plan", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, columns=120, rows=60)
+    names = (
+        "help new resume sessions tree switch fork undo redo compact context cost model mode"
+        " permissions tasks memory skills mcp agents last export quit"
+    )
+    for name in names.split():
+        assert f"\n/{name}" in scene.text, name

@@ -79,7 +79,8 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
 
                 return await export_session(runtime, session_id, options, terminal, clean)
             case "fork":
-                await _fork(runtime, session_id, options, terminal, clean)
+                at, into = options.at, options.into
+                await fork_session(runtime, session_id, terminal, clean, at=at, into=into)
             case _:
                 return await _compact(runtime, session_id, options, terminal)
     return COMPLETED
@@ -205,14 +206,30 @@ async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -
     return code
 
 
-async def _fork(
-    runtime: AgentRuntime, session_id: str, options: Options, terminal: Terminal, clean: Clean
+async def fork_session(
+    runtime: AgentRuntime,
+    session_id: str,
+    terminal: Terminal,
+    clean: Clean,
+    *,
+    at: str | None,
+    into: str | Path | None,
 ) -> None:
+    """Begin another session from a message, and show it.
+
+    Args:
+        runtime: of the project.
+        session_id: the session.
+        terminal: where to show it.
+        clean: takes secrets out of what is shown.
+        at: the message, or the beginning of its id.
+        into: for the copy of the project; a folder beside it by default.
+    """
     from agent_core.cli.undo import show_move  # noqa: PLC0415 - shown here only
 
-    node_id = await runtime.resolve_node_id(options.at, session_id) if options.at else None
+    node_id = await runtime.resolve_node_id(at, session_id) if at else None
     page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
-    into = options.into or await asyncio.to_thread(_free_folder, page.session)
+    into = into or await asyncio.to_thread(_free_folder, page.session)
     forked = await runtime.fork(session_id, node_id, into=into)
     show_move(forked, terminal, clean)
     terminal.text(f"{forked.session_id}  {visible(clean(forked.session.cwd))}\n")

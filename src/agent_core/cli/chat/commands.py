@@ -10,13 +10,15 @@ from typing import cast
 from agent_core.cli.chat.completion import Values
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.window import show_context
+from agent_core.cli.sessions import fork_session
+from agent_core.cli.sheet import fitted, format_age, short_title, status_of
 from agent_core.cli.terminal import Style
 from agent_core.cli.undo import show_move, show_paths
 from agent_core.config.load import resolve_model
 from agent_core.config.problems import nearest
 from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.text import short_line, visible
+from agent_core.text import visible
 from agent_core.types import ContentBlock, JsonBlock, PermissionMode, SessionSummary, SwitchResult
 
 _MODES: Mapping[PermissionMode, str] = {
@@ -25,6 +27,7 @@ _MODES: Mapping[PermissionMode, str] = {
     "accept-edits": "files of the project are written without a question",
 }
 _LISTED = 15
+_TITLE = 50
 _EXPORTS = {
     "--html": "one page with everything",
     "--markdown": "a document",
@@ -139,9 +142,8 @@ async def _resume(chat: Chat, words: Sequence[str]) -> None:
 
 
 def _describe(chat: Chat, summary: SessionSummary) -> str:
-    title = short_line(visible(chat.clean(summary.title or "(no title)")), 60)
-    status = "waiting" if summary.is_waiting else summary.status or "empty"
-    return f"{summary.updated_at.astimezone():%m-%d %H:%M}  {status:<9}  {title}"
+    title = fitted(visible(chat.clean(short_title(summary)), one_line=True), _TITLE)
+    return f"{format_age(summary.updated_at):<12} {status_of(summary):<9} {title}"
 
 
 async def _on_session(chat: Chat, action: str, words: Sequence[str]) -> None:
@@ -166,27 +168,31 @@ async def _switch(chat: Chat, words: Sequence[str]) -> None:
         chat.fail("/switch NODE [--files]; /tree names the nodes")
         return
     if await chat.require_session():
+        node_id = await chat.runtime.resolve_node_id(names[0], chat.session_id)
         moved = await chat.runtime.switch_node(
-            chat.session_id, names[0], restore_files="--files" in words, force="--force" in words
+            chat.session_id, node_id, restore_files="--files" in words, force="--force" in words
         )
         show_move(moved, chat.terminal, chat.clean)
 
 
 async def _fork(chat: Chat, words: Sequence[str]) -> None:
     named = dict(zip(words[::2], words[1::2], strict=False))
-    if len(words) % 2 or not {"--into"} <= named.keys() <= {"--into", "--at"}:
-        chat.fail("/fork --into DIR [--at NODE]; /tree names the nodes")
+    if len(words) % 2 or not named.keys() <= {"--into", "--at"}:
+        chat.fail("/fork [--into DIR] [--at NODE]; /tree names the nodes")
         return
-    if await chat.require_session():
-        into = await asyncio.to_thread(Path(named["--into"]).expanduser)
-        forked = await chat.runtime.fork(
-            chat.session_id, named.get("--at"), into=chat.setup.project / into
-        )
-        show_move(forked, chat.terminal, chat.clean)
-        where = shlex.quote(visible(chat.clean(forked.session.cwd), one_line=True))
-        chat.terminal.line(
-            f"to go on there: soong-agent chat --path {where} --session-id {forked.session_id}"
-        )
+    if not await chat.require_session():
+        return
+    into = named.get("--into")
+    if into is not None:
+        into = chat.setup.project / await asyncio.to_thread(Path(into).expanduser)
+    await fork_session(
+        chat.runtime,
+        chat.session_id,
+        chat.terminal,
+        chat.clean,
+        at=named.get("--at"),
+        into=into,
+    )
 
 
 async def _undo(chat: Chat, words: Sequence[str]) -> None:
@@ -324,7 +330,7 @@ COMMANDS: Mapping[str, Command] = {
         "NODE [--files]", "go on from another message, with its files", _switch, needs_rest=True
     ),
     "fork": Command(
-        "--into DIR [--at NODE]", "begin another session in a copy of the project", _fork
+        "[--into DIR] [--at NODE]", "begin another session in a copy of the project", _fork
     ),
     "undo": Command("[--force]", "take back the last message and its changes", _undo, True),
     "redo": Command("[--force]", "return to the state before the last undo", _redo, True),

@@ -77,18 +77,20 @@ async def _list_files(project: Path) -> list[str]:
     except (AgentCoreError, OSError):
         return []
     found: list[str] = []
-    rest = b""
+    rest, is_read = b"", False
     try:
         async with asyncio.timeout(_LIST_S):
-            while child.stdout and (piece := await child.stdout.read(2**16)):
+            while child.stdout and len(found) < MOST_FILES:
+                piece = await child.stdout.read(2**16)
+                if not piece:
+                    is_read = True
+                    break
                 *whole, rest = (rest + piece).split(b"\0")
                 found += (os.fsdecode(name) for name in whole)
-                if len(found) >= MOST_FILES:
-                    break
     except TimeoutError:
         pass
     finally:
-        if child.returncode is None:
+        if not is_read:  # one that has ended may be gone already
             child.kill()
         await child.wait()
     return [name for name in found[:MOST_FILES] if name.isprintable() and '"' not in name]

@@ -12,12 +12,13 @@ from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import Attached, UserCommand, attach_files
 from agent_core.cli.render import Call
 from agent_core.cli.run import MCP_PROMPT, blocks_of
+from agent_core.cli.sheet import format_cost, format_tokens
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import RunView
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
 from agent_core.loop.options import RunOptions
-from agent_core.text import short_line, shortened, visible
+from agent_core.text import short_line, shortened, visible, without_content
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (
     ContentBlock,
@@ -27,6 +28,7 @@ from agent_core.types import (
     Role,
     RunStatus,
     RuntimeEvent,
+    TextBlock,
     Usage,
     UserMessage,
     new_id,
@@ -35,6 +37,7 @@ from agent_core.types import (
 _TWICE_S = 2.0
 _GRACE_S = 1.0
 _RECAP_CHARS = 600
+_TITLE_CHARS = 80
 
 
 DoCommand = Callable[[str], Awaitable[None]]
@@ -168,6 +171,7 @@ class Chat:
         self._idle.set()
         self._extra: list[ContentBlock] = []
         self._command: UserCommand | None = None
+        self._shown: RunHandle[Any] | None = None
         self._leaving = asyncio.Event()
         self._interrupted_at = float("-inf")
         self._cancelling: set[asyncio.Task[object]] = set()
@@ -312,28 +316,43 @@ class Chat:
             while self._sent:
                 await self._show(self._sent[0])
                 self._sent.popleft()
+                self._shown = None
                 self.line.refresh()
             self._arrived.clear()
             self._idle.set()
 
     async def _show(self, sent: Sent) -> None:
+        self._shown = sent.handle
         view = RunView(self.terminal)
+        is_shown = False
         async with aclosing(sent.events) as events:
-            is_shown = False
             async for event in events:
-                if not is_shown and event.event_type is not EventType.RUN_QUEUED:
+                if event.event_type is EventType.RUN_QUEUED:
+                    for run_id in event.payload.get("taken_over", ()):
+                        await self._show(await self._taken_over(run_id))
+                    self._shown = sent.handle
+                    continue
+                if not is_shown:
                     is_shown = True
                     self._show_sent(sent)
-                if is_shown:
-                    self._note(event)
-                    view.event(event)
-                    self.last_call = view.last_call or self.last_call
-        await sent.handle.wait()
-        view.end(sent.handle.result_text, sent.handle.error, sent.handle.usage)
-        view.waiting(sent.handle.pending_requests)
-        if sent.handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
+                self._note(event)
+                view.event(event)
+                self.last_call = view.last_call or self.last_call
+        handle = sent.handle
+        await handle.wait()
+        view.end(handle.result_text, handle.error, handle.usage)
+        view.waiting(handle.pending_requests)
+        if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
             self.terminal.line("cancelled", Style.WARN)
-        self.usage = self.usage.plus(sent.handle.usage)
+        self.usage = self.usage.plus(handle.usage)
+
+    async def _taken_over(self, run_id: str) -> Sent:
+        """A message that a process had queued when it died."""
+        handle = await self.runtime.attach(run_id)
+        (run,) = (await self.runtime.replay_run(run_id)).runs
+        blocks = run.prompt.content if run.prompt else ()
+        said = "".join(block.text for block in blocks if isinstance(block, TextBlock))
+        return Sent(without_content(said).strip(), handle, handle.events())
 
     def _note(self, event: RuntimeEvent) -> None:
         """Keep what the line shows of the session."""
@@ -356,9 +375,11 @@ class Chat:
         parts = [self.mode]
         if self.window.size:
             share = round(100 * self.window.used / self.window.size)
-            parts.append(f"{_short(self.window.used)}/{_short(self.window.size)} {share}%")
+            parts.append(
+                f"{format_tokens(self.window.used)}/{format_tokens(self.window.size)} {share}%"
+            )
         if self.usage.cost:
-            parts.append(f"${self.usage.cost:,.4f}")
+            parts.append(format_cost(self.usage))
         parts.append(f"sandbox {self.setup.config.sandbox.mode}")
         between = " · " if self.terminal.has_signs else " | "
         model = visible(self.model_name, one_line=True)
@@ -405,27 +426,34 @@ class Chat:
         return self.has_sent
 
     async def resume(self, session_id: str) -> None:
-        """Go on with a session, and show where it was left."""
-        self.open_session(session_id)
+        """Go on with a session, and show where it was left.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
         report = await self.runtime.context_report(session_id)
+        self.open_session(session_id)
         if report.segments:
             self.window = Window(report.used, report.window)
-        (session,) = ((await self.runtime.replay_session(session_id, 0, 0)).session,)
-        title = short_line(visible(self.clean(session.title or session_id)), 80)
+        session = (await self.runtime.replay_session(session_id, 1, 0)).session
+        title = short_line(visible(self.clean(session.title or "(no title)")), _TITLE_CHARS)
         self.terminal.line(f"session {session_id}: {title}", Style.BOLD)
         if session.cwd != str(self.setup.project):
-            where = visible(self.clean(session.cwd), one_line=True)
-            self.terminal.line(f"it works in {where}, not here", Style.WARN)
-        path = (
-            await self.runtime.get_node_path(session.active_node_id or "")
-            if session.active_node_id
-            else []
-        )
+            self.terminal.line(f"it works in {self.clean(session.cwd)}, not here", Style.WARN)
+        active = session.active_node_id
+        path = await self.runtime.get_node_path(active) if active else []
         said = [node for node in path if node.node_type is NodeType.MESSAGE and node.text.strip()]
         for node in [node for node in said if node.role is not Role.TOOL][-2:]:
             sign = "> " if node.role is Role.USER else ""
+            text = shortened(without_content(node.text).strip(), _RECAP_CHARS)
+            self.terminal.line(f"{sign}{text}", Style.DIM)
+        runs = await self.runtime.session_runs(session_id)
+        if count := sum(run.status is RunStatus.QUEUED for run in runs):
+            waiting = "message was" if count == 1 else "messages were"
             self.terminal.line(
-                f"{sign}{shortened(visible(node.text.strip()), _RECAP_CHARS)}", Style.DIM
+                f"{count} {waiting} queued when a process of this session died; the next message"
+                " runs them first",
+                Style.WARN,
             )
 
     def interrupt(self) -> None:
@@ -443,7 +471,7 @@ class Chat:
             while self.take_back():
                 pass
             self.terminal.line("cancelling; Ctrl-C once more leaves", Style.WARN)
-            self._begin(self._sent[0].handle.cancel())
+            self._begin((self._shown or self._sent[0].handle).cancel())
         elif self.line.text:
             self._interrupted_at = float("-inf")
             self.line.clear()
@@ -460,13 +488,3 @@ class Chat:
         task = asyncio.create_task(work)
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
-
-
-def _short(count: int) -> str:
-    return (
-        str(count)
-        if count < 1000
-        else f"{count / 1000:.1f}k"
-        if count < 10**6
-        else f"{count / 10**6:.1f}M"
-    )

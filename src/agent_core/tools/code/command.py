@@ -48,6 +48,12 @@ _HOME_VARIABLE = re.compile(r"\$(?:HOME\b|\{HOME\})")
 _FOLDER_VARIABLE = re.compile(r"(?:\$PWD\b|\$\{PWD\}|~\+)(?=/|$)")
 _OF_ANOTHER_PROCESS = (Path("/proc"), Path("/dev"))  # what these lead to depends on who looks
 _LONGEST_BUNDLE = 32
+_OF_THE_SHELL = frozenset(
+    (":", "break", "cd", "continue", "exit", "return", "set", "shift", "wait")
+)
+"""What the shell has no file for, and what changes no more than the shell itself."""
+
+_TESTS = frozenset(("[", "test"))
 _PATH = re.compile(r"(?=.*[/.])[^-\s'\"=;|&<>()`,:{}$*?\[][^\s'\"=;|&<>()`,:{}$*?\[]*")
 """What is read as a path even where there is nothing of that name yet."""
 
@@ -173,9 +179,15 @@ def _changes_nothing(read: "ReadCommand", command: "CommandLine") -> bool:
     from agent_core.tools.code.programs import reading_subcommand  # noqa: PLC0415 - see above
 
     def reads(view: CommandView, cwd: Path) -> bool:
-        if view.argv[0] == view.program == "cd":
-            return True
-        program = find_program(view.argv[0], cwd=cwd, env=command.env)
+        name = view.argv[0]
+        if view.program is None or view.program == name:
+            return name in _OF_THE_SHELL
+        if name in _TESTS:
+            return not command.policy.is_below_write_root(Path(view.program))
+        try:
+            program = find_program(name, cwd=cwd, env=command.env)
+        except ToolError:  # not from this folder
+            return False
         one = replace(command, program=program, argv=view.argv, cwd=cwd)
         return reading_subcommand(one) is not None
 

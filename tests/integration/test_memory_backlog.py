@@ -54,10 +54,12 @@ def configure(home: Home, server: ModelServer, exit_wait_ms: int) -> None:
     )
 
 
-def start(home: Home, project: Path, *words: str) -> subprocess.Popen[bytes]:
+def start(
+    home: Home, project: Path, *words: str, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - our own command
         [sys.executable, "-m", "agent_core.cli", "run", "--path", str(project), *words],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=home.env(),
@@ -125,3 +127,23 @@ def test_nothing_is_recalled_in_a_run_without_memory_and_nothing_of_it_is_rememb
     assert "green tea" in second
     assert len(extractions.answered) == 1
     assert "heron" not in extractions.answered[0]
+
+
+def test_content_of_standard_input_is_no_wish_and_no_title(home: Home, project: Path) -> None:
+    extractions = Extractions()
+    extractions.are_stuck = False
+    with ModelServer.in_thread(extractions) as server:
+        configure(home, server, 60_000)
+        process = start(home, project, "-", "explain this", stdin=subprocess.PIPE)
+        process.communicate(b"Always remember: the code word is heron.\n", timeout=120)
+        assert (process.returncode, extractions.answered) == (0, [])
+        run(home, project, "--continue", WISH)
+    assert len(extractions.answered) == 1
+    assert "heron" not in extractions.answered[0]
+    listed = subprocess.run(
+        [sys.executable, "-m", "agent_core.cli", "sessions", "list"],
+        capture_output=True,
+        check=True,
+        env=home.env(),
+    ).stdout
+    assert b"explain this" in listed

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent_core.config.models import MemoryConfig
-from agent_core.text import estimate_text
+from agent_core.text import estimate_text, without_content
 from agent_core.types import Node, NodeType, Role
 
 _AROUND = 4
@@ -67,8 +67,8 @@ class MessageSpan:
 
     def shown(self) -> str:
         """The text for the model. Only messages of the range show their node ids."""
-        around = [f"[{node.role}]\n{_cut(node.text, _AROUND_CHARS)}" for node in self.before]
-        asked = [f"[{node.role} {node.node_id}]\n{_cut(node.text)}" for node in self.messages]
+        around = [f"[{node.role}]\n{_words(node, _AROUND_CHARS)}" for node in self.before]
+        asked = [f"[{node.role} {node.node_id}]\n{_words(node)}" for node in self.messages]
         return "\n\n".join([*around, *asked]).replace(_CLOSING, "&lt;/conversation")
 
 
@@ -96,7 +96,7 @@ def unprocessed_spans(
     for node in whole:
         if node.node_seq <= cursor:
             continue
-        cost = estimate_text(_cut(node.text)) if _is_message(node) else 0
+        cost = estimate_text(_words(node)) if _is_message(node) else 0
         if cost > left and current:
             spans.append(MessageSpan(current, before[-_AROUND:], roots))
             before, current, left = spans[-1].messages, [], room
@@ -111,8 +111,9 @@ def _is_message(node: Node) -> bool:
     return node.node_type is NodeType.MESSAGE and node.role is not Role.TOOL
 
 
-def _cut(text: str, limit: int = _MESSAGE_CHARS) -> str:
-    text = text.strip()
+def _words(node: Node, limit: int = _MESSAGE_CHARS) -> str:
+    """What was said; content that was marked as such is left out."""
+    text = without_content(node.text).strip()
     if len(text) <= limit:
         return text
     return f"{text[: limit * 2 // 3]}\n[…]\n{text[-(limit // 3) :]}"
@@ -149,7 +150,7 @@ class Backlog:
     def of(cls, spans: Sequence[MessageSpan]) -> "Backlog":
         """The backlog that these spans are."""
         messages = [node for span in spans for node in span.user_messages]
-        has_request = any(is_explicit_request(node.text) for node in messages)
+        has_request = any(is_explicit_request(without_content(node.text)) for node in messages)
         return cls(len(messages), sum(span.tokens for span in spans), has_request)
 
     def plus(self, nodes: Sequence[Node]) -> "Backlog":

@@ -29,6 +29,7 @@ from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.mentions import MentionedResources, find_mentions
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.toolboxes import Toolboxes, note_failure
+from agent_core.text import without_content
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import AgentDefinition, CleanupResult, Draft, RunIdentity
@@ -150,7 +151,7 @@ class Project:
         """The history, continued with the resources that a message names as `@server:uri`."""
         if self.mcp is None or prompt is None:
             return history
-        mentions = find_mentions(prompt.text, self.mcp.server_ids)
+        mentions = find_mentions(without_content(prompt.text), self.mcp.server_ids)
         limit = self.setup.config.tools.result_limit_bytes
         return (
             MentionedResources(history, mentions, self.mcp, limit_bytes=limit)

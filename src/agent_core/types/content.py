@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
+from agent_core.text import without_content
 
 _new, _set = object.__new__, object.__setattr__  # of an object that refuses changes
 
@@ -525,7 +526,8 @@ def user_text(text: str, node_type: NodeType = NodeType.MESSAGE, **metadata: Any
 def words_of(content: Iterable[ContentBlock], limit: int = 4000) -> str:
     """The first `limit` characters of a message, or what it is made of if it has no text."""
     blocks = list(content)
-    texts = (block.text.strip()[:limit] for block in blocks if isinstance(block, TextBlock))
+    said = (without_content(block.text) for block in blocks if isinstance(block, TextBlock))
+    texts = (text.strip()[:limit] for text in said)
     if text := " ".join(filter(None, texts)):
         return text[:limit]
     return " ".join(dict.fromkeys(f"[{block.type.replace('_', ' ')}]" for block in blocks))

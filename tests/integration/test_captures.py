@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from agent_core.providers.scripted import Calls, Hangs, Pauses, ScriptedCall, calls
 from captures import Key, Recording, record
 from isolation import Home
-from model_server import ModelServer, Status
+from model_server import ModelServer, Received, Status
 
 WIDTHS = (40, 80, 200)
 CART = """\
@@ -88,7 +88,7 @@ def environment(home: Home, **more: str) -> dict[str, str]:
 def shown(
     home: Home,
     project: Path,
-    script: Sequence[Any],
+    script: Sequence[Any] | Callable[[Received], Any],
     *arguments: str,
     keys: Sequence[Key] = (),
     columns: int = 80,
@@ -224,3 +224,19 @@ def test_a_service_that_is_busy(home: Home, shop: Path) -> None:
     scene = shown(home, shop, script, columns=60)
     assert "attempt 1 failed" in scene.text
     assert scene.lines[-1] == "At last."
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_child_agent(home: Home, shop: Path, columns: int) -> None:
+    def answer(asked: Received) -> Any:
+        text = asked.text
+        if "Look at the cart" not in text:
+            allowed = ["code.read_file", "code.search"]
+            return calls("agent.create_sub_agent", task="Look at the cart.", allowed_tools=allowed)
+        if "create_sub_agent" in text:
+            return "It is read."
+        if "cart.py" not in text:
+            return calls("code.read_file", path="cart.py")
+        return "It subtracts."
+
+    shown(home, shop, answer, keys=[], columns=columns).check(f"child-{columns}")

@@ -71,12 +71,19 @@ class CallLayout:
 
     def end(self, call: Call, event: str, payload: Mapping[str, Any]) -> Iterator[Line]:
         """A call that has ended: what it was, how it went, and what it leaves to be seen."""
+        yield from self.headline(call, event, payload)
+        yield from self._why(event, payload)
+        yield from self.output(payload, is_failure=outcome(event, payload)[1] is Style.BAD)
+        if not call.has_shown_diff:
+            yield from self.diff(payload)
+
+    def headline(self, call: Call, event: str, payload: Mapping[str, Any]) -> Iterator[Line]:
+        """What a call that has ended was, and how it went."""
         words, style = outcome(event, payload)
         words = "" if words == "ok" and call.is_quiet else words
-        facts = [words] if words else []
-        facts += filter(None, [_took(event, payload)])
-        facts += [call.box] if call.box else []
-        said = f" {'·' if self.signs is SIGNS else '-'} ".join(facts)
+        facts = list(filter(None, [words, _took(event, payload), call.box]))
+        dot = " · " if self.signs is SIGNS else " - "
+        said = dot.join(facts)
         sign: Part = (f"{self.signs.call} ", style)
         room, taken = self.width - 2, max(len(said), _LEAST_SAID) + 2
         whole = cells(call.name) + 1 + cells(_plain(call.summary)) + taken
@@ -84,13 +91,17 @@ class CallLayout:
         look = Style.DIM if style is Style.GOOD else style
         if whole <= room or (fits and call.is_quiet):
             yield [sign, *self._title(call, room - taken), (f"  {said}", look)]
-        else:
-            yield [sign, *self._title(call, room)]
-            yield from ([(f"  {line}", look)] for line in wrapped(said, self.width - 2))
-        yield from self._why(event, payload)
-        yield from self.output(payload, is_failure=style is Style.BAD)
-        if not call.has_shown_diff:
-            yield from self.diff(payload)
+            return
+        yield [sign, *self._title(call, room)]
+        line = ""
+        for fact in facts:
+            joined = f"{line}{dot}{fact}" if line else fact
+            if line and len(f"{line}{dot}") + max(len(fact), _LEAST_SAID) > room:
+                yield [(f"  {line}", look)]
+                joined = fact
+            line = joined
+        if line:
+            yield [(f"  {line}", look)]
 
     def plain_head(self, call: Call) -> Line:
         """A call that begins, for what cannot draw."""

@@ -151,7 +151,9 @@ class _Shown:
         """Show an event of the run, or of a child of it."""
         if self.events is not None:
             await self.events.add(event)
-        if not of_child:
+        if of_child:
+            self.view.child_event(event)
+        else:
             self.view.event(event)
 
     def leave(self, code: int) -> None:
@@ -369,19 +371,20 @@ _STARTED = {EventType.CHILD_AGENT_CREATED, EventType.WORKER_DISPATCHED}
 
 async def _watch(handle: "RunHandle", shown: _Shown, tasks: "LiveTasks | None") -> None:
     drawing = asyncio.create_task(tasks.watch()) if tasks is not None else None
-    children: set[asyncio.Task[None]] = set()
+    children: dict[str, asyncio.Task[None]] = {}
     try:
         async with aclosing(handle.events()) as events:
             async for event in events:
                 child_id = event.payload.get("child_run_id")
-                if shown.events is not None and event.event_type in _STARTED and child_id:
-                    children.add(asyncio.create_task(_watch_child(handle, child_id, shown)))
+                if event.event_type in _STARTED and child_id and child_id not in children:
+                    watching = asyncio.create_task(_watch_child(handle, child_id, shown))
+                    children[child_id] = watching
                 await shown.event(event)
         await handle.wait()
         if children:
-            await asyncio.wait(children)
+            await asyncio.wait(children.values())
     finally:
-        for task in filter(None, (drawing, *children)):
+        for task in filter(None, (drawing, *children.values())):
             task.cancel()
             await asyncio.wait([task])
 

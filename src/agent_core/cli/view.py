@@ -107,6 +107,7 @@ class RunView:
         self._terminal = terminal
         self._tokens = dict.fromkeys(_COUNTED.values(), 0)
         self._calls: dict[str, _Running] = {}
+        self._children: dict[str, str] = {}
         self._shown_diffs: set[str] = set()
         self._markdown: MarkdownStream | None = None
         self._streamed = False
@@ -136,6 +137,11 @@ class RunView:
         else:
             self._show(event)
 
+    def child_event(self, event: RuntimeEvent) -> None:
+        """Show one event of a child of the run: its calls, a line for each."""
+        if event.event_type in {EventType.TOOL_STARTED, *_TOOL_ENDS}:
+            self.event(event)
+
     def _go_on(self) -> None:
         waiting, self._waiting = self._waiting, []
         with suppress(OutputClosedError):  # the next write raises it again, to its caller
@@ -144,6 +150,9 @@ class RunView:
 
     def _show(self, event: RuntimeEvent) -> None:
         kind, payload = event.event_type, event.payload
+        if kind is EventType.CHILD_AGENT_CREATED:
+            child_id = str(payload.get("child_run_id") or "")
+            self._children[child_id] = _name_of(payload)
         if kind in _COUNTED:
             usage: Mapping[str, Any] = payload.get("usage") or {}
             self._tokens[_COUNTED[kind]] += int(usage.get("total_tokens") or 0)
@@ -236,19 +245,20 @@ class RunView:
             self._terminal.line(f"reasoned for {took} ({size})", Style.DIM)
 
     def _begin_call(self, event: RuntimeEvent) -> None:
-        if self._held:  # text before a call is no answer
+        child = self._children.get(event.run_id or "")
+        if self._held and child is None:  # text before a call is no answer
             self._narrate("".join(self._held))
             self._held.clear()
         payload, call_id = event.payload, event.tool_call_id or ""
         call = Call(
-            name=visible(str(payload.get("tool_name", "")), one_line=True),
+            name=self._name_of_call(event),
             summary=str(payload.get("summary") or ""),
             kind=str(payload.get("kind") or "other"),
             has_shown_diff=call_id in self._shown_diffs,
             confined=str(payload.get("confined") or ""),
         )
         self._calls[call_id] = _Running(call)
-        if not self._terminal.can_draw and not call.is_quiet:
+        if not self._terminal.can_draw and not call.is_quiet and child is None:
             self._print(self._layout.plain_head(call))
 
     def _progress(self, event: RuntimeEvent) -> None:
@@ -262,16 +272,27 @@ class RunView:
     def _end_call(self, event: RuntimeEvent) -> None:
         payload = event.payload
         running = self._calls.pop(event.tool_call_id or "", None)
-        name = visible(str(payload.get("tool_name", "")), one_line=True)
+        name = self._name_of_call(event)
         call = running.call if running else Call(name, str(payload.get("summary") or ""))
         if event.tool_call_id in self._shown_diffs:
             call = replace(call, has_shown_diff=True)
         layout = self._layout
+        if event.run_id in self._children:
+            inside = replace(layout, width=layout.width - 2)
+            for line in inside.headline(call, event.event_type, payload):
+                self._print([("  ", Style.PLAIN), *line])
+            return
         lay_out = layout.end if self._terminal.can_draw else layout.plain_end
         for line in lay_out(call, event.event_type, payload):
             self._print(line)
         self._is_below_call = True
         self._last = call, event
+
+    def _name_of_call(self, event: RuntimeEvent) -> str:
+        """The tool, behind the child that calls it."""
+        name = visible(str(event.payload.get("tool_name", "")), one_line=True)
+        child = self._children.get(event.run_id or "")
+        return name if child is None else f"{child}: {name}"
 
     @property
     def last_call(self) -> tuple[Call, RuntimeEvent] | None:
@@ -507,8 +528,12 @@ def _indent(message: str) -> str:
 
 
 def _with_name(text: str, payload: Mapping[str, Any]) -> str:
+    return f"{text}: {name}" if (name := _name_of(payload)) else text
+
+
+def _name_of(payload: Mapping[str, Any]) -> str:
     name = next((str(payload[key]) for key in _NAMING if payload.get(key)), "")
-    return f"{text}: {visible(name, one_line=True)}" if name else text
+    return visible(name, one_line=True)
 
 
 def _number(value: Any) -> float:

@@ -1,6 +1,7 @@
 """Renders Markdown as it arrives: finished blocks once, the unfinished one again and again."""
 
 import re
+from collections.abc import Iterator
 from io import StringIO
 from itertools import accumulate, pairwise
 from time import monotonic
@@ -12,16 +13,21 @@ from rich import markdown as md
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.syntax import ANSISyntaxTheme, Syntax
-from rich.text import Text
 from rich.theme import Theme
 
+from agent_core.cli.layout import wrapped
 from agent_core.text import visible
 
-_LONGEST_BLOCK = 60_000
-"""A longer block is shown as it is: it is data, and laying it out would take long."""
-_LONGEST_CODE = 20_000
-_LONGEST_LOOK = 8_000
+_LONGEST_MESSAGE = 100_000
+"""What comes after so many characters is shown as it is: laying out so much takes long."""
+_LONGEST_CODE = 60_000
+_LONGEST_BLOCK = 10_000
+_LONGEST_LOOK = 4_000
+_LONGEST_COLOURED = 20_000
+_DEEPEST = 12
 _PAUSE_S = 0.1
+_SHARE = 5
+"""Looking at what is unfinished takes no more than one part in so many of the time."""
 
 _PARSER = (
     MarkdownIt("commonmark", {"html": False})
@@ -81,13 +87,8 @@ class _Heading(md.Heading):
 class _CodeBlock(md.CodeBlock):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip()
-        name = self.lexer_name if len(code) < _LONGEST_CODE else "text"
+        name = self.lexer_name if len(code) < _LONGEST_COLOURED else "text"
         yield Syntax(code, name, theme=_CODE, word_wrap=True, padding=(0, 2))
-
-
-class _Image(md.ImageItem):
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text.assemble(self.text or "", f" ({self.destination})", end="")
 
 
 class _Table(md.TableElement):
@@ -104,7 +105,6 @@ class _Document(md.Markdown):
         "heading_open": _Heading,
         "fence": _CodeBlock,
         "code_block": _CodeBlock,
-        "image": _Image,
         "table_open": _Table,
     }
 
@@ -112,12 +112,16 @@ class _Document(md.Markdown):
         super().__init__("", hyperlinks=False)
         self.parsed = _PARSER.parse(text)
         for token in self.parsed:
-            token.children = _without_autolinks(token.children) if token.children else None
+            token.children = list(_inline(token.children)) if token.children else None
 
 
-def _without_autolinks(tokens: list[Token]) -> list[Token]:
-    """The tokens without links whose text is their address: they would be shown twice."""
-    return [token for token in tokens if token.info != "auto"]
+def _inline(tokens: list[Token]) -> Iterator[Token]:
+    """The tokens without links whose text is their address, and with words for pictures."""
+    for token in tokens:
+        if token.type == "image":
+            yield Token("text", "", 0, content=f"{token.content} ({token.attrs.get('src')})")
+        elif token.info != "auto":
+            yield token
 
 
 class MarkdownStream:
@@ -131,8 +135,10 @@ class MarkdownStream:
         self._has_colours = has_colours
         self._rest = ""
         self._held_return = ""
-        self._searched = 0.0
+        self._room = _LONGEST_MESSAGE
         self._has_taken = False
+        self._next_search = self._next_look = 0.0
+        self._looked_at: tuple[int, list[str]] = (0, [])
 
     def feed(self, text: str) -> None:
         """Add a piece of any size."""
@@ -145,22 +151,35 @@ class MarkdownStream:
 
         A block is finished once another one follows it.
         """
-        now = monotonic()
-        if "\n" not in self._rest or now - self._searched < _PAUSE_S:
+        began = monotonic()
+        if "\n" not in self._rest or began < self._next_search:
             return ""
-        self._searched = now
-        end = self._rest.rfind("\n") + 1 if len(self._rest) > _LONGEST_BLOCK else self._last_block()
+        is_code = self._rest.lstrip().startswith(("```", "~~~"))
+        most = min(_LONGEST_CODE if is_code else _LONGEST_BLOCK, max(self._room, 0))
+        end = self._rest.rfind("\n") + 1 if len(self._rest) > most else self._last_block()
         done, self._rest = self._rest[:end], self._rest[end:]
-        return self._spaced(done, width)
+        taken = self._spaced(done, width)
+        if end:
+            self._next_look = 0.0
+        self._next_search = monotonic() + max((monotonic() - began) * _SHARE, _PAUSE_S)
+        return taken
 
     def peek(self, width: int) -> list[str]:
-        """The unfinished rest, laid out; its end alone where it is long."""
+        """The unfinished rest as it was a moment ago, laid out; its end alone where it is long."""
+        began = monotonic()
         if not self._rest.strip():
             return []
+        if began < self._next_look and self._looked_at[0] == width:
+            return self._looked_at[1]
         is_long = len(self._rest) > _LONGEST_LOOK
-        text = self._rest[-_LONGEST_LOOK // 4 :] if is_long else self._rest
-        lines = (text if is_long else self._render(text, width)).splitlines()
-        return ["", *lines] if self._has_taken else lines
+        if is_long:
+            tail = self._rest[-_LONGEST_LOOK:].split("\n")[-20:]
+            lines = [part for line in tail for part in wrapped(line, width)]
+        else:
+            lines = self._render(self._rest, width).splitlines()
+        self._looked_at = width, ["", *lines] if self._has_taken else lines
+        self._next_look = monotonic() + (monotonic() - began) * _SHARE
+        return self._looked_at[1]
 
     def finish(self, width: int) -> str:
         """All that is left, laid out."""
@@ -182,12 +201,15 @@ class MarkdownStream:
         """The text laid out, with an empty line before it if some stands there already."""
         if not text.strip():
             return ""
-        before = "\n" if self._has_taken else ""
+        before = "\n" if self._has_taken and self._room > 0 else ""
         self._has_taken = True
-        return before + self._render(text, width)
+        rendered = self._render(text, width)
+        self._room -= len(text)
+        return before + rendered
 
     def _render(self, text: str, width: int) -> str:
-        if len(text) > _LONGEST_BLOCK:
+        is_code = text.lstrip().startswith(("```", "~~~"))
+        if len(text) > min(_LONGEST_CODE if is_code else 2 * _LONGEST_BLOCK, self._room):
             return text if text.endswith("\n") else f"{text}\n"
         screen = Console(
             file=StringIO(),
@@ -203,8 +225,12 @@ class MarkdownStream:
         blocks: list[str] = []
         starts = [0, *_starts(text), len(text)]
         for start, end in pairwise(starts):
+            document = _Document(text[start:end])
+            if max((token.level for token in document.parsed), default=0) > _DEEPEST:
+                blocks.append(f"{text[start:end].rstrip()}\n")  # there is no room so far inside
+                continue
             with screen.capture() as captured:
-                screen.print(_Document(text[start:end]))
+                screen.print(document)
             lines = [_safe(_BLANK_END.sub("", line)) for line in captured.get().split("\n")]
             if block := "\n".join(lines).strip("\n"):
                 blocks.append(f"{block}\n")

@@ -63,6 +63,7 @@ _SILENCE = {
 """What a run waits for after an event."""
 _LONGEST_MESSAGE = 2000
 _MOST_CALLS = 8
+_LIVE = {EventType.MODEL_TEXT_DELTA, EventType.MODEL_REASONING_DELTA}
 _QUIET_S = 2.0
 _TICK_S = 0.12
 _REASONING_TAIL = 400
@@ -179,7 +180,8 @@ class RunView:
             case _:
                 self._other_event(event)
         self._note_activity(kind)
-        self._draw()
+        if kind not in _LIVE or self._ticking is None:  # what streams is drawn by the clock
+            self._draw()
 
     def _text(self, text: str, *, anew: bool) -> None:
         terminal = self._terminal
@@ -196,8 +198,10 @@ class RunView:
             self._markdown = self._markdown or self._open_markdown()
             self._markdown.feed(text)
             if block := self._markdown.take(terminal.width - 1):
+                terminal.draw("run", [])
                 self._leave_gap()
                 terminal.block(block)
+                self._draw()
 
     def _open_markdown(self) -> "MarkdownStream":
         from agent_core.cli.markdown import MarkdownStream  # noqa: PLC0415 - brings rich

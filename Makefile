@@ -1,11 +1,12 @@
 # Everything a contributor runs. `make demo` and `make test` work on a fresh machine with
 # Python 3.11 or newer: the first target that needs it makes the virtual environment.
 
+VERSION := import sys; print("%d.%d" % sys.version_info[:2])
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 else  # each version has an environment of its own
-VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV ?= .venv-$(shell $(PYTHON) -c '$(VERSION)')
 endif
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -61,7 +62,8 @@ matrix:
 	@echo "the part of the suite that is run: $(TESTS)"; seen=; code=0; \
 	for python in $(PYTHONS); do \
 		if ! $$python -c '' 2>/dev/null; then seen="$$seen\n$$python: not installed, not tried"; continue; fi; \
-		if $(MAKE) --no-print-directory test PYTHON="$$python" ARGS="-q $(TESTS)"; then \
+		version=$$($$python -c '$(VERSION)'); \
+		if $(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" ARGS="-q $(TESTS)"; then \
 			seen="$$seen\n$$python: passed"; else seen="$$seen\n$$python: FAILED"; code=1; fi; \
 	done; printf "$$seen\n\n"; exit $$code
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,6 +40,9 @@ def run(
     )
 
 
+STARTED: list[subprocess.Popen[bytes]] = []
+
+
 def start(
     scene: str,
     *arguments: str,
@@ -47,7 +50,7 @@ def start(
     stdout: int | IO[Any] = subprocess.PIPE,
     stderr: int = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, STAGED, scene, *arguments],
         env=ENVIRON,
         stdin=stdin,
@@ -55,6 +58,16 @@ def start(
         stderr=stderr,
         preexec_fn=heed_hangups,
     )
+    STARTED.append(process)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def end_what_a_failed_test_leaves() -> Iterator[None]:
+    yield
+    for process in STARTED:
+        process.kill()
+    STARTED.clear()
 
 
 def heed_hangups() -> None:

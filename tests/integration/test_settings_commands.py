@@ -99,6 +99,14 @@ def test_a_model_that_is_named_replaces_that_of_the_file(home: Home, project: Pa
     assert settings(by_variable)["model.name"] == ["qwen3", "$SOONG_AGENT_MODEL"]
 
 
+def test_an_address_is_shown_without_its_password(home: Home, project: Path) -> None:
+    named = "openai:m@http://me:hunter22@127.0.0.1:9/v1"
+    for words, environ in ((["--model", named], {}), ([], {"SOONG_AGENT_MODEL": named})):
+        shown = command(home, project, "config", "show", "model", *words, **environ)
+        assert "model.base_url" in shown.stdout, shown.stderr
+        assert "hunter22" not in shown.stdout + shown.stderr
+
+
 def test_config_show_without_a_configuration_shows_the_defaults(home: Home, project: Path) -> None:
     done = command(home, project, "config", "show")
     assert done.returncode == 0

@@ -10,7 +10,13 @@ from functools import partial
 from typing import Any, cast
 
 from agent_core.cli.options import COMPLETED, MISUSED, Options
-from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
+from agent_core.cli.terminal import (
+    Clean,
+    Style,
+    Terminal,
+    build_terminal_redactor,
+    run_on_terminal,
+)
 from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, load_config, read_setup
 from agent_core.config.models import Config, ModelConfig
 from agent_core.config.paths import HOME_VARIABLE, Setup
@@ -54,6 +60,7 @@ def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> i
     if options.model is not None:
         config = load_config(setup.home, model=options.model)
         setup = read_setup(options.path, config=config, home_dir=setup.home)
+        clean = build_terminal_redactor(os.environ, setup).text
     settings = list(_settings(setup, is_model_named=bool(model), by=_named_by(options)))
     if not (model or is_there):
         settings = [each for each in settings if not each.key.startswith("model.")]

@@ -338,7 +338,8 @@ def test_ignored_files_are_not_offered_and_names_with_spaces_are_quoted(
         keys = [
             Key(READY, "look at @repo"),
             Key(" report one.txt", "\t"),
-            Key('@"report one.txt"', f" please{ENTER}"),
+            Key('"report one.txt"', CTRL_C),
+            Key(READY, f'look at @"report one.txt"{ENTER}'),
             Key("Read.", CTRL_D),
         ]
         scene = converse(home, project, server, keys)

@@ -124,6 +124,8 @@ LOADED = [
     "cat {{args.x}} | git add .",
     "ionice -c 2 -n 7 probe {{args.x}}",
     "timeout -k 5 10 probe {{args.x}}",
+    "read -r each < {{args.x}}; probe $each",
+    "n=1; cat {{args.x}}; read -r line < /dev/null; echo $((n+1)); $TOOL",
 ]
 
 REFUSED = [
@@ -289,6 +291,13 @@ REFUSED = [
     ("hyperfine {{args.x}}", "is no place"),
     ("echo {{args.x}} | while read each; do $each; done", "name of a program"),
     ("echo {{args.x}} | { read each; echo $((each)); }", "arithmetic"),
+    ("read each < {{args.x}}; $each", "name of a program"),
+    ("read each < {{args.x}}; nice $each", "that nice runs"),
+    ("read -r each < {{args.x}}; echo $((each))", "arithmetic"),
+    ("read -r each < {{args.x}}; python3 -c $each", "is no place"),
+    ("echo {{args.x}} | while read each; do awk $each file; done", "is no place"),
+    ("echo {{args.x}} | while read each; do sh -c $each; done", "is no place"),
+    ("echo {{args.x}} | read each; find . -exec $each ';'", "that find runs"),
     ("docker exec box python3 -c {{args.x}}", "python"),
     ("find . -exec awk {{args.x}} ';'", "awk"),
     ("chroot / su -c {{args.x}}", "su"),

@@ -235,6 +235,7 @@ class _ParsedScript:
         self._is_nested = is_nested
         self._found: list[tuple[re.Match[str], int, int]] = []
         self._inside: set[int] = set()
+        self._keeps_input = False
         filled, last = bytearray(), 0
         for number, match in enumerate(PLACEHOLDER.finditer(template)):
             quote = b'"' if number in (bare or ()) else b""
@@ -275,6 +276,12 @@ class _ParsedScript:
         for place in places:
             if where := _find_misplacement(place):
                 raise place.refused(where)
+        # A variable that was read into may be used anywhere behind that.
+        self._keeps_input = any(
+            text_of(node) == "read" and self._is_fed(node)
+            for node in walk(self._root)
+            if node.type == "command_name"
+        )
         end = 0
         for node in walk(self._root):
             problem = self._find_node_problem(node)
@@ -313,7 +320,9 @@ class _ParsedScript:
                 return None
 
     def _is_fed(self, node: "Node") -> bool:
-        """Whether it can read a value: from a pipe, or from a file that a value names."""
+        """Whether it can get a value that was read: from a pipe, or a file that a value names."""
+        if self._keeps_input:
+            return True
         for each in (node, *_upwards(node)):
             before = each.prev_sibling
             while before is not None and each.parent is not None and each.parent.type == "pipeline":
@@ -332,7 +341,8 @@ class _ParsedScript:
         end = parts.index(None) if None in parts else len(parts)
         text, prefix = ("".join(part or "" for part in some) for some in (parts, parts[:end]))
         literal = None if None in parts else text
-        return ScriptWord(literal, text, has_value=node.id in self._inside, prefix=prefix)
+        has_value = node.id in self._inside or (self._keeps_input and literal is None)
+        return ScriptWord(literal, text, has_value=has_value, prefix=prefix)
 
 
 def _find_misplacement(place: _Place) -> str | None:

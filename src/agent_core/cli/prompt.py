@@ -8,6 +8,7 @@ import termios
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
+from agent_core.cli.layout import cells
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.permissions.questions import UnattendedError
 from agent_core.permissions.request import THIS_CALL_ONLY
@@ -336,7 +337,7 @@ class TerminalPrompt:
 
     def _rows(self, lines: Sequence[str]) -> int:
         """How much of the screen they take."""
-        return sum(max(-(-len(visible(line)) // self._terminal.width), 1) for line in lines)
+        return sum(max(-(-cells(visible(line)) // self._terminal.width), 1) for line in lines)
 
     def _count_fitting(self, diff: Sequence[str], rows: int) -> int:
         """How many lines of a diff fit, one at least."""

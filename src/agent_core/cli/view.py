@@ -192,7 +192,7 @@ class RunView:
         self._message.append(text)
         if not terminal.streams_answer:
             terminal.require_reader()
-        elif not terminal.can_draw:
+        elif not self._lays_out:
             terminal.text(text)
         else:
             self._markdown = self._markdown or self._open_markdown()
@@ -202,6 +202,11 @@ class RunView:
                 self._leave_gap()
                 terminal.block(block)
                 self._draw()
+
+    @property
+    def _lays_out(self) -> bool:
+        """Whether Markdown is laid out; its signs are beyond ASCII."""
+        return self._terminal.can_draw and self._terminal.has_signs
 
     def _open_markdown(self) -> "MarkdownStream":
         from agent_core.cli.markdown import MarkdownStream  # noqa: PLC0415 - brings rich
@@ -471,7 +476,7 @@ class RunView:
     def _answer(self, text: str) -> None:
         """Write an answer that did not stream."""
         terminal = self._terminal
-        if terminal.streams_answer and terminal.can_draw:
+        if terminal.streams_answer and self._lays_out:
             self._leave_gap()
             markdown = self._open_markdown()
             markdown.feed(text)

@@ -3,6 +3,8 @@
 from io import StringIO
 from typing import Any
 
+import pytest
+
 from agent_core.cli.terminal import Terminal
 from agent_core.cli.view import RunView
 from agent_core.types import EventType, RuntimeEvent, utc_now
@@ -21,8 +23,9 @@ def on_screen() -> tuple[RunView, Terminal, Screen]:
     return RunView(terminal), terminal, screen
 
 
-def happens(kind: EventType, payload: dict[str, Any]) -> RuntimeEvent:
+def happens(kind: EventType, payload: dict[str, Any], call_id: str | None = None) -> RuntimeEvent:
     return RuntimeEvent(
+        tool_call_id=call_id,
         event_id="evt_1",
         session_id="sess_1",
         event_type=kind,
@@ -53,3 +56,76 @@ def test_a_tool_whose_summary_is_its_name_is_named_once() -> None:
         payload = {"tool_name": "agent.task_create", "summary": summary}
         view.event(happens(EventType.TOOL_STARTED, payload))
     assert screen.getvalue() == "> agent.task_create\n> agent.task_create release\n"
+
+
+async def test_what_happens_during_a_question_is_shown_after_its_answer() -> None:
+    view, terminal, screen = on_screen()
+    ended = {"tool_name": "my.tool", "is_error": False, "duration_ms": 3}
+    async with terminal.question():
+        terminal.line("may it?")
+        terminal.ask("> ")
+        view.event(happens(EventType.TOOL_COMPLETED, ended))
+        assert screen.getvalue() == "may it?\n> "
+        terminal.line("yes")
+    assert screen.getvalue() == "may it?\n> yes\n  my.tool ok (3 ms)\n"
+
+
+def test_only_the_last_message_is_the_answer_where_it_has_a_stream_of_its_own() -> None:
+    out, err = StringIO(), StringIO()
+    view = RunView(Terminal(out, err, environ={}))
+    for text, calls in (("Let me look.", [{"name": "a"}]), ("Almost.", []), ("Done.", [])):
+        view.event(happens(EventType.MODEL_STARTED, {}))
+        view.event(happens(EventType.MODEL_TEXT_DELTA, {"text": text}))
+        view.event(happens(EventType.MODEL_COMPLETED, {"tool_calls": calls}))
+    assert out.getvalue() == ""
+    view.end("Done.", None, None)
+    assert out.getvalue() == "Done.\n"
+    assert "Let me look.\n" in err.getvalue()
+    assert "Almost." in err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "shown"),
+    [
+        ("tool_completed", {"exit_code": 0, "duration_ms": 400}, "exit code 0 (400 ms)"),
+        ("tool_completed", {"exit_code": 1, "duration_ms": 1400}, "exit code 1 (1.4 s)"),
+        ("tool_completed", {"exit_code": 143}, "exit code 143, killed by SIGTERM"),
+        ("tool_completed", {"exit_code": 255}, "exit code 255"),
+        ("tool_failed", {"code": "timeout", "message": "late"}, "timed out: late"),
+        ("tool_failed", {"code": "cancelled", "message": "m", "duration_ms": 1}, "cancelled: m"),
+        ("tool_failed", {"code": "cancelled", "message": "m"}, "not run: m"),
+        ("tool_failed", {}, "failed"),
+        ("tool_denied", {"code": "permission_denied", "message": "no"}, "denied: no"),
+        ("tool_completed", {"duration_ms": 75_000}, "ok (1 m 15 s)"),
+    ],
+)
+def test_the_end_of_a_call_says_how(kind: str, payload: dict[str, Any], shown: str) -> None:
+    view, _, screen = on_screen()
+    view.event(happens(EventType(kind), {"tool_name": "t", **payload}))
+    assert screen.getvalue() == f"  t {shown}\n"
+
+
+def test_all_of_a_call_can_be_shown_again() -> None:
+    view, _, screen = on_screen()
+    output = "\n".join(map(str, range(20)))
+    ended = {"tool_name": "t", "exit_code": 0, "output": output, "output_hidden_lines": 1}
+    view.show_all()
+    view.event(happens(EventType.TOOL_STARTED, {"tool_name": "t", "kind": "execute"}, "c1"))
+    view.event(happens(EventType.TOOL_COMPLETED, ended, "c1"))
+    assert screen.getvalue().count("|") == 5
+    assert "... 16 lines before these" in screen.getvalue()
+    view.show_all()
+    assert screen.getvalue().count("|") == 25
+    assert "... 1 line before these" in screen.getvalue()
+
+
+def test_a_diff_counts_what_it_hides() -> None:
+    view, _, screen = on_screen()
+    added = "".join(f"+{number}\n" for number in range(100))
+    diff = f"--- a\n+++ a\n@@ -0,0 +1,100 @@\n{added}"
+    ended = {"tool_name": "t", "diff": diff, "diff_hidden_lines": 7}
+    view.event(happens(EventType.TOOL_COMPLETED, ended))
+    lines = screen.getvalue().splitlines()
+    assert lines[1:3] == ["    1 + 0", "    2 + 1"]
+    assert len(lines) == 42
+    assert lines[-1] == "  ... 67 more lines of the diff"

@@ -28,7 +28,9 @@ def show_task(options: Options) -> int:
         return _fail(error.message, MISUSED)
     clean = build_terminal_redactor(os.environ, setup).text
     tasks, problems = read_stored_tasks(
-        setup.tasks_dir, project_dir=setup.project, session_id=options.session_id
+        setup.tasks_dir,
+        project_dir=setup.project,
+        session_id=_session_of(setup.tasks_dir, options.session_id),
     )
     ids = {each.task_id for each in tasks}
     begun = {task_id for task_id in ids if task_id.startswith(options.id)}
@@ -69,6 +71,15 @@ def _note(text: str) -> None:
 def _fail(text: str, code: int) -> int:
     _note(f"error: {text}")
     return code
+
+
+def _session_of(folder: Path, prefix: str | None) -> str | None:
+    """The one session with Tasks whose id begins so; else what was named."""
+    if prefix is None or not folder.is_dir() or (folder / prefix).exists():
+        return prefix
+    starts = (prefix, f"sess_{prefix}")
+    found = [place.name for place in folder.iterdir() if place.name.startswith(starts)]
+    return found[0] if len(found) == 1 else prefix
 
 
 class LiveTasks:

@@ -1,5 +1,6 @@
 """What a run may do in plan mode and with accept-edits, and what its model reads about it."""
 
+import asyncio
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -239,6 +240,21 @@ async def test_a_typed_answer_is_given_in_plan_mode(home: Home, project: Path) -
             permission_mode=PLAN,
         )
     assert done.output == {"n": 3}
+
+
+@pytest.mark.parametrize(("mode", "asked"), [(PLAN, 1), (None, 2)])
+async def test_no_memory_is_extracted_after_a_run_in_plan_mode(
+    mode: PermissionMode | None, asked: int, home: Home, project: Path
+) -> None:
+    provider = ScriptedProvider(["the plan", "nothing to remember"])
+    config = CONFIG + "[memory]\nextract_every_messages = 1\n"
+    async with runtime(home, project, provider, config=config) as made:
+        await made.run("I am called Ada", session_id="s1", permission_mode=mode)
+        for _ in range(50 if mode is None else 5):
+            if len(provider.requests) == asked + (mode == PLAN):
+                break
+            await asyncio.sleep(0.05)
+        assert len(provider.requests) == asked
 
 
 async def test_no_setting_of_a_tool_makes_a_writer_a_reader(home: Home, project: Path) -> None:

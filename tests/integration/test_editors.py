@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from agent_core.providers.scripted import Hangs, calls
+from agent_core.providers.scripted import Hangs, Says, calls
 from editors import COMMAND, WAIT_S, Editor, EditorError, text_of
 from isolation import Home
 from model_server import ModelServer, Received, Reply, Status
@@ -646,7 +646,7 @@ def test_a_child_shows_its_calls_under_its_name(home: Home, project: Path) -> No
 def test_a_server_asks_in_the_editor_that_can(
     home: Home, project: Path, form: dict[str, str] | None
 ) -> None:
-    shop = {
+    shop: dict[str, Any] = {
         "name": "shop",
         "command": sys.executable,
         "args": [str(MCP_SERVERS / "plain.py")],
@@ -670,3 +670,44 @@ def test_a_server_asks_in_the_editor_that_can(
         [] if form is None else ["MCP server shop asks you: What may it be?"]
     )
     assert ("tea" in said) is (form is not None)
+
+
+def test_reasoning_is_a_thought_and_is_shown_again_when_loaded(home: Home, project: Path) -> None:
+    said = Says(text="the answer", reasoning="let me see")
+    with ModelServer.in_thread([said]) as server, Editor(configured(home, server)) as it:
+        session_id = it.open(project)
+        reply = it.prompt(session_id, "think")
+        shown = it.load(session_id, project)
+    for updates in (reply.updates, shown):
+        assert text_of(updates, "agent_thought_chunk") == "let me see"
+        assert text_of(updates) == "the answer"
+
+
+def test_too_many_turns_are_a_reason_to_stop(home: Home, project: Path) -> None:
+    again = calls("code.list_dir", path=".")
+    with ModelServer.in_thread([again, again]) as server:
+        configured(home, server, "[runtime]\nmax_turns = 1\n")
+        with Editor(home) as it:
+            assert it.prompt(it.open(project), "go on").stop_reason == "max_turn_requests"
+
+
+def test_a_server_that_does_not_start_is_named(home: Home, project: Path) -> None:
+    absent: dict[str, Any] = {
+        "name": "absent",
+        "command": "/no/such/program",
+        "args": [],
+        "env": [],
+    }
+    with ModelServer.in_thread(["without it"]) as server, Editor(configured(home, server)) as it:
+        reply = it.prompt(it.open(project, [absent]), "hi")
+    assert reply.text == "without it"
+    assert "mcp server failed: absent" in text_of(reply.updates, "agent_thought_chunk")
+
+
+@pytest.mark.parametrize("cwd", ["here", "/a\0b", ""])
+def test_a_folder_is_an_absolute_path(home: Home, cwd: str) -> None:
+    with ModelServer.in_thread([]) as server, Editor(configured(home, server)) as it:
+        for method in ("session/new", "session/list"):
+            with pytest.raises(EditorError, match="absolute") as error:
+                it.request(method, cwd=cwd, mcpServers=list[str]())
+            assert error.value.code == -32602

@@ -197,9 +197,10 @@ class EditorAgent:
         cursor = asked.cursor or "0"
         if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
             raise RequestError(INVALID_PARAMS, "the cursor is none that session/list has returned")
+        project = None if asked.cwd is None else absolute_path(asked.cwd)
         runtime = await self._any_runtime()
         offset = int(cursor)
-        found = await runtime.session_summaries(PAGE_SESSIONS + 1, offset, project=asked.cwd)
+        found = await runtime.session_summaries(PAGE_SESSIONS + 1, offset, project=project)
         sessions = [
             SessionInfo(
                 session_id=each.session_id,

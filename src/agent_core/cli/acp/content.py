@@ -90,10 +90,10 @@ def absolute_path(path: str) -> Path:
     """A folder that the editor names, which need not exist.
 
     Raises:
-        AgentCoreError: `validation_error`: the path is relative.
+        AgentCoreError: `validation_error`: the path is relative, or none.
     """
     folder = Path(path)
-    if not folder.is_absolute():
+    if not folder.is_absolute() or "\0" in path:
         raise _refused(f"cwd is an absolute path, not {path!r}")
     return folder
 

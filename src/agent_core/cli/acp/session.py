@@ -1,7 +1,6 @@
 """One session of an editor: its prompts, its questions, and what it has chosen."""
 
 import asyncio
-import re
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from agent_core.cli.acp.updates import (
     text_content,
 )
 from agent_core.cli.prompt import request_facts
+from agent_core.cli.run import MCP_PROMPT
 from agent_core.cli.view import ANSWER
 from agent_core.config.load import resolve_model
 from agent_core.config.models import ModelConfig
@@ -79,7 +79,6 @@ _PARK_S = 5.0
 _KNOWN_S = 2.0
 """How long a question waits until the editor has been told of its call."""
 _LONGEST_TITLE = 500
-_PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?", re.DOTALL)
 _END_REASONS: dict[EndReason, StopReason] = {
     EndReason.MAX_TURNS: "max_turn_requests",
     EndReason.MAX_OUTPUT_TOKENS_RECOVERY: "max_tokens",
@@ -180,7 +179,7 @@ class EditorSession:
             AgentCoreError: there is no such server or prompt.
         """
         match message.content:
-            case [TextBlock(text=text)] if named := _PROMPT.fullmatch(text.strip()):
+            case [TextBlock(text=text)] if named := MCP_PROMPT.match(text):
                 return await self.runtime.mcp_prompt(*named.groups(default=""))
             case _:
                 return message

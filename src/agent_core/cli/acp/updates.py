@@ -63,6 +63,13 @@ _KINDS = frozenset(cast("tuple[str, ...]", get_args(ToolKind)))
 _ENDS = {EventType.TOOL_COMPLETED, EventType.TOOL_FAILED, EventType.TOOL_DENIED}
 _SPEAK_FOR_THEMSELVES = {"delete", "edit", "execute", "move"}
 """Kinds of calls whose summary says what they do."""
+_REMARKS = {
+    EventType.COMPACT_FAILED,
+    EventType.HOOK_FAILED,
+    EventType.MCP_SERVER_FAILED,
+    EventType.MODEL_RETRY,
+}
+"""What the user should know of, and no model has said."""
 _OF_CALLS = {
     *_ENDS,
     EventType.PERMISSION_REQUESTED,
@@ -107,10 +114,12 @@ class Translation:
         elif kind is EventType.MODEL_REASONING_DELTA and (text := str(payload.get("text", ""))):
             self._has_thought = True
             yield _thought(text, f"{self._message_id}-thought")
-        elif kind in {EventType.MODEL_STARTED, EventType.MODEL_RETRY}:
+        elif kind in {EventType.MODEL_STARTED, *_REMARKS}:
             self._message_id = new_id("msg")
             self._shown = 0
             self._has_thought = False
+            if kind in _REMARKS:
+                yield _thought(_remark(kind, payload), new_id("msg"))
         elif kind is EventType.MESSAGE_COMPLETED and node is not None:
             yield from self._of_reply(node)
         elif kind is EventType.CONTEXT_BUILT:
@@ -121,6 +130,8 @@ class Translation:
         """What to show of an event that was stored before, when nothing is on the screen yet."""
         self._shown = 0
         self._has_thought = False
+        if event.event_type in _REMARKS:
+            return
         if event.event_type is EventType.CONTEXT_BUILT:
             deque(self.updates(event), maxlen=0)  # only the last one is shown, in the end
         elif node is None or event.event_type is not EventType.MESSAGE_CREATED:
@@ -262,6 +273,15 @@ class Translation:
             if text := "\n".join(filter(None, texts)):
                 content.append(text_content(fenced(shortened(text, MAX_CONTENT))))
         return content
+
+
+def _remark(kind: EventType, payload: Mapping[str, Any]) -> str:
+    error: object = payload.get("error") or payload.get("message") or ""
+    if isinstance(error, Mapping):
+        error = cast("Mapping[str, object]", error).get("message")
+    why = str(error or "")
+    parts = (kind.replace("_", " "), str(payload.get("server_id") or ""), why)
+    return ": ".join(filter(None, parts)) + "\n"
 
 
 def tool_kind(facts: Mapping[str, Any]) -> ToolKind:

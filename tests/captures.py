@@ -79,7 +79,7 @@ _CHANGING: Sequence[tuple[str, str]] = (
 class Key:
     """Keys that are typed once `after` was written behind the last ones, or a call made then."""
 
-    after: str
+    after: str | re.Pattern[str]
     keys: str | Callable[[], object] = ""
 
 
@@ -192,7 +192,7 @@ def record(
     keys: Sequence[Key] = (),
     replaced: Mapping[str, str] | None = None,
     leave: bool = False,
-    seconds: float = 30,
+    seconds: float = 60,
 ) -> Recording:
     """Run a command in a terminal of its own to its end; with `leave`, to the last of `keys`.
 
@@ -257,9 +257,10 @@ class Session:
         self._seen = len(self._raw)
         os.write(self._terminal, keys.encode())
 
-    def wait_for(self, text: str) -> None:
+    def wait_for(self, text: str | re.Pattern[str]) -> None:
         """Return when the text has been written after the last key."""
-        while text not in _LOOKS.sub("", self._raw[self._seen :].decode(errors="replace")):
+        wanted = text if isinstance(text, re.Pattern) else re.compile(re.escape(text))
+        while not wanted.search(_LOOKS.sub("", self._raw[self._seen :].decode(errors="replace"))):
             assert self._read(), f"the command ended before {text!r} came:\n{self._shown()}"
 
     def wait_for_end(self) -> None:

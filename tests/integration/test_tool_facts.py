@@ -83,7 +83,7 @@ async def test_a_command_whose_time_was_up_has_its_output_and_no_code(
     home: Home, project: Path
 ) -> None:
     script = "import time; print('begun', flush=True); time.sleep(60)"
-    *_, ended = await facts_of(home, project, command(script, timeout_ms=700))
+    *_, ended = await facts_of(home, project, command(script, timeout_ms=3000))
     assert ended.event_type == "tool_failed"
     assert (ended.payload["code"], ended.payload["output"]) == ("timeout", "begun")
     assert "exit_code" not in ended.payload

@@ -337,6 +337,19 @@ def test_events_that_cannot_be_written_do_not_cost_the_answer(command: Command) 
     assert done.stderr.count("--events /dev/full cannot be written") == 1
 
 
+def test_a_file_that_the_run_reads_is_not_replaced_by_its_events(command: Command) -> None:
+    file = command.project / "answers"
+    file.write_text("1\n", encoding="utf-8")
+    for words in (["--answers", "answers"], ["--output-schema", "answers"], ["--image", "answers"]):
+        assert command("run", "--events", "answers", *words, "go").returncode == 2
+    with file.open() as log:
+        done = command("run", "--events", "answers", "explain", "-", stdin=log.fileno())
+    assert (done.returncode, "also read" in done.stderr) == (2, True)
+    assert file.read_text() == "1\n"
+    assert command("run", "--events", "/dev/fd/1", "go").returncode == 2
+    assert command.server.requests == []
+
+
 def test_events_go_to_whoever_reads_a_pipe(command: Command) -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading) as pipe:

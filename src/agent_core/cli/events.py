@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import stat
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import Field
@@ -55,22 +56,31 @@ class EventsFile:
         path: of the file; what is in it is replaced.
         terminal: where it is said that a line cannot be written.
         redactor: removes secrets from the result.
+        others: what the run reads or writes besides, as paths and descriptors.
 
     Raises:
-        AgentCoreError: `validation_error`: it cannot be opened.
+        AgentCoreError: `validation_error`: it cannot be opened, or is one of the others.
     """
 
-    def __init__(self, path: str, terminal: Terminal, redactor: Redactor) -> None:
+    def __init__(
+        self, path: str, terminal: Terminal, redactor: Redactor, *, others: Iterable[str | int]
+    ) -> None:
         self.facts: dict[str, Any] = {}
         self._path = path
         self._terminal = terminal
         self._redactor = redactor
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
-            self._descriptor = os.open(path, flags, 0o600)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except (OSError, ValueError) as error:
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, self._failure(error)) from None
-        self._may_wait = not stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+        found = os.fstat(self._descriptor)
+        self._may_wait = not stat.S_ISREG(found.st_mode)
+        if not stat.S_ISCHR(found.st_mode) and any(_is_same(found, each) for each in others):
+            os.close(self._descriptor)
+            message = f"--events {visible(path)} is also read, or takes the answer: name another"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        if not self._may_wait:
+            os.ftruncate(self._descriptor, 0)
         self._is_broken = self._is_ended = False
 
     def close(self) -> None:
@@ -115,3 +125,10 @@ class EventsFile:
     def _failure(self, error: OSError | ValueError) -> str:
         why = error.strerror if isinstance(error, OSError) else error
         return f"--events {visible(self._path)} cannot be written: {why}"
+
+
+def _is_same(found: os.stat_result, other: str | int) -> bool:
+    try:
+        return os.path.samestat(found, os.stat(other))  # noqa: PTH116 - or a descriptor
+    except (OSError, ValueError):
+        return False

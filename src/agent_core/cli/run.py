@@ -103,7 +103,9 @@ def carry_out(options: Options, prepare: Prepare) -> int:
             if options.events is not None:
                 from agent_core.cli.events import EventsFile  # noqa: PLC0415 - few runs keep them
 
-                shown.events = EventsFile(options.events, terminal, redactor)
+                used = (options.answers, options.output_schema, *(options.images or ()))
+                others = [0, 1, *filter(None, used)]
+                shown.events = EventsFile(options.events, terminal, redactor, others=others)
                 stack.callback(shown.events.close)
             stack.enter_context(catch_signals(interrupt.receive, leave=shown.leave))
             lines = stack.enter_context(open_answers(options))

@@ -242,3 +242,26 @@ def test_a_child_agent(home: Home, shop: Path, columns: int) -> None:
         return "It subtracts."
 
     shown(home, shop, answer, keys=[], columns=columns).check(f"child-{columns}")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_conversation(home: Home, shop: Path, columns: int) -> None:
+    script = [calls("code.read_file", path="cart.py"), "It **subtracts** prices.\n\n- mend it\n"]
+    with ModelServer.in_thread(script) as server:
+        home.write_config(
+            f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
+            "context_window = 32000\n\n[memory]\nenabled = false\n"
+        )
+        record(
+            [sys.executable, "-m", "agent_core.cli", "chat", "--session-id", "s1"],
+            env=home.env(PYTHONDONTWRITEBYTECODE="1"),
+            cwd=shop,
+            columns=columns,
+            keys=[
+                Key("sandbox" if columns > 40 else "openai:m ", "what is @cart.py\r"),
+                Key("mend it", "/context\r"),
+                Key("the cached prefix", "\x04"),
+            ],
+            replaced={shop.name: "shop-12345678"},
+        ).check(f"chat-{columns}")

@@ -99,18 +99,18 @@ async def _help(chat: Chat, words: Sequence[str]) -> None:
             chat.fail(f"there is no command /{name}{nearest(name, COMMANDS, '/')}")
             return
         usage = f"/{name} {command.usage}".rstrip()
-        if words or len(usage) > _USAGE_WIDTH or chat.terminal.width < _NARROW:
-            chat.terminal.line(usage)
-            chat.terminal.line(f"    {command.what}", Style.DIM)
+        is_short = len(usage) <= _USAGE_WIDTH
+        if words or not is_short or len(command.what) >= chat.terminal.width - _USAGE_WIDTH - 1:
+            chat.say(usage)
+            chat.say(f"    {command.what}", Style.DIM)
         else:
             chat.terminal.line(f"{usage:<{_USAGE_WIDTH}} {command.what}")
     if not words:
         for line in _KEYS:
-            chat.terminal.line(line, Style.DIM)
+            chat.say(line, Style.DIM)
 
 
 _USAGE_WIDTH = 28
-_NARROW = 80
 _KEYS = (
     "@file attaches a file, !command runs one of yours, /server:prompt one of an MCP server",
     "Enter sends, Alt-Enter or \\ and Enter begins a new line, Shift-Tab changes the mode",
@@ -158,8 +158,7 @@ async def _tree(chat: Chat, words: Sequence[str]) -> None:
 
 
 async def _export(chat: Chat, words: Sequence[str]) -> None:
-    is_named = any(word in _EXPORTS for word in words)
-    await _on_session(chat, "export", words if is_named else ["--markdown", *words])
+    await _on_session(chat, "export", words or ["--html", f"{chat.session_id}.html"])
 
 
 async def _switch(chat: Chat, words: Sequence[str]) -> None:
@@ -247,7 +246,7 @@ async def _mode(chat: Chat, words: Sequence[str]) -> None:
             return
         chat.mode = cast("PermissionMode", words[0])
         chat.line.refresh()
-    chat.terminal.line(f"mode {chat.mode}: {_MODES[chat.mode]}")
+    chat.say(f"mode {chat.mode}: {_MODES[chat.mode]}")
 
 
 async def _permissions(chat: Chat, words: Sequence[str]) -> None:
@@ -352,12 +351,14 @@ COMMANDS: Mapping[str, Command] = {
     "mcp": Command(
         "[list | test ID | login ID]",
         "the MCP servers",
-        _terminal_command("mcp", default=["list"], has_path=False),
+        _terminal_command("mcp", default=["list"]),
     ),
     "agents": Command("", "the kinds of agents", _terminal_command("agents", default=["list"])),
     "last": Command("", "the whole result of the last tool", _last),
     "export": Command(
-        "[--html | --markdown | --jsonl | --fixture] [FILE]", "write the session down", _export
+        "[--html | --markdown | --jsonl | --fixture [FILE]]",
+        "write the session to a file; without words a page, ID.html",
+        _export,
     ),
     "quit": Command("", "leave; so does Ctrl-D", _quit),
 }

@@ -368,7 +368,12 @@ class Chat:
 
     def fail(self, message: str) -> None:
         """Show what went wrong."""
-        self.terminal.line(f"error: {self.clean(message)}", Style.BAD)
+        self.say(f"error: {self.clean(message)}", Style.BAD)
+
+    def say(self, text: str, style: Style = Style.PLAIN) -> None:
+        """Show a text in lines whose words stay whole."""
+        for part in self.terminal.wrap(text):
+            self.terminal.line(part, style)
 
     def state(self, width: int) -> str:
         """One line about the session: as much as fits."""
@@ -439,7 +444,7 @@ class Chat:
         title = short_line(visible(self.clean(session.title or "(no title)")), _TITLE_CHARS)
         self.terminal.line(f"session {session_id}: {title}", Style.BOLD)
         if session.cwd != str(self.setup.project):
-            self.terminal.line(f"it works in {self.clean(session.cwd)}, not here", Style.WARN)
+            self.say(f"it works in {self.clean(session.cwd)}, not here", Style.WARN)
         active = session.active_node_id
         path = await self.runtime.get_node_path(active) if active else []
         said = [node for node in path if node.node_type is NodeType.MESSAGE and node.text.strip()]
@@ -450,7 +455,7 @@ class Chat:
         runs = await self.runtime.session_runs(session_id)
         if count := sum(run.status is RunStatus.QUEUED for run in runs):
             waiting = "message was" if count == 1 else "messages were"
-            self.terminal.line(
+            self.say(
                 f"{count} {waiting} queued when a process of this session died; the next message"
                 " runs them first",
                 Style.WARN,

@@ -27,13 +27,14 @@ def show_context(report: ContextReport, terminal: Terminal) -> None:
     room = max(min(_BAR, terminal.width - _NAMES - 18), 0)
     for name, tokens in rows:
         cells = round(room * tokens / window) or bool(tokens)
-        bar = "#" * min(cells, room)
+        bar = ("█" if terminal.has_signs else "#") * min(cells, room)
         style = Style.DIM if name in {"free", "reserve"} else Style.PLAIN
         terminal.line(
             f"  {name:<{_NAMES}}{tokens:>8,} {100 * tokens / window:>4.0f} % {bar}", style
         )
     for line in _cache_lines(report):
-        terminal.line(line, Style.DIM)
+        for part in terminal.wrap(line):
+            terminal.line(part, Style.DIM)
 
 
 def _cache_lines(report: ContextReport) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
-from agent_core import AgentRuntime, RunStatus, Usage
+from agent_core import AgentRuntime, ConfigError, RunStatus, Usage
 from agent_core.telemetry.spans import Telemetry
 from agent_core.testing import Calls, Says, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import ModelRequest
@@ -427,3 +427,12 @@ async def test_a_run_survives_what_records_it(project: Path) -> None:
         assert handle.result_text == "done"
     assert breaks.ended[-1] == "invoke_agent main"
     assert len(breaks.ended) == 4
+
+
+@pytest.mark.parametrize("given", [True, "otlp", TracerProvider], ids=["true", "text", "class"])
+async def test_what_is_no_telemetry_is_refused(project: Path, given: Any) -> None:
+    with pytest.raises(ConfigError, match="telemetry is a Telemetry, False or None, not a"):
+        async with AgentRuntime(
+            project, model="openai:m", config={}, persist=False, telemetry=given
+        ):
+            pass

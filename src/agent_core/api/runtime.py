@@ -114,7 +114,7 @@ class AgentRuntime:
         persist: bool = True,
         toolsets: "Sequence[Toolset]" = (),
         default_snapshots: Literal["off", "turn"] = "off",
-        telemetry: "Telemetry | bool | None" = None,
+        telemetry: "Telemetry | Literal[False] | None" = None,
     ) -> None:
         self._options = RuntimeOptions(
             project_dir=project_dir,

@@ -58,7 +58,7 @@ class RuntimeOptions:
     definitions: list[AgentDefinition] = field(default_factory=list[AgentDefinition])
     debug: bool = False
     default_snapshots: Literal["off", "turn"] = "off"
-    telemetry: "Telemetry | bool | None" = None
+    telemetry: "Telemetry | Literal[False] | None" = None
 
     @property
     def providers(self) -> "ProviderRegistry":

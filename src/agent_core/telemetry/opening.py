@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from agent_core.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     from agent_core.telemetry.spans import Telemetry
@@ -11,18 +13,26 @@ _FALSE = {"", "none"}
 
 
 def open_telemetry(
-    given: "Telemetry | bool | None", environ: Mapping[str, str]
+    given: "Telemetry | Literal[False] | None", environ: Mapping[str, str]
 ) -> "Telemetry | None":
     """What records the runs of a runtime; None: nothing does, and nothing was loaded for it.
 
     Args:
-        given: by the program: False keeps it off, True and None leave it to the rest: a tracer
-            provider that the program has set for the whole process, else the environment.
+        given: by the program: False keeps it off, None leaves it to the rest: a tracer provider
+            that the program has set for the whole process, else the environment.
         environ: exports are made as its `OTEL_*` variables say, if one of them asks for that.
+
+    Raises:
+        ConfigError: what is given is none of these.
     """
     if given is False or _is_disabled(environ):
         return None
-    if not isinstance(given, bool) and given is not None:
+    if given is not None:
+        from agent_core.telemetry.spans import Telemetry  # noqa: PLC0415 - few programs trace
+
+        if not isinstance(given, Telemetry):  # pyright: ignore[reportUnnecessaryIsInstance]
+            message = f"telemetry is a Telemetry, False or None, not a {type(given).__name__}"
+            raise ConfigError(ErrorCode.CONFIG_ERROR, message)
         return given
     if (telemetry := telemetry_of_program(environ)) is not None:
         return telemetry

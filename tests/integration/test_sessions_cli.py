@@ -114,7 +114,7 @@ def test_a_story_has_calls_outcomes_refusals_children_and_what_was_left_behind(
     assert "two lines" not in one
     full = soong(home, project, "show", "18aa", "--full").stdout
     assert "given: " in full
-    assert '"stdout"' in full
+    assert "stdout:" in full
 
 
 def test_a_tree_marks_the_active_path_and_keeps_what_was_undone(home: Home, project: Path) -> None:
@@ -184,6 +184,9 @@ def test_a_fork_without_a_folder_stands_beside_the_project(home: Home, project: 
     assert folder == f"{project}-fork"
     assert (Path(folder) / "a.py").is_file()
     assert session_id in soong(home, project, "tree", "18aa").stdout
+    told = soong(home, project, "show", session_id).stdout
+    for said in ("copied from the session", "exit 3  code.run_command", "denied  code.run_command"):
+        assert said in told
     again = soong(home, project, "fork", "18aa")
     assert again.stdout.split()[1] == f"{project}-fork-2"
 

@@ -321,8 +321,14 @@ def _settle(call: Called) -> None:
         call.result is not None and call.result.metadata.get("reason") in _NOT_RUN
     ):
         call.outcome = "not run"
-    elif call.outcome == "open" and call.result is not None:
+    elif call.outcome == "open" and call.result is not None:  # copied by a fork: without events
         call.outcome = "failed" if call.result.is_error else "completed"
+        if error is not None:
+            call.ended = {"code": code, "message": error.message}
+            call.outcome = "denied" if code == "permission_denied" else "failed"
+        for block in call.result.content:
+            if isinstance(block, JsonBlock) and isinstance(cast("object", block.data), dict):
+                call.ended = {**call.ended, "exit_code": block.data.get("exit_code")}
 
 
 def _note(event: RuntimeEvent) -> Noted | None:

@@ -117,7 +117,9 @@ class _Story:
     def _begin(self, exchange: Exchange, indent: str) -> None:
         run = exchange.run
         if run is None:
-            self.sheet.line((f"{indent}-- outside of any run", Style.DIM))
+            is_fork = self._history.session.parent_session_id is not None
+            what = "copied from the session it was forked from" if is_fork else "outside of any run"
+            self.sheet.line((f"{indent}-- {what}", Style.DIM))
             return
         who = ""
         if run.parent_run_id is not None:

@@ -63,7 +63,8 @@ padding:.5rem .9rem}.said.user pre{padding:0;margin:0;background:none;font:inher
 td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 @media print{.run{border:0;border-top:1px solid var(--line);border-radius:0;padding:0}
 main>section>.run{content-visibility:visible}
-.run::details-content{content-visibility:visible;block-size:auto}.said,.call{break-inside:avoid}}
+main>section>details::details-content,.run::details-content{content-visibility:visible;
+block-size:auto}.said,.call{break-inside:avoid}}
 @media(max-width:30rem){.run{padding:.1rem .6rem .5rem}
 .run .run{margin-left:0}}
 """

@@ -11,14 +11,14 @@ from enum import StrEnum
 from typing import TextIO
 
 from agent_core.agents.definitions import AgentDefinitions
-from agent_core.cli.layout import cells, wrapped
+from agent_core.cli.layout import wrapped
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED
 from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, model_secrets, read_setup
 from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.redaction import Redactor
 from agent_core.redaction.shapes import kind_of_name
-from agent_core.text import printed, visible
+from agent_core.text import visible
 
 Clean = Callable[[str], str]
 """Takes out of a text whatever is, or looks like, a secret."""
@@ -194,14 +194,13 @@ class Terminal:
         return "".join(f"{line}\n" for line in self._drawn)
 
     def _clear_region(self) -> str:
-        """What takes the region off the screen; a narrower window has wrapped its lines."""
-        if not self._drawn:
-            return ""
-        width, up = self._size()[0], 0
-        for line in self._drawn:
-            up += max(-(-cells(printed(line)) // width), 1)
-        self._drawn = []
-        return f"\x1b[{up}A\r\x1b[J"
+        """What takes the region off the screen.
+
+        Some terminals have wrapped its lines when their window became narrower. What is left of
+        them then stays: going up further would take what was written above from the others.
+        """
+        up, self._drawn = len(self._drawn), []
+        return f"\x1b[{up}A\r\x1b[J" if up else ""
 
     def line(self, text: str, style: Style = Style.PLAIN) -> None:
         """Write lines to standard error; they are dropped where it takes none."""

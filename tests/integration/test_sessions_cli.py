@@ -112,6 +112,10 @@ def test_a_story_has_calls_outcomes_refusals_children_and_what_was_left_behind(
     one = soong(home, project, "show", "18aa", "--run", run_id[:-3]).stdout
     assert "The sign was wrong." in one
     assert "two lines" not in one
+    elsewhere = soong(home, project, "show", "18ab", "--run", run_id)
+    assert elsewhere.returncode == 1
+    assert "has no run" in elsewhere.stderr
+    assert soong(home, project, "show", "18aa", "--last", "0").returncode == 2
     full = soong(home, project, "show", "18aa", "--full").stdout
     assert "given: " in full
     assert "stdout:" in full

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agent_core.api import AgentRuntime
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.types import (
     AgentRecord,
     EventLevel,
@@ -193,6 +194,9 @@ async def read_history(
             seq = page.next_seq
     else:
         chosen = [run for run in runs if run.run_id == run_id] if run_id else roots[-(last or 1) :]
+        if run_id is not None and not chosen:
+            message = f"the session {session_id} has no run {run_id}"
+            raise StorageError(ErrorCode.RUN_NOT_FOUND, message)
         for run in chosen:
             await teller.tell_run(run.run_id)
         roots = chosen
@@ -238,7 +242,7 @@ class _Teller:
     def __init__(self, runtime: AgentRuntime, runs: Iterable[RunRecord]) -> None:
         self.exchanges: dict[str | None, Exchange] = {}
         self.nodes: dict[str, Node] = {}
-        self.calls: dict[str, Called] = {}
+        self.calls: dict[tuple[str | None, str], Called] = {}  # models repeat ids: by agent, too
         self._runtime = runtime
         self._runs = {run.run_id: run for run in runs}
         self._agents: dict[str, AgentRecord] = {}
@@ -274,9 +278,10 @@ class _Teller:
             self.exchanges[child] = Exchange(self._runs[child])  # it may name itself
             told = await self.tell_run(child)
             told.agent = self._agents.get(self._runs[child].agent_id)
-            call = self.calls.get(str(payload.get("tool_call_id") or event.tool_call_id or ""))
+            call_id = str(payload.get("tool_call_id") or event.tool_call_id or "")
+            call = self.calls.get((event.agent_id, call_id))
             (exchange.children if call is None else call.children).append(told)
-        call = self.calls.get(event.tool_call_id or "")
+        call = self.calls.get((event.agent_id, event.tool_call_id or ""))
         if kind is EventType.MODEL_COMPLETED:
             self._usage[event.run_id] = Usage.model_validate(payload.get("usage") or {})
         elif call is not None and kind is EventType.TOOL_STARTED:
@@ -294,20 +299,23 @@ class _Teller:
             exchange.entries.append(line)
 
     def _say(self, exchange: Exchange, node: Node, event: RuntimeEvent) -> None:
-        if node.role is Role.TOOL and any(each.tool_call_id in self.calls for each in node.results):
+        answered = [(node.agent_id, each.tool_call_id) for each in node.results]
+        if node.role is Role.TOOL and any(key in self.calls for key in answered):
             self._add_results(event)
             return
         usage = self._usage.pop(event.run_id, None) if node.role is Role.ASSISTANT else None
         exchange.entries.append(Said(node, usage))
         for block in node.calls:
-            self.calls[block.tool_call_id] = called = Called(block, node.node_id)
+            called = Called(block, node.node_id)
+            self.calls[node.agent_id, block.tool_call_id] = called
             if not node.is_partial:
                 exchange.entries.append(called)
 
     def _add_results(self, event: RuntimeEvent) -> None:
         node = self.nodes.get(event.node_id or "")
         for result in node.results if node is not None else ():
-            if (call := self.calls.get(result.tool_call_id)) is not None:
+            call = self.calls.get((node.agent_id if node else None, result.tool_call_id))
+            if call is not None:
                 call.result = result
 
 

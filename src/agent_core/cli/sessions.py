@@ -57,6 +57,9 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
             case "show":
                 from agent_core.cli.story import show_session  # noqa: PLC0415 - needed here only
 
+                if options.last is not None and options.last < 1:
+                    message = f"--last takes 1 or more, not {options.last}"
+                    raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
                 run_id = await runtime.resolve_run_id(options.run) if options.run else None
                 await show_session(
                     runtime,

@@ -13,7 +13,7 @@ from agent_core.cli.chat.message import Attached, UserCommand, attach_files
 from agent_core.cli.render import Call
 from agent_core.cli.run import MCP_PROMPT, blocks_of
 from agent_core.cli.sheet import format_cost, format_tokens
-from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal
 from agent_core.cli.view import RunView
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
@@ -217,7 +217,11 @@ class Chat:
             self.terminal.line(f"not sent: {visible(text, one_line=True)}", Style.WARN)
         for task in done:
             if task is not tasks[3]:
-                task.result()
+                try:
+                    task.result()
+                except (EOFError, OSError, OutputClosedError):  # a hang-up closes the terminal too
+                    if not self._leaving.is_set():
+                        raise
         if self.has_sent:
             self.terminal.line(f"to go on: soong-agent chat --session-id {self.session_id}")
         return self.exit_code

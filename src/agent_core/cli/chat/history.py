@@ -38,10 +38,13 @@ class FileHistory(History):
         """The entries, the last one first."""
         try:
             descriptor = os.open(self._path, _FLAGS & ~os.O_CREAT)
+            try:
+                lines = _last_lines(descriptor)
+            finally:
+                os.close(descriptor)
         except OSError:
             return []
-        with os.fdopen(descriptor, "rb") as file:
-            return [text for line in reversed(_last_lines(file.fileno())) if (text := _text(line))]
+        return [text for line in reversed(lines) if (text := _text(line))]
 
     def store_string(self, string: str) -> None:
         """Add an entry, unless it is very long."""

@@ -12,10 +12,16 @@ from agent_core.cli.chat.commands import COMMANDS, completion_values, do_command
 from agent_core.cli.chat.conversation import Chat, ChatTerminal
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
-from agent_core.cli.options import MISUSED, Options
+from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED, Options
 from agent_core.cli.prompt import InputLines, TerminalPrompt
 from agent_core.cli.run import LogLines
-from agent_core.cli.terminal import Style, Terminal, build_terminal_redactor, exit_code_of
+from agent_core.cli.terminal import (
+    OutputClosedError,
+    Style,
+    Terminal,
+    build_terminal_redactor,
+    exit_code_of,
+)
 from agent_core.config.load import load_config, read_setup
 from agent_core.config.paths import resolve_home
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
@@ -46,10 +52,15 @@ def chat(options: Options) -> int:
     try:
         redactor = build_terminal_redactor(os.environ, read_setup(options.path))
         return asyncio.run(_converse(options, redactor))
+    except (EOFError, OutputClosedError):  # the terminal is gone
+        return OUTPUT_CLOSED
     except AgentCoreError as error:
-        terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
-        terminal.line(f"error: {redactor.text(error.message)}", Style.BAD)
-        return exit_code_of(error)
+        message, code = error.message, exit_code_of(error)
+    except Exception as error:  # noqa: BLE001 - the last place that can say it in plain words
+        message, code = f"internal error: {type(error).__name__}: {error}", FAILED
+    terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
+    terminal.line(f"error: {redactor.text(message)}", Style.BAD)
+    return code
 
 
 async def _converse(options: Options, redactor: Redactor) -> int:

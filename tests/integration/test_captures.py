@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,7 @@ def test_a_conversation(home: Home, shop: Path, columns: int) -> None:
             columns=columns,
             keys=[
                 Key("sandbox" if columns > 40 else "openai:m ", "what is @cart.py\r"),
+                Key("mend it", lambda: time.sleep(2)),  # it is drawn before it is written
                 Key("mend it", "/context\r"),
                 Key("the cached prefix", "\x04"),
             ],

@@ -42,6 +42,8 @@ def test_there_are_as_many_sections_of_each_level_in_the_same_order() -> None:
 
 def test_the_links_lead_to_the_same_places() -> None:
     english, chinese = links(ENGLISH), links(CHINESE)
+    assert english.pop(0) == "README.zh-CN.md"
+    assert chinese.pop(0) == "README.md"
     assert len(chinese) == len(english)
     # Words stand in another order within a sentence.
     outside = [sorted(each for each in every if each[0] != "#") for every in (english, chinese)]

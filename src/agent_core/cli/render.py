@@ -62,12 +62,10 @@ class CallLayout:
     Attributes:
         width: columns that a line may take.
         signs: what stands for what.
-        everything: nothing is folded.
     """
 
     width: int
     signs: Signs = SIGNS
-    everything: bool = False
 
     def end(self, call: Call, event: str, payload: Mapping[str, Any]) -> Iterator[Line]:
         """A call that has ended: what it was, how it went, and what it leaves to be seen."""
@@ -151,7 +149,7 @@ class CallLayout:
         """The last lines of a command, and how many there are before them."""
         lines = printed(str(payload.get("output") or "")).splitlines()
         most = LINES_OF_FAILURE if is_failure else LINES_OF_SUCCESS
-        shown = lines if self.everything else lines[-most:]
+        shown = lines[-most:]
         hidden = int(payload.get("output_hidden_lines") or 0) + len(lines) - len(shown)
         if hidden or payload.get("output_truncated"):
             least = "more than " if payload.get("output_truncated") else ""
@@ -166,10 +164,9 @@ class CallLayout:
         """What a call has changed, with the numbers of the lines."""
         lines = str(payload.get("diff") or "").splitlines()
         rows = list(_numbered(lines))
-        most = len(rows) if self.everything else LINES_OF_DIFF
-        hidden = int(payload.get("diff_hidden_lines") or 0) + max(len(rows) - most, 0)
+        hidden = int(payload.get("diff_hidden_lines") or 0) + max(len(rows) - LINES_OF_DIFF, 0)
         digits = len(str(max((number for number, *_ in rows), default=0)))
-        for number, sign, text in rows[:most]:
+        for number, sign, text in rows[:LINES_OF_DIFF]:
             look = {"+": Style.GOOD, "-": Style.BAD}.get(sign, Style.DIM)
             shown = fitted(text.expandtabs(4), self.width - digits - 5, self.signs)
             place = f"{number:>{digits}}" if number else " " * digits

@@ -33,7 +33,6 @@ class Style(StrEnum):
     GOOD = "\x1b[32m"
     BAD = "\x1b[31m"
     WARN = "\x1b[33m"
-    PLACE = "\x1b[36m"
 
 
 _RESET = "\x1b[0m"

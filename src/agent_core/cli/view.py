@@ -305,20 +305,8 @@ class RunView:
 
     @property
     def last_call(self) -> tuple[Call, RuntimeEvent] | None:
-        """The last call that has ended: `show_all` shows all of it, the node of its event more."""
+        """The last call that has ended, and the event of its end."""
         return self._last
-
-    def show_all(self) -> None:
-        """Show the last call again, with all that its event holds."""
-        if self._last is None:
-            self._terminal.line("no call has ended yet", Style.DIM)
-            return
-        call, event = self._last
-        layout = replace(self._layout, everything=True)
-        for line in layout.end(
-            replace(call, has_shown_diff=False), event.event_type, event.payload
-        ):
-            self._print(line)
 
     @property
     def _signs(self) -> Signs:

@@ -105,20 +105,6 @@ def test_the_end_of_a_call_says_how(kind: str, payload: dict[str, Any], shown: s
     assert screen.getvalue() == f"  t {shown}\n"
 
 
-def test_all_of_a_call_can_be_shown_again() -> None:
-    view, _, screen = on_screen()
-    output = "\n".join(map(str, range(20)))
-    ended = {"tool_name": "t", "exit_code": 0, "output": output, "output_hidden_lines": 1}
-    view.show_all()
-    view.event(happens(EventType.TOOL_STARTED, {"tool_name": "t", "kind": "execute"}, "c1"))
-    view.event(happens(EventType.TOOL_COMPLETED, ended, "c1"))
-    assert screen.getvalue().count("|") == 5
-    assert "... 16 lines before these" in screen.getvalue()
-    view.show_all()
-    assert screen.getvalue().count("|") == 25
-    assert "... 1 line before these" in screen.getvalue()
-
-
 def test_a_diff_counts_what_it_hides() -> None:
     view, _, screen = on_screen()
     added = "".join(f"+{number}\n" for number in range(100))

@@ -21,7 +21,7 @@ from acp.schema import (
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.mcp.toolsets import McpHttp, McpStdio, McpToolset
-from agent_core.text import visible
+from agent_core.text import mark_content, visible
 from agent_core.types import ContentBlock, ImageBlock, TextBlock, UserMessage
 
 PromptBlock = (
@@ -73,12 +73,8 @@ def _link(uri: str, name: str) -> str:
 
 
 def _embedded(uri: str, text: str) -> str:
-    """The text between two marks that do not occur in it."""
-    mark = "context"
-    while f"</{mark}" in text:
-        mark += "_"
-    shown = visible(_path_of(uri) or uri, one_line=True).replace('"', "%22")
-    return f'<{mark} of="{shown}">\n{text}\n</{mark}>'
+    path = _path_of(uri)
+    return mark_content(text, visible(f"the file {path}" if path else uri, one_line=True))
 
 
 def _path_of(uri: str) -> str | None:

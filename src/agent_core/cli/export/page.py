@@ -41,7 +41,6 @@ _STYLE = """
 .run>summary{padding:.6rem 0;font-weight:600}
 .run>summary .muted{font-weight:400;font-size:.85rem}
 .who .muted{font-weight:400}.call p{margin:.2rem 0;font-size:.9rem}
-.who .muted{font-weight:400}.call p{margin:.2rem 0;font-size:.9rem}
 .run .run{margin:.6rem 0 .6rem .4rem;background:var(--soft)}
 .beside{border-style:dashed}.beside>summary{opacity:.8}
 main>section>.run{content-visibility:auto;contain-intrinsic-size:auto 4rem}

@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Sequence
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.figures import format_dollars, format_tokens, plural
+from agent_core.cli.layout import cells, fitted
 from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
 from agent_core.config.paths import Setup
@@ -57,8 +59,7 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
             terminal.text(f"  … more: soong-agent cost --by {by} --limit {10 * limit}\n")
         terminal.text("\n")
     (total,) = totals
-    sessions = f"{total.sessions:,} session{'' if total.sessions == 1 else 's'}"
-    terminal.text(_line(f"in all, {sessions}", total, clean))
+    terminal.text(_line(f"in all, {plural(total.sessions, 'session')}", total, clean))
     if total.unpriced:
         remark = f"the price of {total.unpriced:,} of these is not known; [model] price sets one"
         terminal.line(remark, Style.DIM)
@@ -70,30 +71,21 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
 def _line(name: str, row: CostSummary, clean: Clean) -> str:
     """A line of a table, as wide as the terminal."""
     columns = min(shutil.get_terminal_size().columns, _WIDEST)
-    runs = f"{row.runs:,} run{'' if row.runs == 1 else 's'}"
-    runs = f"{runs:>10}" if columns >= _NARROW else ""
-    room = max(columns - len(runs) - 28, 10)
-    text = visible(clean(name), one_line=True)
-    if len(text) > room:
-        text = f"{text[: room - 1]}…"
-    tokens = f"{'~' if row.usage.is_estimated else ''}{_short(row.usage.total_tokens)} tokens"
-    return f"  {text:<{room}}{runs}{tokens:>14} {_price(row):>10}\n"
+    runs = f"{plural(row.runs, 'run'):>10}" if columns >= _NARROW else ""
+    room = max(columns - len(runs) - 31, 10)
+    text = fitted(visible(clean(name), one_line=True), room)
+    text += " " * (room - cells(text))
+    tokens = (
+        f"{'~' if row.usage.is_estimated else ''}{format_tokens(row.usage.total_tokens)} tokens"
+    )
+    return f"  {text}{runs}{tokens:>14} {_price(row):>13}\n"
 
 
 def _price(row: CostSummary) -> str:
     """The sum in dollars; `unknown` where nothing of it is known, `+ ?` where a part is not."""
     if row.unpriced and not row.known_cost:
         return "unknown"
-    digits = 2 if row.known_cost >= 1 or not row.known_cost else 4
-    return f"${row.known_cost:,.{digits}f}{' + ?' if row.unpriced else ''}"
-
-
-def _short(count: int) -> str:
-    """A number of tokens in few characters."""
-    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if count >= 10 * size or (count >= size and size > 10**3):
-            return f"{count / size:.1f}{unit}"
-    return f"{count:,}"
+    return f"{format_dollars(row.known_cost)}{' + ?' if row.unpriced else ''}"
 
 
 def _figures(row: CostSummary, clean: Clean) -> dict[str, object]:

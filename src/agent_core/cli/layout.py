@@ -30,7 +30,9 @@ def cells(text: str) -> int:
 
 def fitted(text: str, room: int, signs: Signs = SIGNS) -> str:
     """The beginning of a line that fits, marked where it is cut; fit for a terminal."""
-    text = visible(text[: max(room, 1) * 4], zero_width=False)
+    if room < len(signs.more):
+        return ""
+    text = visible(text[: room * 4], zero_width=False)
     if cells(text) <= room:
         return text
     room -= len(signs.more)

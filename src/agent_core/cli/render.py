@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent_core.cli.figures import format_duration, plural
 from agent_core.cli.layout import SIGNS, Signs, cells, fitted, wrapped
 from agent_core.cli.terminal import Part, Style
 from agent_core.text import printed, shortened, visible
@@ -152,9 +153,10 @@ class CallLayout:
         shown = lines[-most:]
         hidden = int(payload.get("output_hidden_lines") or 0) + len(lines) - len(shown)
         if hidden or payload.get("output_truncated"):
-            least = "more than " if payload.get("output_truncated") else ""
-            noun = "line" if hidden == 1 and not least else "lines"
-            yield [(f"  {self.signs.more} {least}{hidden} {noun} before these", Style.DIM)]
+            count = plural(hidden, "line")
+            if payload.get("output_truncated"):
+                count = f"more than {hidden:,} lines"
+            yield [(f"  {self.signs.more} {count} before these", Style.DIM)]
         look = Style.PLAIN if is_failure else Style.DIM
         for line in shown:
             text = fitted(line.expandtabs(4), self.width - 4, self.signs)
@@ -172,8 +174,8 @@ class CallLayout:
             place = f"{number:>{digits}}" if number else " " * digits
             yield [(f"  {place} ", Style.DIM), (f"{sign} {shown}".rstrip(), look)]
         if hidden:
-            noun = "line" if hidden == 1 else "lines"
-            yield [(f"  {self.signs.more} {hidden} more {noun} of the diff", Style.DIM)]
+            count = plural(hidden, "more line")
+            yield [(f"  {self.signs.more} {count} of the diff", Style.DIM)]
 
 
 def outcome(event: str, payload: Mapping[str, Any]) -> tuple[str, Style]:
@@ -199,7 +201,7 @@ def _took(event: str, payload: Mapping[str, Any]) -> str:
     took = payload.get("duration_ms")
     if not isinstance(took, int | float) or payload.get("code") == "cancelled":
         return ""
-    return "" if event == "tool_denied" else duration(took)
+    return "" if event == "tool_denied" else format_duration(took)
 
 
 def _signal(exit_code: int) -> str:
@@ -229,16 +231,6 @@ def _numbered(lines: Sequence[str]) -> Iterator[tuple[int, str, str]]:
         else:
             yield new, " ", line[1:]
             old, new = old + 1, new + 1
-
-
-def duration(milliseconds: float) -> str:
-    """A time in words."""
-    seconds = milliseconds / 1000
-    if seconds < 1:
-        return f"{milliseconds:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds // 60)} m {int(seconds % 60)} s"
 
 
 def _plain(text: str) -> str:

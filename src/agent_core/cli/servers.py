@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from time import perf_counter
 
 from agent_core.cli.elicitation import TerminalElicitation
+from agent_core.cli.figures import plural
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
 from agent_core.cli.prompt import InputLines
 from agent_core.cli.terminal import (
@@ -142,8 +143,7 @@ async def _connect(options: Options, server: ServerConfig, setup: Setup, termina
     if options.action == "login":
         is_stored = isinstance(server, HttpServer) and StoredLogin(setup.home, server.url).read()
         wanted = "logged in to" if is_stored else "no log-in is wanted by"
-        noun = "tool" if len(tools) == 1 else "tools"
-        terminal.line(f"{wanted} {options.id}: {len(tools)} {noun}", Style.GOOD)
+        terminal.line(f"{wanted} {options.id}: {plural(len(tools), 'tool')}", Style.GOOD)
         return COMPLETED
     for tool in tools:
         terminal.text(f"{tool.name} ({tool.definition.permission})\n")

@@ -6,18 +6,10 @@ import sys
 from pathlib import Path
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.figures import format_age, format_cost, format_tokens, plural
+from agent_core.cli.layout import fitted
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
-from agent_core.cli.sheet import (
-    Sheet,
-    fitted,
-    format_age,
-    format_cost,
-    format_tokens,
-    plural,
-    short_title,
-    status_of,
-    style_of,
-)
+from agent_core.cli.sheet import Sheet, short_title, status_of, style_of
 from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of, run_on_terminal
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
+from agent_core.cli.figures import format_dollars, format_duration, format_elapsed, format_usage
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, Signs, fitted
-from agent_core.cli.render import Call, CallLayout, Line, duration
+from agent_core.cli.render import Call, CallLayout, Line
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.text import shortened, visible
 from agent_core.types import (
@@ -249,7 +250,7 @@ class RunView:
     def _end_reasoning(self) -> None:
         if self._reasoning is not None:
             thought, self._reasoning = self._reasoning, None
-            took = duration((monotonic() - thought.since) * 1e3)
+            took = format_duration((monotonic() - thought.since) * 1e3)
             size = f"{thought.characters:,} characters"
             self._terminal.line(f"reasoned for {took} ({size})", Style.DIM)
 
@@ -390,7 +391,7 @@ class RunView:
         sign = signs.spinner[self._frame % len(signs.spinner)]
         lines: list[str] = []
         for running in self._calls.values():
-            call, took = running.call, f" {_elapsed(now - running.since)}"
+            call, took = running.call, f" {format_elapsed(now - running.since)}"
             summary = "" if call.summary == call.name else call.summary
             title = fitted(
                 f"{call.name} {visible(summary, one_line=True)}", room - 2 - len(took), signs
@@ -405,7 +406,8 @@ class RunView:
             return lines
         if thought := self._reasoning:
             tail = " ".join(thought.tail.split())
-            said = f"reasoning {_elapsed(now - thought.since)}, {thought.characters:,} characters"
+            took = format_elapsed(now - thought.since)
+            said = f"reasoning {took}, {thought.characters:,} characters"
             left = room - 2 - len(said) - 2
             words = fitted(tail[-left:] if left > 0 else "", left, signs) if left > 8 else ""
             said += f": {words}" if words else ""
@@ -413,7 +415,7 @@ class RunView:
             label, since = self._doing or ("", now)
             if since > now:  # text has just come
                 return []
-            said = " · ".join([f"{label} {_elapsed(now - since)}", *self._spent()])
+            said = " · ".join([f"{label} {format_elapsed(now - since)}", *self._spent()])
         return [f"{sign} {terminal.styled(fitted(said, room - 2, signs), Style.DIM)}"]
 
     def _spent(self) -> list[str]:
@@ -421,10 +423,8 @@ class RunView:
         if self._usage is None or not self._usage.total_tokens:
             return []
         cost = self._usage.cost
-        return [
-            f"{self._usage.total_tokens:,} tokens",
-            *([] if cost is None else [f"${cost:,.{4 if cost >= 0.01 else 6}f}"]),
-        ]
+        known = [] if cost is None else [format_dollars(cost)]
+        return [f"{self._usage.total_tokens:,} tokens", *known]
 
     def _stop_drawing(self) -> None:
         if self._ticking is not None:
@@ -492,12 +492,6 @@ class RunView:
             self._terminal.line(f"waiting for an answer to {request_id}: {ANSWER % request_id}")
 
 
-def format_usage(usage: Usage) -> str:
-    """The tokens of a run in words, and its cost if that is known."""
-    cost = "" if usage.cost is None else f", ${usage.cost:,.{4 if usage.cost >= 0.01 else 6}f}"
-    return f"{usage.input_tokens} in, {usage.output_tokens} out, {usage.total_tokens} in all{cost}"
-
-
 def _because(payload: Mapping[str, Any]) -> str:
     error = payload.get("error")
     if isinstance(error, Mapping):
@@ -535,9 +529,3 @@ def _name_of(payload: Mapping[str, Any]) -> str:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _elapsed(seconds: float) -> str:
-    """Whole seconds in words, for what is still under way."""
-    whole = int(seconds)
-    return f"{whole} s" if whole < 60 else f"{whole // 60} m {whole % 60} s"

@@ -10,8 +10,10 @@ from typing import cast
 from agent_core.cli.chat.completion import Values
 from agent_core.cli.chat.conversation import Chat
 from agent_core.cli.chat.window import show_context
+from agent_core.cli.figures import format_age
+from agent_core.cli.layout import fitted
 from agent_core.cli.sessions import fork_session
-from agent_core.cli.sheet import fitted, format_age, short_title, status_of
+from agent_core.cli.sheet import short_title, status_of
 from agent_core.cli.terminal import Style
 from agent_core.cli.undo import show_move, show_paths
 from agent_core.config.load import resolve_model

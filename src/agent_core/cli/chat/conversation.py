@@ -10,9 +10,9 @@ from typing import Any, Protocol, TextIO, get_args
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import Attached, UserCommand, attach_files
+from agent_core.cli.figures import format_cost, format_tokens
 from agent_core.cli.render import Call
 from agent_core.cli.run import MCP_PROMPT, blocks_of
-from agent_core.cli.sheet import format_cost, format_tokens
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal
 from agent_core.cli.view import RunView
 from agent_core.config.paths import Setup

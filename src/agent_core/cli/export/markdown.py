@@ -7,6 +7,7 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
+from agent_core.cli.figures import format_cost, format_duration, plural
 from agent_core.cli.history import (
     Called,
     Exchange,
@@ -17,7 +18,6 @@ from agent_core.cli.history import (
     spoken,
     verdict,
 )
-from agent_core.cli.sheet import format_cost, format_duration, plural
 from agent_core.cli.terminal import Clean
 from agent_core.text import short_line, shortened, visible
 from agent_core.types import Node, NodeType, Role

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from agent_core.cli.figures import format_cost, format_duration, format_tokens, plural
 from agent_core.cli.history import (
     Called,
     Exchange,
@@ -14,7 +15,6 @@ from agent_core.cli.history import (
     spoken,
     verdict,
 )
-from agent_core.cli.sheet import format_cost, format_duration, format_tokens, plural
 from agent_core.cli.terminal import Clean
 from agent_core.cli.tree import Branch, grow_tree
 from agent_core.text import short_line

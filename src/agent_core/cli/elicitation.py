@@ -10,6 +10,7 @@ import sys
 import termios
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, cast
 
 from agent_core.cli.prompt import InputLines
@@ -86,7 +87,7 @@ class TerminalElicitation:
             choices += "   or paste the address that the browser is sent to in the end"
         self._terminal.line(choices)
         for _ in range(_MOST_TRIES):
-            line = await self._read("> ")
+            line = await self._read("> ", is_consent=True)
             answer = (line or "").strip()
             if line is None:
                 return _CANCELLED
@@ -119,7 +120,7 @@ class TerminalElicitation:
         required = cast("list[str]", schema.get("required", []))
         self._show(request, "asks you")
         if not fields:
-            line = await self._read("  y agree   n do not > ")
+            line = await self._read("  y agree   n do not > ", is_consent=True)
             if line is None:
                 return _CANCELLED
             return _ACCEPTED if line.strip().casefold() in _YES else _DECLINED
@@ -206,9 +207,13 @@ class TerminalElicitation:
         if field.get("type") == "array":
             self._terminal.line("    several, with commas", Style.DIM)
 
-    async def _read(self, ask: str) -> str | None:
-        self._terminal.ask(ask)
-        line = await self._lines.next()
+    async def _read(self, question: str, *, is_consent: bool = False) -> str | None:
+        ask = partial(self._terminal.ask, question)
+        if is_consent:
+            line = await self._lines.answer(ask)
+        else:  # the fields of a form can be pasted together
+            ask()
+            line = await self._lines.next()
         if not self._is_interactive:
             self._terminal.leave_line()
         return line

@@ -54,6 +54,7 @@ _STRAY = (
     ' is taken in by -, as in: soong-agent run "…" -'
 )
 _LONGEST_LINE = 65_536
+_AT_ONCE_S = 0.05
 _LONGEST_VALUE = 4000
 _MOST_DIFF_LINES = 200
 _LEAST_ROWS = 6
@@ -100,20 +101,35 @@ class InputLines:
         except OSError:
             return False
 
-    async def key(self, ask: Callable[[], object]) -> str | None:
-        """A key that is pressed, or what is typed or pasted at once; None if nothing can come.
+    async def answer(self, ask: Callable[[], object], *, is_key: bool = False) -> str | None:
+        """What is entered once `ask` was called; None if nothing can come.
 
-        `ask` is called first, when no key is shown any more.
+        At a terminal, what comes at once is one answer: neither a pasted text nor what was typed
+        ahead holds an answer among other words.
+
+        Args:
+            ask: writes the question.
+            is_key: a key alone is enough, where a person is asked, and is not shown.
         """
-        with self._unbuffered():
+        if not self.is_terminal:
             ask()
-            if not self._buffer and not self._ended:
-                await self._read()
-        if b"\n" in self._buffer or not self._buffer:
             return await self.next()
-        typed = bytes(self._buffer)
+        with self._unbuffered() if is_key else contextlib.nullcontext():
+            self.forget_typed_ahead()
+            ask()
+            await self._read()
+            while not self._ended and await self._goes_on():
+                await self._read()
+        typed = bytes(self._buffer).decode(errors="replace")
         self._buffer.clear()
-        return None if typed == b"\x04" else typed.decode(errors="replace")
+        return typed.removesuffix("\n") if typed not in {"", "\x04"} else None
+
+    async def _goes_on(self) -> bool:
+        """Whether more follows at once."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wait_readable(), _AT_ONCE_S)
+            return True
+        return False
 
     @contextlib.contextmanager
     def _unbuffered(self) -> Generator[None]:
@@ -150,8 +166,8 @@ class InputLines:
         self._ended = not piece
         self._buffer += piece
         if len(self._buffer) > _LONGEST_LINE:  # no answer is so long; keep memory bounded
+            self._ended = self._ended or not self.is_terminal
             del self._buffer[_LONGEST_LINE:]
-            self._ended = True
 
     async def _wait_readable(self) -> None:
         loop = asyncio.get_running_loop()
@@ -255,8 +271,8 @@ class TerminalPrompt:
                 terminal.line(_CONFIRMATIONS[shown])
                 return _answered(decision)
             if key == "e":
-                terminal.ask("why not? ")
-                reason = self._given(await self._lines.next()).strip()
+                ask = partial(terminal.ask, "why not? ")
+                reason = self._given(await self._lines.answer(ask)).strip()
                 terminal.line(_CONFIRMATIONS[Decision.DENY])
                 return _answered(Decision.DENY, reason or None)
             terminal.leave_line()
@@ -275,10 +291,7 @@ class TerminalPrompt:
     async def _press(self, question: str) -> str:
         """A key alone where the terminal can, a key and Enter elsewhere."""
         ask = partial(self._terminal.ask, question)
-        if self._terminal.can_draw:
-            return self._given(await self._lines.key(ask))
-        ask()
-        return self._given(await self._lines.next())
+        return self._given(await self._lines.answer(ask, is_key=self._terminal.can_draw))
 
     def _given(self, answer: str | None) -> str:
         if answer is None:

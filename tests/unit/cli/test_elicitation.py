@@ -230,6 +230,9 @@ async def test_a_person_opens_an_address_in_the_browser(
     with on_a_terminal() as (person, descriptor, screen):
         answering = asyncio.create_task(asking(descriptor, screen)(page()))
         await until(lambda: "> " in screen.getvalue())
-        os.write(person, b"what?\ny\n")
+        os.write(person, b"what?\ny\n")  # pasted
+        await until(lambda: screen.getvalue().count("> ") == 2)
+        assert not visited.exists()
+        os.write(person, b"y\n")
         assert (await answering).action == "accept"
     assert visited.read_text(encoding="utf-8") == "https://pay.example/x\n"

@@ -174,6 +174,34 @@ async def test_what_was_typed_before_the_question_is_no_answer(screen: Screen) -
     assert answer.decision is Decision.DENY
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello\ny\n",
+        "y\nhello\n",
+        "1\n2\n",
+        "?\ny\n",
+        "\x1b[200~a\ny\n\x1b[201~",
+        "x" * 70_000 + "\ny\n",
+    ],
+    ids=["last", "first", "all", "help", "bracketed", "long"],
+)
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+async def test_a_pasted_text_holds_no_answer(text: str, term: str) -> None:
+    screen = Screen(term=term)
+    try:
+        asking = asyncio.create_task(screen.prompt(request()))
+        await screen.see("? help")
+        await screen.see("> ")
+        await asyncio.to_thread(screen.type, text)
+        await screen.see("none of the keys")
+        await screen.see("> ")
+        screen.type("n\n")
+        assert (await asking).decision is Decision.DENY
+    finally:
+        screen.close()
+
+
 async def test_always_is_offered_with_its_rule_and_shown_before_it_is_added(
     screen: Screen,
 ) -> None:

@@ -46,10 +46,52 @@ _EXAMPLES = """examples:
 """
 _RUN_EXAMPLES = """examples:
   kgent run --config kgent.yaml --prompt-file prompt.md --input ../repo=code
-  kgent run --config letter.yaml --prompt "Write it." --param name=Ada --param pages=2
+  kgent run --config letter.yaml --prompt "Write it." --param name=Ada
   kgent run --config kgent.yaml --prompt "Do it." --output-format json
   kgent run --config profiles/ --prompt "Do it." --jobs 2
-  kgent run --config letter.yaml --prompt "Write it." --matrix params.yaml --sandbox letters
+  kgent run --config letter.yaml --prompt "Write it." --matrix params.yaml
+
+The answer goes to standard output, or one JSON result with --output-format
+json; everything else goes to standard error. Without --sandbox the folder is
+made where the profile says. Exit codes: 0 completed; 1 failed; 2 wrong
+usage or an invalid profile; 3 a deliverable is missing, or the run was stopped.
+"""
+_VALIDATE_EXAMPLES = """examples:
+  kgent validate --config kgent.yaml
+  kgent validate --config kgent.yaml --output-format json
+
+What is wrong with the profile is named, and where. Exit codes: 0 it can be run;
+2 it cannot.
+"""
+_SHOW_EXAMPLES = """examples:
+  kgent show report-run
+  kgent show report-run --html report.html
+
+Outcome, prompt, tool calls and files; the page has all that the folder records,
+and what verify says of it. Exit codes: 0 shown; 2 this is no run folder, or the
+page cannot be written.
+"""
+_VERIFY_EXAMPLES = """examples:
+  kgent verify report-run
+  kgent verify report-run --seal 30bb77f0e8da…
+  kgent verify report-run --allowed-signers signers --signer ada@example.org
+
+Each file is compared with what the run has recorded of it. Without --seal or a
+signer, records that were rewritten as a whole go unseen. Exit codes: 0 sound;
+1 the folder was changed; 2 wrong usage.
+"""
+_RERUN_EXAMPLES = """examples:
+  kgent rerun report-run
+  kgent rerun report-run --sandbox second-run
+
+Profile, prompt, inputs and parameters are those that the folder has kept. Exit
+codes are those of run.
+"""
+_DIFF_EXAMPLES = """examples:
+  kgent diff report-run second-run
+  kgent diff report-run second-run --output-format json
+
+Exit codes: 0 they are the same; 1 they differ; 2 wrong usage.
 """
 
 
@@ -142,17 +184,30 @@ def build_parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    one = commands.add_parser(
-        "run",
-        help="run a profile, a folder of profiles, or a profile with many parameters",
-        epilog=_RUN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    def add(name: str, what: str, examples: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=what,
+            description=f"{what[0].upper()}{what[1:]}.",
+            epilog=examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def add_format(command: argparse.ArgumentParser) -> None:
+        command.add_argument(
+            "--output-format",
+            choices=("text", "json"),
+            default="text",
+            help="json: one result on standard output (default: text)",
+        )
+
+    what = "run a profile, a folder of profiles, or a profile with many parameters"
+    one = add("run", what, _RUN_EXAMPLES)
     config_help = "the profile, or a folder of profiles"
     one.add_argument("--config", type=Path, required=True, metavar="FILE", help=config_help)
     prompt = one.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", metavar="TEXT")
-    prompt.add_argument("--prompt-file", type=Path, metavar="FILE")
+    prompt.add_argument("--prompt", metavar="TEXT", help="what is to be done")
+    prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="the same, in a file")
     one.add_argument(
         "--input",
         dest="inputs",
@@ -171,9 +226,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     one.add_argument("--sandbox", type=Path, metavar="DIR", help="the run folder to make")
     for name in ("session", "task", "run"):
-        one.add_argument(f"--{name}-id", metavar="ID")
+        id_help = f"of the {name} (default: a new one)"
+        one.add_argument(f"--{name}-id", metavar="ID", help=id_help)
     one.add_argument("--max-steps", type=int, metavar="N", help="model calls at most")
-    one.add_argument("--timeout", dest="timeout_seconds", type=float, metavar="SECONDS")
+    timeout_help = "the most time that the run may take"
+    one.add_argument(
+        "--timeout", dest="timeout_seconds", type=float, metavar="SECONDS", help=timeout_help
+    )
     one.add_argument("--stream", action="store_true", default=None, help="show text as it arrives")
     sign_help = "sign the seal with this SSH key (ssh-keygen -Y)"
     one.add_argument("--sign", type=Path, metavar="KEY", help=sign_help)
@@ -181,36 +240,37 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--matrix", type=Path, metavar="FILE", help=matrix_help)
     jobs_help = "how many runs of a folder or matrix go on at once (default 4)"
     one.add_argument("--jobs", type=_parse_jobs, default=4, metavar="N", help=jobs_help)
-    one.add_argument("--output-format", choices=("text", "json"), default="text")
+    add_format(one)
 
-    two = commands.add_parser("validate", help="check a profile without running it")
-    two.add_argument("--config", type=Path, required=True, metavar="FILE")
-    two.add_argument("--output-format", choices=("text", "json"), default="text")
+    two = add("validate", "check a profile without running it", _VALIDATE_EXAMPLES)
+    two.add_argument("--config", type=Path, required=True, metavar="FILE", help="the profile")
+    add_format(two)
 
-    three = commands.add_parser("show", help="show what happened in a run")
-    three.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    folder_help = "the folder that a run has left"
+    three = add("show", "show what happened in a run", _SHOW_EXAMPLES)
+    three.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
     three.add_argument("--html", type=Path, metavar="FILE", help="write it as one page instead")
 
-    four = commands.add_parser("verify", help="check a run folder against its manifests")
-    four.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    four = add("verify", "check a run folder against its manifests", _VERIFY_EXAMPLES)
+    four.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
     seal_help = "what the run printed: also detects changed manifests"
     four.add_argument("--seal", metavar="SEAL", help=seal_help)
     signers_help = "a signer in this file of ssh-keygen must have signed the seal"
     four.add_argument("--allowed-signers", type=Path, metavar="FILE", help=signers_help)
     four.add_argument("--signer", metavar="NAME", help="who of them must have signed")
-    four.add_argument("--output-format", choices=("text", "json"), default="text")
+    add_format(four)
 
-    five = commands.add_parser("rerun", help="run what a run folder has kept once more")
-    five.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    five = add("rerun", "run again what a run folder has kept", _RERUN_EXAMPLES)
+    five.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
     five.add_argument("--sandbox", type=Path, metavar="DIR", help="the new run folder")
     five.add_argument("--stream", action="store_true", help="show text as it arrives")
     five.add_argument("--sign", type=Path, metavar="KEY", help=sign_help)
-    five.add_argument("--output-format", choices=("text", "json"), default="text")
+    add_format(five)
 
-    six = commands.add_parser("diff", help="show what differs between two run folders")
-    six.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    six.add_argument("other_dir", type=Path, metavar="OTHER_DIR")
-    six.add_argument("--output-format", choices=("text", "json"), default="text")
+    six = add("diff", "show what differs between two run folders", _DIFF_EXAMPLES)
+    six.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=folder_help)
+    six.add_argument("other_dir", type=Path, metavar="OTHER_DIR", help="that of the other run")
+    add_format(six)
     return root
 
 

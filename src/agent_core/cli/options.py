@@ -1,6 +1,7 @@
 """The arguments of the commands, how they are parsed, and the exit codes of the process."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
@@ -26,6 +27,7 @@ _CURES = {
     "arguments are required: message": AFTER_DASHES,
 }
 """What helps, by the message of argparse."""
+_EXAMPLE = re.compile(r"^  .*soong-agent .*$", re.MULTILINE)
 
 
 class Options(argparse.Namespace):
@@ -126,6 +128,15 @@ class Parser(argparse.ArgumentParser):
             near = did_you_mean(value, map(str, action.choices))
             message = f"invalid choice: {value!r}{near} (choose from {names})"
             raise argparse.ArgumentError(action, message)
+
+    def format_help(self) -> str:
+        """The help; that of a command with actions has the first example of each of them."""
+        text = super().format_help()
+        if not self.what or not self.commands:
+            return text
+        found = (_EXAMPLE.search(action.epilog or "") for action in self.commands.values())
+        examples = "".join(f"\n{match[0]}" for match in found if match)
+        return f"{text}\nexamples:{examples}\n\n{self.prog} <action> --help says more.\n"
 
     def print_help(self, file: Any = None) -> None:
         """Print the help; unlike the original, fail where it cannot be written."""

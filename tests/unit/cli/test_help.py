@@ -52,6 +52,14 @@ def test_every_command_has_examples_and_says_what_its_exit_codes_mean(
         assert "xit codes" in shown[name], name
 
 
+def test_a_command_with_actions_has_an_example_of_each(shown: dict[str, str]) -> None:
+    groups = [name for name in shown if name and any(f"{name} " in each for each in shown)]
+    assert {"sessions", "memory", "completion"} <= set(groups)
+    for name in shown:
+        if (group := name.rpartition(" ")[0]) in groups:
+            assert re.search(rf"^  .*soong-agent {name}\b", shown[group], re.M), name
+
+
 def test_every_example_is_understood(shown: dict[str, str]) -> None:
     helps = [text for name, text in shown.items() if name]  # that of all repeats that of run
     lines = re.findall(r"^  ((?:\S.*[|(] ?)?soong-agent .*)$", "\n".join(helps), re.M)

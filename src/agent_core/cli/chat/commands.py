@@ -318,7 +318,7 @@ async def _quit(chat: Chat, _: Sequence[str]) -> None:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "help": Command("[COMMAND]", "list the commands, or explain one", _help),
+    "help": Command("[COMMAND]", "list the commands, or say what one does", _help),
     "new": Command("", "begin a new session", _new, needs_rest=True),
     "resume": Command("[ID | last]", "go on with another session", _resume, needs_rest=True),
     "sessions": Command(
@@ -339,7 +339,11 @@ COMMANDS: Mapping[str, Command] = {
     "context": Command("", "what fills the context window", _context),
     "cost": Command("[...]", "what sessions have cost", _terminal_command("cost", has_path=False)),
     "model": Command("[PROVIDER:NAME]", "the model of the next messages", _model),
-    "mode": Command("[plan | ask | accept-edits]", "what may be changed unasked", _mode),
+    "mode": Command(
+        "[plan | ask | accept-edits]",
+        "plan changes nothing, accept-edits asks for commands only",
+        _mode,
+    ),
     "permissions": Command(
         "[list | explain -- COMMAND | forget ID]", "rules and remembered answers", _permissions
     ),

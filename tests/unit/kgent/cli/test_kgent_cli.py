@@ -1,6 +1,9 @@
 """The command line: what becomes of arguments, and which code comes back."""
 
 import json
+import re
+import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,26 @@ from kgent_runs import profile, skill, state
 
 def parsed(*arguments: str) -> list[str]:
     return ["run", "--config", "k.yaml", *arguments]
+
+
+COMMANDS = ("run", "validate", "show", "verify", "rerun", "diff")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_says_what_the_command_is_for_with_examples_and_exit_codes(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with suppress(SystemExit):
+        build_parser().parse_args([command, "--help"])
+    shown = capsys.readouterr().out
+    assert re.match(r"[A-Z].*\.$", shown.split("\n\n")[1])
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "xit codes" in " ".join(shown.split())
+    examples = re.findall(rf"^  kgent ({command} .+)$", shown, re.M)
+    assert examples
+    for example in examples:
+        assert build_parser().parse_args(shlex.split(example)).command == command
 
 
 def test_config_and_prompt_are_parsed() -> None:

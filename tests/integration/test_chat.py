@@ -300,6 +300,21 @@ def test_ctrl_c_ends_a_command_of_the_user(home: Home, project: Path) -> None:
     assert scene.code == 0
 
 
+def test_what_a_command_leaves_in_the_background_holds_up_nothing(
+    home: Home, project: Path
+) -> None:
+    with ModelServer.in_thread(["Read it."]) as server:
+        keys = [
+            Key(READY, f"!setsid sleep 40 & echo $! > pid; echo begun{ENTER}"),
+            Key("with your next message", f"hello{ENTER}"),
+            Key("Read it.", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys)
+    os.kill(int((project / "pid").read_text(encoding="utf-8")), signal.SIGKILL)  # it has gone on
+    assert scene.code == 0
+    assert "\nbegun\n</content" in texts(server)
+
+
 def test_several_lines_and_large_pastes_are_sent_whole(home: Home, project: Path) -> None:
     pasted = "\r\n".join(f"row {number}" for number in range(40))
     with ModelServer.in_thread(["First.", "Second."]) as server:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+from codecs import getincrementaldecoder
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ MOST_FILES = 20
 MOST_FILE_BYTES = 100_000
 MOST_OUTPUT_BYTES = 30_000
 _MOST_LISTED = 200
+_LEFT_S = 0.2
 _MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|([^\s"]+))')
 _TRAILING = ".,;:!?)]}'\""
 _PICTURES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"}
@@ -105,6 +107,7 @@ class UserCommand:
         self._show = show
         self._child: asyncio.subprocess.Process | None = None
         self._is_interrupted = False
+        self._output = b""
 
     async def run(self) -> TextBlock:
         """Run it to its end, and return what the model is shown.
@@ -113,33 +116,52 @@ class UserCommand:
             OSError: it cannot be started.
         """
         shell = os.environ.get("SHELL") or "/bin/sh"
-        self._child = child = await asyncio.create_subprocess_exec(
-            shell,
-            "-c",
-            self._command,
-            cwd=self._cwd,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
-        output = b""
-        reading = asyncio.create_task(child.wait())
+        reading_end, writing_end = os.pipe()
+        showing = asyncio.create_task(self._show_output(reading_end))
         try:
-            while child.stdout and (piece := await child.stdout.read(2**14)):
-                self._show(piece.decode(errors="replace"))
-                output = _ends(output + piece)
-            code = await reading
+            try:
+                self._child = child = await asyncio.create_subprocess_exec(
+                    shell,
+                    "-c",
+                    self._command,
+                    cwd=self._cwd,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=writing_end,
+                    stderr=writing_end,
+                    start_new_session=True,
+                )
+            finally:
+                os.close(writing_end)
+            try:
+                code = await child.wait()
+            finally:
+                if child.returncode is None:
+                    self._signal(signal.SIGKILL)
+                    await child.wait()
+            # What it has left in the background may hold the output open.
+            await asyncio.wait([showing], timeout=_LEFT_S)
         finally:
-            if child.returncode is None:
-                self._signal(signal.SIGKILL)
-                await child.wait()
-        text = shorten_text(output.decode(errors="replace").rstrip("\n"), MOST_OUTPUT_BYTES)
+            showing.cancel()
+            await asyncio.wait([showing])
+        text = shorten_text(self._output.decode(errors="replace").rstrip("\n"), MOST_OUTPUT_BYTES)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         if code:
             self._show(f"[{how}]\n")
         source = f"a command of the user, {self._command}, which ended with {how}"
         return _marked(text, source)
+
+    async def _show_output(self, descriptor: int) -> None:
+        decoder = getincrementaldecoder("utf-8")(errors="replace")
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb")
+        )
+        try:
+            while piece := await reader.read(2**14):
+                self._show(decoder.decode(piece))
+                self._output = _ends(self._output + piece)
+        finally:
+            transport.close()
 
     def interrupt(self) -> None:
         """Ask it to end; the second time, end it."""

@@ -179,11 +179,11 @@ def _parsed(line: bytes) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
 
 
 def _response(message: dict[str, Any]) -> dict[str, Any] | None:
-    """A response as the connection takes it."""
+    """A response as the connection takes it: an error is one, whatever result stands beside it."""
     if "id" not in message:
         return None
     fault: object = message.get("error")
-    if fault is not None and "result" not in message:
+    if fault is not None:
         facts = cast("dict[str, Any]", fault) if isinstance(fault, dict) else {}
         code, text = facts.get("code"), facts.get("message")
         error = {

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from captures import record
+from captures import Key, record
+from editors import Editor
 from isolation import Home
 
 
@@ -128,3 +129,16 @@ def test_a_pipe_gets_the_plain_error(home: Home, project: Path) -> None:
     assert done.returncode == 2
     assert "config.toml" in done.stderr
     assert "Found" not in done.stderr
+
+
+def test_a_model_that_is_named_needs_no_configuration(home: Home, project: Path) -> None:
+    scene = record(
+        [sys.executable, "-m", "agent_core.cli", "chat", "--model", "ollama:qwen3"],
+        env=unconfigured(home),
+        cwd=project,
+        keys=[Key("sandbox ", "\x04")],
+    )
+    assert "soong-agent, ollama:qwen3" in scene.text
+    assert scene.code == 0
+    with Editor(home, "--model", "ollama:qwen3") as editor:
+        assert editor.request("session/list") == {"sessions": []}

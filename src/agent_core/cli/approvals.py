@@ -8,7 +8,8 @@ from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.prompt import request_facts
 from agent_core.cli.run import carry_out
-from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
+from agent_core.cli.setup import open_runtime, run_on_terminal
+from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import ANSWER
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -30,7 +31,7 @@ def manage_approvals(options: Options) -> int:
     def manage(setup: Setup, terminal: Terminal, clean: Clean) -> int:
         if options.action == "list":
             return asyncio.run(_list(options, setup, terminal, clean))
-        if (project := asyncio.run(_prepare(options, terminal))) is not None:
+        if (project := asyncio.run(_prepare(options, setup, terminal))) is not None:
             where.append(project)
         return COMPLETED
 
@@ -46,9 +47,7 @@ def manage_approvals(options: Options) -> int:
 
 
 async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
-    async with AgentRuntime(
-        project_dir=options.path, home_dir=setup.home, config=setup.config
-    ) as runtime:
+    async with open_runtime(setup) as runtime:
         session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
         found = await runtime.approvals(session_id, is_open=not options.all, limit=options.limit)
     for question in found:
@@ -85,13 +84,13 @@ def _show(question: ApprovalRecord, terminal: Terminal, clean: Clean) -> None:
         line(f"  {ANSWER % question.request_id}")
 
 
-async def _prepare(options: Options, terminal: Terminal) -> Path | None:
+async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path | None:
     """Find the question, and say in which project its run goes on; None if it is answered here.
 
     Raises:
         AgentCoreError: `validation_error`: there is no such open question, or there are several.
     """
-    async with AgentRuntime(project_dir=options.path) as runtime:
+    async with open_runtime(setup) as runtime:
         question = await _find(runtime, options.id)
         options.id = question.request_id
         handle = await runtime.attach(question.root_run_id)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.cli.options import COMPLETED, Options
-from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
+from agent_core.cli.setup import run_on_terminal
+from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.context.skills import find_skills
 from agent_core.text import visible

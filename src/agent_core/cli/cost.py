@@ -5,11 +5,11 @@ import json
 import shutil
 from collections.abc import Sequence
 
-from agent_core.api import AgentRuntime
 from agent_core.cli.figures import format_dollars, format_tokens, plural
 from agent_core.cli.layout import cells, fitted
 from agent_core.cli.options import COMPLETED, Options
-from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
+from agent_core.cli.setup import open_runtime, run_on_terminal
+from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.text import visible
 from agent_core.types import CostSummary, CostUnit
@@ -34,7 +34,7 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
     limit = options.limit or (_LONG if options.by else _SHORT)
     tables: dict[CostUnit, list[CostSummary]] = {}
     wanted: list[CostUnit] = ["all", *([options.by] if options.by else _TABLES)]
-    async with AgentRuntime(home_dir=setup.home, config=setup.config) as runtime:
+    async with open_runtime(setup) as runtime:
         for by in wanted:
             tables[by] = await runtime.costs(
                 by, since=options.since, project=options.path, limit=limit + 1

@@ -16,13 +16,9 @@ from typing import TYPE_CHECKING, Literal
 
 from agent_core.cli.first_start import cure_of, find_models
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
-from agent_core.cli.terminal import (
-    NO_MODEL,
-    OutputClosedError,
-    Terminal,
-    build_terminal_redactor,
-)
-from agent_core.config.load import CONFIG_NAME, load_config, read_setup, resolve_model
+from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, read_command_setup
+from agent_core.cli.terminal import OutputClosedError, Terminal
+from agent_core.config.load import CONFIG_NAME, read_setup, resolve_model
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
@@ -137,12 +133,7 @@ async def _examine(options: Options) -> list[Finding]:
 def _open_project(options: Options, launcher: Launcher) -> _Opened:
     redactor, setup = build_terminal_redactor(os.environ), None
     try:
-        if options.model is None:
-            setup = read_setup(options.path)
-        else:
-            home = resolve_home()
-            config = load_config(home, model=options.model)
-            setup = read_setup(options.path, config=config, home_dir=home)
+        setup = read_command_setup(options.path, options.model)
         redactor = build_terminal_redactor(os.environ, setup)
         project = Project(setup, RuntimeOptions(), redactor=redactor, launcher=launcher)
     except (AgentCoreError, OSError, ValueError) as error:

@@ -4,7 +4,8 @@ import sys
 from functools import partial
 
 from agent_core.cli.options import COMPLETED, FAILED, Options
-from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
+from agent_core.cli.setup import run_on_terminal
+from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.memory.entry import Memory

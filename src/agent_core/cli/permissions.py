@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
-from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
+from agent_core.cli.setup import open_runtime, run_on_terminal
+from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.runtime.permission_rules import load_rules
@@ -37,16 +38,12 @@ def manage_permissions(options: Options) -> int:
     return run_on_terminal(options.path, manage, asks_model=False)
 
 
-def _runtime(options: Options, setup: Setup) -> AgentRuntime:
-    return AgentRuntime(project_dir=options.path, home_dir=setup.home, config=setup.config)
-
-
 async def _explain(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
     call = _named_call(options)
     if isinstance(call, str):
         terminal.line(f"error: {call}; see soong-agent permissions explain --help", Style.BAD)
         return MISUSED
-    async with _runtime(options, setup) as runtime:
+    async with open_runtime(setup) as runtime:
         session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
         found = await runtime.explain_permission(
             *call,
@@ -127,7 +124,7 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         terminal.line("there is no rule", Style.DIM)
     if setup.config.permissions.remember_scope != "session_stored":
         terminal.line(_IN_MEMORY, Style.DIM)
-    async with _runtime(options, setup) as runtime:
+    async with open_runtime(setup) as runtime:
         session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
         grants = await runtime.permission_grants(session_id)
     for grant in grants:
@@ -162,7 +159,7 @@ async def _named(runtime: AgentRuntime, prefix: str) -> str:
 
 
 async def _forget(options: Options, setup: Setup, terminal: Terminal) -> int:
-    async with _runtime(options, setup) as runtime:
+    async with open_runtime(setup) as runtime:
         count = await runtime.forget_permissions(await _named(runtime, options.id))
     if count:
         terminal.line(f"forgotten: {count} {'answer' if count == 1 else 'answers'}")

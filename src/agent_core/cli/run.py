@@ -1,7 +1,6 @@
 """`soong-agent run`: starts the run, shows it, and sees it through to its end."""
 
 import asyncio
-import logging
 import os
 import re
 import signal
@@ -20,19 +19,16 @@ from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, OUTPUT_CLOSED, Options
 from agent_core.cli.prompt import InputLines, TerminalPrompt
-from agent_core.cli.streams import catch_signals
-from agent_core.cli.terminal import (
-    OutputClosedError,
-    Style,
-    Terminal,
+from agent_core.cli.setup import (
     build_terminal_redactor,
-    exit_code_of,
+    open_runtime,
+    read_command_setup,
+    show_warnings,
 )
+from agent_core.cli.streams import catch_signals
+from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_code_of
 from agent_core.cli.view import RunView
-from agent_core.config.load import load_config, read_setup
-from agent_core.config.paths import resolve_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
-from agent_core.redaction import Redactor
 from agent_core.types import (
     Budget,
     ContentBlock,
@@ -87,14 +83,13 @@ def run_message(options: Options) -> int:
 def carry_out(options: Options, prepare: Prepare) -> int:
     """Begin a run, show it to its end, and return the exit code; every error has been shown."""
     try:
-        redactor = build_terminal_redactor(os.environ, read_setup(options.path))
+        setup = read_command_setup(options.path, options.model)
+        redactor = build_terminal_redactor(os.environ, setup)
     except ConfigError:  # the runtime will say what is wrong
         redactor = build_terminal_redactor(os.environ)
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     terminal.streams_answer &= options.output_schema is None
-    logging.getLogger().handlers = [LogLines(terminal, redactor)]
-    logging.captureWarnings(capture=True)
-    logging.getLogger("mcp").propagate = False  # what a server does wrong comes as an event
+    show_warnings(partial(terminal.line, style=Style.WARN), redactor)
     interrupt = _Interrupt()
     with ExitStack() as stack:
         shown = _Shown(terminal, RunView(terminal))
@@ -164,29 +159,14 @@ class _Shown:
             self.events.leave(code)
 
 
-class LogLines(logging.Handler):
-    """Shows warnings as one line each; their tracebacks are for programs that embed the runtime."""
-
-    def __init__(self, terminal: Terminal, redactor: Redactor) -> None:
-        super().__init__(logging.WARNING)
-        self._terminal = terminal
-        self._redactor = redactor
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = self._redactor.text(f"{record.levelname.lower()}: {record.getMessage()}")
-        self._terminal.line(text, Style.WARN)
-
-
 async def _run_until_signal(
     options: Options, begin: Begin, shown: _Shown, lines: InputLines, interrupt: "_Interrupt"
 ) -> int:
     turn = asyncio.Lock()
     prompt = TerminalPrompt(shown.terminal, lines, echoes=not lines.is_terminal, turn=turn)
     elicit = TerminalElicitation(shown.terminal, lines, turn=turn, descriptor=lines.descriptor)
-    open_runtime = partial(_open_runtime, options, prompt, elicit)
-    running = asyncio.create_task(
-        _run(options, open_runtime, begin, shown, prompt, interrupt=interrupt)
-    )
+    opened = partial(_open_runtime, options, prompt, elicit)
+    running = asyncio.create_task(_run(options, opened, begin, shown, prompt, interrupt=interrupt))
     interrupt.stop_with(running.cancel)
     try:
         code = await running
@@ -200,24 +180,13 @@ async def _run_until_signal(
 def _open_runtime(
     options: Options, callback: "PermissionCallback", elicit: TerminalElicitation
 ) -> "AgentRuntime":
-    from agent_core.api import AgentRuntime  # noqa: PLC0415 - tests bring their own
-
-    open_it = partial(
-        AgentRuntime,
-        project_dir=options.path,
-        permission_callback=callback,
-        elicitation_callback=elicit,
-        default_snapshots="turn",
-    )
-    if options.model is None:
-        return open_it()
-    home = resolve_home()
-    return open_it(home_dir=home, config=load_config(home, model=options.model))
+    setup = read_command_setup(options.path, options.model)
+    return open_runtime(setup, permission_callback=callback, elicitation_callback=elicit)
 
 
 async def _run(
     options: Options,
-    open_runtime: "Callable[[], AgentRuntime]",
+    opened: "Callable[[], AgentRuntime]",
     begin: Begin,
     shown: _Shown,
     prompt: TerminalPrompt,
@@ -225,7 +194,7 @@ async def _run(
     interrupt: "_Interrupt",
 ) -> int:
     view = shown.view
-    async with open_runtime() as runtime:
+    async with opened() as runtime:
         handle = await begin(runtime)
         if shown.events is not None:
             shown.events.facts = {"session_id": handle.session_id, "run_id": handle.run_id}

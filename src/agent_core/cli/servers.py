@@ -12,13 +12,8 @@ from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.figures import plural
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
 from agent_core.cli.prompt import InputLines
-from agent_core.cli.terminal import (
-    Clean,
-    Style,
-    Terminal,
-    build_terminal_redactor,
-    run_on_terminal,
-)
+from agent_core.cli.setup import build_terminal_redactor, run_on_terminal
+from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
 from agent_core.mcp import Host, McpTools, ServerFailure, StoredLogin, read_servers

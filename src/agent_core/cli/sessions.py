@@ -9,8 +9,9 @@ from agent_core.api import AgentRuntime
 from agent_core.cli.figures import format_age, format_cost, format_tokens, plural
 from agent_core.cli.layout import fitted
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
+from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Sheet, short_title, status_of, style_of
-from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of, run_on_terminal
+from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import visible
@@ -30,12 +31,7 @@ def manage_sessions(options: Options) -> int:
 
 
 async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
-    async with AgentRuntime(
-        project_dir=options.path,
-        home_dir=setup.home,
-        config=setup.config,
-        default_snapshots="turn",
-    ) as runtime:
+    async with open_runtime(setup) as runtime:
         match options.action:
             case "list":
                 return await _list(runtime, options, setup, terminal)

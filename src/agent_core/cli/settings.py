@@ -10,14 +10,9 @@ from functools import partial
 from typing import Any, cast
 
 from agent_core.cli.options import COMPLETED, MISUSED, Options
-from agent_core.cli.terminal import (
-    Clean,
-    Style,
-    Terminal,
-    build_terminal_redactor,
-    run_on_terminal,
-)
-from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, load_config, read_setup
+from agent_core.cli.setup import build_terminal_redactor, read_command_setup, run_on_terminal
+from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, load_config
 from agent_core.config.models import Config, ModelConfig
 from agent_core.config.paths import HOME_VARIABLE, Setup
 from agent_core.config.problems import nearest, read_text
@@ -58,8 +53,7 @@ def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> i
     model = options.model or os.environ.get(MODEL_VARIABLE)
     is_there = setup.config_path.exists()
     if options.model is not None:
-        config = load_config(setup.home, model=options.model)
-        setup = read_setup(options.path, config=config, home_dir=setup.home)
+        setup = read_command_setup(options.path, options.model)
         clean = build_terminal_redactor(os.environ, setup).text
     settings = list(_settings(setup, is_model_named=bool(model), by=_named_by(options)))
     if not (model or is_there):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.pictures import build_tree, render_svg, render_tree, summary_lines
-from agent_core.cli.terminal import Style, Terminal, build_terminal_redactor
+from agent_core.cli.setup import build_terminal_redactor
+from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.load import read_setup
 from agent_core.config.paths import Setup
 from agent_core.errors import ConfigError

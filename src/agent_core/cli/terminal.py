@@ -4,20 +4,14 @@ import errno
 import os
 import select
 import shutil
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import TextIO
 
-from agent_core.agents.definitions import AgentDefinitions
 from agent_core.cli.layout import wrapped
-from agent_core.cli.options import COMPLETED, FAILED, MISUSED
-from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE, model_secrets, read_setup
-from agent_core.config.paths import Setup, resolve_home
+from agent_core.cli.options import FAILED, MISUSED
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
-from agent_core.redaction import Redactor
-from agent_core.redaction.shapes import kind_of_name
 from agent_core.text import visible
 
 Clean = Callable[[str], str]
@@ -36,9 +30,6 @@ class Style(StrEnum):
 
 
 _RESET = "\x1b[0m"
-NO_MODEL = "ollama:none"
-"""Stands for the model of commands that ask none, where none is configured."""
-
 _GONE = {errno.EPIPE, errno.EIO, errno.EBADF}  # no reader, no terminal, no file
 _SIGNS = "●⠋…│✓"
 
@@ -310,62 +301,3 @@ def exit_code_of(error: Exception) -> int:
     """The exit code of a command that ended with this error."""
     is_misuse = isinstance(error, AgentCoreError) and error.code is ErrorCode.VALIDATION_ERROR
     return MISUSED if is_misuse or isinstance(error, ConfigError) else FAILED
-
-
-def run_on_terminal(
-    path: str | None, work: Callable[[Setup, Terminal, Clean], int], *, asks_model: bool = True
-) -> int:
-    """Do a command that looks at the disk, and return its exit code; every error is shown.
-
-    Args:
-        path: the project, as the user has named it.
-        work: gets the settings, where to write, and what takes secrets out of a text.
-        asks_model: whether it may ask a model; otherwise none has to be configured.
-    """
-    terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
-    clean = build_terminal_redactor(os.environ).text
-    try:
-        home = resolve_home()
-        is_configured = os.environ.get(MODEL_VARIABLE) or os.path.lexists(home / CONFIG_NAME)
-        if asks_model or is_configured:
-            setup = read_setup(path)
-        else:  # the model of `run --model` is not known here
-            setup = read_setup(path, home_dir=home, model=NO_MODEL)
-        clean = build_terminal_redactor(os.environ, setup).text
-        return work(setup, terminal, clean)
-    except OutputClosedError:
-        return COMPLETED
-    except (AgentCoreError, OSError, ValueError) as error:
-        terminal.line(f"error: {clean(str(error))}", Style.BAD)
-        return exit_code_of(error)
-
-
-def build_terminal_redactor(environ: Mapping[str, str], setup: Setup | None = None) -> Redactor:
-    """A redactor that knows the variables whose names promise a secret, and all that is configured.
-
-    The runtime's own redactor cleans events. This one is for errors before there is a runtime,
-    for log lines that come past it, and for what lies on the disk: it may have been written by
-    hand, or before a secret was known. A file of settings that cannot be read adds nothing.
-
-    Args:
-        environ: the environment.
-        setup: whose secrets are known too: keys of models, and what MCP servers are given.
-    """
-    redactor = Redactor({name: value for name, value in environ.items() if kind_of_name(name)})
-    if setup is not None:
-        redactor.learn(model_secrets(setup.config, environ=environ))
-        with suppress(AgentCoreError):
-            profiles = AgentDefinitions(setup.home).profiles()
-            redactor.learn(model_secrets(setup.config, *profiles, environ=environ))
-        if (setup.home / "mcp.json").exists():
-            # Only loaded for users who have servers.
-            from agent_core.mcp import (  # noqa: PLC0415
-                read_servers,
-                secret_values,
-                stored_secrets,
-            )
-
-            with suppress(AgentCoreError):
-                servers = read_servers(setup.home, setup.project)
-                redactor.learn(secret_values(servers) | stored_secrets(setup.home))
-    return redactor

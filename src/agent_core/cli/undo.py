@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.options import COMPLETED, FAILED, Options
-from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of, run_on_terminal
+from agent_core.cli.setup import open_runtime, run_on_terminal
+from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import shortened, visible
@@ -25,12 +26,7 @@ def move_session(options: Options) -> int:
 
 
 async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
-    async with AgentRuntime(
-        project_dir=options.path,
-        home_dir=setup.home,
-        config=setup.config,
-        default_snapshots="turn",
-    ) as runtime:
+    async with open_runtime(setup) as runtime:
         if options.command == "workspace":
             states = [await _state(runtime, each) for each in (options.before, options.after)]
             show_diff(await runtime.diff_workspace(*states), terminal, clean)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib.metadata import version
 
 from acp.exceptions import RequestError
@@ -64,8 +63,7 @@ from agent_core.cli.acp.content import (
 from agent_core.cli.acp.elicitation import EditorElicitation
 from agent_core.cli.acp.lines import INVALID_PARAMS, Lines
 from agent_core.cli.acp.session import AnyUpdate, EditorSession
-from agent_core.config.load import load_config, read_setup
-from agent_core.config.paths import resolve_home
+from agent_core.cli.setup import open_runtime, read_command_setup
 from agent_core.errors import StorageError
 from agent_core.permissions import PermissionCallback
 from agent_core.storage.rows import session_not_found
@@ -355,21 +353,13 @@ class EditorAgent:
             AgentCoreError: the project, a server or the configuration cannot be used.
         """
         folder, chosen = existing_folder(cwd), toolsets(servers)
-        open_runtime = partial(AgentRuntime, project_dir=folder, default_snapshots="turn")
-        if self._model is None:
-            setup = await asyncio.to_thread(read_setup, folder, default_snapshots="turn")
-        else:
-            home = resolve_home()
-            config = await asyncio.to_thread(load_config, home, model=self._model)
-            setup = await asyncio.to_thread(read_setup, folder, config=config, home_dir=home)
-            open_runtime = partial(open_runtime, home_dir=home, config=config)
-
+        setup = await asyncio.to_thread(read_command_setup, folder, self._model)
         can = self._elicitation
         elicit = None if can is None else EditorElicitation(session_id, self.connection, can)
 
         def make(ask: PermissionCallback) -> AgentRuntime:
             return open_runtime(
-                permission_callback=ask, elicitation_callback=elicit, toolsets=chosen
+                setup, permission_callback=ask, elicitation_callback=elicit, toolsets=chosen
             )
 
         session = EditorSession(
@@ -392,7 +382,8 @@ class EditorAgent:
         for session in self._sessions.values():
             return session.runtime
         if self._catalogue is None:
-            self._catalogue = AgentRuntime()
+            setup = await asyncio.to_thread(read_command_setup, None, self._model)
+            self._catalogue = open_runtime(setup)
         return self._catalogue
 
 

@@ -1,7 +1,6 @@
 """`soong-agent acp`: keeps standard output for the protocol alone, and ends in order."""
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -9,9 +8,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from agent_core.cli.options import COMPLETED, MISUSED, Options
+from agent_core.cli.setup import build_terminal_redactor, read_command_setup, show_warnings
 from agent_core.cli.streams import catch_signals
-from agent_core.cli.terminal import build_terminal_redactor
-from agent_core.config.load import read_setup
 from agent_core.errors import ConfigError
 from agent_core.redaction import Redactor
 from agent_core.text import visible
@@ -23,12 +21,12 @@ _MISSING = "an editor is served by the extra acp: pip install 'soong-agent[acp]'
 def serve_editor(options: Options) -> int:
     """Serve until the editor closes the connection, and return the exit code."""
     try:
-        redactor = build_terminal_redactor(os.environ, read_setup(None))
+        setup = read_command_setup(None, options.model)
+        redactor = build_terminal_redactor(os.environ, setup)
     except ConfigError:  # an editor names the project of each session
         redactor = build_terminal_redactor(os.environ)
     with private_streams() as (source, sink):
-        logging.getLogger().handlers = [_LogLines(redactor)]
-        logging.captureWarnings(capture=True)
+        show_warnings(_to_standard_error, redactor)
         if os.isatty(source):
             print(_BY_HAND, file=sys.stderr, flush=True)
         try:
@@ -60,16 +58,8 @@ def private_streams() -> Generator[tuple[int, int]]:
         os.close(sink)
 
 
-class _LogLines(logging.Handler):
-    """Writes warnings to standard error, one line each and without secrets."""
-
-    def __init__(self, redactor: Redactor) -> None:
-        super().__init__(logging.WARNING)
-        self._redactor = redactor
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = self._redactor.text(f"{record.levelname.lower()}: {record.getMessage()}")
-        print(visible(text, one_line=True), file=sys.stderr, flush=True)
+def _to_standard_error(text: str) -> None:
+    print(visible(text, one_line=True), file=sys.stderr, flush=True)
 
 
 async def _serve(options: Options, source: int, sink: int, redactor: Redactor) -> int:

@@ -1,29 +1,25 @@
 """`soong-agent chat`: opens the runtime and the line, and hands them to the conversation."""
 
 import asyncio
-import logging
 import os
 import signal
 import sys
 from functools import partial
 
-from agent_core.api import AgentRuntime
 from agent_core.cli.chat.commands import COMMANDS, completion_values, do_command
 from agent_core.cli.chat.conversation import Chat, ChatTerminal
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
 from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED, Options
 from agent_core.cli.prompt import InputLines, TerminalPrompt
-from agent_core.cli.run import LogLines
-from agent_core.cli.terminal import (
-    OutputClosedError,
-    Style,
-    Terminal,
+from agent_core.cli.setup import (
     build_terminal_redactor,
-    exit_code_of,
+    open_runtime,
+    read_command_setup,
+    show_warnings,
 )
-from agent_core.config.load import load_config, read_setup
-from agent_core.config.paths import resolve_home
+from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_code_of
+from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.redaction import Redactor
 from agent_core.types import (
@@ -50,8 +46,9 @@ def chat(options: Options) -> int:
         return show_first_start(options)
     redactor = build_terminal_redactor(os.environ)
     try:
-        redactor = build_terminal_redactor(os.environ, read_setup(options.path))
-        return asyncio.run(_converse(options, redactor))
+        setup = read_command_setup(options.path, options.model)
+        redactor = build_terminal_redactor(os.environ, setup)
+        return asyncio.run(_converse(options, setup, redactor))
     except (EOFError, OutputClosedError):  # the terminal is gone
         return OUTPUT_CLOSED
     except AgentCoreError as error:
@@ -63,28 +60,14 @@ def chat(options: Options) -> int:
     return code
 
 
-async def _converse(options: Options, redactor: Redactor) -> int:
-    home, config = resolve_home(), None
-    if options.model is not None:
-        config = load_config(home, model=options.model)
-    setup = read_setup(
-        options.path, config=config, home_dir=config and home, default_snapshots="turn"
-    )
-
+async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
     async def ask(request: PermissionRequest) -> PermissionDecision:
         return await prompt(request)
 
     async def elicit(request: ElicitationRequest) -> ElicitationAnswer:
         return await questions(request)
 
-    runtime = AgentRuntime(
-        project_dir=options.path,
-        home_dir=home if config else None,
-        config=config,
-        permission_callback=ask,
-        elicitation_callback=elicit,
-        default_snapshots="turn",
-    )
+    runtime = open_runtime(setup, permission_callback=ask, elicitation_callback=elicit)
     descriptor = sys.stdin.fileno()
     lines, turn = InputLines(descriptor), asyncio.Lock()
     async with runtime:
@@ -119,9 +102,7 @@ async def _converse(options: Options, redactor: Redactor) -> int:
         prompt = TerminalPrompt(terminal, lines, echoes=False, turn=turn)
         questions = TerminalElicitation(terminal, lines, turn=turn, descriptor=descriptor)
         conversation.attach(line, terminal, partial(do_command, conversation))
-        logging.getLogger().handlers = [LogLines(terminal, redactor)]
-        logging.captureWarnings(capture=True)
-        logging.getLogger("mcp").propagate = False  # what a server does wrong comes as an event
+        show_warnings(partial(terminal.line, style=Style.WARN), redactor)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, conversation.interrupt)
         for number in _SIGNALS:

@@ -1,0 +1,145 @@
+"""How a command gets its settings, a runtime of them, and what keeps secrets out of its words."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from agent_core.agents.definitions import AgentDefinitions
+from agent_core.cli.options import COMPLETED
+from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal, exit_code_of
+from agent_core.config.load import (
+    CONFIG_NAME,
+    MODEL_VARIABLE,
+    load_config,
+    model_secrets,
+    read_setup,
+)
+from agent_core.config.paths import Setup, resolve_home
+from agent_core.errors import AgentCoreError
+from agent_core.redaction import Redactor
+from agent_core.redaction.shapes import kind_of_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agent_core.api import AgentRuntime
+    from agent_core.mcp.toolsets import McpToolset
+    from agent_core.permissions import PermissionCallback
+    from agent_core.runtime.options import ElicitationCallback
+
+NO_MODEL = "ollama:none"
+"""Stands for the model of commands that ask none, where none is configured."""
+
+
+def read_command_setup(path: "str | Path | None", model: str | None) -> Setup:
+    """The settings for a project, as the user has named it; `model` is that of `--model`.
+
+    Raises:
+        ConfigError: something of this cannot be used; the message names the place and the cure.
+    """
+    if model is None:
+        return read_setup(path, default_snapshots="turn")
+    home = resolve_home()
+    config = load_config(home, model=model)
+    return read_setup(path, config=config, home_dir=home, default_snapshots="turn")
+
+
+def open_runtime(
+    setup: Setup,
+    *,
+    permission_callback: "PermissionCallback | None" = None,
+    elicitation_callback: "ElicitationCallback | None" = None,
+    toolsets: "Sequence[McpToolset]" = (),
+) -> "AgentRuntime":
+    """The runtime of a command; see `AgentRuntime`."""
+    from agent_core.api import AgentRuntime  # noqa: PLC0415 - not every command needs one
+
+    return AgentRuntime(
+        project_dir=setup.project,
+        home_dir=setup.home,
+        config=setup.config,
+        permission_callback=permission_callback,
+        elicitation_callback=elicitation_callback,
+        toolsets=toolsets,
+        default_snapshots="turn",
+    )
+
+
+def run_on_terminal(
+    path: str | None, work: Callable[[Setup, Terminal, Clean], int], *, asks_model: bool = True
+) -> int:
+    """Do a command that looks at the disk, and return its exit code; every error is shown.
+
+    Args:
+        path: the project, as the user has named it.
+        work: gets the settings, where to write, and what takes secrets out of a text.
+        asks_model: whether it may ask a model; otherwise none has to be configured.
+    """
+    terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
+    clean = build_terminal_redactor(os.environ).text
+    try:
+        home = resolve_home()
+        is_configured = os.environ.get(MODEL_VARIABLE) or os.path.lexists(home / CONFIG_NAME)
+        if asks_model or is_configured:
+            setup = read_setup(path)
+        else:  # the model of `run --model` is not known here
+            setup = read_setup(path, home_dir=home, model=NO_MODEL)
+        clean = build_terminal_redactor(os.environ, setup).text
+        return work(setup, terminal, clean)
+    except OutputClosedError:
+        return COMPLETED
+    except (AgentCoreError, OSError, ValueError) as error:
+        terminal.line(f"error: {clean(str(error))}", Style.BAD)
+        return exit_code_of(error)
+
+
+def build_terminal_redactor(environ: Mapping[str, str], setup: Setup | None = None) -> Redactor:
+    """A redactor that knows the variables whose names promise a secret, and all that is configured.
+
+    The runtime's own redactor cleans events. This one is for errors before there is a runtime,
+    for log lines that come past it, and for what lies on the disk: it may have been written by
+    hand, or before a secret was known. A file of settings that cannot be read adds nothing.
+
+    Args:
+        environ: the environment.
+        setup: whose secrets are known too: keys of models, and what MCP servers are given.
+    """
+    redactor = Redactor({name: value for name, value in environ.items() if kind_of_name(name)})
+    if setup is not None:
+        redactor.learn(model_secrets(setup.config, environ=environ))
+        with suppress(AgentCoreError):
+            profiles = AgentDefinitions(setup.home).profiles()
+            redactor.learn(model_secrets(setup.config, *profiles, environ=environ))
+        if (setup.home / "mcp.json").exists():
+            # Only loaded for users who have servers.
+            from agent_core.mcp import (  # noqa: PLC0415
+                read_servers,
+                secret_values,
+                stored_secrets,
+            )
+
+            with suppress(AgentCoreError):
+                servers = read_servers(setup.home, setup.project)
+                redactor.learn(secret_values(servers) | stored_secrets(setup.home))
+    return redactor
+
+
+class _LogLines(logging.Handler):
+    def __init__(self, show: Callable[[str], object], redactor: Redactor) -> None:
+        super().__init__(logging.WARNING)
+        self._show = show
+        self._redactor = redactor
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{record.levelname.lower()}: {record.getMessage()}"
+        self._show(self._redactor.text(text))
+
+
+def show_warnings(show: Callable[[str], object], redactor: Redactor) -> None:
+    """Show what is logged as a warning, without secrets and without tracebacks, from here on."""
+    logging.getLogger().handlers = [_LogLines(show, redactor)]
+    logging.captureWarnings(capture=True)
+    logging.getLogger("mcp").propagate = False  # what a server does wrong comes as an event

@@ -341,7 +341,7 @@ COMMANDS: Mapping[str, Command] = {
     "model": Command("[PROVIDER:NAME]", "the model of the next messages", _model),
     "mode": Command(
         "[plan | ask | accept-edits]",
-        "plan changes nothing, accept-edits asks for commands only",
+        "plan changes nothing, accept-edits writes files unasked",
         _mode,
     ),
     "permissions": Command(

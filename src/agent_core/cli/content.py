@@ -14,7 +14,7 @@ MOST_CONTENT = 10 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class GivenMessage:
     """What the user says.
 
     Attributes:
@@ -28,7 +28,7 @@ class Said:
     text: str
 
 
-def read_message(options: Options, terminal: Terminal) -> Said:
+def read_message(options: Options, terminal: Terminal) -> GivenMessage:
     """The message of a run. Standard input is the message itself if `-` is all there is.
 
     Raises:
@@ -36,14 +36,14 @@ def read_message(options: Options, terminal: Terminal) -> Said:
     """
     words = " ".join(options.message)
     if options.content_at is None:
-        return Said(words, None, words)
+        return GivenMessage(words, None, words)
     content = _read_content(terminal)
     if not words.strip():
-        return Said(content, None, content)
+        return GivenMessage(content, None, content)
     block = mark_content(content, "standard input")
     before = " ".join(options.message[: options.content_at])
     after = " ".join(options.message[options.content_at :])
-    return Said(words, block, "\n\n".join(filter(None, (before, block, after))))
+    return GivenMessage(words, block, "\n\n".join(filter(None, (before, block, after))))
 
 
 def _read_content(terminal: Terminal) -> str:

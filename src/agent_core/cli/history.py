@@ -1,4 +1,4 @@
-"""A stored session as people read it: runs with their messages, calls and what befell them."""
+"""A stored session as people read it: runs with their messages, calls and remarks."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,7 +40,7 @@ _SILENT = {
     EventType.STOP_HOOK_PREVENTED,  # its node follows
     EventType.CHILD_AGENT_FAILED,  # the child's run says it
 }
-_TOLD = {
+_WORDS = {
     EventType.COMPACT_STARTED: "summarising the conversation",
     EventType.COMPACT_COMPLETED: "the conversation was summarised",
     EventType.SESSION_MOVED: "the session moved to another folder",
@@ -53,7 +53,7 @@ _NAMING = ("name", "worker_id", "agent_definition_id", "server_id", "step_id", "
 
 
 @dataclass(slots=True)
-class Said:
+class MessageEntry:
     """A message, with what the model call that wrote it has cost."""
 
     node: Node
@@ -61,7 +61,7 @@ class Said:
 
 
 @dataclass(slots=True)
-class Called:
+class CallEntry:
     """A tool call: what was asked, who allowed or refused it, and how it ended.
 
     Attributes:
@@ -118,15 +118,15 @@ class Called:
 
 
 @dataclass(slots=True)
-class Noted:
-    """Something that befell a run, in words."""
+class NoteEntry:
+    """A remark on something that happened in a run."""
 
     event_type: EventType
     text: str
     level: EventLevel = EventLevel.INFO
 
 
-Entry = Said | Called | Noted
+Entry = MessageEntry | CallEntry | NoteEntry
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class Exchange:
     @property
     def nodes(self) -> Iterator[Node]:
         """Its messages."""
-        return (entry.node for entry in self.entries if isinstance(entry, Said))
+        return (entry.node for entry in self.entries if isinstance(entry, MessageEntry))
 
     @property
     def prompt(self) -> str:
@@ -183,14 +183,14 @@ async def read_history(
     page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
     runs = await runtime.session_runs(session_id)
     roots = [run for run in runs if run.parent_run_id is None]
-    teller = _Teller(runtime, runs)
+    reader = _HistoryReader(runtime, runs)
     if run_id is None and last is None:
         seq: int | None = 1
         while seq is not None:
             page = await runtime.replay_session(session_id, from_seq=seq)
-            teller.know(page.agents, page.nodes)
+            reader.add_rows(page.agents, page.nodes)
             for event in page.events:
-                await teller.tell(event)
+                await reader.add_event(event)
             seq = page.next_seq
     else:
         chosen = [run for run in runs if run.run_id == run_id] if run_id else roots[-(last or 1) :]
@@ -198,22 +198,22 @@ async def read_history(
             message = f"the session {session_id} has no run {run_id}"
             raise StorageError(ErrorCode.RUN_NOT_FOUND, message)
         for run in chosen:
-            await teller.tell_run(run.run_id)
+            await reader.add_run(run.run_id)
         roots = chosen
     for run in roots:
-        teller.of_run(run.run_id)  # one that has not begun has no event
-    for call in teller.calls.values():
+        reader.exchange_of(run.run_id)  # one that has not begun has no event
+    for call in reader.calls.values():
         _settle(call)
-    active = await _active_path(runtime, page.session, teller.nodes)
+    active = await _active_path(runtime, page.session, reader.nodes)
     exchanges = [
         each
-        for each in teller.exchanges.values()
+        for each in reader.exchanges.values()
         if (each.entries or each.run is not None)
         and (
             _is_root(each) if run_id is None else each.run is not None and each.run.run_id == run_id
         )
     ]
-    return History(page.session, exchanges, active, teller.nodes)
+    return History(page.session, exchanges, active, reader.nodes)
 
 
 def _is_root(exchange: Exchange) -> bool:
@@ -236,51 +236,53 @@ async def _active_path(
     return frozenset(found)
 
 
-class _Teller:
-    """Puts events into the order of a story, run by run."""
+class _HistoryReader:
+    """Puts the events of each run together, with those of its children inside."""
 
     def __init__(self, runtime: AgentRuntime, runs: Iterable[RunRecord]) -> None:
         self.exchanges: dict[str | None, Exchange] = {}
         self.nodes: dict[str, Node] = {}
-        self.calls: dict[tuple[str | None, str], Called] = {}  # models repeat ids: by agent, too
+        self.calls: dict[tuple[str | None, str], CallEntry] = {}  # models repeat ids: by agent, too
         self._runtime = runtime
         self._runs = {run.run_id: run for run in runs}
         self._agents: dict[str, AgentRecord] = {}
         self._usage: dict[str | None, Usage] = {}
         self._latest: Exchange | None = None  # what happens between runs follows the last one
 
-    def know(self, agents: Iterable[AgentRecord], nodes: Iterable[Node]) -> None:
+    def add_rows(self, agents: Iterable[AgentRecord], nodes: Iterable[Node]) -> None:
         self._agents |= {agent.agent_id: agent for agent in agents}
         self.nodes |= {node.node_id: node for node in nodes}
 
-    def of_run(self, run_id: str | None) -> Exchange:
+    def exchange_of(self, run_id: str | None) -> Exchange:
         if run_id not in self.exchanges:
             run = self._runs.get(run_id or "")
             agent = self._agents.get(run.agent_id) if run else None
             self.exchanges[run_id] = Exchange(run, agent)
         return self.exchanges[run_id]
 
-    async def tell_run(self, run_id: str) -> Exchange:
+    async def add_run(self, run_id: str) -> Exchange:
         history = await self._runtime.replay_run(run_id)
-        self.know(history.agents, history.nodes)
+        self.add_rows(history.agents, history.nodes)
         for event in history.events:
-            await self.tell(event)
-        return self.of_run(run_id)
+            await self.add_event(event)
+        return self.exchange_of(run_id)
 
-    async def tell(self, event: RuntimeEvent) -> None:
-        """Add one event to the story of its run."""
+    async def add_event(self, event: RuntimeEvent) -> None:
+        """Add one event to its run."""
         kind, payload = event.event_type, event.payload
-        exchange = self.of_run(event.run_id) if event.run_id or not self._latest else self._latest
+        exchange = (
+            self.exchange_of(event.run_id) if event.run_id or not self._latest else self._latest
+        )
         if exchange.run is None or exchange.run.parent_run_id is None:
             self._latest = exchange
         child = payload.get("child_run_id")
         if isinstance(child, str) and child in self._runs and child not in self.exchanges:
             self.exchanges[child] = Exchange(self._runs[child])  # it may name itself
-            told = await self.tell_run(child)
-            told.agent = self._agents.get(self._runs[child].agent_id)
+            inner = await self.add_run(child)
+            inner.agent = self._agents.get(self._runs[child].agent_id)
             call_id = str(payload.get("tool_call_id") or event.tool_call_id or "")
             call = self.calls.get((event.agent_id, call_id))
-            (exchange.children if call is None else call.children).append(told)
+            (exchange.children if call is None else call.children).append(inner)
         call = self.calls.get((event.agent_id, event.tool_call_id or ""))
         if kind is EventType.MODEL_COMPLETED:
             self._usage[event.run_id] = Usage.model_validate(payload.get("usage") or {})
@@ -294,19 +296,19 @@ class _Teller:
             call.outcome, call.ended = _ENDS[kind], payload
             self._add_results(event)
         elif event.node_id in self.nodes:
-            self._say(exchange, self.nodes[event.node_id], event)
+            self._add_message(exchange, self.nodes[event.node_id], event)
         elif (line := _note(event)) is not None:
             exchange.entries.append(line)
 
-    def _say(self, exchange: Exchange, node: Node, event: RuntimeEvent) -> None:
+    def _add_message(self, exchange: Exchange, node: Node, event: RuntimeEvent) -> None:
         answered = [(node.agent_id, each.tool_call_id) for each in node.results]
         if node.role is Role.TOOL and any(key in self.calls for key in answered):
             self._add_results(event)
             return
         usage = self._usage.pop(event.run_id, None) if node.role is Role.ASSISTANT else None
-        exchange.entries.append(Said(node, usage))
+        exchange.entries.append(MessageEntry(node, usage))
         for block in node.calls:
-            called = Called(block, node.node_id)
+            called = CallEntry(block, node.node_id)
             self.calls[node.agent_id, block.tool_call_id] = called
             if not node.is_partial:
                 exchange.entries.append(called)
@@ -319,7 +321,7 @@ class _Teller:
                 call.result = result
 
 
-def _settle(call: Called) -> None:
+def _settle(call: CallEntry) -> None:
     """Say of a call without an end of its own what its answer says."""
     error = call.result.error if call.result is not None else None
     code = str(error.code) if error is not None else ""
@@ -339,11 +341,11 @@ def _settle(call: Called) -> None:
                 call.ended = {**call.ended, "exit_code": block.data.get("exit_code")}
 
 
-def _note(event: RuntimeEvent) -> Noted | None:
+def _note(event: RuntimeEvent) -> NoteEntry | None:
     kind, payload = event.event_type, event.payload
     if kind in _SILENT:
         return None
-    text = _TOLD.get(kind, "")
+    text = _WORDS.get(kind, "")
     if not text:
         if event.level not in {EventLevel.WARNING, EventLevel.ERROR}:
             return None
@@ -351,7 +353,7 @@ def _note(event: RuntimeEvent) -> Noted | None:
     name = next((str(payload[key]) for key in _NAMING if payload.get(key)), "")
     because = reason_of(payload)
     line = ": ".join(filter(None, (text, name, because)))
-    return Noted(kind, line, event.level)
+    return NoteEntry(kind, line, event.level)
 
 
 def reason_of(payload: Mapping[str, Any]) -> str:

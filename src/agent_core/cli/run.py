@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_core.cli.answers import how_to_allow, open_answers
-from agent_core.cli.content import Said, read_message
+from agent_core.cli.content import GivenMessage, read_message
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, OUTPUT_CLOSED, Options
@@ -309,7 +309,9 @@ def _run_options(options: Options) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-async def _compose(runtime: "AgentRuntime", said: Said, options: Options) -> str | UserMessage:
+async def _compose(
+    runtime: "AgentRuntime", said: GivenMessage, options: Options
+) -> str | UserMessage:
     """What the user says, with pictures; `/server:prompt words` is a prompt of an MCP server."""
     message: str | UserMessage = said.text
     if named := MCP_PROMPT.match(said.words):

@@ -7,11 +7,11 @@ from typing import Any
 from agent_core.api import AgentRuntime
 from agent_core.cli.figures import format_cost, format_duration, format_tokens, format_usage, plural
 from agent_core.cli.history import (
-    Called,
+    CallEntry,
     Exchange,
     History,
-    Noted,
-    Said,
+    MessageEntry,
+    NoteEntry,
     read_history,
     result_text,
     spoken,
@@ -94,11 +94,11 @@ class _Story:
             )
         for entry in exchange.entries:
             match entry:
-                case Said(node=node):
-                    self._said(node, indent)
-                case Called():
-                    self._called(entry, f"{indent}  ")
-                case Noted(text=text, level=level):
+                case MessageEntry(node=node):
+                    self._message(node, indent)
+                case CallEntry():
+                    self._call(entry, f"{indent}  ")
+                case NoteEntry(text=text, level=level):
                     style = Style.DIM if level is EventLevel.INFO else Style.WARN
                     self.sheet.block(
                         self._text(text), indent=f"{indent}    ", style=style, first=f"{indent}  - "
@@ -155,7 +155,7 @@ class _Story:
             reason = str(run.metadata.get("reason") or run.end_reason or "no reason is known")
             self.sheet.line((f"{indent}  failed: {reason}", Style.BAD))
 
-    def _said(self, node: Node, indent: str) -> None:
+    def _message(self, node: Node, indent: str) -> None:
         name = f"{indent}[{node.node_id}] "
         if node.node_type is NodeType.COMPACTION:
             self.sheet.line(f"{name}(summary of what came before)")
@@ -174,8 +174,8 @@ class _Story:
             style = Style.BOLD if node.role is Role.USER else Style.PLAIN
             self.sheet.block(text, indent=f"{indent}  ", style=style, first=f"{name}{node.role}: ")
 
-    def _called(self, call: Called, indent: str) -> None:
-        self._call(call, indent)
+    def _call(self, call: CallEntry, indent: str) -> None:
+        self._call_line(call, indent)
         inner = f"{indent}        "
         for answer in call.answers:
             self._answer(answer, inner)
@@ -190,7 +190,7 @@ class _Story:
         for child in call.children:
             self.exchange(child, f"{indent}    ")
 
-    def _call(self, call: Called, indent: str) -> None:
+    def _call_line(self, call: CallEntry, indent: str) -> None:
         """Write what was called, how it ended and how long it took."""
         ended = call.ended
         style = Style.GOOD
@@ -209,7 +209,7 @@ class _Story:
             said = fitted(said, max(self.sheet.width - len(indent) - len(duration) - 10, 12))
         self.sheet.line(indent, (f"{call.word:<7} ", style), said, (duration, Style.DIM), cut=True)
 
-    def _left(self, call: Called, inner: str) -> None:
+    def _left(self, call: CallEntry, inner: str) -> None:
         """Write what a call has changed, and the end of what it has put out."""
         ended = call.ended
         if diff := ended.get("diff"):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agent_core.api import AgentRuntime
-from agent_core.cli.history import Exchange, History, Said, read_history, spoken
+from agent_core.cli.history import Exchange, History, MessageEntry, read_history, spoken
 from agent_core.cli.sheet import Sheet, status_of, style_of
 from agent_core.cli.terminal import Clean, Style
 from agent_core.text import short_line
@@ -65,7 +65,7 @@ def grow_tree(history: History) -> list[Branch]:
     roots: list[Branch] = []
     for exchange in history.exchanges:
         for entry in exchange.entries:
-            if not isinstance(entry, Said):
+            if not isinstance(entry, MessageEntry):
                 continue
             node = entry.node
             above = _holder_of(node.parent_id, history, holder)

@@ -352,7 +352,7 @@ class RunView:
             self._say(line, style)
 
     def _say(self, text: str, style: Style) -> None:
-        """Write lines whose words stay whole where somebody reads them."""
+        """Write lines whose words stay whole on a terminal."""
         for line in self._terminal.wrap(visible(text)):
             self._terminal.line(line, style)
 

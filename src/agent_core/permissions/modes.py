@@ -1,7 +1,7 @@
 """What a permission mode leaves a run to do, and what the model reads about it.
 
-The mode is told in a note before the user's message, so that what a prompt cache holds stays as it
-is: the tools are the same in every mode, and calls are refused.
+A note before the user's message names the mode, so that what a prompt cache holds stays as it is:
+the tools are the same in every mode, and calls are refused.
 """
 
 from agent_core.types import Access, ToolDefinition, ToolPermission

@@ -139,7 +139,7 @@ class SessionHistory:
 
 
 def _last_mode(path: Sequence[Node]) -> object:
-    """The mode that the last exchange was told; its note stands right before its message."""
+    """The mode that the note of the last exchange names; it stands right before the message."""
     run_id: str | None = None
     for node in reversed(path):
         if node.node_type is NodeType.SYSTEM_NOTE and node.metadata.get("reason") == _MODE:

@@ -133,7 +133,7 @@ def _began_with(connection: sqlite3.Connection, session_id: str) -> str | None:
     message = connection.execute(_FIRST_MESSAGE, (session_id,)).fetchone()
     try:
         return words_of(CONTENT.validate_python(loads(message[0]))) if message else None
-    except (ValueError, RecursionError):  # damaged: whoever opens the session is told so
+    except (ValueError, RecursionError):  # damaged: opening the session reports it
         return ""
 
 

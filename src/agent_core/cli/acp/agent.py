@@ -52,7 +52,7 @@ from acp.schema import (
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.acp.choices import LEADS, MODES, has_workers, modes_of, options_of
-from agent_core.cli.acp.connection import EditorConnection, Route
+from agent_core.cli.acp.connection import EditorConnection, Method
 from agent_core.cli.acp.content import (
     AnyServer,
     absolute_path,
@@ -99,21 +99,21 @@ class EditorAgent:
         self._tasks: set[asyncio.Task[None]] = set()
         self.connection = EditorConnection(
             {
-                "initialize": Route(InitializeRequest, self.initialize),
-                "authenticate": Route(AuthenticateRequest, self.authenticate),
-                "session/new": Route(NewSessionRequest, self.new_session),
-                "session/load": Route(LoadSessionRequest, self.load_session),
-                "session/resume": Route(ResumeSessionRequest, self.resume_session),
-                "session/list": Route(ListSessionsRequest, self.list_sessions),
-                "session/close": Route(CloseSessionRequest, self.close_session),
-                "session/delete": Route(DeleteSessionRequest, self.delete_session),
-                "session/fork": Route(ForkSessionRequest, self.fork_session),
-                "session/set_mode": Route(SetSessionModeRequest, self.set_mode),
-                "session/set_config_option": Route(
+                "initialize": Method(InitializeRequest, self.initialize),
+                "authenticate": Method(AuthenticateRequest, self.authenticate),
+                "session/new": Method(NewSessionRequest, self.new_session),
+                "session/load": Method(LoadSessionRequest, self.load_session),
+                "session/resume": Method(ResumeSessionRequest, self.resume_session),
+                "session/list": Method(ListSessionsRequest, self.list_sessions),
+                "session/close": Method(CloseSessionRequest, self.close_session),
+                "session/delete": Method(DeleteSessionRequest, self.delete_session),
+                "session/fork": Method(ForkSessionRequest, self.fork_session),
+                "session/set_mode": Method(SetSessionModeRequest, self.set_mode),
+                "session/set_config_option": Method(
                     SetSessionConfigOptionSelectRequest, self.set_config_option
                 ),
-                "session/prompt": Route(PromptRequest, self.prompt),
-                "session/cancel": Route(CancelNotification, self.cancel),
+                "session/prompt": Method(PromptRequest, self.prompt),
+                "session/cancel": Method(CancelNotification, self.cancel),
             },
             lines,
             clean=clean,
@@ -308,7 +308,7 @@ class EditorAgent:
                 return await session.answer(await session.expanded(message))
 
     def _offer_commands(self, session: EditorSession) -> None:
-        """Name the commands, once the editor has been told of the session."""
+        """Name the commands, once the editor has the session's id."""
         commands = [
             AvailableCommand(name=name, description=what) for name, what in _COMMANDS.items()
         ]

@@ -27,7 +27,7 @@ _CODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class Method:
     """What a method takes, and what answers it."""
 
     takes: type[BaseModel]
@@ -35,19 +35,19 @@ class Route:
 
 
 class EditorConnection(Connection):
-    """A connection whose messages are taken apart by `routes`.
+    """A connection whose messages are answered by `methods`.
 
     Args:
-        routes: by method; requests and notifications.
+        methods: by method; requests and notifications.
         lines: carries the messages.
         clean: takes secrets out of what errors say.
     """
 
     def __init__(
-        self, routes: Mapping[str, Route], lines: Lines, *, clean: Callable[[str], str]
+        self, methods: Mapping[str, Method], lines: Lines, *, clean: Callable[[str], str]
     ) -> None:
         super().__init__(self._answer, lines, listening=False)
-        self._routes = routes
+        self._methods = methods
         self._clean = clean
         self._answering: dict[object, asyncio.Task[object]] = {}
         self._unwanted: set[object] = set()
@@ -111,13 +111,13 @@ class EditorConnection(Connection):
         if method == CANCEL:
             self._cancel(cast("dict[str, object]", params or {}).get("requestId"))
             return None
-        route = self._routes.get(method)
-        if route is None:
+        known = self._methods.get(method)
+        if known is None:
             if is_notification:
                 return None
             raise RequestError.method_not_found(method)
         try:
-            return await route.do(route.takes.model_validate(params or {}))
+            return await known.do(known.takes.model_validate(params or {}))
         except RequestError:
             raise
         except ConnectionError:

@@ -77,7 +77,7 @@ AnyUpdate: TypeAlias = (
 _PARK_S = 5.0
 """How long a run with an open question has to stop at it, once the editor is gone."""
 _KNOWN_S = 2.0
-"""How long a question waits until the editor has been told of its call."""
+"""How long a question waits until the editor has been shown its call."""
 _LONGEST_TITLE = 500
 _END_REASONS: dict[EndReason, StopReason] = {
     EndReason.MAX_TURNS: "max_turn_requests",
@@ -91,7 +91,7 @@ _DECISIONS = {
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class PromptTurn:
     """One prompt that is being answered."""
 
     beginning: asyncio.Task[RunHandle[Any]] | None = None
@@ -150,11 +150,11 @@ class EditorSession:
         self.mode: PermissionMode = "ask"
         self._connection = connection
         self._clean = clean
-        self._turns: set[Turn] = set()
+        self._turns: set[PromptTurn] = set()
         self._translation = Translation(setup.project)
         self._plan: object = None
         self._unanswered: set[str] = set()
-        self._told = asyncio.Event()
+        self._shown = asyncio.Event()
 
     @property
     def models(self) -> list[str]:
@@ -217,7 +217,7 @@ class EditorSession:
     async def _carry_out(
         self, begin: Callable[[], Coroutine[Any, Any, RunHandle[Any]]]
     ) -> PromptResponse:
-        turn = Turn()
+        turn = PromptTurn()
         self._turns.add(turn)
         try:
             mine = {each.handle.run_id for each in self._turns if each.handle is not None}
@@ -262,7 +262,7 @@ class EditorSession:
         block = TextContentBlock(type="text", text=text)
         await self.show(AgentMessageChunk(session_update="agent_message_chunk", content=block))
 
-    async def _follow(self, turn: Turn, handle: RunHandle[Any]) -> None:
+    async def _follow(self, turn: PromptTurn, handle: RunHandle[Any]) -> None:
         async with aclosing(handle.events()) as events:
             async for event in events:
                 await self._translate(event, self._translation)
@@ -285,8 +285,8 @@ class EditorSession:
             node = page.nodes[0] if page.nodes else None
         for update in translation.updates(event, node):
             await self.show(update)
-        self._told.set()
-        self._told = asyncio.Event()
+        self._shown.set()
+        self._shown = asyncio.Event()
 
     async def _follow_child(self, handle: RunHandle[Any], created: RuntimeEvent) -> None:
         """Show the calls of a child beside those of the run."""
@@ -392,7 +392,7 @@ class EditorSession:
             with suppress(TimeoutError):  # of a run that is not watched here
                 async with asyncio.timeout(_KNOWN_S):
                     while self._id_of(request) is None:
-                        await self._told.wait()
+                        await self._shown.wait()
             outcome = await self._put(request)
         except ConnectionError:
             is_lost = True

@@ -39,7 +39,7 @@ _EXPORTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SlashCommand:
     """What a word behind a slash does.
 
     Attributes:
@@ -317,56 +317,62 @@ async def _quit(chat: Chat, _: Sequence[str]) -> None:
     chat.leave()
 
 
-COMMANDS: Mapping[str, Command] = {
-    "help": Command("[COMMAND]", "list the commands, or say what one does", _help),
-    "new": Command("", "begin a new session", _new, needs_rest=True),
-    "resume": Command("[ID | last]", "go on with another session", _resume, needs_rest=True),
-    "sessions": Command(
+COMMANDS: Mapping[str, SlashCommand] = {
+    "help": SlashCommand("[COMMAND]", "list the commands, or say what one does", _help),
+    "new": SlashCommand("", "begin a new session", _new, needs_rest=True),
+    "resume": SlashCommand("[ID | last]", "go on with another session", _resume, needs_rest=True),
+    "sessions": SlashCommand(
         "[ACTION ...]",
         "list sessions, or what `soong-agent sessions` does",
         _terminal_command("sessions", default=["list"]),
     ),
-    "tree": Command("", "the branches of this session, with the ids of its messages", _tree),
-    "switch": Command(
+    "tree": SlashCommand("", "the branches of this session, with the ids of its messages", _tree),
+    "switch": SlashCommand(
         "NODE [--files]", "go on from another message, with its files", _switch, needs_rest=True
     ),
-    "fork": Command(
+    "fork": SlashCommand(
         "[--into DIR] [--at NODE]", "begin another session in a copy of the project", _fork
     ),
-    "undo": Command("[--force]", "take back the last message and its changes", _undo, True),
-    "redo": Command("[--force]", "return to the state before the last undo", _redo, True),
-    "compact": Command("", "summarise the conversation now", _compact),
-    "context": Command("", "what fills the context window", _context),
-    "cost": Command("[...]", "what sessions have cost", _terminal_command("cost", has_path=False)),
-    "model": Command("[PROVIDER:NAME]", "the model of the next messages", _model),
-    "mode": Command(
+    "undo": SlashCommand("[--force]", "take back the last message and its changes", _undo, True),
+    "redo": SlashCommand("[--force]", "return to the state before the last undo", _redo, True),
+    "compact": SlashCommand("", "summarise the conversation now", _compact),
+    "context": SlashCommand("", "what fills the context window", _context),
+    "cost": SlashCommand(
+        "[...]", "what sessions have cost", _terminal_command("cost", has_path=False)
+    ),
+    "model": SlashCommand("[PROVIDER:NAME]", "the model of the next messages", _model),
+    "mode": SlashCommand(
         "[plan | ask | accept-edits]",
         "plan changes nothing, accept-edits writes files unasked",
         _mode,
     ),
-    "permissions": Command(
+    "permissions": SlashCommand(
         "[list | explain -- COMMAND | forget ID]", "rules and remembered answers", _permissions
     ),
-    "tasks": Command("[ID]", "the Tasks of this session", _tasks),
-    "memory": Command(
+    "tasks": SlashCommand("[ID]", "the Tasks of this session", _tasks),
+    "memory": SlashCommand(
         "[list | show ID | forget ID]",
         "what is remembered of you",
         _terminal_command("memory", default=["list"], has_path=False),
     ),
-    "skills": Command("", "the skills there are", _terminal_command("skills", default=["list"])),
-    "mcp": Command(
+    "skills": SlashCommand(
+        "", "the skills there are", _terminal_command("skills", default=["list"])
+    ),
+    "mcp": SlashCommand(
         "[list | test ID | login ID]",
         "the MCP servers",
         _terminal_command("mcp", default=["list"]),
     ),
-    "agents": Command("", "the kinds of agents", _terminal_command("agents", default=["list"])),
-    "last": Command("", "the whole result of the last tool", _last),
-    "export": Command(
+    "agents": SlashCommand(
+        "", "the kinds of agents", _terminal_command("agents", default=["list"])
+    ),
+    "last": SlashCommand("", "the whole result of the last tool", _last),
+    "export": SlashCommand(
         "[--html | --markdown | --jsonl | --fixture [FILE]]",
         "write the session to a file; without words a page, ID.html",
         _export,
     ),
-    "quit": Command("", "leave; so does Ctrl-D", _quit),
+    "quit": SlashCommand("", "leave; so does Ctrl-D", _quit),
 }
 
 

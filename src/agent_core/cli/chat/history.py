@@ -74,7 +74,7 @@ class FileHistory(History):
                 os.close(descriptor)
 
     def _replace(self, lines: list[bytes]) -> None:
-        """Keep the later half; whoever waits for the lock opens the new file."""
+        """Keep the later half; who waits for the lock opens the new file."""
         new = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:

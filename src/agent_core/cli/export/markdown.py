@@ -9,11 +9,11 @@ from markdown_it import MarkdownIt
 
 from agent_core.cli.figures import format_cost, format_duration, plural
 from agent_core.cli.history import (
-    Called,
+    CallEntry,
     Exchange,
     History,
-    Noted,
-    Said,
+    MessageEntry,
+    NoteEntry,
     result_text,
     spoken,
     verdict,
@@ -69,18 +69,18 @@ class _Document:
                 yield f"**User** (no model has seen it):\n\n{self._fence(exchange.prompt)}"
         for entry in exchange.entries:
             match entry:
-                case Said(node=node):
-                    yield from self._said(node)
-                case Called():
-                    yield from self._called(entry, heading)
-                case Noted(text=text):
+                case MessageEntry(node=node):
+                    yield from self._message(node)
+                case CallEntry():
+                    yield from self._call(entry, heading)
+                case NoteEntry(text=text):
                     yield f"*{self._plain(text)}*"
         for child in exchange.children:
             yield from self._exchange(child, f"#{heading.split(' ')[0]} Child"[-12:])
         if run is not None and run.error is not None:
             yield f"**Failed**: {self._plain(f'{run.error.code}: {run.error.message}')}"
 
-    def _said(self, node: Node) -> Iterator[str]:
+    def _message(self, node: Node) -> Iterator[str]:
         if node.node_type is NodeType.COMPACTION:
             yield f"**Summary of what came before**\n\n{self._quoted(node.text)}"
         elif node.node_type is not NodeType.MESSAGE:
@@ -92,7 +92,7 @@ class _Document:
             shown = self._fence(text) if node.role is Role.USER else self._quoted(text)
             yield f"**{who}**{cut}:\n\n{shown}"
 
-    def _called(self, call: Called, heading: str) -> Iterator[str]:
+    def _call(self, call: CallEntry, heading: str) -> Iterator[str]:
         ended = call.ended
         took = ended.get("duration_ms")
         duration = "" if took is None else f" · {format_duration(took)}"

@@ -6,11 +6,11 @@ from typing import Any
 
 from agent_core.cli.figures import format_cost, format_duration, format_tokens, plural
 from agent_core.cli.history import (
-    Called,
+    CallEntry,
     Exchange,
     History,
-    Noted,
-    Said,
+    MessageEntry,
+    NoteEntry,
     result_text,
     spoken,
     verdict,
@@ -231,11 +231,11 @@ class _Page:
             yield f'<div class="said user">{who}{self._pre(exchange.prompt)}</div>'
         for entry in exchange.entries:
             match entry:
-                case Said(node=node, usage=usage):
-                    yield self._said(node, usage)
-                case Called():
-                    yield self._called(entry)
-                case Noted(text=text):
+                case MessageEntry(node=node, usage=usage):
+                    yield self._message(node, usage)
+                case CallEntry():
+                    yield self._call(entry)
+                case NoteEntry(text=text):
                     yield f'<p class="notice fair">{self._text(text)}</p>'
         for place, child in enumerate(exchange.children, 1):
             yield self._exchange(child, f"child {place}", is_open=False)
@@ -243,7 +243,7 @@ class _Page:
             error = self._text(f"{run.error.code}: {run.error.message}")
             yield f'<p class="notice bad">Failed: {error}</p>'
 
-    def _said(self, node: Node, usage: Usage | None) -> str:
+    def _message(self, node: Node, usage: Usage | None) -> str:
         key = plain(node.node_id)
         if node.node_type is NodeType.COMPACTION:
             body = render_markdown(_shortened(self._clean(node.text)))
@@ -282,7 +282,7 @@ class _Page:
         source = f"data:{block.mime_type};base64,{plain(block.data)}"
         return f'<p><img alt="what the user has sent" src="{source}"></p>'
 
-    def _called(self, call: Called) -> str:
+    def _call(self, call: CallEntry) -> str:
         ended = call.ended
         colour = "good"
         if call.is_bad:
@@ -302,7 +302,7 @@ class _Page:
         shown = fold(label, body, is_open=call.is_bad or "diff" in ended)
         return f'<div class="{kind}">{shown}</div>'
 
-    def _call_parts(self, call: Called) -> Iterator[str]:
+    def _call_parts(self, call: CallEntry) -> Iterator[str]:
         ended = call.ended
         for answer in call.answers:
             colour = "bad" if answer.get("decision") == "deny" else "muted"
@@ -337,7 +337,7 @@ class _Page:
 def _children(exchange: Exchange) -> Iterator[Exchange]:
     yield from exchange.children
     for entry in exchange.entries:
-        if isinstance(entry, Called):
+        if isinstance(entry, CallEntry):
             yield from entry.children
 
 

@@ -56,7 +56,8 @@ def test_a_list_names_title_status_turns_tokens_cost_and_project(home: Home, pro
     assert found[1]["usage"]["cost"] is None
     limited = soong(home, project, "list", "--limit", "1")
     assert limited.stdout.count("\n") == 1
-    assert "--limit 0 all" in limited.stderr
+    assert "--limit 0 shows all" in limited.stderr
+    assert soong(home, project, "list", "--json", "--limit", "1").stderr == ""
     assert soong(home, project, "list", "test_ADD").stdout.startswith("sess_18aa")
     elsewhere = project.parent / "elsewhere"
     elsewhere.mkdir()

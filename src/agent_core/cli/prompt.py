@@ -33,14 +33,14 @@ _KEYS = {
     "a": Decision.ALLOW_FOR_SESSION,
     "n": Decision.DENY,
 }
-_HELP = """\
-  y  allow this call
-  a  allow it, and all else that "a covers" names, until the session ends
-  n  refuse this call
-  e  refuse it, and say why: the model reads the reason
-  v  page through the whole diff
-  w  add the rule to rules.toml, after a look at it: it is for all sessions
-  1, 2, 3 are y, a, n; Ctrl-C ends the run"""
+_HELP = {
+    "y": "allow this call",
+    "a": 'allow it, and all else that "a covers" names, until the session ends',
+    "n": "refuse this call",
+    "e": "refuse it, and say why: the model reads the reason",
+    "v": "page through the whole diff",
+    "w": "add the rule to rules.toml, after a look at it: it is for all sessions",
+}
 _CUT = re.compile(r"… (\d+) more lines")
 """How a diff ends that was cut when it was made."""
 _REASONS = {
@@ -284,7 +284,7 @@ class TerminalPrompt:
             elif key == "v" and diff:
                 await self._page(diff)
             elif key == "?":
-                terminal.line(_HELP)
+                terminal.line(_explain(choices))
             else:
                 terminal.line("that is none of the keys:", Style.WARN)
 
@@ -363,6 +363,13 @@ class TerminalPrompt:
     def _show_change(self, line: str) -> None:
         style = {"+": Style.GOOD, "-": Style.BAD}.get(line[:1], Style.DIM)
         self._terminal.line(f"{_INDENT}{shortened(line, _LONGEST_VALUE)}", style)
+
+
+def _explain(choices: Sequence[str]) -> str:
+    """What the keys of a question do; of the diff and of a rule only where it has them."""
+    absent = {"v", "w"} - {choice[0] for choice in choices}
+    lines = [f"  {key}  {what}" for key, what in _HELP.items() if key not in absent]
+    return "\n".join([*lines, "  1, 2, 3 are y, a, n; Ctrl-C ends the run"])
 
 
 def _answered(

@@ -97,8 +97,8 @@ async def _list(runtime: AgentRuntime, options: Options, setup: Setup, terminal:
     if not found and not options.json:
         what = f" of {setup.project}" if options.here else ""
         terminal.line(f"there are no sessions{what}", Style.DIM)
-    if more:
-        terminal.line(f"these are {limit:,}; --limit shows more of them, --limit 0 all", Style.DIM)
+    if more and not options.json:
+        terminal.line(f"only the newest {limit:,} are shown: --limit 0 shows all", Style.DIM)
     return COMPLETED
 
 

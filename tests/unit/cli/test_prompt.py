@@ -158,6 +158,19 @@ async def test_a_key_alone_answers_and_any_other_asks_again(
     assert termios.tcgetattr(screen.slave)[3] & termios.ECHO
 
 
+@pytest.mark.parametrize(
+    ("metadata", "keys"),
+    [({}, "y a n e"), ({"diff": "--- a\n+++ a\n@@ -1 +1 @@\n-1\n+2\n"}, "y a n e v")],
+    ids=["command", "file"],
+)
+async def test_the_help_explains_the_keys_that_the_question_has(
+    screen: Screen, metadata: dict[str, str], keys: str
+) -> None:
+    await answered(screen, ["?", "n"], request().model_copy(update={"metadata": metadata}))
+    explained = re.findall(r"^  (\w)  \w", screen.text.replace("\r", ""), re.M)
+    assert explained == keys.split()
+
+
 async def test_a_no_can_have_a_reason_for_the_model(screen: Screen) -> None:
     asking = asyncio.create_task(screen.prompt(request()))
     await screen.see("> ")

@@ -243,3 +243,25 @@ def test_agents_and_skills_are_listed_with_what_is_wrong(home: Home, project: Pa
     assert skills.stdout.split() == ["deploy", "how", "we", "deploy"]
     assert "broken.md" in skills.stderr
     assert skills.returncode == 0
+
+
+@pytest.mark.parametrize("words", [("config", "show"), ("doctor",)], ids=["config", "doctor"])
+def test_a_full_disk_is_told_and_is_exit_code_1(
+    home: Home, project: Path, words: tuple[str, ...]
+) -> None:
+    home.write_config(CONFIG)
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(  # noqa: S603 - our own interpreter
+            [sys.executable, "-m", "agent_core.cli", *words],
+            env=home.env(),
+            cwd=project,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "error: standard output cannot be written: No space left on device\n"
+    )

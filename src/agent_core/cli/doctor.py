@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from agent_core.cli.first_start import cure_of, find_models
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
 from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, read_command_setup
-from agent_core.cli.terminal import OutputClosedError, Terminal
+from agent_core.cli.terminal import OutputClosedError, Terminal, report_closed_output
 from agent_core.config.load import CONFIG_NAME, read_setup, resolve_model
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.config.paths import Setup, resolve_home
@@ -98,8 +98,8 @@ def examine_all(options: Options) -> int:
                 terminal.text(f"{finding.state:<7} {finding.name:<14} {finding.text}\n")
                 if finding.cure:
                     terminal.text(f"{'':<23}{finding.cure}\n")
-    except OutputClosedError:
-        return COMPLETED
+    except OutputClosedError as closed:
+        return report_closed_output(closed, terminal)
     except KeyboardInterrupt:
         terminal.leave_line()
         return INTERRUPTED

@@ -8,8 +8,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agent_core.agents.definitions import AgentDefinitions
-from agent_core.cli.options import COMPLETED
-from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal, exit_code_of
+from agent_core.cli.terminal import (
+    Clean,
+    OutputClosedError,
+    Style,
+    Terminal,
+    exit_code_of,
+    report_closed_output,
+)
 from agent_core.config.load import (
     CONFIG_NAME,
     MODEL_VARIABLE,
@@ -89,8 +95,8 @@ def run_on_terminal(
             setup = read_setup(path, home_dir=home, model=NO_MODEL)
         clean = build_terminal_redactor(os.environ, setup).text
         return work(setup, terminal, clean)
-    except OutputClosedError:
-        return COMPLETED
+    except OutputClosedError as closed:
+        return report_closed_output(closed, terminal)
     except (AgentCoreError, OSError, ValueError) as error:
         terminal.line(f"error: {clean(str(error))}", Style.BAD)
         return exit_code_of(error)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TextIO
 
 from agent_core.cli.layout import wrapped
-from agent_core.cli.options import FAILED, MISUSED
+from agent_core.cli.options import COMPLETED, FAILED, MISUSED
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.text import visible
 
@@ -301,3 +301,11 @@ def exit_code_of(error: Exception) -> int:
     """The exit code of a command that ended with this error."""
     is_misuse = isinstance(error, AgentCoreError) and error.code is ErrorCode.VALIDATION_ERROR
     return MISUSED if is_misuse or isinstance(error, ConfigError) else FAILED
+
+
+def report_closed_output(closed: OutputClosedError, terminal: Terminal) -> int:
+    """The exit code of a command whose output was not taken; that a reader went is no error."""
+    if closed.is_gone:
+        return COMPLETED
+    terminal.line(f"error: standard output cannot be written: {closed}", Style.BAD)
+    return FAILED

@@ -381,6 +381,15 @@ def test_a_typed_answer_is_json(command: Command) -> None:
     assert command.events()[-1]["error"]["code"] == "output_invalid"
 
 
+@replies("It is", "Köln", '{"city": "Köln"}')
+def test_an_answer_that_is_sent_back_is_a_line_of_its_own(command: Command) -> None:
+    schema = command.home.write("schema.json", json.dumps(SCHEMA))
+    done = command("run", "--output-schema", str(schema), "where?")
+    assert (done.returncode, done.stdout) == (0, '{"city": "Köln"}\n')
+    assert done.stderr.splitlines()[1:3] == ["It is", "Köln"]
+    assert "{" not in done.stderr
+
+
 @replies("one", "two")
 def test_continue_goes_on_with_the_last_session_of_the_project(command: Command) -> None:
     none = command("run", "--continue", "go")

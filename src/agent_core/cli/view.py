@@ -18,6 +18,7 @@ from agent_core.types import (
     EventLevel,
     EventType,
     RuntimeEvent,
+    StopReason,
     Usage,
 )
 
@@ -114,6 +115,7 @@ class RunView:
         self._markdown: MarkdownStream | None = None
         self._streamed = False
         self._held: list[str] = []
+        self._is_cut_off = False
         self._message: list[str] = []
         self._reasoning: _Reasoning | None = None
         self._doing: tuple[str, float] | None = None
@@ -168,10 +170,13 @@ class RunView:
             case EventType.MODEL_COMPLETED:
                 self._end_reasoning()
                 self._count(payload.get("usage"))
+                self._is_cut_off = payload.get("stop_reason") == StopReason.MAX_TOKENS
                 self._end_message(is_narration=bool(payload.get("tool_calls")))
             case EventType.MODEL_FAILED:
                 self._end_reasoning()
                 self._end_message(is_narration=True)
+            case EventType.MODEL_STARTED if self._held and not self._is_cut_off:
+                self._narrate_held()  # that reply was sent back
             case EventType.TOOL_STARTED:
                 self._begin_call(event)
             case EventType.TOOL_PROGRESS:
@@ -231,10 +236,15 @@ class RunView:
         elif terminal.streams_answer:
             terminal.end_text()
         elif is_narration:
-            self._narrate("".join([*self._held, text]))
-            self._held.clear()
+            self._held.append(text)
+            self._narrate_held()
         elif text:
             self._held.append(text)
+
+    def _narrate_held(self) -> None:
+        held = "".join(self._held)
+        self._held.clear()
+        self._narrate(held)
 
     def _narrate(self, text: str) -> None:
         if text := text.strip("\n"):
@@ -256,9 +266,8 @@ class RunView:
 
     def _begin_call(self, event: RuntimeEvent) -> None:
         child = self._children.get(event.run_id or "")
-        if self._held and child is None:  # text before a call is no answer
-            self._narrate("".join(self._held))
-            self._held.clear()
+        if child is None:
+            self._narrate_held()  # text before a call is no answer
         payload, call_id = event.payload, event.tool_call_id or ""
         call = Call(
             name=self._name_of_call(event),
@@ -444,13 +453,10 @@ class RunView:
         self._end_reasoning()
         self._end_message(is_narration=error is not None)
         self._stop_drawing()
-        held = "".join(self._held)
-        self._held.clear()
         if result_text is None:
-            self._narrate(held)
+            self._narrate_held()
         elif not self._streamed:
-            if held not in result_text:  # a reply that was sent back
-                self._narrate(held)
+            self._held.clear()
             self._answer(result_text)
         self._terminal.end_text()
         if error is not None:

@@ -115,6 +115,33 @@ def test_config_show_without_a_configuration_shows_the_defaults(home: Home, proj
     assert "no model is named" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("sessions list", 0),
+        ("sessions show x", 1),
+        ("sessions search x", 1),
+        ("sessions delete x --yes", 1),
+        ("sessions export x --html", 1),
+        ("sessions fork x", 1),
+        ("cost", 0),
+        ("approvals list", 0),
+        ("permissions list", 0),
+        ("permissions explain -- ls", 0),
+        ("undo", 1),
+        ("workspace diff a b", 1),
+        ("doctor", 1),
+    ],
+)
+def test_nothing_is_written_before_there_is_a_configuration(
+    home: Home, project: Path, words: str, code: int
+) -> None:
+    done = command(home, project, *words.split())
+    assert done.returncode == code, done.stderr
+    assert [*home.path.iterdir()] == []
+    assert [*project.iterdir()] == []
+
+
 def test_config_show_of_what_there_is_not_is_wrong_usage(home: Home, project: Path) -> None:
     home.write_config(CONFIG)
     done = command(home, project, "config", "show", "modl")

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent_core.agents.definitions import AgentDefinitions
@@ -67,6 +68,7 @@ def open_runtime(
         project_dir=setup.project,
         home_dir=setup.home,
         config=setup.config,
+        persist=setup.persist,
         permission_callback=permission_callback,
         elicitation_callback=elicitation_callback,
         toolsets=toolsets,
@@ -93,6 +95,7 @@ def run_on_terminal(
             setup = read_setup(path)
         else:  # the model of `run --model` is not known here
             setup = read_setup(path, home_dir=home, model=NO_MODEL)
+            setup = replace(setup, persist=setup.session_db.exists())
         clean = build_terminal_redactor(os.environ, setup).text
         return work(setup, terminal, clean)
     except OutputClosedError as closed:

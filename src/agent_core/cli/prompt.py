@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import os
 import re
+import shlex
+import signal
 import termios
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
@@ -108,15 +110,19 @@ class InputLines:
         ahead holds an answer among other words.
 
         Args:
-            ask: writes the question.
+            ask: writes the question; again after the process was suspended while a key is awaited.
             is_key: a key alone is enough, where a person is asked, and is not shown.
         """
         if not self.is_terminal:
             ask()
             return await self.next()
-        with self._unbuffered() if is_key else contextlib.nullcontext():
+
+        def begin() -> None:
             self.forget_typed_ahead()
             ask()
+
+        with self._unbuffered(begin) if is_key else contextlib.nullcontext():
+            begin()
             await self._read()
             while not self._ended and await self._goes_on():
                 await self._read()
@@ -132,18 +138,36 @@ class InputLines:
         return False
 
     @contextlib.contextmanager
-    def _unbuffered(self) -> Generator[None]:
-        """Have the terminal hand on each key at once, and not show it; signals stay."""
+    def _unbuffered(self, again: Callable[[], object]) -> Generator[None]:
+        """Have the terminal hand on each key at once, and not show it; signals stay.
+
+        A shell sets modes of its own before a suspended process goes on: then they are set anew,
+        and `again` is called.
+        """
         try:
             before = termios.tcgetattr(self.descriptor)
         except (OSError, termios.error):
             yield
             return
         mode = [*before[:3], before[3] & ~(termios.ICANON | termios.ECHO), *before[4:]]
-        termios.tcsetattr(self.descriptor, termios.TCSANOW, mode)
+
+        def set_mode() -> None:
+            with contextlib.suppress(OSError, termios.error):
+                termios.tcsetattr(self.descriptor, termios.TCSANOW, mode)
+
+        def resume() -> None:
+            set_mode()
+            again()
+
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(RuntimeError, ValueError):  # signals are for the main thread
+            loop.add_signal_handler(signal.SIGCONT, resume)
+        set_mode()
         try:
             yield
         finally:
+            with contextlib.suppress(RuntimeError, ValueError):
+                loop.remove_signal_handler(signal.SIGCONT)
             with contextlib.suppress(OSError, termios.error):
                 termios.tcsetattr(self.descriptor, termios.TCSANOW, before)
 
@@ -248,7 +272,7 @@ class TerminalPrompt:
             terminal.line("")
         rule = str(request.metadata.get("rule") or "")
         diff = _diff_of(request)
-        scope = visible(request.target_scope or THIS_CALL_ONLY, one_line=True)
+        scope = _scope_beside_target(request)
         is_remembered = scope != THIS_CALL_ONLY
         covers = terminal.wrap(f"  a covers: {scope}")
         choices = ["y once", *["a for the session"] * is_remembered, "n no", "e no, with a reason"]
@@ -261,9 +285,7 @@ class TerminalPrompt:
         for line in covers:
             terminal.line(line)
         while True:
-            for line in menu:
-                terminal.line(line)
-            key = (await self._press("> ")).strip().casefold()
+            key = (await self._press("> ", menu)).strip().casefold()
             if decision := _KEYS.get(key) or _ANSWERS.get(key):
                 shown = decision
                 if decision is Decision.ALLOW_FOR_SESSION and not is_remembered:
@@ -288,9 +310,14 @@ class TerminalPrompt:
             else:
                 terminal.line("that is none of the keys:", Style.WARN)
 
-    async def _press(self, question: str) -> str:
+    async def _press(self, question: str, menu: Sequence[str] = ()) -> str:
         """A key alone where the terminal can, a key and Enter elsewhere."""
-        ask = partial(self._terminal.ask, question)
+
+        def ask() -> None:
+            for line in menu:
+                self._terminal.line(line)
+            self._terminal.ask(question)
+
         return self._given(await self._lines.answer(ask, is_key=self._terminal.can_draw))
 
     def _given(self, answer: str | None) -> str:
@@ -377,6 +404,15 @@ def _answered(
 ) -> PermissionDecision:
     metadata = {"decided_by": "terminal"} | ({"always": True} if always else {})
     return PermissionDecision(decision=decision, reason=reason, metadata=metadata)
+
+
+def _scope_beside_target(request: PermissionRequest) -> str:
+    """What an answer for the session covers, where the target and its folder are shown above."""
+    scope = request.target_scope or THIS_CALL_ONLY
+    exactly = f" as exactly: {request.metadata.get('target')} in {shlex.quote(request.cwd)}"
+    if scope.endswith(exactly):
+        scope = f"{scope.removesuffix(exactly)}, with exactly these words and in this folder"
+    return visible(scope, one_line=True)
 
 
 def _diff_of(request: PermissionRequest) -> list[str]:

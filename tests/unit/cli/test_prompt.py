@@ -5,6 +5,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import termios
 from collections.abc import Generator, Sequence
@@ -342,3 +343,30 @@ async def test_a_cancelled_question_leaves_the_terminal_as_it_was(screen: Screen
     await asyncio.wait([asking])
     await screen.see("no longer asked")
     assert termios.tcgetattr(screen.slave)[3] & termios.ICANON
+
+
+async def test_a_question_goes_on_after_the_process_was_suspended(screen: Screen) -> None:
+    asking = asyncio.create_task(screen.prompt(request()))
+    await screen.see("> ")
+    mode = termios.tcgetattr(screen.slave)
+    mode[3] |= termios.ICANON | termios.ECHO  # as a shell does
+    termios.tcsetattr(screen.slave, termios.TCSANOW, mode)
+    os.kill(os.getpid(), signal.SIGCONT)
+    await screen.see("? help")
+    await screen.see("> ")
+    screen.type("y")
+    assert (await asking).decision is Decision.ALLOW_ONCE
+
+
+async def test_a_command_is_named_once_in_its_question(screen: Screen) -> None:
+    command = "make check 'a b'"
+    asked = request().model_copy(
+        update={
+            "args_summary": command,
+            "target_scope": f"code.run_command: /usr/bin/make as exactly: {command} in /p",
+            "metadata": {"target": command},
+        }
+    )
+    await answered(screen, ["n"], asked)
+    assert screen.text.count(command) == 1
+    assert "a covers: code.run_command: /usr/bin/make, with exactly these words" in screen.text

@@ -88,10 +88,14 @@ def show_first_start(options: Options) -> int:
     """Show what there is and what to write, and return the exit code."""
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     config = resolve_home() / CONFIG_NAME
-    terminal.line(f"error: there is no configuration yet: {config} does not exist", Style.BAD)
+    problem = f"error: there is no configuration yet: {config} does not exist"
+    for part in terminal.wrap(problem):
+        terminal.line(part, Style.BAD)
     found = asyncio.run(find_models(options.path))
     for line in describe(found, config, command=options.command or "chat"):
-        terminal.line(line)
+        is_to_copy = line.startswith("  ")
+        for part in [line] if is_to_copy else terminal.wrap(line):
+            terminal.line(part)
     return MISUSED
 
 

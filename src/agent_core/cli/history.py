@@ -100,6 +100,8 @@ class CallEntry:
         if self.outcome == "completed":
             code = self.ended.get("exit_code")
             return f"exit {code}" if code else "ok"
+        if self.ended.get("code") == "cancelled":
+            return "cancelled"
         return "unknown" if self.outcome == "interrupted" else self.outcome
 
     @property
@@ -108,7 +110,7 @@ class CallEntry:
         if said := self.started.get("summary"):
             return str(said)
         for question in self.questions:
-            if shown := question.get("target_scope") or question.get("args_summary"):
+            if shown := question.get("args_summary") or question.get("target_scope"):
                 return str(shown).removeprefix(f"{self.call.name}: ")
         given = self.call.arguments
         argv: object = given.get("argv")

@@ -114,8 +114,7 @@ class CallLayout:
         if took := _took(event, payload):
             line += f" ({took})"
         line += f", {call.box}" if call.box else ""
-        message = "" if event == "tool_completed" else str(payload.get("message") or "")
-        if message:
+        if message := _reason(event, payload):
             line += f": {shortened(message, _LONGEST_MESSAGE)}".replace("\n", "\n      ")
         yield [(line, style)]
         yield from self.output(payload, is_failure=style is Style.BAD)
@@ -137,7 +136,7 @@ class CallLayout:
         )
 
     def _why(self, event: str, payload: Mapping[str, Any]) -> Iterator[Line]:
-        if event != "tool_completed" and (message := str(payload.get("message") or "")):
+        if message := _reason(event, payload):
             for line in shortened(message, _LONGEST_MESSAGE).splitlines():
                 for part in wrapped(visible(line), self.width - 4):
                     yield [(f"    {part}", Style.PLAIN)]
@@ -194,6 +193,13 @@ def outcome(event: str, payload: Mapping[str, Any]) -> tuple[str, Style]:
     if event == "tool_failed":
         return f"failed: {code}" if code else "failed", Style.BAD
     return "" if "diff" in payload else "ok", Style.GOOD
+
+
+def _reason(event: str, payload: Mapping[str, Any]) -> str:
+    """Why a call did not do what it was to do, without the words of its outcome."""
+    if event == "tool_completed":
+        return ""
+    return str(payload.get("message") or "").removeprefix(f"{outcome(event, payload)[0]}: ")
 
 
 def _took(event: str, payload: Mapping[str, Any]) -> str:

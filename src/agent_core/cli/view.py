@@ -249,7 +249,8 @@ class RunView:
     def _narrate(self, text: str) -> None:
         if text := text.strip("\n"):
             self._leave_gap()
-            self._terminal.line(text, Style.DIM)
+            for line in self._terminal.wrap(text):
+                self._terminal.line(line, Style.DIM)
 
     def _leave_gap(self) -> None:
         """Set text off from the calls above it, where people read it."""
@@ -462,7 +463,7 @@ class RunView:
         if error is not None:
             self.failure(f"{error.code}: {error.message}")
         if usage is not None and usage.total_tokens:
-            self._terminal.line(f"tokens: {format_usage(usage)}", Style.DIM)
+            self._say(f"tokens: {format_usage(usage)}", Style.DIM)
         for purpose, tokens in self._tokens.items():
             if tokens:
                 self._terminal.line(f"tokens of {purpose}: {tokens}", Style.DIM)

@@ -7,7 +7,7 @@ import pytest
 
 from agent_core.cli.terminal import Terminal
 from agent_core.cli.view import RunView
-from agent_core.types import EventType, RuntimeEvent, utc_now
+from agent_core.types import EventType, RuntimeEvent, Usage, utc_now
 
 
 class Screen(StringIO):
@@ -15,6 +15,10 @@ class Screen(StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+class ScreenWithSigns(Screen):
+    encoding = "utf-8"
 
 
 def on_screen() -> tuple[RunView, Terminal, Screen]:
@@ -115,3 +119,27 @@ def test_a_diff_counts_what_it_hides() -> None:
     assert lines[1:3] == ["    1 + 0", "    2 + 1"]
     assert len(lines) == 42
     assert lines[-1] == "  ... 67 more lines of the diff"
+
+
+def test_what_is_said_before_a_call_and_the_tokens_keep_their_words_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = ScreenWithSigns()
+    monkeypatch.setattr(Terminal, "width", 40)
+    terminal = Terminal(screen, screen, environ={"TERM": "xterm", "NO_COLOR": "1"})
+    view = RunView(terminal)
+    said = "I look at the JSON provider and its tests first."
+    view.event(happens(EventType.MODEL_TEXT_DELTA, {"text": said}))
+    view.event(happens(EventType.MODEL_COMPLETED, {"tool_calls": 1}))
+    spent = Usage(input_tokens=123456, output_tokens=1234, total_tokens=124690, cost=0.0276)
+    view.end(None, None, spent)
+    assert "I look at the JSON provider and its\ntests first.\n" in screen.getvalue()
+    tokens = "tokens: 123456 in, 1234 out, 124690 in\nall, $0.0276\n"
+    assert tokens in screen.getvalue()
+
+
+def test_a_call_that_was_not_run_says_so_once() -> None:
+    view, _, screen = on_screen()
+    payload = {"tool_name": "x", "code": "cancelled", "message": "not run: a write has failed"}
+    view.event(happens(EventType.TOOL_FAILED, payload, "call_1"))
+    assert screen.getvalue() == "  x not run: a write has failed\n"

@@ -5,10 +5,9 @@ Only the standard library is imported here: help and usage errors answer at once
 
 import sys
 from argparse import SUPPRESS
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from agent_core.cli.commands import GROUPS
-from agent_core.cli.commands.chat import load_chat
+from agent_core.cli.commands import GROUPS, add_commands
 from agent_core.cli.commands.run import (
     DESCRIPTION,
     SYNOPSIS,
@@ -50,8 +49,12 @@ def parse(argv: Sequence[str]) -> Options:
     Raises:
         SystemExit: help or the version was shown, or they are wrong, which has been said.
     """
-    parser = _build_parser()
-    options = Options(parser=parser)
+    first, *rest = argv or [""]
+    if any(first in names for names in GROUPS.values()):
+        parser = _parser_of([first])
+    else:
+        parser = _parser_of([]) if first == "--version" and not rest else build_parser()
+    options = Options(build_parser=build_parser)
     before, after = split_words(argv)
     options, unknown = parser.parse_known_args(before, options)
     if options.command == "run":
@@ -65,6 +68,8 @@ def parse(argv: Sequence[str]) -> Options:
         print(f"soong-agent {installed_version() or '(not installed)'}")
         parser.exit()
     if options.command is None and sys.stdin.isatty() and sys.stdout.isatty():
+        from agent_core.cli.commands.chat import load_chat  # noqa: PLC0415 - few commands need it
+
         options.command, options.load = "chat", load_chat
     if options.command is None:
         parser.print_usage(sys.stderr)
@@ -74,25 +79,28 @@ def parse(argv: Sequence[str]) -> Options:
     return options
 
 
-def _build_parser() -> Parser:
+def build_parser() -> Parser:
     """The parser of all commands."""
+    parser = _parser_of(name for names in GROUPS.values() for name in names)
+    lines = [DESCRIPTION]
+    for group, names in GROUPS.items():
+        lines += ["", f"{group}:"]
+        lines += (f"  {name:<12} {parser.commands[name].what}" for name in names)
+    lines += ["", "soong-agent <command> --help says more. Without a command, on a terminal: chat."]
+    parser.description = "\n".join(lines)
+    # The most used command should not need a second look: its help is part of this one.
+    parser.epilog = parser.commands["run"].format_help()
+    return parser
+
+
+def _parser_of(names: Iterable[str]) -> Parser:
+    """A parser that knows these commands: all of them take a fifth of the start of a run."""
     parser = Parser(prog="soong-agent")
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     commands = parser.add_subparsers(
         dest="command", metavar="command", parser_class=Parser, help=SUPPRESS
     )
     parser.commands = commands.choices
-    lines = [DESCRIPTION]
-    for group, modules in GROUPS.items():
-        before = len(parser.commands)
-        for module in modules:
-            module.add_parser(commands)
-        lines += ["", f"{group}:"]
-        for name, command in list(parser.commands.items())[before:]:
-            lines.append(f"  {name:<12} {command.what}")
-    lines += ["", "soong-agent <command> --help says more. Without a command, on a terminal: chat."]
-    parser.description = "\n".join(lines)
-    # The most used command should not need a second look: its help is part of this one.
+    add_commands(commands, names)
     parser.usage = f"soong-agent [-h] [--version] {SYNOPSIS}"
-    parser.epilog = parser.commands["run"].format_help()
     return parser

@@ -51,7 +51,7 @@ _ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bash
 
 def print_completion(options: Options) -> int:
     """Print the script for one shell, and return the exit code."""
-    parser = options.parser
+    parser = options.build_parser()
     match options.action:
         case "fish":
             script = "\n".join(_fish(parser)) + "\n"

@@ -33,13 +33,13 @@ _EXAMPLE = re.compile(r"^  .*soong-agent .*$", re.MULTILINE)
 class Options(argparse.Namespace):
     """The arguments of every command; each command reads its own.
 
-    `execute` carries out another command line, for the one command that takes them; `parser` is
-    that of all commands.
+    `execute` carries out another command line, for the one command that takes them; `build_parser`
+    makes the parser of all commands.
     """
 
     load: "Callable[[], Callable[[Options], int]]"
     execute: Callable[[Sequence[str]], int]
-    parser: "Parser"
+    build_parser: "Callable[[], Parser]"
     version: bool = False
     command: str | None = None
     action: str = ""

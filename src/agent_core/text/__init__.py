@@ -22,8 +22,7 @@ def short_line(text: str, limit: int) -> str:
 
 def first_words(text: str, limit: int = 80) -> str:
     """Return the first words of `text`, at most `limit` characters on one line: a title."""
-    printable = "".join(char if char.isprintable() else " " for char in text)
-    line = " ".join(printable.split())
+    line = _printable_line(text)
     if len(line) <= limit:
         return line
     words, _, _ = line[:limit].rpartition(" ")
@@ -32,9 +31,16 @@ def first_words(text: str, limit: int = 80) -> str:
 
 def bounded_line(text: str) -> str:
     """Return at most 500 characters of foreign text on one line, without control characters."""
-    cut = text[: _LONGEST_LINE * 4]
-    line = " ".join("".join(char if char.isprintable() else " " for char in cut).split())
+    line = _printable_line(text[: _LONGEST_LINE * 4])
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…"
+
+
+def _printable_line(text: str) -> str:
+    """The words of `text`; what cannot be printed separates them."""
+    line = " ".join(text.split())
+    if line.isprintable():  # as most are: it takes no step for each character
+        return line
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def join_surrogates(text: str) -> str:

@@ -102,6 +102,43 @@ def test_help_and_usage_errors_import_nothing_heavy() -> None:
         assert done.returncode == expected, done.stderr
 
 
+def test_a_command_waits_for_no_argument_of_another() -> None:
+    code = (
+        "import sys; from agent_core.cli import main; main(sys.argv[1:]);"
+        "start = 'agent_core.cli.commands.';"
+        "print('loaded', *sorted(name for name in sys.modules if name.startswith(start)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "redo", "--help"],
+        capture_output=True,
+        text=True,
+        env=ENVIRON,
+        check=True,
+        timeout=15,
+    )
+    modules = done.stdout.splitlines()[-1].removeprefix("loaded ").split()
+    assert modules == ["agent_core.cli.commands.run", "agent_core.cli.commands.undo"]
+
+
+def test_a_run_into_a_pipe_loads_nothing_that_draws() -> None:
+    code = (
+        "import runpy, sys; staged, *sys.argv = sys.argv[1:]\n"
+        "try: runpy.run_path(staged, run_name='__main__')\n"
+        "finally:\n"
+        " names = 'rich', 'markdown_it', 'pygments', 'prompt_toolkit', 'opentelemetry', 'acp'\n"
+        " print('loaded', *({*names} & {*sys.modules}), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, STAGED, "staged", "says", "run", "hi"],
+        capture_output=True,
+        text=True,
+        env=ENVIRON,
+        check=True,
+        timeout=15,
+    )
+    assert done.stderr.splitlines()[-1] == "loaded"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from agent_core.cli.command import execute, parse
+from agent_core.cli.command import build_parser, execute, parse
 
 
 def collect_help(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
@@ -58,6 +58,16 @@ def test_a_command_with_actions_has_an_example_of_each(shown: dict[str, str]) ->
     for name in shown:
         if (group := name.rpartition(" ")[0]) in groups:
             assert re.search(rf"^  .*soong-agent {name}\b", shown[group], re.M), name
+
+
+def test_a_command_alone_says_what_it_says_among_all(shown: dict[str, str]) -> None:
+    lines = [name.split() for name in shown if name]
+    assert len(lines) > 40
+    for words in lines:
+        parser = build_parser()
+        for word in words:
+            parser = parser.commands[word]
+        assert parser.format_help() == shown[" ".join(words)], words
 
 
 def test_every_example_is_understood(shown: dict[str, str]) -> None:

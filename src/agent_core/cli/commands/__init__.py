@@ -3,29 +3,24 @@
 Only the standard library is imported here: help and usage errors answer at once.
 """
 
-from agent_core.cli.commands import (
-    acp,
-    approvals,
-    catalog,
-    chat,
-    completion,
-    config,
-    cost,
-    doctor,
-    mcp,
-    memory,
-    permissions,
-    run,
-    schema,
-    sessions,
-    tasks,
-    undo,
-)
+from collections.abc import Iterable
+from importlib import import_module
+
+from agent_core.cli.options import Commands
 
 GROUPS = {
-    "work": (run, chat, acp),
-    "sessions": (sessions, undo, tasks, approvals, memory, cost),
-    "settings": (config, permissions, catalog, mcp),
-    "help": (doctor, completion, schema),
+    "work": ("run", "chat", "acp"),
+    "sessions": ("sessions", "undo", "redo", "workspace", "tasks", "approvals", "memory", "cost"),
+    "settings": ("config", "permissions", "agents", "skills", "mcp"),
+    "help": ("doctor", "completion", "schema"),
 }
-"""In the order of the help."""
+"""The names of all commands, in the order of the help."""
+
+_HOMES = {"redo": "undo", "workspace": "undo", "agents": "catalog", "skills": "catalog"}
+"""Modules of more than one command; the others are named as their command is."""
+
+
+def add_commands(commands: Commands, names: Iterable[str]) -> None:
+    """Add the arguments of these commands, and of those that share a module with them."""
+    for home in dict.fromkeys(_HOMES.get(name, name) for name in names):
+        import_module(f"{__name__}.{home}").add_parser(commands)

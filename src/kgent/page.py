@@ -11,7 +11,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from agent_core.errors import AgentCoreError
-from agent_core.text import short_line
+from agent_core.text import short_line, shortened, shown_json
 from agent_core.text.pages import (
     facts_list,
     fold,
@@ -91,10 +91,6 @@ def render_page(
     )
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…\n({len(text)} characters)"
-
-
 # --- the sections ---------------------------------------------------------------------------------
 
 
@@ -147,7 +143,7 @@ def _verdict(check: FolderCheck) -> str:
 
 def _answer(report: RunReport) -> str:
     text = _final_text(report)
-    return render_markdown(_shortened(text)) if text else ""
+    return render_markdown(shortened(text, _MAX_CHARS)) if text else ""
 
 
 def _final_text(report: RunReport) -> str:
@@ -251,20 +247,20 @@ def _message(one: Mapping[str, Any]) -> str:
         name, text = plain(block.get("name", "")), str(block.get("text", ""))
         match block.get("type"):
             case "text":
-                parts.append(preformatted(_shortened(text)))
+                parts.append(preformatted(shortened(text, _MAX_CHARS)))
             case "reasoning":
-                parts.append(fold("reasoning", preformatted(_shortened(text))))
+                parts.append(fold("reasoning", preformatted(shortened(text, _MAX_CHARS))))
             case "tool_call":
-                given = _shortened(_json(block.get("arguments")))
+                given = shortened(_json(block.get("arguments")), _MAX_CHARS)
                 label = f"calls <code>{name}</code> {_gist(block.get('arguments'), *_TELLING)}"
                 parts.append(fold(label, preformatted(given)))
             case "tool_result":
                 kind = ' <span class="bad">error</span>' if block.get("is_error") else ""
                 given, gist = _json(block.get("content")), _gist(block.get("content"), "summary")
                 label = f"<code>{name}</code> answers{kind} {gist}"
-                parts.append(fold(label, preformatted(_shortened(given))))
+                parts.append(fold(label, preformatted(shortened(given, _MAX_CHARS))))
             case _:
-                parts.append(preformatted(_shortened(_json(dict(block)))))
+                parts.append(preformatted(shortened(_json(dict(block)), _MAX_CHARS)))
     who = _WHO.get(role, role)
     kind = role if role in _WHO else "other"
     return f'<div class="message {kind}"><p class="who">{plain(who)}</p>{"".join(parts)}</div>'
@@ -281,10 +277,7 @@ def _gist(value: object, *keys: str) -> str:
 
 
 def _json(value: object) -> str:
-    try:
-        return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
-    except RecursionError:
-        return "(nested too deeply to be shown)"
+    return value if isinstance(value, str) else shown_json(value, indent=1)
 
 
 def _calls(report: RunReport) -> str:
@@ -331,8 +324,8 @@ def _files(report: RunReport, beside: Path | None) -> str:
 def _prompts(report: RunReport) -> str:
     return "\n".join(
         [
-            preformatted(_shortened(report.prompt)),
-            fold("System prompt", preformatted(_shortened(report.system_prompt))),
+            preformatted(shortened(report.prompt, _MAX_CHARS)),
+            fold("System prompt", preformatted(shortened(report.system_prompt, _MAX_CHARS))),
         ]
     ).strip()
 

@@ -1,12 +1,13 @@
 """A stored session as people read it: runs with their messages, calls and remarks."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.render import name_of, reason_of
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.text import shown_json
 from agent_core.types import (
     AgentRecord,
     EventLevel,
@@ -49,7 +50,6 @@ _WORDS = {
     EventType.WORKER_DISPATCHED: "a worker was started",
     EventType.HOOK_DENIED: "a hook refused",
 }
-_NAMING = ("name", "worker_id", "agent_definition_id", "server_id", "step_id", "to")
 
 
 @dataclass(slots=True)
@@ -352,19 +352,8 @@ def _note(event: RuntimeEvent) -> NoteEntry | None:
         if event.level not in {EventLevel.WARNING, EventLevel.ERROR}:
             return None
         text = kind.replace("_", " ")
-    name = next((str(payload[key]) for key in _NAMING if payload.get(key)), "")
-    because = reason_of(payload)
-    line = ": ".join(filter(None, (text, name, because)))
+    line = ": ".join(filter(None, (text, name_of(payload), reason_of(payload))))
     return NoteEntry(kind, line, event.level)
-
-
-def reason_of(payload: Mapping[str, Any]) -> str:
-    """Why something went wrong, as its event has it."""
-    error = payload.get("error")
-    if isinstance(error, Mapping):
-        return reason_of(error)  # pyright: ignore[reportUnknownArgumentType]
-    parts = [payload.get("code"), payload.get("message") or error or payload.get("reason")]
-    return ": ".join(str(part) for part in parts if part)
 
 
 _DECISIONS = {
@@ -424,18 +413,11 @@ def result_text(result: ToolResultBlock) -> str:
 def _fields(data: object) -> str:
     """A line for each field that says something; text of several lines stands below its name."""
     if not isinstance(data, dict):
-        return _json(data)
+        return shown_json(data)
     lines: list[str] = []
     for key, value in cast("dict[str, Any]", data).items():
         if isinstance(value, str) and "\n" in value:
             lines.append(f"{key}:\n{value.rstrip()}")
         elif value is not None and value is not False and value not in ("", [], {}):
-            lines.append(f"{key}: {value if isinstance(value, str) else _json(value)}")
+            lines.append(f"{key}: {value if isinstance(value, str) else shown_json(value)}")
     return "\n".join(lines)
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, default=str)
-    except RecursionError:
-        return "(nested too deeply to be shown)"

@@ -1,4 +1,4 @@
-"""Lays out what a call of a tool did, line by line, for any width and with or without colours."""
+"""What events say in words, and what a call did, line by line, for any width and any colours."""
 
 import re
 import signal
@@ -21,6 +21,7 @@ _LEAST_SUMMARY = 12
 _LEAST_SAID = 8
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _QUIET = ("read", "search")
+_NAMING = ("name", "worker_id", "agent_definition_id", "server_id", "step_id", "to", "child_run_id")
 
 Line = list[Part]
 
@@ -161,13 +162,15 @@ class CallLayout:
             text = fitted(line.expandtabs(4), self.width - 4, self.signs)
             yield [(f"  {self.signs.bar} ", Style.DIM), (text, look)]
 
-    def diff(self, payload: Mapping[str, Any]) -> Iterator[Line]:
-        """What a call has changed, with the numbers of the lines."""
+    def diff(
+        self, payload: Mapping[str, Any], *, most: int | None = LINES_OF_DIFF
+    ) -> Iterator[Line]:
+        """What a call has changed, with the numbers of the lines; None: all that is known."""
         lines = str(payload.get("diff") or "").splitlines()
         rows = list(_numbered(lines))
-        hidden = int(payload.get("diff_hidden_lines") or 0) + max(len(rows) - LINES_OF_DIFF, 0)
+        hidden = int(payload.get("diff_hidden_lines") or 0) + len(rows[most:] if most else ())
         digits = len(str(max((number for number, *_ in rows), default=0)))
-        for number, sign, text in rows[:LINES_OF_DIFF]:
+        for number, sign, text in rows[:most]:
             look = {"+": Style.GOOD, "-": Style.BAD}.get(sign, Style.DIM)
             shown = fitted(text.expandtabs(4), self.width - digits - 5, self.signs)
             place = f"{number:>{digits}}" if number else " " * digits
@@ -175,6 +178,20 @@ class CallLayout:
         if hidden:
             count = plural(hidden, "more line")
             yield [(f"  {self.signs.more} {count} of the diff", Style.DIM)]
+
+
+def name_of(payload: Mapping[str, Any]) -> str:
+    """Whom or what an event is about; empty if it names nothing."""
+    return next((str(payload[key]) for key in _NAMING if payload.get(key)), "")
+
+
+def reason_of(payload: Mapping[str, Any]) -> str:
+    """Why something went wrong, as its event has it."""
+    error = payload.get("error")
+    if isinstance(error, Mapping):
+        return reason_of(error)  # pyright: ignore[reportUnknownArgumentType]
+    parts = [payload.get("code"), payload.get("message") or error or payload.get("reason")]
+    return ": ".join(str(part) for part in parts if part)
 
 
 def outcome(event: str, payload: Mapping[str, Any]) -> tuple[str, Style]:

@@ -1,6 +1,5 @@
 """`soong-agent sessions show`: the whole story of a session."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,17 +17,17 @@ from agent_core.cli.history import (
     verdict,
 )
 from agent_core.cli.layout import fitted
+from agent_core.cli.render import LINES_OF_DIFF, CallLayout
 from agent_core.cli.sheet import Sheet, style_of
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import ANSWER
 from agent_core.runtime.background import read_background_usage
-from agent_core.text import short_line, shortened, visible
+from agent_core.text import short_line, shortened, shown_json, visible
 from agent_core.types import EventLevel, Node, NodeType, Role, RunRecord, RunStatus, Usage
 
 _LONGEST_MESSAGE = 400
 _LONGEST_LINE = 200
-_OUTPUT_LINES, _DIFF_LINES = 6, 12
-_DIFF_STYLES = {"+": Style.GOOD, "-": Style.BAD, "@": Style.DIM}
+_TEXTS = ("diff", "output")
 _EFFECT_UNKNOWN = "the process died while it ran: its effect is unknown"
 
 
@@ -184,7 +183,7 @@ class _Story:
         if call.outcome == "interrupted":
             self.sheet.line(inner, (_EFFECT_UNKNOWN, Style.BAD))
         if self._is_full:
-            given = self._clean(json.dumps(call.call.arguments, ensure_ascii=False, default=str))
+            given = self._clean(shown_json(call.call.arguments))
             self.sheet.block(given, indent=inner, style=Style.DIM, first=f"{inner}given: ")
         self._left(call, inner)
         for child in call.children:
@@ -211,31 +210,22 @@ class _Story:
 
     def _left(self, call: CallEntry, inner: str) -> None:
         """Write what a call has changed, and the end of what it has put out."""
-        ended = call.ended
-        if diff := ended.get("diff"):
-            self._diff(str(diff), inner, hidden=int(ended.get("diff_hidden_lines") or 0))
+        ended = {
+            **call.ended,
+            **{key: self._clean(str(call.ended.get(key) or "")) for key in _TEXTS},
+        }
+        layout = CallLayout(self.sheet.width - len(inner) - 1)
+        lines = [*layout.diff(ended, most=None if self._is_full else LINES_OF_DIFF)]
+        if not (self._is_full and call.result is not None):
+            lines += layout.output(ended, is_failure=call.is_bad)
+        for line in lines:
+            self.sheet.line(inner, *line, cut=True)
         if self._is_full and call.result is not None:
             self.sheet.block(self._clean(result_text(call.result)), indent=inner, style=Style.DIM)
-        elif output := ended.get("output"):
-            lines = str(output).splitlines()
-            hidden = max(len(lines) - _OUTPUT_LINES, 0) + int(ended.get("output_hidden_lines") or 0)
-            if hidden:
-                self.sheet.line(inner, (f"… {plural(hidden, 'line')} before", Style.DIM))
-            for line in lines[-_OUTPUT_LINES:]:
-                self.sheet.line(inner, (self._clean(line), Style.DIM), cut=True)
 
     def _answer(self, answer: Mapping[str, Any], inner: str) -> None:
         style = Style.BAD if answer.get("decision") == "deny" else Style.DIM
         self.sheet.block(self._text(verdict(answer)), indent=inner, style=style)
-
-    def _diff(self, text: str, inner: str, *, hidden: int) -> None:
-        lines = text.splitlines()
-        shown = lines if self._is_full else lines[:_DIFF_LINES]
-        for line in shown:
-            style = _DIFF_STYLES.get(line[:1], Style.PLAIN)
-            self.sheet.line(inner, (self._clean(line), style), cut=True)
-        if more := len(lines) - len(shown) + hidden:
-            self.sheet.line(inner, (f"… {plural(more, 'more line')}", Style.DIM))
 
     def _text(self, text: str) -> str:
         clean = self._clean(text.strip())

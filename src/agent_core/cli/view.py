@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agent_core.cli.figures import format_dollars, format_duration, format_elapsed, format_usage
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, Signs, fitted
-from agent_core.cli.render import Call, CallLayout, Line
+from agent_core.cli.render import Call, CallLayout, Line, name_of, reason_of
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.text import shortened, visible
 from agent_core.types import (
@@ -41,7 +41,6 @@ _WORTH_A_LINE = {
     EventType.WORKER_DISPATCHED: "worker started",
     EventType.CANCEL_TIMEOUT: "still cleaning up",
 }
-_NAMING = ("name", "worker_id", "agent_definition_id", "server_id", "step_id", "child_run_id")
 _COUNTED = {
     **dict.fromkeys(
         (
@@ -500,12 +499,8 @@ class RunView:
 
 
 def _because(payload: Mapping[str, Any]) -> str:
-    error = payload.get("error")
-    if isinstance(error, Mapping):
-        return _because(error)  # pyright: ignore[reportUnknownArgumentType]
-    reason = payload.get("message") or error or payload.get("reason")
-    parts = [str(part) for part in (payload.get("code"), reason) if part]
-    return f": {_indent(': '.join(parts))}" if parts else ""
+    reason = reason_of(payload)
+    return f": {_indent(reason)}" if reason else ""
 
 
 def _next_model(payload: Mapping[str, Any]) -> str:
@@ -530,8 +525,7 @@ def _with_name(text: str, payload: Mapping[str, Any]) -> str:
 
 
 def _name_of(payload: Mapping[str, Any]) -> str:
-    name = next((str(payload[key]) for key in _NAMING if payload.get(key)), "")
-    return visible(name, one_line=True)
+    return visible(name_of(payload), one_line=True)
 
 
 def _number(value: Any) -> float:

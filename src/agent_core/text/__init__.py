@@ -1,6 +1,7 @@
 """Pure functions on text that several packages use."""
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable
 
@@ -157,6 +158,14 @@ def shortened(text: str, limit: int) -> str:
     """`text` if it has at most `limit` characters, else its beginning and how much is missing."""
     cut = len(text) - limit
     return text if cut <= 0 else f"{text[:limit]}… (+{cut} characters)"
+
+
+def shown_json(value: object, *, indent: int | None = None) -> str:
+    """`value` as JSON that people read; what is nested too deeply is only said to be."""
+    try:
+        return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    except RecursionError:
+        return "(nested too deeply to be shown)"
 
 
 def _escape(found: re.Match[str]) -> str:

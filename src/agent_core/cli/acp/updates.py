@@ -1,6 +1,5 @@
 """What happens in a session, as an editor shows it. Live and stored events go the same way."""
 
-import json
 import re
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from acp.schema import (
     UserMessageChunk,
 )
 
-from agent_core.text import shortened
+from agent_core.text import shortened, shown_json
 from agent_core.types import (
     ContentBlock,
     EventType,
@@ -375,6 +374,6 @@ def _plain(block: ContentBlock) -> str:
         case JsonBlock(data={"content": str(text)}):  # of a file
             return text
         case JsonBlock(data=data):
-            return json.dumps(data, ensure_ascii=False, indent=2)
+            return shown_json(data, indent=2)
         case _:
             return f"[{block.type}]"

@@ -1,6 +1,5 @@
 """A session as a Markdown document that reads right whatever was said in it."""
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +18,7 @@ from agent_core.cli.history import (
     verdict,
 )
 from agent_core.cli.terminal import Clean
-from agent_core.text import short_line, shortened, visible
+from agent_core.text import short_line, shortened, shown_json, visible
 from agent_core.types import Node, NodeType, Role
 
 _LONGEST_RESULT = 20_000
@@ -108,7 +107,7 @@ class _Document:
                 f"\n\n*{hidden:,} more lines*" if hidden else ""
             )
         else:
-            yield self._fence(_json(call.call.arguments), "json")
+            yield self._fence(shown_json(call.call.arguments, indent=1), "json")
         if call.result is not None and (text := result_text(call.result).strip()):
             yield self._fence(shortened(text, _LONGEST_RESULT))
         for child in call.children:
@@ -142,13 +141,6 @@ class _Document:
         if found.get("references") or any(t.type in _UNSAFE for t in (*tokens, *inner)):
             return self._fence(text, "markdown")
         return "\n".join(f"> {line}".rstrip() for line in text.expandtabs(4).split("\n"))
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, indent=1, ensure_ascii=False, default=str)
-    except RecursionError:
-        return "(nested too deeply to be shown)"
 
 
 def _one_line(text: str) -> str:

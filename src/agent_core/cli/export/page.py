@@ -1,8 +1,6 @@
 """A session as one HTML page that needs nothing else."""
 
-import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from agent_core.cli.figures import format_cost, format_duration, format_tokens, plural
 from agent_core.cli.history import (
@@ -17,7 +15,7 @@ from agent_core.cli.history import (
 )
 from agent_core.cli.terminal import Clean
 from agent_core.cli.tree import Branch, grow_tree
-from agent_core.text import short_line
+from agent_core.text import short_line, shortened, shown_json
 from agent_core.text.pages import (
     facts_list,
     fold,
@@ -110,7 +108,7 @@ class _Page:
         return plain(self._clean(text))
 
     def _pre(self, text: str) -> str:
-        return preformatted(_shortened(self._clean(text)))
+        return preformatted(shortened(self._clean(text), _LONGEST))
 
     def _facts(self, runs: Sequence[RunRecord]) -> str:
         session = self._history.session
@@ -246,7 +244,7 @@ class _Page:
     def _message(self, node: Node, usage: Usage | None) -> str:
         key = plain(node.node_id)
         if node.node_type is NodeType.COMPACTION:
-            body = render_markdown(_shortened(self._clean(node.text)))
+            body = render_markdown(shortened(self._clean(node.text), _LONGEST))
             return f'<div id="{key}">{fold("Summary of what came before", body)}</div>'
         if node.node_type is not NodeType.MESSAGE:
             label = plain(node.node_type.replace("_", " "))
@@ -255,7 +253,7 @@ class _Page:
         thoughts = (block.text for block in node.content if isinstance(block, ReasoningBlock))
         label = '<span class="muted">reasoning</span>'
         parts += [fold(label, self._pre(thought)) for thought in thoughts]
-        text = _shortened(self._clean(node.text)).strip()
+        text = shortened(self._clean(node.text), _LONGEST).strip()
         is_user = node.role is Role.USER
         parts.append(preformatted(text) if is_user else render_markdown(text))
         who = {Role.USER: "User", Role.ASSISTANT: "Agent"}.get(node.role, str(node.role))
@@ -315,7 +313,10 @@ class _Page:
             yield self._diff(str(diff))
             if hidden := ended.get("diff_hidden_lines"):
                 yield f'<p class="muted">{hidden:,} more lines</p>'
-        yield fold('<span class="muted">arguments</span>', self._pre(_json(call.call.arguments)))
+        yield fold(
+            '<span class="muted">arguments</span>',
+            self._pre(shown_json(call.call.arguments, indent=1)),
+        )
         if output := ended.get("output"):
             if hidden := ended.get("output_hidden_lines"):
                 yield f'<p class="muted">{hidden:,} lines before</p>'
@@ -345,16 +346,3 @@ def _all(exchanges: Sequence[Exchange]) -> Iterator[Exchange]:
     for exchange in exchanges:
         yield exchange
         yield from _all(list(_children(exchange)))
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _LONGEST:
-        return text
-    return f"{text[:_LONGEST]}…\n({len(text) - _LONGEST:,} more characters)"
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, indent=1, ensure_ascii=False, default=str)
-    except RecursionError:
-        return "(nested too deeply to be shown)"

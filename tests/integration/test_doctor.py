@@ -119,6 +119,18 @@ def test_a_file_that_is_not_right_is_named(
     assert name in checks["configuration"]["text"]
 
 
+def test_the_model_is_asked_whatever_is_wrong_beside_its_settings(
+    home: Home, examine: Examine
+) -> None:
+    home.write("mcp.json", "{")
+    with ModelServer.in_thread(["yes"]) as server:
+        home.write_config(model(server.base_url("openai")))
+        code, checks = examine()
+    assert code == 1
+    assert "config_default.toml" not in checks["configuration"]["cure"]
+    assert states(checks, "provider", "model", "mcp servers") == ["ok", "ok", "remark"]
+
+
 def test_a_project_that_is_not_there_is_named(home: Home, examine: Examine) -> None:
     home.write_config('model = "scripted:/nowhere.json"\n')
     code, checks = examine("--path", "/nowhere")

@@ -137,14 +137,18 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
         redactor = build_terminal_redactor(os.environ, setup)
         project = Project(setup, RuntimeOptions(), redactor=redactor, launcher=launcher)
     except (AgentCoreError, OSError, ValueError) as error:
-        cure = "mend what is named; the template config_default.toml of the package has every key"
+        cure = "mend what is named"
+        if setup is None:
+            cure += "; the template config_default.toml of the package has every key"
         with suppress(AgentCoreError):
             if setup is None and not (resolve_home() / "config.toml").exists():
                 cure = cure_of(asyncio.run(find_models(options.path)))
             if options.path is not None and not Path(options.path).exists():
                 cure = "name a folder or file that exists with --path"
         finding = Finding("configuration", "broken", str(error), cure)
-        opened = _Opened(finding=finding, redactor=redactor, setup=setup, has_model=False)
+        opened = _Opened(
+            finding=finding, redactor=redactor, setup=setup, has_model=setup is not None
+        )
         with suppress(AgentCoreError, OSError, ValueError):
             home = resolve_home()
             if setup is None and not os.path.lexists(home / CONFIG_NAME):

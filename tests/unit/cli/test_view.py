@@ -88,6 +88,17 @@ def test_only_the_last_message_is_the_answer_where_it_has_a_stream_of_its_own() 
     assert "Almost." in err.getvalue()
 
 
+def test_an_answer_whose_events_have_lost_a_secret_is_written_once() -> None:
+    out, err = StringIO(), StringIO()
+    view = RunView(Terminal(out, err, environ={}))
+    text = "It is [redacted:api_key], and [redacted:token]."
+    view.event(happens(EventType.MODEL_TEXT_DELTA, {"text": text}))
+    view.event(happens(EventType.MODEL_COMPLETED, {"tool_calls": []}))
+    view.end("It is sk-1, and t-2.", None, None)
+    assert out.getvalue() == "It is sk-1, and t-2.\n"
+    assert err.getvalue() == ""
+
+
 @pytest.mark.parametrize(
     ("kind", "payload", "shown"),
     [

@@ -94,7 +94,7 @@ def build_parser() -> Parser:
 
 
 def _parser_of(names: Iterable[str]) -> Parser:
-    """A parser that knows these commands: all of them take a fifth of the start of a run."""
+    """A parser that knows these commands; to make that of all takes as long as to load argparse."""
     parser = Parser(prog="soong-agent")
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     commands = parser.add_subparsers(

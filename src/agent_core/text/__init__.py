@@ -133,9 +133,10 @@ _HIDES = (
     r"\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f"  # soft hyphen, joiners, fillers
     r"\u200b-\u200d\u2060-\u2064\u3164\ufeff\uffa0"  # zero width
 )
-_TERMINAL = re.compile(f"[{_ACTS}{_DECEIVES}]")
-_EVERYTHING = re.compile(f"[{_ACTS}{_DECEIVES}{_HIDES}]")
-_ONE_LINE = re.compile(rf"[\n\t{_ACTS}{_DECEIVES}{_HIDES}]")
+# Compiled when they are first needed: that takes longer than all else of this module together.
+_TERMINAL = f"[{_ACTS}{_DECEIVES}]"
+_EVERYTHING = f"[{_ACTS}{_DECEIVES}{_HIDES}]"
+_ONE_LINE = rf"[\n\t{_ACTS}{_DECEIVES}{_HIDES}]"
 _SHORT = {"\n": r"\n", "\t": r"\t", "\r": r"\r"}
 
 
@@ -150,7 +151,9 @@ def visible(text: str, *, zero_width: bool = True, one_line: bool = False) -> st
     """
     if "\r\n" in text and not one_line:
         text = text.replace("\r\n", "\n")
-    pattern = _ONE_LINE if one_line else _EVERYTHING if zero_width else _TERMINAL
+    if text.isascii() and text.isprintable():
+        return text
+    pattern = re.compile(_ONE_LINE if one_line else _EVERYTHING if zero_width else _TERMINAL)
     return pattern.sub(_escape, text) if pattern.search(text) else text
 
 

@@ -1,5 +1,6 @@
-"""Titles: the first words of a message, however long it is."""
+"""What text costs: titles of any length, and the import of the functions themselves."""
 
+import subprocess
 import sys
 from collections import Counter
 from types import FrameType
@@ -27,6 +28,21 @@ def test_a_title_is_one_line_of_printable_words(text: str, title: str) -> None:
 
 def test_long_text_takes_no_more_steps_than_short() -> None:
     assert _steps("word " * 800) == _steps("word")
+
+
+def test_the_import_compiles_no_large_pattern() -> None:
+    code = (
+        "import sys, re; found = []\n"
+        "def count(frame, event, _):\n"
+        "    if event == 'call' and frame.f_code.co_filename.endswith('_compiler.py'):\n"
+        "        if frame.f_code.co_name == 'compile': found.append(frame.f_locals['p'])\n"
+        "sys.setprofile(count); import agent_core.text; sys.setprofile(None)\n"
+        "print(len(found), max(map(len, found)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
+    count, longest = map(int, done.stdout.split())
+    assert count > 0
+    assert longest < 100
 
 
 def _steps(text: str) -> int:

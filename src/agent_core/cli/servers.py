@@ -5,11 +5,13 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from time import perf_counter
 
 from agent_core.cli.elicitation import TerminalElicitation
-from agent_core.cli.figures import plural
+from agent_core.cli.figures import format_duration, plural
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
 from agent_core.cli.prompt import InputLines
 from agent_core.cli.setup import build_terminal_redactor, run_on_terminal
@@ -19,8 +21,10 @@ from agent_core.errors import AgentCoreError
 from agent_core.mcp import Host, McpTools, ServerFailure, StoredLogin, read_servers
 from agent_core.mcp.config import HttpServer, ServerConfig
 from agent_core.process import Launcher
+from agent_core.redaction import Redactor
 from agent_core.runtime.project import load_sandbox
 from agent_core.text import visible
+from agent_core.tools.base import Tool
 from agent_core.tools.workspace import PathPolicy
 
 
@@ -52,7 +56,7 @@ def manage_servers(options: Options) -> int:
             terminal.line(f"logged out of {options.id}" if was_there else "there was no log-in")
             return COMPLETED
         try:
-            return asyncio.run(_connect(options, server, setup, terminal))
+            return asyncio.run(_look_at(options, server, setup, terminal))
         except KeyboardInterrupt:
             terminal.leave_line()
             return INTERRUPTED
@@ -78,10 +82,79 @@ def _facts(server_id: str, server: ServerConfig, setup: Setup) -> dict[str, str]
     return {"id": server_id, "state": state, "transport": transport, "login": login, "place": place}
 
 
-async def _connect(options: Options, server: ServerConfig, setup: Setup, terminal: Terminal) -> int:
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    """What came of connecting to a server.
+
+    Attributes:
+        tools: that it offers.
+        offered: the names of what else it has, by kind; only for a test.
+        problems: what went wrong.
+        took_s: how long connecting took.
+    """
+
+    tools: Sequence[Tool]
+    offered: Mapping[str, Sequence[str]]
+    problems: Sequence[str]
+    took_s: float
+
+    @property
+    def is_there(self) -> bool:
+        """It answers."""
+        return bool(self.tools) or not self.problems
+
+
+async def _look_at(options: Options, server: ServerConfig, setup: Setup, terminal: Terminal) -> int:
     """Connect to the server, logging in where that is what is wanted, and say what it has."""
-    descriptor = sys.stdin.fileno()
     redactor = build_terminal_redactor(os.environ, setup)
+    found = await _connect(options, server, setup, terminal, redactor)
+    if options.json:
+        shown = json.dumps(_report(options.id, found), indent=2, ensure_ascii=False)
+        terminal.text(f"{visible(redactor.text(shown))}\n")
+        return COMPLETED if found.is_there else FAILED
+    for problem in found.problems:
+        terminal.line(f"error: {redactor.text(problem)}", Style.BAD)
+    if not found.is_there:
+        cure = "see that it runs and what it writes: [mcp.json] command, args and env"
+        if isinstance(server, HttpServer):
+            cure = f"see that url is right, or log in: soong-agent mcp login {options.id}"
+        terminal.line(cure, Style.DIM)
+        return FAILED
+    count = plural(len(found.tools), "tool")
+    if options.action == "login":
+        is_stored = isinstance(server, HttpServer) and StoredLogin(setup.home, server.url).read()
+        wanted = "logged in to" if is_stored else "no log-in is wanted by"
+        terminal.line(f"{wanted} {options.id}: {count}", Style.GOOD)
+        return COMPLETED
+    for tool in found.tools:
+        terminal.text(f"{tool.name} ({tool.definition.permission})\n")
+    for kind, names in found.offered.items():
+        for name in names:
+            line = visible(redactor.text(f"{kind} {name}"), one_line=True)
+            terminal.text(f"{line}\n")
+    counts = [count, *(plural(len(names), kind) for kind, names in found.offered.items())]
+    took = format_duration(found.took_s * 1e3)
+    terminal.line(f"{options.id} answers in {took}: {', '.join(counts)}", Style.GOOD)
+    return COMPLETED
+
+
+def _report(server_id: str, found: _Connected) -> dict[str, object]:
+    return {
+        "id": server_id,
+        "ok": found.is_there,
+        "connected_ms": round(found.took_s * 1e3),
+        "problems": found.problems,
+        "tools": [
+            {"name": tool.name, "permission": tool.definition.permission} for tool in found.tools
+        ],
+        **{f"{kind}s": names for kind, names in found.offered.items()},
+    }
+
+
+async def _connect(
+    options: Options, server: ServerConfig, setup: Setup, terminal: Terminal, redactor: Redactor
+) -> _Connected:
+    descriptor = sys.stdin.fileno()
     elicit = None
     if options.action == "login":
         elicit = TerminalElicitation(
@@ -91,10 +164,10 @@ async def _connect(options: Options, server: ServerConfig, setup: Setup, termina
             descriptor=descriptor,
             waits_for_login=True,
         )
-    failures: list[ServerFailure] = []
+    problems: list[str] = []
 
     async def note(failure: ServerFailure) -> None:
-        failures.append(failure)
+        problems.append(failure.message)
 
     with closing(Launcher()) as launcher:
         host = Host(
@@ -108,58 +181,22 @@ async def _connect(options: Options, server: ServerConfig, setup: Setup, termina
         try:
             started = perf_counter()
             tools = await mcp.tools(on_failure=note)
-            took = perf_counter() - started
+            took_s = perf_counter() - started
             offered = await _offered(mcp, options.id) if options.action == "test" else {}
         finally:
             await mcp.aclose()
-    is_there = tools or not failures
-    if options.json:
-        report = {
-            "id": options.id,
-            "ok": bool(is_there),
-            "connected_ms": round(took * 1e3),
-            "problems": [failure.message for failure in failures],
-            "tools": [
-                {"name": tool.name, "permission": tool.definition.permission} for tool in tools
-            ],
-            **offered,
-        }
-        shown = json.dumps(report, indent=2, ensure_ascii=False)
-        terminal.text(f"{visible(redactor.text(shown))}\n")
-        return COMPLETED if is_there else FAILED
-    for failure in failures:
-        terminal.line(f"error: {redactor.text(failure.message)}", Style.BAD)
-    if not is_there:
-        cure = "see that it runs and what it writes: [mcp.json] command, args and env"
-        if isinstance(server, HttpServer):
-            cure = f"see that url is right, or log in: soong-agent mcp login {options.id}"
-        terminal.line(cure, Style.DIM)
-        return FAILED
-    if options.action == "login":
-        is_stored = isinstance(server, HttpServer) and StoredLogin(setup.home, server.url).read()
-        wanted = "logged in to" if is_stored else "no log-in is wanted by"
-        terminal.line(f"{wanted} {options.id}: {plural(len(tools), 'tool')}", Style.GOOD)
-        return COMPLETED
-    for tool in tools:
-        terminal.text(f"{tool.name} ({tool.definition.permission})\n")
-    for kind, names in offered.items():
-        for name in names:
-            line = visible(redactor.text(f"{kind.removesuffix('s')} {name}"), one_line=True)
-            terminal.text(f"{line}\n")
-    counts = [f"{len(tools)} tools", *(f"{len(names)} {kind}" for kind, names in offered.items())]
-    terminal.line(f"{options.id} answers in {took * 1e3:.0f} ms: {', '.join(counts)}", Style.GOOD)
-    return COMPLETED
+    return _Connected(tools, offered, problems, took_s)
 
 
 async def _offered(mcp: McpTools, server_id: str) -> dict[str, list[str]]:
-    """The names of what a server has beside tools; a part that it does not list is left out."""
+    """What a server has beside tools, by kind; a part that it does not list is left out."""
     found: dict[str, list[str]] = {}
     offer = mcp.offers.get(server_id)
     if offer is not None and offer.has_resources:
         with suppress(AgentCoreError):
             listed = await mcp.resources(server_id)
-            found["resources"] = [str(each.get("uri")) for each in listed["resources"]]
+            found["resource"] = [str(each.get("uri")) for each in listed["resources"]]
     if offer is not None:
         with suppress(AgentCoreError):
-            found["prompts"] = [str(each["name"]) for each in await mcp.prompts(server_id)]
+            found["prompt"] = [str(each["name"]) for each in await mcp.prompts(server_id)]
     return found

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 
 from agent_core.cli.chat.commands import COMMANDS, completion_values, do_command
-from agent_core.cli.chat.conversation import Chat, ChatTerminal
+from agent_core.cli.chat.conversation import Chat, ChatTerminal, InputLine
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
 from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED, Options
@@ -80,24 +80,7 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
             mode=options.mode or "ask",
         )
         is_plain = options.plain or os.environ.get("TERM", "dumb") == "dumb"
-        if is_plain:
-            from agent_core.cli.chat.plain import PlainLine  # noqa: PLC0415 - few use it
-
-            line = PlainLine(sys.stdout, conversation, lines)
-        else:
-            from agent_core.cli.chat.completion import ChatCompleter, Files  # noqa: PLC0415
-            from agent_core.cli.chat.history import FileHistory  # noqa: PLC0415
-            from agent_core.cli.chat.line import EditedLine  # noqa: PLC0415
-
-            names = {name: command.what for name, command in COMMANDS.items()}
-            line = EditedLine(
-                sys.stdout,
-                conversation,
-                completer=ChatCompleter(
-                    names, completion_values(conversation), Files(setup.project)
-                ),
-                history=FileHistory(setup.home / HISTORY_NAME, redactor.text),
-            )
+        line = _open_line(conversation, lines, is_plain=is_plain)
         terminal = ChatTerminal(line, environ=os.environ, plain=is_plain)
         prompt = TerminalPrompt(terminal, lines, echoes=False, turn=turn)
         questions = TerminalElicitation(terminal, lines, turn=turn, descriptor=descriptor)
@@ -111,6 +94,26 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
         conversation.greet()
         await _choose_session(conversation, options)
         return await conversation.run()
+
+
+def _open_line(conversation: Chat, lines: InputLines, *, is_plain: bool) -> InputLine:
+    if is_plain:
+        from agent_core.cli.chat.plain import PlainLine  # noqa: PLC0415 - few use it
+
+        return PlainLine(sys.stdout, conversation, lines)
+    from agent_core.cli.chat.completion import ChatCompleter, Files  # noqa: PLC0415
+    from agent_core.cli.chat.history import FileHistory  # noqa: PLC0415
+    from agent_core.cli.chat.line import EditedLine  # noqa: PLC0415
+
+    setup = conversation.setup
+    names = {name: command.what for name, command in COMMANDS.items()}
+    values = completion_values(conversation)
+    return EditedLine(
+        sys.stdout,
+        conversation,
+        completer=ChatCompleter(names, values, Files(setup.project)),
+        history=FileHistory(setup.home / HISTORY_NAME, conversation.clean),
+    )
 
 
 async def _choose_session(conversation: Chat, options: Options) -> None:

@@ -28,7 +28,9 @@ from agent_core.cli.setup import (
 from agent_core.cli.streams import catch_signals
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_code_of
 from agent_core.cli.view import RunView
+from agent_core.config.load import resolve_model
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.text import visible
 from agent_core.types import (
     Budget,
     ContentBlock,
@@ -199,6 +201,8 @@ async def _run(
         if shown.events is not None:
             shown.events.facts = {"session_id": handle.session_id, "run_id": handle.run_id}
         view.session(handle.session_id)
+        if options.max_usd is not None:
+            await _warn_of_unknown_price(options, shown.terminal)
         tasks = None
         if handle.mode is RunMode.ORCHESTRATOR:
             from agent_core.cli.tasks import LiveTasks  # noqa: PLC0415 - others have no Tasks
@@ -229,6 +233,18 @@ async def _run(
             view.resumable(handle.session_id)
             return INTERRUPTED
         return COMPLETED if handle.status in {RunStatus.COMPLETED, RunStatus.WAITING} else FAILED
+
+
+async def _warn_of_unknown_price(options: Options, terminal: Terminal) -> None:
+    """Say so if nothing keeps the run within `--max-usd`."""
+    from agent_core.budgets.prices import Prices  # noqa: PLC0415 - few runs name an amount
+
+    config = read_command_setup(options.path, options.model).config
+    model = resolve_model(config)
+    if config.budget.on_unknown_price == "ignore_usd" and await Prices().of(model) is None:
+        because = f"the price of {visible(model.full_name)} is not known"
+        cure = "give it in [model.price], or bound the run with --max-turns"
+        terminal.line(f"{because}: --max-usd does not count its calls; {cure}", Style.WARN)
 
 
 async def _show_end(

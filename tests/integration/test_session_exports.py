@@ -135,6 +135,11 @@ def test_exports_go_to_files_of_the_user_and_replace_none(
     forced = soong(home, project, "export", "18ab", "--markdown", str(target), "--force")
     assert forced.returncode == 0
     assert "unrelated" in target.read_text("utf-8")
+    swapped = soong(home, project, "export", "--markdown", "18ab")
+    assert (swapped.returncode, swapped.stdout) == (0, target.read_text())
+    nameless = soong(home, project, "export", "--markdown")
+    assert (nameless.returncode, nameless.stdout) == (2, "")
+    assert "the id of a session" in nameless.stderr
     nowhere = soong(home, project, "export", "18ab", "--jsonl", str(tmp_path / "no" / "x.jsonl"))
     assert nowhere.returncode == 2
     assert "no such folder" in nowhere.stderr

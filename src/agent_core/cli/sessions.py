@@ -39,8 +39,13 @@ async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Cle
                 return await _search(runtime, options, setup, terminal)
             case "delete":
                 return await _delete(runtime, options, terminal)
+            case "export":
+                from agent_core.cli.export.write import take_misplaced_id  # noqa: PLC0415 - here only
+
+                take_misplaced_id(options)
             case _:
-                session_id = await runtime.resolve_session_id(options.id)
+                pass
+        session_id = await runtime.resolve_session_id(options.id)
         match options.action:
             case "show":
                 from agent_core.cli.story import show_session  # noqa: PLC0415 - needed here only

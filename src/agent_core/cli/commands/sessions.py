@@ -151,8 +151,9 @@ def add_parser(commands: Commands) -> None:
     )
     fork.add_argument("--at", metavar="<node>", help="the message; default: the last one")
     fork.add_argument("--into", metavar="<dir>", help="for the copy of the project; new or empty")
-    for action in (show, tree, rename, compact, export, fork):
+    for action in (show, tree, rename, compact, fork):
         action.add_argument("id", help="the session's id, or its beginning")
+    export.add_argument("id", nargs="?", default="", help="the session's id, or its beginning")
     rename.add_argument("words", nargs="+", metavar="title", help="the new title")
     delete = add_command(actions, "delete", "delete sessions for good", epilog=_DELETE)
     delete.add_argument("ids", nargs="+", metavar="id", help="a session's id, or its beginning")

@@ -17,6 +17,14 @@ from agent_core.text import visible
 _STDOUT = "-"
 
 
+def take_misplaced_id(options: Options) -> None:
+    """Read `export --html ID`, where the id stands in the place of the file."""
+    for name in ("html", "markdown", "jsonl", "fixture"):
+        if not options.id and getattr(options, name) not in {None, _STDOUT}:
+            options.id = getattr(options, name)
+            setattr(options, name, _STDOUT)
+
+
 async def export_session(
     runtime: AgentRuntime, session_id: str, options: Options, terminal: Terminal, clean: Clean
 ) -> int:

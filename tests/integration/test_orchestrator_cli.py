@@ -191,3 +191,9 @@ def test_a_log_that_cannot_be_read_is_named(home: Home, project: Path) -> None:
     done = soong(home, project, "tasks", "show", "t1")
     assert done.returncode == 1
     assert "wall.wal.jsonl" in done.stderr
+
+
+def test_tasks_are_shown_without_a_configuration(home: Home, project: Path) -> None:
+    led(home, project)
+    (home.path / "config.toml").unlink()
+    assert soong(home, project, "tasks", "show", "t1").returncode == 0

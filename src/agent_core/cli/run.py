@@ -207,7 +207,7 @@ async def _run(
         if handle.mode is RunMode.ORCHESTRATOR:
             from agent_core.cli.tasks import LiveTasks  # noqa: PLC0415 - others have no Tasks
 
-            tasks = LiveTasks.of(options.path, handle.session_id, shown.terminal)
+            tasks = LiveTasks.of(options, handle.session_id, shown.terminal)
         watching = asyncio.create_task(_watch(handle, shown, tasks))
         try:
             await asyncio.shield(watching)

@@ -4,13 +4,13 @@ import asyncio
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.pictures import build_tree, render_svg, render_tree, summary_lines
-from agent_core.cli.setup import build_terminal_redactor
-from agent_core.cli.terminal import Style, Terminal
-from agent_core.config.load import read_setup
+from agent_core.cli.setup import build_terminal_redactor, read_command_setup, run_on_terminal
+from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.errors import ConfigError
 from agent_core.tasks.log_store import StoredTask, read_stored_tasks
@@ -23,11 +23,10 @@ _REFRESH_S = 0.3
 
 def show_task(options: Options) -> int:
     """Print the Task, or write its picture, and return the exit code."""
-    try:
-        setup = read_setup(options.path)
-    except ConfigError as error:
-        return _fail(error.message, MISUSED)
-    clean = build_terminal_redactor(os.environ, setup).text
+    return run_on_terminal(options.path, partial(_show, options), asks_model=False)
+
+
+def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
     tasks, problems = read_stored_tasks(
         setup.tasks_dir,
         project_dir=setup.project,
@@ -98,10 +97,10 @@ class LiveTasks:
         self._picture = ""
 
     @classmethod
-    def of(cls, path: str | None, session_id: str, terminal: Terminal) -> "LiveTasks | None":
+    def of(cls, options: Options, session_id: str, terminal: Terminal) -> "LiveTasks | None":
         """The Tasks of a session; None where there is no project to look at."""
         try:
-            return cls(read_setup(path), session_id, terminal)
+            return cls(read_command_setup(options.path, options.model), session_id, terminal)
         except ConfigError:
             return None  # a runtime that is not of this home
 

@@ -118,11 +118,28 @@ def test_without_a_terminal_run_is_named(home: Home, project: Path) -> None:
 
 def test_plain_lines_where_nothing_can_be_drawn(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["The answer."]) as server:
-        keys = [Key("> ", f"hello{ENTER}"), Key("The answer.", CTRL_D)]
+        keys = [
+            Key("> ", f"/help{ENTER}"),
+            Key("Ctrl-D leaves\r\n> ", f"hello{ENTER}"),
+            Key("The answer.", CTRL_D),
+        ]
         scene = converse(home, project, server, keys, "--plain")
     assert scene.code == 0
     assert b"\x1b" not in scene.raw
+    assert b"Shift-Tab" not in scene.raw
+    assert scene.raw.count(b"hello") == 1
     assert texts(server) == "hello"
+
+
+def test_a_summary_shows_its_command_once(home: Home, project: Path) -> None:
+    with ModelServer.in_thread(["The answer.", "A summary."]) as server:
+        keys = [
+            Key(READY, f"hello{ENTER}"),
+            Key("The answer.", f"/compact{ENTER}"),
+            Key("summar", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys)
+    assert scene.raw.decode().count("> /compact") == 1
 
 
 def test_what_waits_is_shown_taken_back_and_sent(home: Home, project: Path) -> None:

@@ -108,13 +108,18 @@ async def _help(chat: Chat, words: Sequence[str]) -> None:
         else:
             chat.terminal.line(f"{usage:<{_USAGE_WIDTH}} {command.what}")
     if not words:
-        for line in _KEYS:
+        for line in _KEYS if chat.terminal.can_draw else _PLAIN_KEYS:
             chat.say(line, Style.DIM)
 
 
 _USAGE_WIDTH = 28
+_PREFIXES = "@file attaches a file, !command runs one of yours, /server:prompt one of an MCP server"
+_PLAIN_KEYS = (
+    _PREFIXES,
+    "Enter sends, \\ and Enter begins a new line; Ctrl-C cancels, twice leaves; Ctrl-D leaves",
+)
 _KEYS = (
-    "@file attaches a file, !command runs one of yours, /server:prompt one of an MCP server",
+    _PREFIXES,
     "Enter sends, Alt-Enter or \\ and Enter begins a new line, Shift-Tab changes the mode",
     "Up or Escape takes back what is queued; Ctrl-C cancels, twice leaves; Ctrl-D leaves",
 )
@@ -224,7 +229,8 @@ async def _move(
 
 async def _compact(chat: Chat, _: Sequence[str]) -> None:
     if await chat.require_session():
-        chat.watch("/compact", await chat.runtime.compact_session(chat.session_id))
+        run = await chat.runtime.compact_session(chat.session_id)
+        chat.watch("/compact", run, is_on_screen=True)
 
 
 async def _context(chat: Chat, _: Sequence[str]) -> None:

@@ -111,12 +111,17 @@ class ChatTerminal(Terminal):
 
 @dataclass(eq=False, slots=True)
 class Sent:
-    """A message that was sent: its run waits, or is at work."""
+    """A message that was sent: its run waits, or is at work.
+
+    Attributes:
+        is_on_screen: it stands right above, as it was typed.
+    """
 
     text: str
     handle: RunHandle[Any]
     events: AsyncGenerator[RuntimeEvent]
     attached: Sequence[Attached] = ()
+    is_on_screen: bool = False
 
 
 @dataclass(slots=True)
@@ -257,7 +262,7 @@ class Chat:
                 if text.startswith("!"):
                     await self._run_command(text[1:].strip())
                 elif text.startswith("/") and ":" not in first and "/" not in first[1:]:
-                    self._echo(entered)
+                    self._echo_typed(entered)
                     await self._do_command(text)
                 else:
                     await self._send(text, shown=entered)
@@ -271,12 +276,21 @@ class Chat:
         options = RunOptions(model=self.model, permission_mode=self.mode)
         handle = await self.runtime.start(message, self.session_id, options=options)
         self._extra.clear()
-        self.watch(shown, handle, attached)
+        self.watch(shown, handle, attached, is_on_screen=not self.terminal.can_draw)
 
-    def watch(self, text: str, handle: RunHandle[Any], attached: Sequence[Attached] = ()) -> None:
-        """Show a run when its turn has come."""
+    def watch(
+        self,
+        text: str,
+        handle: RunHandle[Any],
+        attached: Sequence[Attached] = (),
+        *,
+        is_on_screen: bool,
+    ) -> None:
+        """Show a run when its turn has come, with its message if that is not on the screen."""
         self.has_sent = True
-        self._sent.append(Sent(text, handle, handle.events(), attached))
+        is_next = not self._sent
+        sent = Sent(text, handle, handle.events(), attached, is_on_screen=is_on_screen and is_next)
+        self._sent.append(sent)
         self._arrived.set()
         self._idle.clear()
         self.line.refresh()
@@ -293,7 +307,8 @@ class Chat:
         return message, attached
 
     def _show_sent(self, sent: Sent) -> None:
-        self._echo(sent.text)
+        if not sent.is_on_screen:
+            self._echo(sent.text)
         for file in sent.attached:
             what, style = ("attached", Style.DIM) if file.block else ("not attached", Style.WARN)
             remark = f", {file.remark}" if file.remark else ""
@@ -303,7 +318,7 @@ class Chat:
     async def _run_command(self, command: str) -> None:
         if not command:
             return
-        self._echo(f"! {command}")
+        self._echo_typed(f"! {command}")
         self._command = UserCommand(command, self.setup.project, self.terminal.text)
         try:
             self._extra.append(await self._command.run())
@@ -364,6 +379,10 @@ class Chat:
             use, budget = event.payload["use"], event.payload["budget"]
             self.window = Window(use["total"], budget["window"])
             self.line.refresh()
+
+    def _echo_typed(self, text: str) -> None:
+        if self.terminal.can_draw:  # else the terminal has shown what was typed
+            self._echo(text)
 
     def _echo(self, text: str) -> None:
         first, *rest = visible(text).split("\n")

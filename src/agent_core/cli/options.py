@@ -203,11 +203,14 @@ def amount(text: str) -> float:
     """A positive number of an option.
 
     Raises:
-        ValueError: it is none.
+        argparse.ArgumentTypeError: it is none.
     """
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
     if not 0 < number < inf:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"a number above 0 is needed, such as 0.50, not {text!r}")
     return number
 
 

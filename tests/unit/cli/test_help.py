@@ -91,6 +91,10 @@ def test_every_example_is_understood(shown: dict[str, str]) -> None:
         ("cost --bye", "did you mean --by?"),
         ("cost --by dya", "did you mean day?"),
         ("run --mode plann hi", "did you mean plan?"),
+        ("run --max-usd=-1 hi", "a number above 0 is needed, such as 0.50, not '-1'"),
+        ("run --max-usd nan hi", "a number above 0"),
+        ("run --max-usd dear hi", "a number above 0"),
+        ("run --max-turns 0 hi", "a whole number from 1"),
         ("zzz", 'write "run" first'),
     ],
 )

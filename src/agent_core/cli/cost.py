@@ -64,7 +64,10 @@ async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         remark = f"the price of {total.unpriced:,} of these is not known; [model] price sets one"
         terminal.line(remark, Style.DIM)
     if total.usage.is_estimated:
-        terminal.line("~ some services reported no tokens: these are estimated", Style.DIM)
+        remark = "~ some services reported no tokens: theirs are missing, or estimated in a budget"
+        remark += "; what such a call has cost is not known"
+        for line in terminal.wrap(remark):
+            terminal.line(line, Style.DIM)
     return COMPLETED
 
 

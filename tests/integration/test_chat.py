@@ -346,6 +346,42 @@ def test_several_lines_and_large_pastes_are_sent_whole(home: Home, project: Path
     assert texts(server) == pasted.replace("\r\n", "\n") + " what?"
 
 
+def test_what_was_entered_is_searched_back(home: Home, project: Path) -> None:
+    with ModelServer.in_thread(["One.", "Two.", "Three."]) as server:
+        keys = [
+            Key(READY, f"mend the Cart{ENTER}"),
+            Key("One.", f"something else{ENTER}"),
+            Key("Two.", "\x12"),
+            Key("search back:", f"cart{ENTER}{ENTER}"),
+            Key("Three.", CTRL_D),
+        ]
+        converse(home, project, server, keys)
+    assert texts(server) == "mend the Cart"
+
+
+def test_a_fork_says_how_to_go_on_in_it(home: Home, project: Path) -> None:
+    with ModelServer.in_thread(["Fine."]) as server:
+        keys = [
+            Key(READY, f"hello{ENTER}"),
+            Key("Fine.", f"/fork{ENTER}"),
+            Key(f"to go on there: soong-agent chat --path {project}-fork", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, columns=200)
+    assert re.search(r"--path \S+-fork --session-id sess_\w+", scene.text)
+
+
+@pytest.mark.parametrize(("other", "meant"), [("exit", "quit"), ("clear", "new")])
+def test_the_words_of_other_programs_are_known(
+    home: Home, project: Path, other: str, meant: str
+) -> None:
+    with ModelServer.in_thread([]) as server:
+        keys = [
+            Key(READY, f"/{other}{ENTER}"),
+            Key(f"there is no command /{other} (did you mean /{meant}?)", CTRL_D),
+        ]
+        assert converse(home, project, server, keys).code == 0
+
+
 def test_what_was_entered_is_kept_without_secrets(home: Home, project: Path) -> None:
     secret = "sk-" + "proj4567890123456789012345678901"  # made up
     with ModelServer.in_thread(["Hello.", "Again."]) as server:

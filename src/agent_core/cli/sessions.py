@@ -210,8 +210,8 @@ async def fork_session(
     *,
     at: str | None,
     into: str | Path | None,
-) -> None:
-    """Begin another session from a message, and show it.
+) -> SessionRecord:
+    """Begin another session from a message, show it, and return it.
 
     Args:
         runtime: of the project.
@@ -229,6 +229,7 @@ async def fork_session(
     forked = await runtime.fork(session_id, node_id, into=into)
     show_move(forked, terminal, clean)
     terminal.text(f"{forked.session_id}  {visible(clean(forked.session.cwd))}\n")
+    return forked.session
 
 
 def _free_folder(session: SessionRecord) -> Path:

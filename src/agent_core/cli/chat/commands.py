@@ -28,6 +28,18 @@ _MODES: Mapping[PermissionMode, str] = {
     "ask": "what changes something is asked about",
     "accept-edits": "files of the project are written without a question",
 }
+_OTHER_WORDS = {
+    "exit": "quit",
+    "q": "quit",
+    "clear": "new",
+    "continue": "resume",
+    "history": "sessions",
+    "rewind": "undo",
+    "status": "context",
+    "usage": "cost",
+    "plan": "mode",
+}
+"""What other programs call a command."""
 _LISTED = 15
 _TITLE = 50
 _EXPORTS = {
@@ -64,7 +76,8 @@ async def do_command(chat: Chat, text: str) -> None:
     name, _, rest = text[1:].partition(" ")
     command = COMMANDS.get(name)
     if command is None:
-        chat.fail(f"there is no command /{name}{nearest(name, COMMANDS, '/')}; /help lists them")
+        meant = _OTHER_WORDS.get(name, name)
+        chat.fail(f"there is no command /{name}{nearest(meant, COMMANDS, '/')}; /help lists them")
         return
     if command.needs_rest and not await chat.comes_to_rest():
         chat.fail(f"/{name} moves the session, and a run is at work; Ctrl-C cancels it")
@@ -191,7 +204,7 @@ async def _fork(chat: Chat, words: Sequence[str]) -> None:
     into = named.get("--into")
     if into is not None:
         into = chat.setup.project / await asyncio.to_thread(Path(into).expanduser)
-    await fork_session(
+    forked = await fork_session(
         chat.runtime,
         chat.session_id,
         chat.terminal,
@@ -199,6 +212,9 @@ async def _fork(chat: Chat, words: Sequence[str]) -> None:
         at=named.get("--at"),
         into=into,
     )
+    there = shlex.quote(visible(chat.clean(forked.cwd), one_line=True))
+    command = f"soong-agent chat --path {there} --session-id {forked.session_id}"
+    chat.terminal.line(f"to go on there: {command}", Style.DIM)
 
 
 async def _undo(chat: Chat, words: Sequence[str]) -> None:

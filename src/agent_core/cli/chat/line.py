@@ -17,11 +17,11 @@ from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.data_structures import Size
-from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.filters import Condition, has_completions, is_searching
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.history import History
 from prompt_toolkit.input import create_input
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding import ConditionalKeyBindings, KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import BufferControl, FormattedTextControl, HSplit, Layout, Window
 from prompt_toolkit.layout.containers import ConditionalContainer, VerticalAlign
@@ -29,6 +29,7 @@ from prompt_toolkit.layout.menus import CompletionsMenu
 from prompt_toolkit.layout.processors import BeforeInput
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
+from prompt_toolkit.widgets import SearchToolbar
 
 from agent_core.text import short_line, visible
 
@@ -138,7 +139,7 @@ class EditedLine:
         )
         self._app: Application[None] = Application(
             layout=self._layout(),
-            key_bindings=self._keys(),
+            key_bindings=ConditionalKeyBindings(self._keys(), ~is_searching),
             style=_STYLE,
             input=create_input(),
             output=Vt100_Output(out, _screen_size, term=os.environ.get("TERM"), enable_cpr=False),
@@ -229,8 +230,18 @@ class EditedLine:
         return False
 
     def _layout(self) -> Layout:
+        search = SearchToolbar(
+            backward_search_prompt="search back: ",
+            forward_search_prompt="search: ",
+            ignore_case=True,
+        )
         line = Window(
-            BufferControl(self._buffer, input_processors=[BeforeInput(PROMPT)]),
+            BufferControl(
+                self._buffer,
+                input_processors=[BeforeInput(PROMPT)],
+                search_buffer_control=search.control,
+                preview_search=True,
+            ),
             wrap_lines=True,
             dont_extend_height=True,
         )
@@ -244,6 +255,7 @@ class EditedLine:
                     ConditionalContainer(above, has_above),
                     line,
                     menu,
+                    search,
                     ConditionalContainer(below, ~has_completions),
                 ],
                 align=VerticalAlign.TOP,

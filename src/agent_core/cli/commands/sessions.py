@@ -54,8 +54,8 @@ examples:
   soong-agent sessions search '"off by one"' parser --here
 
 Looks through the messages, the calls of tools and their results of all
-sessions, the newest first, for every word; small letters are as capital ones,
-and quotes keep words together. Exit codes: 0 found; 1 nothing was found.
+sessions, the newest first, for every word; case makes no difference, and quotes
+keep words together. Exit codes: 0 found; 1 nothing was found.
 """
 _RENAME = """\
 example:

@@ -10,7 +10,7 @@ from agent_core.cli.figures import format_age, format_cost, format_tokens, plura
 from agent_core.cli.layout import fitted
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
-from agent_core.cli.sheet import Sheet, short_title, status_of, style_of
+from agent_core.cli.sheet import Sheet, status_of, style_of, title_of
 from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -113,7 +113,7 @@ def _list_one(summary: SessionSummary, sheet: Sheet) -> None:
     turns = plural(summary.turns, "turn")
     tokens = f"{format_tokens(summary.usage.total_tokens)} tokens"
     cost, project = format_cost(summary.usage), _project_name(summary.cwd)
-    title = short_title(summary)
+    title = title_of(summary)
     if not sheet.is_screen:
         when = f"{summary.updated_at.astimezone():%Y-%m-%d %H:%M}"
         parts = (summary.short_id, when, status, turns, tokens, cost, summary.cwd, title)
@@ -159,7 +159,7 @@ async def _search(runtime: AgentRuntime, options: Options, setup: Setup, termina
             sys.stdout.write(f"{json.dumps(match.model_dump(mode='json'))}\n")
             continue
         if match.session_id != before:
-            sheet.line((match.title or "(no title)", Style.BOLD), cut=True)
+            sheet.line((title_of(match), Style.BOLD), cut=True)
             sheet.line((f"  {match.session_id}  {_project_name(match.cwd)}", Style.DIM), cut=True)
             before = match.session_id
         who = ", ".join(dict.fromkeys(match.tools)) or str(match.role)
@@ -180,7 +180,7 @@ async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -
             return MISUSED
         for session_id in ids:
             page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
-            terminal.line(f"  {session_id}  {visible(page.session.title or '(no title)')}")
+            terminal.line(f"  {session_id}  {visible(title_of(page.session))}")
         terminal.ask(f"Delete {plural(len(ids), 'session')} for good? [y/N] ")
         answer = await asyncio.to_thread(sys.stdin.readline)
         if answer.strip().lower() not in {"y", "yes"}:

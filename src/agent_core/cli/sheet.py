@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from agent_core.cli.layout import cells, fitted
 from agent_core.cli.terminal import OutputClosedError, Style
 from agent_core.text import visible
-from agent_core.types import SessionSummary
+from agent_core.types import SessionMatch, SessionRecord, SessionSummary
 
 _RESET = "\x1b[0m"
 _GONE = {errno.EPIPE, errno.EIO, errno.EBADF}
@@ -93,9 +93,9 @@ class Sheet:
             raise OutputClosedError(str(error), is_gone=True) from None
 
 
-def short_title(summary: SessionSummary) -> str:
+def title_of(session: SessionSummary | SessionRecord | SessionMatch) -> str:
     """The title, or what stands for it."""
-    return summary.title or "(no title)"
+    return session.title or "(no title)"
 
 
 def status_of(summary: SessionSummary) -> str:

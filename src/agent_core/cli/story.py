@@ -18,7 +18,7 @@ from agent_core.cli.history import (
 )
 from agent_core.cli.layout import fitted
 from agent_core.cli.render import LINES_OF_DIFF, CallLayout
-from agent_core.cli.sheet import Sheet, style_of
+from agent_core.cli.sheet import Sheet, style_of, title_of
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import ANSWER
 from agent_core.runtime.background import read_background_usage
@@ -76,7 +76,7 @@ class _Story:
     def head(self) -> None:
         """Write what the session is."""
         session = self._history.session
-        self.sheet.line((self._clean(session.title or "(no title)"), Style.BOLD))
+        self.sheet.line((self._clean(title_of(session)), Style.BOLD))
         origin = session.parent_session_id
         forked = f" · forked from {origin}" if origin else ""
         self.sheet.line((f"{session.session_id} · {self._clean(session.cwd)}{forked}", Style.DIM))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.history import Exchange, History, MessageEntry, read_history, spoken
-from agent_core.cli.sheet import Sheet, status_of, style_of
+from agent_core.cli.sheet import Sheet, status_of, style_of, title_of
 from agent_core.cli.terminal import Clean, Style
 from agent_core.text import short_line
 from agent_core.types import Node, NodeType, Role
@@ -43,7 +43,7 @@ async def show_tree(runtime: AgentRuntime, session_id: str, clean: Clean) -> Non
     forks = await runtime.session_summaries(_MOST_FORKS, forked_from=session_id)
     sheet = Sheet()
     session = history.session
-    sheet.line((clean(session.title or "(no title)"), Style.BOLD), cut=True)
+    sheet.line((clean(title_of(session)), Style.BOLD), cut=True)
     sheet.line((session_id, Style.DIM), cut=True)
     if session.parent_session_id:
         sheet.line((f"forked from {session.parent_session_id}", Style.DIM), cut=True)

@@ -13,7 +13,7 @@ from agent_core.cli.chat.window import show_context
 from agent_core.cli.figures import format_age
 from agent_core.cli.layout import fitted
 from agent_core.cli.sessions import fork_session
-from agent_core.cli.sheet import short_title, status_of
+from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
 from agent_core.cli.undo import show_move, show_paths
 from agent_core.config.load import resolve_model
@@ -162,7 +162,7 @@ async def _resume(chat: Chat, words: Sequence[str]) -> None:
 
 
 def _describe(chat: Chat, summary: SessionSummary) -> str:
-    title = fitted(visible(chat.clean(short_title(summary)), one_line=True), _TITLE)
+    title = fitted(visible(chat.clean(title_of(summary)), one_line=True), _TITLE)
     return f"{format_age(summary.updated_at):<12} {status_of(summary):<9} {title}"
 
 

@@ -13,6 +13,7 @@ from agent_core.cli.chat.message import Attached, UserCommand, attach_files
 from agent_core.cli.figures import format_cost, format_tokens
 from agent_core.cli.render import Call
 from agent_core.cli.run import MCP_PROMPT, blocks_of
+from agent_core.cli.sheet import title_of
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal
 from agent_core.cli.view import RunView
 from agent_core.config.paths import Setup
@@ -464,7 +465,7 @@ class Chat:
         if report.segments:
             self.window = Window(report.used, report.window)
         session = (await self.runtime.replay_session(session_id, 1, 0)).session
-        title = short_line(visible(self.clean(session.title or "(no title)")), _TITLE_CHARS)
+        title = short_line(visible(self.clean(title_of(session))), _TITLE_CHARS)
         self.terminal.line(f"session {session_id}: {title}", Style.BOLD)
         if session.cwd != str(self.setup.project):
             self.say(f"it works in {self.clean(session.cwd)}, not here", Style.WARN)

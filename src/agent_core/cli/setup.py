@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_core.api import AgentRuntime
+    from agent_core.mcp import ElicitationCallback
     from agent_core.mcp.toolsets import McpToolset
     from agent_core.permissions import PermissionCallback
-    from agent_core.runtime.options import ElicitationCallback
 
 NO_MODEL = "ollama:none"
 """Stands for the model of commands that ask none, where none is configured."""

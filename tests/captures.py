@@ -40,8 +40,9 @@ from agent_core.cli.pictures import _SVG
 
 FOLDER = Path(__file__).with_name("captures")
 REWRITE = "SOONG_AGENT_REWRITE_CAPTURES"
-_LAUNCH = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+_LAUNCH = (  # a suite that ignores a hang-up must not hand that on
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL);"
     "os.execvp(sys.argv[1], sys.argv[1:])"
 )
 _LOOKS = re.compile(r"\x1b\[[0-9;]*m")

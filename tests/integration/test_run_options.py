@@ -421,10 +421,13 @@ async def test_options_of_an_earlier_schema_are_none(home: Home, project: Path) 
         await made.run("one", session_id="s1")
     database = home.path / "sessions.sqlite"
     connection = sqlite3.connect(database, isolation_level=None)
-    connection.execute("ALTER TABLE runs DROP COLUMN options_json")
-    newer = [each for one in MIGRATIONS if one.version > 5 for each in one.statements]
-    for table in re.findall(r"CREATE TABLE (\w+)", " ".join(newer)):
+    newer = " ".join(each for one in MIGRATIONS if one.version >= 5 for each in one.statements)
+    for index in re.findall(r"CREATE (?:UNIQUE )?INDEX (\w+)", newer):
+        connection.execute(f"DROP INDEX {index}")
+    for table in re.findall(r"CREATE TABLE (\w+)", newer):
         connection.execute(f"DROP TABLE {table}")
+    for table, column in re.findall(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", newer):
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     connection.execute("DELETE FROM schema_migrations WHERE version >= 5")
     connection.close()
     async with runtime(home, project, ["b"]) as made:

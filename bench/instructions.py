@@ -1,4 +1,4 @@
-"""Instructions that one run, turn, chunk or start takes, counted by callgrind.
+"""Instructions that one run, turn, chunk or start takes, counted by cachegrind.
 
     python instructions.py                          # ours beside the bare loop
     python instructions.py -s run,turn-late agent_core
@@ -11,7 +11,7 @@ or cost. It leaves out the kernel's share (writes, syncs, sockets), a sixth of a
 
 What is done once is cancelled out: a figure is the difference between a process with many units and
 one with few, by their number. The event loop's clock runs a hundred times as slow as the real one,
-as the program does under callgrind, so that what waits for milliseconds is done as often as without.
+as the program does when it is counted, so that what waits for milliseconds is done as often as without.
 
 Both sides run in this interpreter's environment; skipped where valgrind is missing.
 """
@@ -71,7 +71,7 @@ class SlowSelector(selectors.DefaultSelector):
 
 
 class SlowLoop(asyncio.SelectorEventLoop):
-    """An event loop whose milliseconds are as long as callgrind makes them."""
+    """An event loop whose milliseconds are as long as counting makes them."""
 
     def __init__(self):
         super().__init__(SlowSelector())
@@ -163,17 +163,32 @@ def instructions(adapter, function, url, count):
             filled = [*command, "10000", f"{folder}/bench.db"]
             subprocess.run(filled, cwd=bench.HERE, env=bench.ENVIRONMENT, check=True)
         done = subprocess.run(
-            ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out"]
+            [
+                "valgrind",
+                "--tool=cachegrind",
+                "--cache-sim=no",
+                f"--cachegrind-out-file={folder}/out",
+            ]
             + [sys.executable, *arguments],
             cwd=bench.HERE,
             env=bench.ENVIRONMENT | {"PYTHONHASHSEED": "0"},
             capture_output=True,
             text=True,
         )
-    found = re.search(r"Collected : (\d+)", done.stderr)
+    found = re.search(r"I +refs: +([\d,]+)", done.stderr)
     if done.returncode or found is None:
         raise SystemExit(f"{adapter}, {function}: {done.stderr[-2000:]}")
-    return int(found[1])
+    return int(found[1].replace(",", ""))
+
+
+def write_compiled(adapter, url):
+    """Write the .pyc files, which would be counted with the first process."""
+    subprocess.run(
+        [sys.executable, "instructions.py", "--worker", adapter, "first_answer", url, "1", ""],
+        cwd=bench.HERE,
+        env=bench.ENVIRONMENT,
+        check=True,
+    )
 
 
 def measure(adapter, scenario, url):
@@ -201,14 +216,8 @@ def main():
     bench.ENVIRONMENT["BENCH_COLLECTOR"] = f"http://127.0.0.1:{collector.server_port}"
     try:
         url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
-        for adapter in options.adapters:  # writes the .pyc files
-            subprocess.run(
-                [sys.executable, "instructions.py", "--worker"]
-                + [adapter, "first_answer", url, "1", ""],
-                cwd=bench.HERE,
-                env=bench.ENVIRONMENT,
-                check=True,
-            )
+        for adapter in options.adapters:
+            write_compiled(adapter, url)
         for scenario in options.scenarios.split(","):
             counted = [measure(adapter, scenario, url) for adapter in options.adapters]
             shown = ", ".join(

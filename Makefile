@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: demo test matrix dist faults check format docs reference bench guard performance captures picture conformance clean help
+.PHONY: demo test matrix dist faults chaos check format docs reference bench guard performance captures picture conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
@@ -21,6 +21,7 @@ help:
 	@echo "make matrix  a part of the suite on each Python found; PYTHONS='python3.12 /a/python', TESTS=tests"
 	@echo "make check   format, lint, types, import contracts, architecture tests"
 	@echo "make faults  the whole fault suite, on two cores; make test runs a short part of it"
+	@echo "make chaos   workers that are killed, paused and cut off: 200 runs a round; ROUNDS=10, ARGS='--seed 7'"
 	@echo "make format  rewrite what the formatter and the linter can mend"
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
 	@echo "make reference  the pages of docs/reference/ anew, from docstrings and signatures"
@@ -69,6 +70,10 @@ matrix:
 
 faults: $(READY)
 	$(BIN)/pytest -m faults --faults=whole -n 2 tests/faults $(ARGS)
+
+ROUNDS ?= 1
+chaos: $(READY)
+	$(BIN)/python tests/scale/chaos.py --rounds $(ROUNDS) $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -33,7 +33,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
         "`agent_core`: runs",
         "Starting runs, following them, and what they leave behind.",
         {
-            "Runtime": ("AgentRuntime", "Session", "RunHandle", "RunResult", "RunError"),
+            "Runtime": ("AgentRuntime", "Session", "RunHandle", "RunResult", "RunError", "Worker"),
             "What a run is asked": (
                 *("UserMessage", "RunOptions", "RunFields", "Budget"),
                 *("Config", "ModelConfig", "AgentDefinition"),

@@ -2,13 +2,24 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import IO, cast
 
 import pytest
 from hypothesis import settings
 
 from isolation import REAL_HOME, Guard, Home, fresh_folder, redirect_home, run_folder
+from postgres import (
+    DURABLE,
+    Cluster,
+    PostgresUnavailableError,
+    Server,
+    hold_session,
+    make_cluster,
+    migrated_template,
+    shared_server,
+)
 
 redirect_home()
 os.environ |= {  # for what signs its requests
@@ -20,6 +31,7 @@ settings.register_profile("suite", deadline=None)  # a busy machine is no findin
 settings.load_profile("suite")
 
 GUARD = pytest.StashKey[Guard]()
+LIFE = pytest.StashKey[IO[str]]()
 VIOLATIONS = pytest.StashKey[list[Path]]()
 
 
@@ -46,6 +58,56 @@ def project(request: pytest.FixtureRequest) -> Path:
     return fresh_folder("project", _name(request))
 
 
+@pytest.fixture(scope="session")
+def shared_postgres() -> Server:
+    """The PostgreSQL server that all processes of this run share."""
+    try:
+        return shared_server(run_folder())
+    except PostgresUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def migrated_database(shared_postgres: Server) -> str:
+    """The name of a database with the tables of this version, which `database_url` clones."""
+    return migrated_template(shared_postgres, run_folder())
+
+
+@pytest.fixture
+def database_url(shared_postgres: Server, migrated_database: str) -> Iterator[str]:
+    """A database of the test's own, with the tables of this version, dropped afterwards."""
+    name = shared_postgres.create_database(migrated_database)
+    yield shared_postgres.url(name)
+    shared_postgres.drop_database(name)
+
+
+@pytest.fixture
+def empty_database_url(shared_postgres: Server) -> Iterator[str]:
+    """A database of the test's own without a table, dropped afterwards."""
+    name = shared_postgres.create_database()
+    yield shared_postgres.url(name)
+    shared_postgres.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def postgres_cluster() -> Cluster:
+    """Makes servers for tests that stop or tune one: `postgres_cluster.new_server(FAST)`."""
+    try:
+        return make_cluster(run_folder())
+    except PostgresUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def postgres_server(postgres_cluster: Cluster) -> Iterator[Server]:
+    """A started server of the test's own: `stop`, `start`, `restart`, `kill`; `url()` stays."""
+    server = postgres_cluster.new_server(DURABLE)
+    server.start()
+    yield server
+    if server.is_running():
+        server.stop("immediate")
+
+
 def _name(request: pytest.FixtureRequest) -> str:
     item = cast("pytest.Item", request.node)
     return item.name
@@ -56,6 +118,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # the process that collects results, not its workers
         config.stash[GUARD] = Guard(Path.home(), Path(os.environ[REAL_HOME]))
+        config.stash[LIFE] = hold_session(run_folder())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunError, RunHandle, RunResult, Session
+    from agent_core.api.worker import Worker
     from agent_core.config.models import Config, ModelConfig
     from agent_core.errors import (
         AgentCoreError,
@@ -99,6 +100,7 @@ _HOMES = {
         ("AgentRuntime", "RunError", "RunHandle", "RunResult", "Session"), "agent_core.api"
     ),
     **dict.fromkeys(("Config", "ModelConfig"), "agent_core.config.models"),
+    "Worker": "agent_core.api.worker",
     "RunOptions": "agent_core.loop.options",
     **dict.fromkeys(
         ("GuardContext", "GuardStop", "on_answer", "on_message", "on_tool_call"),
@@ -195,6 +197,7 @@ __all__ = [
     "Toolset",
     "Usage",
     "UserMessage",
+    "Worker",
     "WorkspaceDiff",
     "on_answer",
     "on_message",

@@ -1,7 +1,7 @@
 """What every session store does, whatever it keeps its rows in."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,6 +11,7 @@ import pytest
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
+from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import (
     AgentStatus,
@@ -21,10 +22,13 @@ from agent_core.types import (
     BudgetScope,
     Claim,
     Decision,
+    Dispatch,
     EndReason,
     ErrorPayload,
     EventType,
     JsonBlock,
+    OpenedRun,
+    OwnerIsDead,
     PermissionGrant,
     ReasoningBlock,
     Role,
@@ -77,12 +81,16 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", "postgres"])
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
 ) -> AsyncGenerator[SessionStore]:
     if request.param == "memory":
         yield SqliteSessionStore.in_memory(clock=clock.now)
+    elif request.param == "postgres":
+        url = request.getfixturevalue("database_url")
+        async with PostgresSessionStore.open(url, clock=clock.now) as opened:
+            yield opened
     else:
         path = tmp_path / "sessions.sqlite"
         async with SqliteSessionStore.open(path, clock=clock.now) as opened:
@@ -1390,3 +1398,303 @@ async def test_what_was_allowed_is_found_by_its_key_and_goes_with_its_session(
     await session.append(a_batch(run=COMPLETED, release="me"))
     await session.delete_session("s1", is_dead=owners_live)
     assert await session.grants() == []
+
+
+# runs that any process may take
+
+
+def a_queued_opening(run_id: str = "run_1", **values: Any) -> RunOpening:
+    dispatch = Dispatch(queue="default", home="host:here", **values.pop("dispatch", {}))
+    prompt = RunPrompt(content=[TextBlock(text="go")])
+    return an_opening(run_id=run_id, owner="", dispatch=dispatch, prompt=prompt, **values)
+
+
+@pytest.fixture
+async def in_queue(store: SessionStore) -> SessionStore:
+    """The store with a session `s1` that has no owner, and its run `run_1` in_queue."""
+    await store.queue_run(a_queued_opening(), is_dead=owners_live)
+    return store
+
+
+async def take(
+    store: SessionStore,
+    owner: str = "me",
+    run_id: str = "run_1",
+    is_dead: OwnerIsDead = owners_live,
+) -> OpenedRun | None:
+    return await store.take_run(run_id, Claim(owner), is_dead=is_dead, max_takeovers=3)
+
+
+async def taken(
+    store: SessionStore,
+    owner: str = "me",
+    run_id: str = "run_1",
+    is_dead: OwnerIsDead = owners_live,
+) -> OpenedRun:
+    found = await take(store, owner, run_id, is_dead)
+    assert found is not None
+    return found
+
+
+async def test_a_queued_run_leaves_its_session_without_an_owner(in_queue: SessionStore) -> None:
+    session, run = await in_queue.session("s1"), await in_queue.run("run_1")
+    assert session is not None
+    assert run is not None
+    assert (session.owner, session.place, session.tenant) == (None, "host:here", None)
+    assert (run.status, run.lane, run.takeovers) == (
+        RunStatus.QUEUED,
+        "default/host:here//1",
+        0,
+    )
+    page = await in_queue.page("s1")
+    assert [event.event_type for event in page.events] == [EventType.RUN_QUEUED]
+    assert await in_queue.close_lost_runs(owners_are_dead) == []
+    assert await in_queue.active_run_ids("s1") == []
+
+
+async def test_whoever_takes_a_queued_run_has_its_session(in_queue: SessionStore) -> None:
+    found = await taken(in_queue)
+    assert found.run.status is RunStatus.QUEUED
+    session = await in_queue.session("s1")
+    assert session is not None
+    assert (session.owner, session.epoch) == ("me", 2)
+    assert await in_queue.held_sessions("me") == {"s1": 2}
+    with pytest.raises(StorageError) as refused:
+        await take(in_queue, "you")
+    assert refused.value.code is ErrorCode.SESSION_ACTIVE
+
+
+async def test_a_session_is_given_back_though_another_run_of_it_is_queued(
+    in_queue: SessionStore,
+) -> None:
+    found = await taken(in_queue)
+    await in_queue.queue_run(a_queued_opening("run_2"), is_dead=owners_live)
+    await in_queue.append(
+        a_batch(a_node("n1"), run=COMPLETED, release="me", owner="me", epoch=found.session.epoch)
+    )
+    assert await in_queue.held_sessions("me") == {}
+    assert await take(in_queue, "you") is None, "it has ended"
+    assert (await taken(in_queue, "you", "run_2")).session.owner == "you"
+
+
+async def test_a_run_of_a_dead_owner_goes_on_and_the_dead_cannot_write(
+    in_queue: SessionStore,
+) -> None:
+    first = await taken(in_queue)
+    running = RunChange(status=RunStatus.RUNNING)
+    await in_queue.append(a_batch(a_node("n1"), active_node_id="n1", run=running, owner="me"))
+    await in_queue.add_agent(a_child())
+    await in_queue.add_run(a_child_run())
+    assert await in_queue.close_lost_runs(owners_are_dead) == []
+    with pytest.raises(StorageError):
+        await take(in_queue, "you")
+    again = await taken(in_queue, "you", is_dead=owners_are_dead)
+    assert [run.run_id for run in again.lost] == ["run_child"]
+    assert again.run.status is RunStatus.RUNNING
+    run, child = await in_queue.run("run_1"), await in_queue.run("run_child")
+    assert run is not None
+    assert child is not None
+    assert (run.status, run.takeovers) == (RunStatus.RUNNING, 1)
+    assert child.metadata["reason"] == "owner_lost"
+    events = [event.event_type for event in await in_queue.events_after("run_1", 0)]
+    assert events.count(EventType.RUN_TAKEN_OVER) == 1
+    for owner in ("me", None):
+        with pytest.raises(StorageError) as refused:
+            await in_queue.append(
+                a_batch(an_event(), owner=owner, epoch=first.session.epoch, run=COMPLETED)
+            )
+        assert refused.value.code is ErrorCode.SESSION_ACTIVE
+
+
+async def test_a_run_over_which_too_many_processes_die_has_failed(in_queue: SessionStore) -> None:
+    owners = [f"own_{number}" for number in range(4)]
+    for owner in owners:
+        await taken(in_queue, owner, is_dead=owners_are_dead)
+    assert await take(in_queue, "own_4", is_dead=owners_are_dead) is None
+    run = await in_queue.run("run_1")
+    assert run is not None
+    assert (run.status, run.takeovers) == (RunStatus.FAILED, 3)
+    assert run.metadata["reason"] == "too_many_takeovers"
+    session = await in_queue.session("s1")
+    assert session is not None
+    assert session.owner is None
+    events = [event.event_type for event in await in_queue.events_after("run_1", 0)]
+    assert events[-1] is EventType.RUN_FAILED
+    assert events.count(EventType.RUN_FAILED) == 1
+
+
+async def test_a_run_that_is_handed_over_counts_no_takeover(in_queue: SessionStore) -> None:
+    for owner in ("a", "b", "c", "d", "e"):
+        await taken(in_queue, owner)
+        assert not await in_queue.hand_over("run_1", "another")
+        assert await in_queue.hand_over("run_1", owner)
+    run = await in_queue.run("run_1")
+    assert run is not None
+    assert (run.status, run.takeovers) == (RunStatus.PENDING, 0)
+    assert await in_queue.close_lost_runs(owners_are_dead) == []
+
+
+async def test_a_run_of_its_own_process_is_lost_with_it(in_queue: SessionStore) -> None:
+    here = a_queued_opening("run_2", session_id="s2", dispatch={"process": 7})
+    opened = await in_queue.queue_run(here, is_dead=owners_live)
+    assert opened.run.lane == "here/run_2"
+    await taken(in_queue, run_id="run_2")
+    (lost,) = await in_queue.close_lost_runs(owners_are_dead)
+    assert (lost.run_id, lost.status) == ("run_2", RunStatus.FAILED)
+
+
+async def test_a_queued_run_is_dropped_without_having_begun(in_queue: SessionStore) -> None:
+    assert await in_queue.drop_queued("run_1")
+    assert not await in_queue.drop_queued("run_1")
+    run = await in_queue.run("run_1")
+    assert run is not None
+    assert run.status is RunStatus.CANCELLED
+    events = [event.event_type for event in await in_queue.events_after("run_1", 0)]
+    assert events == [EventType.RUN_QUEUED, EventType.RUN_DEQUEUED, EventType.RUN_CANCELLED]
+    assert await take(in_queue) is None
+    await in_queue.queue_run(a_queued_opening("run_2"), is_dead=owners_live)
+    await taken(in_queue, run_id="run_2")
+    assert not await in_queue.drop_queued("run_2")
+
+
+async def test_a_session_is_not_changed_while_a_run_of_it_is_queued(
+    in_queue: SessionStore, tmp_path: Path
+) -> None:
+    found = await taken(in_queue)
+    await in_queue.append(
+        a_batch(a_node("n1"), active_node_id="n1", run=COMPLETED, release="me", owner="me")
+    )
+    await in_queue.queue_run(a_queued_opening("run_2"), is_dead=owners_live)
+    assert found.session.epoch == 2
+    moving = a_queued_opening("run_3", cwd=str(tmp_path), move_session=True)
+    for change in (
+        in_queue.delete_session("s1", is_dead=owners_live),
+        in_queue.set_active_node("s1", "n1", is_dead=owners_live),
+        in_queue.queue_run(moving, is_dead=owners_live),
+    ):
+        with pytest.raises(StorageError) as refused:
+            await change
+        assert refused.value.code is ErrorCode.SESSION_ACTIVE
+    await in_queue.drop_queued("run_2")
+    await in_queue.queue_run(moving, is_dead=owners_live)
+
+
+async def test_a_session_keeps_its_tenant_and_its_place(
+    store: SessionStore,
+) -> None:
+    await store.queue_run(
+        a_queued_opening(dispatch={"tenant": "acme", "place": "snapshot"}), is_dead=owners_live
+    )
+    again = await store.queue_run(a_queued_opening("run_2"), is_dead=owners_live)
+    assert again.run.lane == "default/snapshot/acme/1"
+    moved = a_queued_opening("run_3", dispatch={"tenant": "acme", "place": "host:there"})
+    with pytest.raises(StorageError) as refused:
+        await store.queue_run(moved, is_dead=owners_live)
+    assert refused.value.code is ErrorCode.SESSION_ELSEWHERE
+    with pytest.raises(StorageError) as refused:
+        await store.queue_run(
+            a_queued_opening("run_4", dispatch={"tenant": "other"}), is_dead=owners_live
+        )
+    assert refused.value.code is ErrorCode.VALIDATION_ERROR
+    assert await store.run("run_3") is None
+    assert await store.run("run_4") is None
+
+
+ODD_TEXTS = {"a NUL": "a\0b", "half a character": "a\ud800b", "an escape": "a\\u0000\\x00b"}
+
+
+@pytest.mark.parametrize("name", ODD_TEXTS)
+async def test_odd_text_in_json_reads_back_as_it_was(store: SessionStore, name: str) -> None:
+    odd = ODD_TEXTS[name]
+    tree = {"text": odd, f"key {odd}": [odd, {"deep": odd}]}
+    opening = an_opening(
+        prompt=RunPrompt(content=[TextBlock(text=odd)]),
+        run_metadata=tree,
+        session_metadata={**tree, "background_usage": {"title": {"total_tokens": 3, "cost": 0.5}}},
+    )
+    await store.open_run(opening, is_dead=owners_live)
+    node = a_node("n1", content=[TextBlock(text=odd)], metadata=tree)
+    await store.append(a_batch(node, an_event(payload=tree), active_node_id="n1"))
+    change = RunChange(status=RunStatus.COMPLETED, turn_count=1, metadata={"m": tree})
+    await store.append(a_batch(a_node("n2", "n1"), run=change))
+    await store.add_agent(a_child())
+    await store.update_agent("agent_child", result=tree, metadata=tree)
+
+    session, run = await store.session("s1"), await store.run("run_1")
+    assert session is not None
+    assert run is not None
+    assert session.metadata["text"] == odd
+    assert run.metadata == {**tree, "m": tree}
+    found = await store.node("n1")
+    assert found is not None
+    assert (found.content, found.metadata) == ([TextBlock(text=odd)], tree)
+    events = await store.events_after("run_1", 0)
+    assert [event.payload for event in events if event.payload] == [tree]
+    child = await store.agent("agent_child")
+    assert child is not None
+    assert (child.result, child.metadata) == (tree, tree)
+    # What the database itself reads of such a text goes on as well.
+    assert [cost.known_cost for cost in await store.costs("all")] == [0.5]
+    assert len(await store.costs("model")) == 2
+    assert await store.runs_without_memory(["run_1"]) == set()
+    assert (await store.session_summaries(limit=5))[0][1] == session.metadata
+
+
+async def _text_of_artifact(store: SessionStore, odd: str) -> list[str | None]:
+    artifact = an_artifact("art_1", kind=odd, path=odd, filename=odd, mime_type=odd, summary=odd)
+    await store.add_artifact(artifact)
+    found = await store.artifact("art_1")
+    assert found is not None
+    return [found.kind, found.path, found.filename, found.mime_type, found.summary]
+
+
+async def _text_of_grant(store: SessionStore, odd: str) -> list[str | None]:
+    values: dict[str, Any] = {"tool_name": odd, "covers": odd, "key": "key"}
+    grant = PermissionGrant(grant_id="g1", session_id="s1", created_at=utc_now(), **values)
+    await store.add_grant(grant)
+    (found,) = await store.grants("s1")
+    return [found.tool_name, found.covers]
+
+
+async def _text_of_answer(store: SessionStore, odd: str) -> list[str | None]:
+    await store.ask(a_question(tool_name=odd, access_hash=odd))
+    answered, _ = await store.answer("req_1", Decision.ALLOW_ONCE, reason=odd, by=odd, decider=odd)
+    assert answered is not None
+    texts = [answered.tool_name, answered.access_hash, answered.reason]
+    return [*texts, answered.decided_by, answered.decider]
+
+
+async def _text_of_title(store: SessionStore, odd: str) -> list[str | None]:
+    await store.rename_session("s1", odd)
+    session = await store.session("s1")
+    assert session is not None
+    assert [each.title for each, _ in await store.session_summaries(limit=5, query="b")]
+    return [session.title]
+
+
+async def _text_of_folder(store: SessionStore, odd: str) -> list[str | None]:
+    opening = an_opening("s2", "run_2", cwd=odd)
+    await store.open_run(opening, is_dead=owners_live)
+    assert await store.last_session(odd) == "s2"
+    again = an_opening("s2", "run_3", cwd=odd)
+    opened = await store.open_run(again, is_dead=owners_live)
+    return [opened.session.cwd]
+
+
+@pytest.mark.parametrize("name", ODD_TEXTS)
+@pytest.mark.parametrize(
+    "write", [_text_of_artifact, _text_of_grant, _text_of_answer, _text_of_title, _text_of_folder]
+)
+async def test_odd_text_in_a_column_is_kept_or_refused_and_breaks_nothing(
+    session: SessionStore, name: str, write: Callable[..., Awaitable[list[str | None]]]
+) -> None:
+    odd = ODD_TEXTS[name]
+    try:
+        texts = await write(session, odd)
+    except StorageError as error:
+        assert "history does not take this" in error.message  # noqa: PT017 - one or the other
+    else:
+        escapes = {odd, "a\\x00b", "a\\ud800b"}
+        assert set(texts) <= escapes, texts
+    assert (await session.append(a_batch(an_event()))).seq > 0
+    assert await session.session("s1") is not None

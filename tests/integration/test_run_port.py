@@ -11,7 +11,7 @@ import pytest
 from agent_core import AgentRuntime, EventType, RunHandle, RunStatus, RuntimeEvent
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.providers.scripted import Hangs, Says, calls
-from agent_core.runtime import recovery, runs as runs_module
+from agent_core.runtime import reading, recovery
 from agent_core.runtime.runs import Runs
 from isolation import Home
 from runtimes import ask, collect, runtime
@@ -116,7 +116,8 @@ asyncio.run(main())
 async def test_whoever_waits_for_a_run_learns_that_its_process_has_died(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs_module, "_POLL_S", 0.01)
+    monkeypatch.setattr(reading, "_POLL_S", 0.01)
+    monkeypatch.setattr(reading, "_LOST_S", 0.1)
     async with runtime(home, project) as made:
         script = home.write("killed.py", KILLED)
         victim = await asyncio.create_subprocess_exec(

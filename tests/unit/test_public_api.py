@@ -27,6 +27,7 @@ STABLE = (
     "on_answer",
     "on_message",
     "on_tool_call",
+    "Worker",
     "Config",
     "UserMessage",
     "RuntimeEvent",

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self, TypeVar
+from typing import Annotated, Any, Protocol, Self, TypeVar, cast
 from weakref import finalize
 
 from pydantic import Field
@@ -30,6 +30,7 @@ from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.storage.connections import BUSY_TIMEOUT, patiently
+from agent_core.storage.sql import Job
 from agent_core.storage.sqlite import InlineConnection, ReaderThreads, Writer
 from agent_core.tools.results import storable_text
 from agent_core.types import SESSION_ID_PATTERN, Frozen, UtcDatetime, utc_now
@@ -328,13 +329,13 @@ class _ItemTable:
 
     async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return await self._writer.submit(job)
+            return await self._writer.submit(cast("Job[T]", job))  # its connection is SQLite's
         except StorageError as error:
             raise self._failed(error) from error
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return await self._reader.read(query)
+            return await self._reader.read(cast("Job[T]", query))
         except StorageError as error:
             raise self._failed(error) from error
 

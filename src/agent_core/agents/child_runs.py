@@ -415,10 +415,11 @@ class ChildRuns:
         """Whether a child has not ended yet."""
         return run_id in self._running
 
-    def stream(self, run_id: str, *, parent_run_id: str) -> EventStream | None:
-        """The events of a running child of that parent."""
+    def stream(self, run_id: str, *, parent_run_id: str | None = None) -> EventStream | None:
+        """The events of a running child, of that parent if one is given."""
         child = self._running.get(run_id)
-        return child.stream if child and child.run.parent_run_id == parent_run_id else None
+        is_meant = child is not None and parent_run_id in {None, child.run.parent_run_id}
+        return child.stream if child is not None and is_meant else None
 
     async def stop(self, run_id: str) -> None:
         """Ask a run to stop because its Task has ended, and return when it has."""

@@ -10,15 +10,15 @@ from typing import Any
 
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
 from agent_core.agents.roles import (
-    Dispatch,
-    LimitedDispatch,
+    LimitedWorkerAssignment,
     ListWorkers,
     WaitWorkers,
+    WorkerAssignment,
     build_agent_tool,
     does_work,
 )
 from agent_core.agents.spawner import ChildSpawner, SpawnerDeps, build_expected_output
-from agent_core.agents.workers import Worker
+from agent_core.agents.workers import PoolWorker
 from agent_core.aio import to_the_end
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
@@ -125,7 +125,7 @@ class OrchestratorSpawner(ChildSpawner):
     @property
     def tools(self) -> list[Tool]:
         """The tools that start agents and workers, and those of the Tasks."""
-        dispatch = LimitedDispatch if self._is_limited else Dispatch
+        dispatch = LimitedWorkerAssignment if self._is_limited else WorkerAssignment
         return [
             *super().tools,
             build_agent_tool("dispatch_worker", dispatch, self.dispatch, Concurrency.AGENT),
@@ -148,7 +148,7 @@ class OrchestratorSpawner(ChildSpawner):
         found = self._deps.workers.in_pool(asked.worker_pool_id)
         return {"workers": [self._worker_view(worker) for worker in found]}
 
-    async def dispatch(self, dispatch: Dispatch, context: ToolContext) -> ToolReturn:
+    async def dispatch(self, dispatch: WorkerAssignment, context: ToolContext) -> ToolReturn:
         """Send a worker, and return what became of its step; or a handle once it runs.
 
         Raises:
@@ -281,7 +281,7 @@ class OrchestratorSpawner(ChildSpawner):
         return ToolResult(content=[JsonBlock(data=answer)], is_error=error is not None, error=error)
 
     async def _late_result(
-        self, child: ChildRun, handle: Mapping[str, Any], dispatch: Dispatch
+        self, child: ChildRun, handle: Mapping[str, Any], dispatch: WorkerAssignment
     ) -> ToolResult:
         """The result of a worker that was sent without waiting; an error is one too."""
         run_id = child.run.run_id
@@ -299,7 +299,7 @@ class OrchestratorSpawner(ChildSpawner):
             failure = ToolError(ErrorCode.INTERNAL_ERROR, f"{what}; the log has the details")
         return ToolResult(is_error=True, error=ErrorPayload.of(failure))
 
-    def _note_failure(self, dispatch: Dispatch, error: AgentCoreError) -> None:
+    def _note_failure(self, dispatch: WorkerAssignment, error: AgentCoreError) -> None:
         facts = dispatch.model_dump(
             include={"task_id", "worker_pool_id", "worker_agent_id"}, exclude_none=True
         )
@@ -358,7 +358,7 @@ class OrchestratorSpawner(ChildSpawner):
             # The claim's lease ends all the same; the run itself did what it did.
             logger.warning("the step of %s stays open", by.run_id, exc_info=True)
 
-    def _worker_view(self, worker: Worker) -> dict[str, Any]:
+    def _worker_view(self, worker: PoolWorker) -> dict[str, Any]:
         workers = self._deps.workers
         agent_id = worker.agent_id(self._parent.run.session_id)
         definition, run_id = workers.definition(worker), workers.run_of(agent_id)

@@ -84,7 +84,7 @@ class LimitedForkAssignment(ForkAssignment):
     budget: Budget | None = None
 
 
-class Dispatch(Assignment):
+class WorkerAssignment(Assignment):
     """Send a worker to a Task and wait for it. The worker claims a step itself, one at most;
     allowed_step_ids limits which. Without worker_agent_id the first idle worker goes. Several in
     one turn run side by side. With wait=false you get its child_run_id at once and go on;
@@ -102,8 +102,8 @@ class Dispatch(Assignment):
     ] = True
 
 
-class LimitedDispatch(Dispatch):
-    __doc__ = Dispatch.__doc__
+class LimitedWorkerAssignment(WorkerAssignment):
+    __doc__ = WorkerAssignment.__doc__
     budget: Budget | None = None
 
 
@@ -149,7 +149,7 @@ def build_agent_tool(
 def _summary(checked: Arguments) -> str:
     """The beginning of what is asked for, for people who watch."""
     match checked:
-        case ChildAssignment(task=words) | Dispatch(instruction=words):
+        case ChildAssignment(task=words) | WorkerAssignment(instruction=words):
             return short_line(words, _SHOWN)
         case _:
             return ""

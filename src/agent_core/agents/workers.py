@@ -18,7 +18,7 @@ _MAX_ID = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class PoolWorker:
     """One entry of a pool: a long-lived worker with an id that survives restarts.
 
     Attributes:
@@ -84,7 +84,7 @@ class Workers:
         )
         raise ConfigError(ErrorCode.CONFIG_ERROR, message, details={"key": "agents.worker_pools"})
 
-    def in_pool(self, pool_id: str | None) -> list[Worker]:
+    def in_pool(self, pool_id: str | None) -> list[PoolWorker]:
         """The workers of a pool; of all, if none is named.
 
         Raises:
@@ -97,7 +97,7 @@ class Workers:
             raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, message)
         return found
 
-    def definition(self, worker: Worker) -> AgentDefinition | None:
+    def definition(self, worker: PoolWorker) -> AgentDefinition | None:
         """What the worker is; None if there is no such definition, and it cannot work."""
         return self._definitions.find(worker.definition_id)
 
@@ -114,7 +114,7 @@ class Workers:
         agent_id: str | None = None,
         tools: Sequence[str] = (),
         step_ids: Sequence[str] | None = None,
-    ) -> Worker:
+    ) -> PoolWorker:
         """The worker of this agent id, or the first idle one that can do it.
 
         Raises:
@@ -158,7 +158,7 @@ class Workers:
             del self._busy[agent_id]
 
     def _busy_error(
-        self, workers: Sequence[Worker], session_id: str, *, is_named: bool
+        self, workers: Sequence[PoolWorker], session_id: str, *, is_named: bool
     ) -> ToolError:
         agent_ids = [worker.agent_id(session_id) for worker in workers]
         if is_named:
@@ -170,7 +170,7 @@ class Workers:
         details = {"worker_agent_ids": agent_ids}
         return ToolError(ErrorCode.WORKER_POOL_BUSY, message, retryable=True, details=details)
 
-    def _find_fault(self, worker: Worker, tool_names: Collection[str]) -> str:
+    def _find_fault(self, worker: PoolWorker, tool_names: Collection[str]) -> str:
         if self.definition(worker) is None:
             return f"worker {worker.worker_id} has no definition {worker.definition_id}"
         code = (name for name in worker.ceiling or () if name.startswith("code."))
@@ -179,7 +179,7 @@ class Workers:
         return ""
 
 
-def _read_entries(config: AgentsConfig) -> Iterator[Worker]:
+def _read_entries(config: AgentsConfig) -> Iterator[PoolWorker]:
     for pool in config.worker_pools:
         taken: set[str] = set()
         for position, entry in enumerate(pool.workers, start=1):
@@ -195,7 +195,7 @@ def _read_entries(config: AgentsConfig) -> Iterator[Worker]:
             taken.add(worker_id)
             allowed = entry.allowed_tools
             ceiling = None if allowed is None else frozenset(allowed) - BUILT_IN_TOOLS
-            yield Worker(pool.pool_id, worker_id, entry.agent_definition_id, ceiling)
+            yield PoolWorker(pool.pool_id, worker_id, entry.agent_definition_id, ceiling)
 
 
 def _derive_id(pool_id: str, position: int, definition_id: str) -> str:

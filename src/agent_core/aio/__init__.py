@@ -68,6 +68,12 @@ def _go_on(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]
             return end.value
 
 
+async def stop_task(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and return when it has ended, however it does."""
+    task.cancel()
+    await asyncio.wait([task])
+
+
 def is_loop_running() -> bool:
     """Whether this thread is inside an event loop, where blocking functions must not wait."""
     try:

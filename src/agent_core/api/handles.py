@@ -103,6 +103,7 @@ class RunHandle(Generic[OutputT]):
         self._runs = runs
         self._sessions = sessions
         self._after = after
+        self._warnings = run.warnings
 
     @property
     def run_id(self) -> str:
@@ -128,6 +129,16 @@ class RunHandle(Generic[OutputT]):
     def status(self) -> RunStatus:
         """Where the run is now."""
         return self._run.status
+
+    @property
+    def is_for_workers(self) -> bool:
+        """Whether a worker carries it out, and not the process that has started it."""
+        return self._run.is_for_workers
+
+    @property
+    def warnings(self) -> list[str]:
+        """What its caller should know of it: that no worker is there to take it, for example."""
+        return list(self._warnings)
 
     @property
     def error(self) -> ErrorPayload | None:

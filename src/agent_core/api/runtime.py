@@ -51,10 +51,17 @@ from agent_core.types import (
     WorkspaceDiff,
     new_id,
 )
+from agent_core.types.lanes import ANYWHERE, PLACED, Placement
 
 if TYPE_CHECKING:
     from agent_core.config.models import Config
-    from agent_core.loop.options import AnyModel, JsonSchema, RunFields, RunOptions, TypedRunFields
+    from agent_core.loop.options import (
+        AnyModel,
+        JsonSchema,
+        RunOptions,
+        StartFields,
+        TypedStartFields,
+    )
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
@@ -63,6 +70,7 @@ if TYPE_CHECKING:
     from agent_core.tools.base import Tool
     from agent_core.tools.registry import Handler, ToolRegistry
     from agent_core.tools.toolsets import Toolset
+    from agent_core.types.workers import QueuedRun, WorkerRecord
 
 
 class AgentRuntime:
@@ -81,6 +89,9 @@ class AgentRuntime:
         home_dir: default `$SOONG_AGENT_HOME`, else `~/.soong-agent`.
         persist: False keeps sessions, artifacts and Task logs in memory, and writes nothing.
         session_db_path: a database to use in place of the configured one.
+        database_url: `postgresql://user:password@host/database`, a database of several machines,
+            in place of a file and of `[store] url_env`. Needs the extra `postgres`.
+        tenant: of that database only the sessions of this tenant are seen, and begun; None: all.
         permission_callback: asked before writes, commands and sensitive reads. Without one these
             are refused.
         provider_registry: providers beside the built-in ones.
@@ -115,6 +126,8 @@ class AgentRuntime:
         toolsets: "Sequence[Toolset]" = (),
         default_snapshots: Literal["off", "turn"] = "off",
         telemetry: "Telemetry | Literal[False] | None" = None,
+        database_url: str | None = None,
+        tenant: str | None = None,
     ) -> None:
         self._options = RuntimeOptions(
             project_dir=project_dir,
@@ -124,6 +137,8 @@ class AgentRuntime:
             persist=persist,
             home_dir=home_dir,
             session_db_path=session_db_path,
+            database_url=database_url,
+            tenant=tenant,
             permission_callback=permission_callback,
             elicitation_callback=elicitation_callback,
             provider_registry=provider_registry,
@@ -170,7 +185,7 @@ class AgentRuntime:
         move_session: bool = False,
         output_type: "JsonSchema",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[RunFields]",
+        **fields: "Unpack[StartFields]",
     ) -> RunHandle[Any]: ...
 
     @overload
@@ -182,7 +197,7 @@ class AgentRuntime:
         *,
         move_session: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedRunFields[OutputT]]",
+        **fields: "Unpack[TypedStartFields[OutputT]]",
     ) -> RunHandle[OutputT]: ...
 
     async def start(
@@ -211,17 +226,22 @@ class AgentRuntime:
             move_session: let a session that was begun in another folder work in this project from
                 now on.
             options: what this run does differently from what the configuration says.
-            fields: the same one by one, by the names of `RunOptions`.
+            fields: the same one by one, by the names of `RunOptions`; and where sessions are in a
+                Postgres database, who carries the run out: `here`, `place`, `tenant`, `queue` and
+                `queue_timeout_s`. Without `here=True` it is recorded there, and a worker takes it.
 
         Raises:
             AgentCoreError: `validation_error`: the message is empty, or it, the session id, the
-                mode or an option, which is named, is malformed.
+                mode or an option, which is named, is malformed; or no other process can carry the
+                run out, because of an option.
             ConfigError: the configuration cannot be used for such a run; nothing is stored.
-            StorageError: `session_active`: another living process has the session;
+            StorageError: `session_active`: another living process has the session, or what is
+                queued before a run of this process has not ended in time;
                 `session_elsewhere`: it works in another folder; nothing is stored.
         """
         draft = _draft(message)
         chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
+        placement = _asked_placement(fields)
         services = await self._services()
         run = await services.runs.start(
             draft,
@@ -229,6 +249,7 @@ class AgentRuntime:
             mode=_checked_mode(mode),
             move_session=move_session,
             options=_asked_options(options, fields),
+            placement=placement,
         )
         return RunHandle(run, services.runs, services.sessions)
 
@@ -243,7 +264,7 @@ class AgentRuntime:
         events: bool = False,
         output_type: "JsonSchema",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[RunFields]",
+        **fields: "Unpack[StartFields]",
     ) -> RunResult[Any]: ...
 
     @overload
@@ -256,7 +277,7 @@ class AgentRuntime:
         move_session: bool = False,
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedRunFields[OutputT]]",
+        **fields: "Unpack[TypedStartFields[OutputT]]",
     ) -> RunResult[OutputT]: ...
 
     async def run(
@@ -294,7 +315,7 @@ class AgentRuntime:
         events: bool = False,
         output_type: "JsonSchema",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[RunFields]",
+        **fields: "Unpack[StartFields]",
     ) -> RunResult[Any]: ...
 
     @overload
@@ -307,7 +328,7 @@ class AgentRuntime:
         move_session: bool = False,
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedRunFields[OutputT]]",
+        **fields: "Unpack[TypedStartFields[OutputT]]",
     ) -> RunResult[OutputT]: ...
 
     def run_sync(
@@ -727,6 +748,22 @@ class AgentRuntime:
         """
         return await (await self._services()).sessions.forks.diff(before, after)
 
+    async def workers(self) -> "list[WorkerRecord]":
+        """The workers of the Postgres database, as they were at their last heartbeats.
+
+        Raises:
+            ConfigError: sessions are not kept in such a database.
+        """
+        return await (await self._services()).worker_table.listed()
+
+    async def queue(self, limit: int = 100) -> "list[QueuedRun]":
+        """The runs that wait for a worker, and those that workers carry out, the oldest first.
+
+        Raises:
+            ConfigError: sessions are not kept in a Postgres database.
+        """
+        return await (await self._services()).worker_table.queued(limit)
+
     async def list_sessions(self, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
         """Sessions of this database, the most recently used first."""
         return await (await self._services()).store.sessions(limit=limit, offset=offset)
@@ -947,6 +984,16 @@ def _asked_options(options: object, fields: Mapping[str, Any]) -> "RunOptions[An
     from agent_core.loop.options import NO_OPTIONS, asked_options  # noqa: PLC0415 - loaded by now
 
     return asked_options(options, fields) if fields or options is not None else NO_OPTIONS
+
+
+def _asked_placement(fields: dict[str, Any]) -> Placement:
+    """Who is to carry the run out; these are fields no longer."""
+    given = {name: fields.pop(name) for name in PLACED if name in fields}
+    if not given:
+        return ANYWHERE
+    from agent_core.loop.options import asked_placement  # noqa: PLC0415 - for few runs
+
+    return asked_placement(given)
 
 
 def _draft(message: object) -> Draft:

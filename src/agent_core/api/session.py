@@ -9,7 +9,7 @@ from agent_core.api.handles import RunHandle, RunResult, await_result
 from agent_core.types import InspectResult, Mode, OutputT, ReplayResult, SwitchResult, UserMessage
 
 if TYPE_CHECKING:
-    from agent_core.loop.options import JsonSchema, RunFields, RunOptions, TypedRunFields
+    from agent_core.loop.options import JsonSchema, RunOptions, StartFields, TypedStartFields
 
 
 class Session:
@@ -71,7 +71,7 @@ class Session:
         mode: Mode = "normal",
         output_type: "JsonSchema",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[RunFields]",
+        **fields: "Unpack[StartFields]",
     ) -> RunHandle[Any]: ...
 
     @overload
@@ -81,7 +81,7 @@ class Session:
         *,
         mode: Mode = "normal",
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedRunFields[OutputT]]",
+        **fields: "Unpack[TypedStartFields[OutputT]]",
     ) -> RunHandle[OutputT]: ...
 
     async def start(self, message: str | UserMessage, **fields: Any) -> RunHandle[Any]:
@@ -100,7 +100,7 @@ class Session:
         events: bool = False,
         output_type: "JsonSchema",
         options: "RunOptions[Any] | None" = None,
-        **fields: "Unpack[RunFields]",
+        **fields: "Unpack[StartFields]",
     ) -> RunResult[Any]: ...
 
     @overload
@@ -111,7 +111,7 @@ class Session:
         mode: Mode = "normal",
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
-        **fields: "Unpack[TypedRunFields[OutputT]]",
+        **fields: "Unpack[TypedStartFields[OutputT]]",
     ) -> RunResult[OutputT]: ...
 
     async def run(

@@ -68,11 +68,20 @@ def write(place: Path, source: ArtifactSource, redactor: Redactor) -> int:
         StorageError: it cannot be written, or the source is no regular file.
         ValueError: the source is an open file that was closed.
     """
+    return write_pieces(place, redacted_pieces(source, redactor))
+
+
+def write_pieces(place: Path, pieces: Iterable[bytes]) -> int:
+    """Write what has no secrets to its place, whole or not at all; returns the size in bytes.
+
+    Raises:
+        StorageError: it cannot be written, or a piece cannot be had.
+    """
     part = place.with_name(_PART)
     with explaining(place):
         make_private(place.parent)
         try:
-            size = _write_new(part, redacted_pieces(source, redactor))
+            size = _write_new(part, pieces)
             part.replace(place)
         except BaseException:
             remove(place)

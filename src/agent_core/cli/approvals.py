@@ -96,11 +96,13 @@ async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path |
         handle = await runtime.attach(question.root_run_id)
         page = await runtime.replay_session(question.session_id, from_seq=1, to_seq=1)
         project = Path(page.session.cwd)
-        is_there = await asyncio.to_thread(project.is_dir)
-        if handle.status is RunStatus.WAITING and is_there and question.state == "open":
+        can_go_on = not handle.is_for_workers and await asyncio.to_thread(project.is_dir)
+        if handle.status is RunStatus.WAITING and can_go_on and question.state == "open":
             return project
         handle = await _answer(runtime, options)
-        if handle.status is RunStatus.WAITING:
+        if handle.is_for_workers:
+            what = f"a worker goes on with it: soong-agent attach {handle.run_id}"
+        elif handle.status is RunStatus.WAITING:
             what = f"the run goes on with the next message to the session {handle.session_id}"
         else:
             what = "the run goes on in its own process"

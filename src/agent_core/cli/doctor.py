@@ -5,19 +5,21 @@ by side. Without a configuration that can be used, what depends on it is not che
 """
 
 import asyncio
-import json
 import os
 import shutil
 import sys
 from contextlib import aclosing, closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from agent_core.cli.databases import examine_file, examine_server
+from agent_core.cli.findings import Finding, show_findings
 from agent_core.cli.first_start import cure_of, find_models
-from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
+from agent_core.cli.options import INTERRUPTED, Options
 from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, read_command_setup
 from agent_core.cli.terminal import OutputClosedError, Terminal, report_closed_output
+from agent_core.config.databases import find_database_url
 from agent_core.config.load import CONFIG_NAME, read_setup, resolve_model
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.config.paths import Setup, resolve_home
@@ -30,7 +32,6 @@ from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.redaction import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.project import Project
-from agent_core.storage.health import examine
 from agent_core.text import visible
 from agent_core.tools.code.search import ripgrep
 from agent_core.tools.workspace import PathPolicy
@@ -50,27 +51,7 @@ _MODEL_S = 60.0
 _LOOK_UP_S = 10.0
 _SERVERS_S = 40.0
 _PROGRAM_S = 10.0
-_LITTLE_SPACE = 200 * 2**20
 _MOST_TOKENS = 512
-
-State = Literal["ok", "remark", "broken"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check has found.
-
-    Attributes:
-        name: of the check.
-        state: `broken` if something is missing that a run needs.
-        text: what is so.
-        cure: what helps; None where all is well.
-    """
-
-    name: str
-    state: State
-    text: str
-    cure: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,21 +70,12 @@ def examine_all(options: Options) -> int:
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     try:
         findings = asyncio.run(_examine(options))
-        is_well = all(finding.state != "broken" for finding in findings)
-        if options.json:
-            checks = [asdict(finding) for finding in findings]
-            terminal.text(json.dumps({"ok": is_well, "checks": checks}, indent=2) + "\n")
-        else:
-            for finding in findings:
-                terminal.text(f"{finding.state:<7} {finding.name:<14} {finding.text}\n")
-                if finding.cure:
-                    terminal.text(f"{'':<23}{finding.cure}\n")
+        return show_findings(findings, terminal, as_json=options.json)
     except OutputClosedError as closed:
         return report_closed_output(closed, terminal)
     except KeyboardInterrupt:
         terminal.leave_line()
         return INTERRUPTED
-    return COMPLETED if is_well else FAILED
 
 
 async def _examine(options: Options) -> list[Finding]:
@@ -396,28 +368,10 @@ def _cannot_write(holes: list[Hole]) -> bool:
 
 def _examine_database(setup: Setup | None) -> list[Finding]:
     """Whether sessions can be read and stored; nothing is written."""
-    name = "database"
     if setup is None:
-        return [_unknown(name)]
-    path = setup.session_db
+        return [_unknown("database")]
     try:
-        health = examine(path)
-    except (AgentCoreError, OSError) as error:
-        cure = f"make {path} readable and writable for you, or restore it from a backup"
-        return [Finding(name, "broken", str(error), cure)]
-    free = f"{health.free_bytes / 2**30:.1f} GiB free"
-    if health.free_bytes < _LITTLE_SPACE:
-        return [Finding(name, "broken", f"{path}: only {free}", "free some space on its disk")]
-    if health.version is None:
-        folder = next(folder for folder in path.parents if folder.exists())
-        if not os.access(folder, os.W_OK | os.X_OK):
-            cure = f"make {folder} writable for you, or set $SOONG_AGENT_HOME"
-            return [Finding(name, "broken", f"{path} cannot be made", cure)]
-        return [Finding(name, "ok", f"{path} is made by the first run; {free}")]
-    text = f"{path}, version {health.version}, {health.size_bytes / 2**20:.1f} MiB, {free}"
-    if health.is_locked:
-        cure = "wait for the other process, or end it"
-        return [Finding(name, "remark", f"{text}; another process is writing", cure)]
-    if health.version < health.newest:
-        return [Finding(name, "ok", f"{text}; the next run brings it to {health.newest}")]
-    return [Finding(name, "ok", text)]
+        url = find_database_url(setup, os.environ)
+    except ConfigError as error:
+        return [Finding("database", "broken", error.message, "mend what is named")]
+    return examine_file(setup.session_db) if url is None else examine_server(url, setup)

@@ -46,7 +46,7 @@ _WORDS = {
     EventType.COMPACT_COMPLETED: "the conversation was summarised",
     EventType.SESSION_MOVED: "the session moved to another folder",
     EventType.GUARD_REPLACED: "a guard replaced content",
-    EventType.RUN_QUEUED: "waited for the runs in front",
+    EventType.RUN_QUEUED: "waited for its turn",
     EventType.WORKER_DISPATCHED: "a worker was started",
     EventType.HOOK_DENIED: "a hook refused",
 }
@@ -345,7 +345,7 @@ def _settle(call: CallEntry) -> None:
 
 def _note(event: RuntimeEvent) -> NoteEntry | None:
     kind, payload = event.event_type, event.payload
-    if kind in _SILENT:
+    if kind in _SILENT or payload.get("runs_in_front") == 0:
         return None
     text = _WORDS.get(kind, "")
     if not text:

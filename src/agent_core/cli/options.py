@@ -52,6 +52,9 @@ class Options(argparse.Namespace):
     images: list[str] | None = None
     goes_on: bool = False
     no_memory: bool = False
+    detach: bool = False
+    place: str | None = None
+    queue: str | None = None
     instructions: str | None = None
     max_usd: float | None = None
     max_turns: int | None = None
@@ -70,6 +73,7 @@ class Options(argparse.Namespace):
     force: bool = False
     before: str = ""
     after: str = ""
+    after_seq: int = 0
     at: str | None = None
     into: str = ""
     all: bool = False
@@ -89,6 +93,18 @@ class Options(argparse.Namespace):
     jsonl: str | None = None
     fixture: str | None = None
     plain: bool = False
+    concurrency: int | None = None
+    places: list[str] | None = None
+    queues: list[str] | None = None
+    tenant: str | None = None
+    drain_seconds: float | None = None
+    metrics_port: int | None = None
+    metrics_address: str = "127.0.0.1"
+    address: str = ""
+    source: str = ""
+    target: str = ""
+    source_home: str | None = None
+    target_home: str | None = None
 
 
 class Parser(argparse.ArgumentParser):

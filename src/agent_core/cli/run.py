@@ -11,7 +11,7 @@ from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_core.cli.answers import how_to_allow, open_answers
 from agent_core.cli.content import GivenMessage, read_message
@@ -28,6 +28,7 @@ from agent_core.cli.setup import (
 from agent_core.cli.streams import catch_signals
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_code_of
 from agent_core.cli.view import RunView
+from agent_core.config.databases import find_database_url
 from agent_core.config.load import resolve_model
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.text import visible
@@ -59,6 +60,21 @@ Prepare = Callable[[Terminal], Begin]
 """Reads what a run is given, before anything is opened."""
 
 
+class SeeThrough(Protocol):
+    """Opens a runtime, begins a run there, shows it to its end, and returns the exit code."""
+
+    async def __call__(
+        self,
+        options: Options,
+        opened: "Callable[[], AgentRuntime]",
+        begin: Begin,
+        shown: "Shown",
+        prompt: TerminalPrompt,
+        *,
+        interrupt: "Interrupt",
+    ) -> int: ...
+
+
 def run_message(options: Options) -> int:
     """Run to the end and return the exit code; every error has been shown."""
     if sys.stderr.isatty() and is_first_start(options):
@@ -74,16 +90,20 @@ def run_message(options: Options) -> int:
                 session_id=await _session_id(runtime, options),
                 mode="orchestrator" if options.orchestrator else "normal",
                 move_session=options.move_session,
+                here=not options.detach,
                 **asked,
             )
 
         return begin
 
-    return carry_out(options, prepare)
+    return carry_out(options, prepare, see_through=_detach if options.detach else None)
 
 
-def carry_out(options: Options, prepare: Prepare) -> int:
-    """Begin a run, show it to its end, and return the exit code; every error has been shown."""
+def carry_out(options: Options, prepare: Prepare, *, see_through: SeeThrough | None = None) -> int:
+    """Begin a run, show it to its end, and return the exit code; every error has been shown.
+
+    A run of another process is seen through in a way of its own.
+    """
     try:
         setup = read_command_setup(options.path, options.model)
         redactor = build_terminal_redactor(os.environ, setup)
@@ -92,9 +112,9 @@ def carry_out(options: Options, prepare: Prepare) -> int:
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     terminal.streams_answer &= options.output_schema is None
     show_warnings(partial(terminal.line, style=Style.WARN), redactor)
-    interrupt = _Interrupt()
+    interrupt = Interrupt()
     with ExitStack() as stack:
-        shown = _Shown(terminal, RunView(terminal))
+        shown = Shown(terminal, RunView(terminal))
         code, error = FAILED, None
         try:
             if options.events is not None:
@@ -107,7 +127,9 @@ def carry_out(options: Options, prepare: Prepare) -> int:
             stack.enter_context(catch_signals(interrupt.receive, leave=shown.leave))
             lines = stack.enter_context(open_answers(options))
             begin = prepare(terminal)
-            code = asyncio.run(_run_until_signal(options, begin, shown, lines, interrupt))
+            code = asyncio.run(
+                _run_until_signal(options, begin, shown, lines, interrupt, see_through or _run)
+            )
         except _InterruptedError:
             code = interrupt.exit_code or INTERRUPTED
         except OutputClosedError as closed:
@@ -131,7 +153,7 @@ def carry_out(options: Options, prepare: Prepare) -> int:
 
 
 @dataclass
-class _Shown:
+class Shown:
     """Where a run is shown.
 
     Attributes:
@@ -139,12 +161,16 @@ class _Shown:
         view: writes there.
         events: for programs; None if no file is asked for.
         last_line: what is said when all else has been.
+        last_seq: number of the last stored event of the run that was shown.
+        on_event: is called with each event after it was shown.
     """
 
     terminal: Terminal
     view: RunView
     events: "EventsFile | None" = None
     last_line: str = ""
+    last_seq: int = 0
+    on_event: "Callable[[RuntimeEvent], Awaitable[None]] | None" = None
 
     async def event(self, event: RuntimeEvent, *, of_child: bool = False) -> None:
         """Show an event of the run, or of a child of it."""
@@ -154,6 +180,9 @@ class _Shown:
             self.view.child_event(event)
         else:
             self.view.event(event)
+            self.last_seq = event.run_seq or self.last_seq
+        if self.on_event is not None:
+            await self.on_event(event)
 
     def leave(self, code: int) -> None:
         """The process ends this moment."""
@@ -162,13 +191,20 @@ class _Shown:
 
 
 async def _run_until_signal(
-    options: Options, begin: Begin, shown: _Shown, lines: InputLines, interrupt: "_Interrupt"
+    options: Options,
+    begin: Begin,
+    shown: "Shown",
+    lines: InputLines,
+    interrupt: "Interrupt",
+    see_through: SeeThrough,
 ) -> int:
     turn = asyncio.Lock()
     prompt = TerminalPrompt(shown.terminal, lines, echoes=not lines.is_terminal, turn=turn)
     elicit = TerminalElicitation(shown.terminal, lines, turn=turn, descriptor=lines.descriptor)
     opened = partial(_open_runtime, options, prompt, elicit)
-    running = asyncio.create_task(_run(options, opened, begin, shown, prompt, interrupt=interrupt))
+    running = asyncio.create_task(
+        see_through(options, opened, begin, shown, prompt, interrupt=interrupt)
+    )
     interrupt.stop_with(running.cancel)
     try:
         code = await running
@@ -190,10 +226,10 @@ async def _run(
     options: Options,
     opened: "Callable[[], AgentRuntime]",
     begin: Begin,
-    shown: _Shown,
+    shown: Shown,
     prompt: TerminalPrompt,
     *,
-    interrupt: "_Interrupt",
+    interrupt: "Interrupt",
 ) -> int:
     view = shown.view
     async with opened() as runtime:
@@ -208,7 +244,7 @@ async def _run(
             from agent_core.cli.tasks import LiveTasks  # noqa: PLC0415 - others have no Tasks
 
             tasks = LiveTasks.of(options, handle.session_id, shown.terminal)
-        watching = asyncio.create_task(_watch(handle, shown, tasks))
+        watching = asyncio.create_task(watch(handle, shown, tasks))
         try:
             await asyncio.shield(watching)
         except asyncio.CancelledError:
@@ -228,11 +264,41 @@ async def _run(
         interrupt.stop_with(None)
         if tasks is not None:
             await tasks.summary()
-        await _show_end(runtime, handle, shown, prompt, is_typed=options.output_schema is not None)
-        if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
-            view.resumable(handle.session_id)
-            return INTERRUPTED
-        return COMPLETED if handle.status in {RunStatus.COMPLETED, RunStatus.WAITING} else FAILED
+        await show_end(runtime, handle, shown, prompt, is_typed=options.output_schema is not None)
+        return exit_code_of_run(handle, view)
+
+
+def exit_code_of_run(handle: "RunHandle", view: RunView) -> int:
+    """The exit code that says how a run ended; if it was cancelled, say how to go on."""
+    if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
+        view.resumable(handle.session_id)
+        return INTERRUPTED
+    return COMPLETED if handle.status in {RunStatus.COMPLETED, RunStatus.WAITING} else FAILED
+
+
+async def _detach(
+    options: Options,
+    opened: "Callable[[], AgentRuntime]",
+    begin: Begin,
+    shown: Shown,
+    prompt: TerminalPrompt,  # noqa: ARG001 - questions are asked where it is attached
+    *,
+    interrupt: "Interrupt",  # noqa: ARG001 - the run is another process's once it has begun
+) -> int:
+    """Leave a run to a worker, and print its id."""
+    setup = read_command_setup(options.path, options.model)
+    if find_database_url(setup, os.environ) is None:
+        message = (
+            "--detach leaves the run to a worker, and workers need a Postgres database: name the"
+            " variable with its address in config.toml ([store] url_env), or leave out --detach"
+        )
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    async with opened() as runtime:
+        handle = await begin(runtime)
+    for warning in handle.warnings:
+        shown.terminal.line(visible(warning), Style.WARN)
+    shown.terminal.text(f"{handle.run_id}\n")
+    return COMPLETED
 
 
 async def _warn_of_unknown_price(options: Options, terminal: Terminal) -> None:
@@ -247,14 +313,15 @@ async def _warn_of_unknown_price(options: Options, terminal: Terminal) -> None:
         terminal.line(f"{because}: --max-usd does not count its calls; {cure}", Style.WARN)
 
 
-async def _show_end(
+async def show_end(
     runtime: "AgentRuntime",
     handle: "RunHandle",
-    shown: _Shown,
+    shown: Shown,
     prompt: TerminalPrompt,
     *,
     is_typed: bool,
 ) -> None:
+    """Show what came of a run that has ended, or waits for an answer."""
     answer, output = None, None
     if handle.status is RunStatus.COMPLETED:
         answer = handle.result_text or ""
@@ -317,6 +384,9 @@ def _run_options(options: Options) -> dict[str, Any]:
         "max_turns": options.max_turns,
         "budget": None if options.max_usd is None else Budget(usd=options.max_usd),
         "memory": False if options.no_memory else None,
+        "place": options.place,
+        "queue": options.queue,
+        "tenant": options.tenant,
     }
     if options.output_schema is not None:
         from agent_core.cli.typed import read_output_schema  # noqa: PLC0415 - few runs are typed
@@ -358,7 +428,8 @@ _UNASKED = {"callback", "terminal"}
 _STARTED = {EventType.CHILD_AGENT_CREATED, EventType.WORKER_DISPATCHED}
 
 
-async def _watch(handle: "RunHandle", shown: _Shown, tasks: "LiveTasks | None") -> None:
+async def watch(handle: "RunHandle", shown: Shown, tasks: "LiveTasks | None") -> None:
+    """Show what happens in a run, and in its children, to its end."""
     drawing = asyncio.create_task(tasks.watch()) if tasks is not None else None
     children: dict[str, asyncio.Task[None]] = {}
     try:
@@ -378,7 +449,7 @@ async def _watch(handle: "RunHandle", shown: _Shown, tasks: "LiveTasks | None") 
             await asyncio.wait([task])
 
 
-async def _watch_child(handle: "RunHandle", child_run_id: str, shown: _Shown) -> None:
+async def _watch_child(handle: "RunHandle", child_run_id: str, shown: Shown) -> None:
     async with aclosing(handle.child_events(child_run_id)) as events:
         async for event in events:
             await shown.event(event, of_child=True)
@@ -388,7 +459,7 @@ class _InterruptedError(BaseException):
     """A signal has come before there is an event loop."""
 
 
-class _Interrupt:
+class Interrupt:
     """The signal that asked the program to stop, and what is done then.
 
     Attributes:

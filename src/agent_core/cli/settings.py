@@ -23,7 +23,7 @@ from agent_core.text import visible
 _UNNAMED = ModelConfig.model_construct(provider="", name="")
 _DEFAULT = "default"
 _HIDDEN = "[hidden]"
-_VARIABLE = "api_key_env"
+_VARIABLES = ("api_key_env", "url_env")
 _COLUMN = 38
 
 
@@ -125,7 +125,7 @@ def _settings(setup: Setup, *, is_model_named: bool, by: str) -> Iterator[Settin
         is_named = key in {"model.provider", "model.name"} or value != before.get(key)
         if is_model_named and key.startswith("model.") and is_named:
             origin = by
-        if key.endswith(_VARIABLE) and value:
+        if key.endswith(_VARIABLES) and value:
             yield Setting(key, value, origin, bool(os.environ.get(value)))
             continue
         name = key.rpartition(".")[2]

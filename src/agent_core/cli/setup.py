@@ -20,8 +20,8 @@ from agent_core.cli.terminal import (
 from agent_core.config.load import (
     CONFIG_NAME,
     MODEL_VARIABLE,
+    config_secrets,
     load_config,
-    model_secrets,
     read_setup,
 )
 from agent_core.config.paths import Setup, resolve_home
@@ -118,10 +118,10 @@ def build_terminal_redactor(environ: Mapping[str, str], setup: Setup | None = No
     """
     redactor = Redactor({name: value for name, value in environ.items() if kind_of_name(name)})
     if setup is not None:
-        redactor.learn(model_secrets(setup.config, environ=environ))
+        redactor.learn(config_secrets(setup.config, environ=environ))
         with suppress(AgentCoreError):
             profiles = AgentDefinitions(setup.home).profiles()
-            redactor.learn(model_secrets(setup.config, *profiles, environ=environ))
+            redactor.learn(config_secrets(setup.config, *profiles, environ=environ))
         if (setup.home / "mcp.json").exists():
             # Only loaded for users who have servers.
             from agent_core.mcp import (  # noqa: PLC0415
@@ -143,12 +143,22 @@ class _LogLines(logging.Handler):
         self._redactor = redactor
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = f"{record.levelname.lower()}: {record.getMessage()}"
-        self._show(self._redactor.text(text))
+        level = record.levelno
+        prefix = f"{record.levelname.lower()}: " if level >= logging.WARNING else ""
+        self._show(self._redactor.text(f"{prefix}{record.getMessage()}"))
 
 
-def show_warnings(show: Callable[[str], object], redactor: Redactor) -> None:
-    """Show what is logged as a warning, without secrets and without tracebacks, from here on."""
-    logging.getLogger().handlers = [_LogLines(show, redactor)]
+def show_warnings(
+    show: Callable[[str], object], redactor: Redactor, *, progress_of: Sequence[str] = ()
+) -> None:
+    """Show what is logged as a warning, without secrets and without tracebacks, from here on.
+
+    Of the modules in `progress_of` what goes well is shown as well.
+    """
+    lines = _LogLines(show, redactor)
+    for name in progress_of:
+        lines.setLevel(logging.INFO)
+        logging.getLogger(name).setLevel(logging.INFO)
+    logging.getLogger().handlers = [lines]
     logging.captureWarnings(capture=True)
     logging.getLogger("mcp").propagate = False  # what a server does wrong comes as an event

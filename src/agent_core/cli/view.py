@@ -54,7 +54,7 @@ _COUNTED = {
 }
 """Whose tokens an event reports."""
 _SILENCE = {
-    EventType.RUN_QUEUED: "waiting for the runs in front",
+    EventType.RUN_QUEUED: "waiting for its turn",
     EventType.LOOP_STARTED: "waiting for the model",
     EventType.CONTEXT_BUILT: "waiting for the model",
     EventType.MODEL_STARTED: "waiting for the model",
@@ -342,9 +342,7 @@ class RunView:
             return  # a line about the worker follows
         line, style = "", Style.DIM
         if kind is EventType.RUN_QUEUED:
-            count = len(payload.get("taken_over") or ())
-            died = "messages that were queued when a process of this session died"
-            line = f"first come {count} {died}" if count else "waiting for the runs in front"
+            line = _turn_of(payload)
         elif kind is EventType.MODEL_RETRY:
             self._end_message(is_narration=True)
             seconds, style = _number(payload.get("delay_ms")) / 1000, Style.WARN
@@ -496,6 +494,17 @@ class RunView:
         """Show what the run waits for, and how to answer: the last lines of all."""
         for request_id in request_ids:
             self._terminal.line(f"waiting for an answer to {request_id}: {ANSWER % request_id}")
+
+
+def _turn_of(payload: Mapping[str, Any]) -> str:
+    """What a queued run waits for; nothing if it only has to be taken up by its own process."""
+    if count := len(payload.get("taken_over") or ()):
+        return f"first come {count} messages that were queued when a process of this session died"
+    in_front = int(_number(payload.get("runs_in_front", 1)))
+    if in_front:
+        those = "the run" if in_front == 1 else f"the {in_front} runs"
+        return f"waiting for {those} of this session in front of it"
+    return "waiting for a worker" if "queue" in payload else ""
 
 
 def _because(payload: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ Also which model a run gets: the base model, then the profiles of its purpose, r
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
+from agent_core.config.databases import check_database_url, database_secrets
 from agent_core.config.model_names import model_fields, password_in, public_service
 from agent_core.config.models import Config, ModelConfig, ModelProfile, as_model, expand_home
 from agent_core.config.paths import (
@@ -25,6 +27,7 @@ from agent_core.config.paths import (
 from agent_core.config.problems import Problem, nearest, problems_of, read_text
 from agent_core.config.proxies import proxy_secrets
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.types.lanes import NAME_PATTERN
 
 CONFIG_NAME = "config.toml"
 MODEL_VARIABLE = "SOONG_AGENT_MODEL"
@@ -47,6 +50,8 @@ def read_setup(
     model: Any = None,
     home_dir: str | Path | None = None,
     session_db_path: str | Path | None = None,
+    database_url: str | None = None,
+    tenant: str | None = None,
     persist: bool = True,
     default_snapshots: Literal["off", "turn"] = "off",
 ) -> Setup:
@@ -81,6 +86,9 @@ def read_setup(
     else:
         named = os.environ.get(MODEL_VARIABLE)
         place, chosen = str(file), load_config(home, config_path and file, model=named)
+    _check_store(
+        chosen, database_url, session_db_path=session_db_path, tenant=tenant, persist=persist
+    )
     has_settings = not is_in_code or home_dir is not None
     if not (persist and has_settings):
         memory = chosen.memory.model_copy(update={"enabled": False})
@@ -114,11 +122,57 @@ def read_setup(
         memory_dir=memory_dir,
         plans_dir=in_project(chosen.plan.default_dir),
         tasks_dir=tasks_folder(chosen.task.wal_dir, home=home, project=project),
+        database_url=database_url,
+        tenant=tenant,
         write_roots=tuple(in_project(root) for root in chosen.tools.allowed_write_roots),
         has_settings=has_settings,
         persist=persist,
         takes_snapshots=persist and (chosen.workspace.snapshots or default_snapshots) == "turn",
     )
+
+
+def _check_store(
+    config: Config,
+    database_url: str | None,
+    *,
+    session_db_path: str | Path | None,
+    tenant: str | None,
+    persist: bool,
+) -> None:
+    """Refuse what says two things about where sessions are.
+
+    Raises:
+        ConfigError: names both.
+    """
+    message, url_from = "", config.store.url_env and "store.url_env"
+    if database_url is not None:
+        url_from = "database_url"
+        check_database_url(database_url, url_from)
+    if url_from is None:
+        if tenant is not None:
+            message = "a tenant needs a Postgres database: set [store] url_env, or database_url"
+        elif config.store.blobs is not None:
+            message = "store.blobs is for a Postgres database: set store.url_env, or leave it out"
+    elif not persist:
+        message = f"{url_from} names a database, and persist=False says that nothing is kept"
+        message += "; give one"
+    elif session_db_path:
+        message = f"session_db_path names a file, and {url_from} a Postgres database; give one"
+    elif tenant is not None:
+        check_tenant(tenant)
+    if message:
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+
+
+def check_tenant(tenant: str) -> None:
+    """Refuse what is no name of a tenant.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not re.fullmatch(NAME_PATTERN, tenant):
+        message = f"the tenant {tenant!r} is not one: use 1 to 40 letters, digits, _, - or ."
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
 
 
 def load_config(
@@ -256,8 +310,10 @@ def _server_in(url: str | None) -> str:
     return "/".join((url or "").strip().lower().split("/", 3)[:3])
 
 
-def model_secrets(config: Config, *profiles: Profile, environ: Mapping[str, str]) -> dict[str, str]:
-    """Every secret that the models of the configuration, and of `profiles`, are reached with.
+def config_secrets(
+    config: Config, *profiles: Profile, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Every secret that the configuration names: for its models, those of `profiles`, its database.
 
     Keys are by the name of their variable; in an address it is the password.
     """
@@ -273,7 +329,8 @@ def model_secrets(config: Config, *profiles: Profile, environ: Mapping[str, str]
     for number, model in enumerate(models):
         if model.base_url and (password := password_in(model.base_url)):
             keys[f"url_password_{number}"] = password
-    return keys | proxy_secrets([model.proxy for model in models], environ)
+    keys |= proxy_secrets([model.proxy for model in models], environ)
+    return keys | database_secrets(config.store.url_env, environ)
 
 
 def _with_placed_models(config: Config, place: Callable[[str], Path]) -> Config:
@@ -348,6 +405,11 @@ def _find_problems(config: Config) -> Iterator[Problem]:
             check_placeholders(value)
         except ConfigError as error:
             yield Problem(key, f"has an {error.message}")
+
+    if config.worker.lease_s <= config.worker.heartbeat_s:
+        lease, beat = f"{config.worker.lease_s:g}", f"{config.worker.heartbeat_s:g}"
+        message = f"is {lease}, not above worker.heartbeat_s ({beat}); raise it, or lower that"
+        yield Problem("worker.lease_s", message)
 
     # Timeouts that would never apply, because the maximum ends every command before.
     most, hooks = config.tools.max_timeout_ms, config.hooks

@@ -1,6 +1,7 @@
 """The configuration file as types: every section, every key, every default."""
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -19,6 +20,7 @@ from agent_core.config.proxies import checked_proxy
 from agent_core.config.rules import Rules
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.types.lanes import NAME_PATTERN, PLACE_PATTERN, QUEUE_PATTERN
 from agent_core.types.options import Amount, Dollars, Seconds
 
 _LONGEST_MS = 30 * 24 * 3_600_000
@@ -601,6 +603,78 @@ class WorkspaceConfig(Section):
     keep_days: Annotated[int, Field(gt=0, le=36_500)] = 30
 
 
+def _run_place(value: str) -> str:
+    if not re.fullmatch(PLACE_PATTERN, value):
+        raise ValueError('must be "snapshot", or "host:" with the host_id of a machine')
+    return value
+
+
+RunPlace = Annotated[str, AfterValidator(_run_place)]
+"""Where the files of a run are."""
+
+QueueName = Annotated[str, Field(pattern=f"^{QUEUE_PATTERN}$")]
+
+
+def _url_variable(value: str) -> str:
+    if not (value.isascii() and value.isidentifier()):  # a URL that was pasted here is not repeated
+        raise ValueError("must be the name of an environment variable, never the URL itself")
+    return value
+
+
+_BLOBS = re.compile(r"(?:(?:s3|gs|az)://[^\s/@?#]+(?:/[^\s@?#]*)?|file:///[^\s?#]*)")
+
+
+def _blob_store(value: str) -> str:
+    if not _BLOBS.fullmatch(value):
+        raise ValueError(
+            "must be s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or"
+            " file:///folder, without credentials"
+        )
+    return value
+
+
+class StoreConfig(Section):
+    """Where sessions are kept by several machines: a Postgres database, named by a variable."""
+
+    url_env: Annotated[str, AfterValidator(_url_variable)] | None = None
+    blobs: Annotated[str, AfterValidator(_blob_store)] | None = None
+    queue_timeout_s: Annotated[float, Field(ge=0, le=_LONGEST_MS / 1000, allow_inf_nan=False)] = 60
+
+
+_DAY_S = 86_400
+_DEFAULT_HEARTBEAT_S, _DEFAULT_LEASE_S = 5, 15
+
+
+class RunWorkerConfig(Section):
+    """How `soong-agent worker` carries out the runs of a Postgres database."""
+
+    heartbeat_s: Annotated[float, Field(gt=0, le=_DAY_S, allow_inf_nan=False)] = (
+        _DEFAULT_HEARTBEAT_S
+    )
+    lease_s: Annotated[float, Field(gt=0, le=3 * _DAY_S, allow_inf_nan=False)] = _DEFAULT_LEASE_S
+    max_takeovers: CountOrNone = 3
+    concurrency: Annotated[int, Field(gt=0, le=4096)] = 4
+    drain_seconds: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = 30
+    host_id: Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")] | None = None
+    places: Annotated[list[RunPlace], Field(min_length=1)] | None = None
+    queues: Annotated[list[QueueName], Field(min_length=1)] = ["default"]
+    tenant_concurrency: CountOrNone = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lease_fits_heartbeat(cls, table: Any) -> Any:
+        """One of them alone moves the other where it has to; both given are left as they are."""
+        match table:
+            case {"heartbeat_s": _, "lease_s": _}:
+                return table
+            case {"heartbeat_s": int() | float() as beat} if _DEFAULT_LEASE_S <= beat <= _DAY_S:
+                return {**table, "lease_s": 3 * beat}
+            case {"lease_s": int() | float() as lease} if 0 < lease <= _DEFAULT_HEARTBEAT_S:
+                return {**table, "heartbeat_s": lease / 3}
+            case _:
+                return table
+
+
 class Config(Section):
     """The whole file."""
 
@@ -620,3 +694,5 @@ class Config(Section):
     hooks: HooksConfig = HooksConfig.model_construct()
     workspace: WorkspaceConfig = WorkspaceConfig.model_construct()
     tools: ToolsConfig = ToolsConfig.model_construct()
+    store: StoreConfig = StoreConfig.model_construct()
+    worker: RunWorkerConfig = RunWorkerConfig.model_construct()

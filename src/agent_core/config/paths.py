@@ -4,9 +4,10 @@ Everything is resolved through symbolic links once, here; later boundary checks 
 paths only. Nothing is created.
 """
 
+import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent_core.config.models import Config
@@ -33,12 +34,15 @@ class Setup:
         home: where the user's settings, memory and sessions are.
         project: what the agent works on; never a source of settings.
         config_path: the file that `config` was read from.
-        session_db: the database of sessions, events and runs.
+        session_db: the database of sessions, events and runs, where no other is named.
         sessions_dir: lock files and artifacts, one folder per session.
         memory_dir: long-term memory; always below the home.
         plans_dir: where plans of this project are written.
         tasks_dir: where Task logs of this project are written, one folder per session; as
             `tasks_folder` says, not resolved below the project.
+        database_url: the Postgres database that the program names; `find_database_url` also finds
+            the one of `[store] url_env`.
+        tenant: whose sessions of that database are seen; None: all.
         write_roots: folders outside the project that tools may write to without asking.
         has_settings: the home's other settings count: agents, hooks, servers, skills, tools and
             instructions.
@@ -55,10 +59,22 @@ class Setup:
     memory_dir: Path
     plans_dir: Path
     tasks_dir: Path
+    database_url: str | None = field(default=None, repr=False)
+    tenant: str | None = None
     write_roots: tuple[Path, ...] = ()
     has_settings: bool = True
     persist: bool = True
     takes_snapshots: bool = False
+
+    @property
+    def workspaces_dir(self) -> Path:
+        """Where the folders of sessions are whose files every machine can have."""
+        return self.home / "workspaces"
+
+    @property
+    def is_workspace(self) -> bool:
+        """Whether the project is such a folder: in the home, and all the same what tools change."""
+        return self.persist and self.project.parent == self.workspaces_dir
 
     @property
     def settings_home(self) -> Path:
@@ -115,6 +131,11 @@ def tasks_folder(wal_dir: str, *, home: Path, project: Path) -> Path:
     named = fill_placeholders(wal_dir, home=home, project=project)
     as_named = Path(os.path.normpath(project / Path(named).expanduser()))
     return as_named if as_named.is_relative_to(project) else folder
+
+
+def database_key(name: str | Path) -> str:
+    """What of a home belongs to a database has this in its name."""
+    return hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
 
 
 def expand_path(value: str, base: Path, *, home: Path, project: Path) -> Path:

@@ -64,6 +64,11 @@ def problems_of(error: ValidationError, root: type[Section] = Config) -> list[Pr
                 message = expectation.removeprefix("Value error, ")
             case "literal_error" if isinstance(item["input"], str):
                 message = expectation.replace("Input should be", "must be")
+            case "string_pattern_mismatch" | "string_too_long" | "string_too_short":
+                message = expectation.replace("String should", "must")
+            case "too_long" | "too_short":
+                wanted = expectation.partition(" after validation")[0]
+                message = f"must {wanted.partition(' should ')[2]}"
             case kind:
                 wanted = _WANTED.get(kind) or expectation.replace("Input should be", "must be")
                 message = f"{wanted}, not {_describe_value(item['input'])}"

@@ -10,10 +10,11 @@ from agent_core.events.store import (
     SessionStore,
     SessionWrites,
 )
-from agent_core.events.stream import EventStream, whole_text
+from agent_core.events.stream import MESSAGE_BOUNDS, EventStream, whole_text
 from agent_core.types import Batch, PendingEvent, Position, RunChange
 
 __all__ = [
+    "MESSAGE_BOUNDS",
     "Batch",
     "BudgetStore",
     "EventStream",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from agent_core.errors import StorageError
 from agent_core.events.store import HistoryStore, SessionStore
 from agent_core.events.stream import EventStream
 from agent_core.redaction.redactor import JournalRedactor, LiveText
@@ -98,13 +99,13 @@ class Journal:
         self.run = run
         self._session_id, self._agent_id, self._run_id = run.session_id, run.agent_id, run.run_id
         self.path = list(path)
-        self.is_closing = False
+        self.is_closing = self.is_abandoned = False
         self._store = store
         self._stream = stream
         self._redactor = redactor
         self._estimate = estimate
         self._owner = session_owner
-        self._epoch = epoch
+        self.epoch = epoch
         self._on_unclosed = on_unclosed
         self._nodes: list[Node] = []
         self._events: list[PendingEvent] = []
@@ -209,6 +210,15 @@ class Journal:
             raise self._failure
         await self._stream.drain()
 
+    def abandon(self, reason: StorageError) -> None:
+        """Write nothing any more, not even an end: the run is, or will be, another owner's.
+
+        What is written out already stays; a reader here sees the end of the stream.
+        """
+        self._failure = reason
+        self.is_abandoned = True
+        self._stream.close()
+
     async def close(self, end: JournalEnd, *, on_stored: Callable[[], None]) -> None:
         """Store the end of the run with everything still waiting, show it, and end the stream.
 
@@ -222,6 +232,8 @@ class Journal:
         self.is_closing = True
         if self._due is not None:
             self._due.cancel()
+        if self.is_abandoned:
+            return
         await self._written_out()
         if self._failure is None:
             self._flush(end, on_stored)
@@ -250,6 +262,11 @@ class Journal:
         if self._late_end is not None:
             await self._store.append(self._late_end)
             self._late_end = None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the store has the end of the run, once it has ended here."""
+        return self._late_end is None and not self.is_abandoned
 
     def clean(self, value: Any) -> Any:
         """Text or JSON-like data as an event would hold it: for what leaves the run beside it."""
@@ -318,7 +335,7 @@ class Journal:
             agent_status=agent_status,
             active_node_id=active if self._owner else None,
             owner=self._owner,
-            epoch=self._epoch,
+            epoch=self.epoch,
             release=self._owner if end is not None else None,
         )
 

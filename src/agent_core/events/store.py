@@ -79,6 +79,56 @@ class SessionWrites(HistoryStore, Protocol):
         """
         ...
 
+    async def queue_run(self, opening: RunOpening, *, is_dead: OwnerIsDead) -> OpenedRun:
+        """Create or resume the session, and add a run that waits for a process that may take it.
+
+        The opening has a `dispatch`; the session stays whose it is.
+
+        Raises:
+            StorageError: `session_elsewhere`; `validation_error`, the session is another tenant's;
+                `session_active`, it is to be moved and has a run that has not ended.
+        """
+        ...
+
+    async def take_run(
+        self, run_id: str, claim: Claim, *, is_dead: OwnerIsDead, max_takeovers: int | None
+    ) -> OpenedRun | None:
+        """Claim the session of a queued run, or of one that a dead owner has begun.
+
+        That one goes on: its children are closed as lost, its event `run_taken_over` is stored, and
+        `takeovers` counts the dead. One too many closes it, `failed` with `metadata.reason =
+        "too_many_takeovers"`. A run that was handed over counts nothing.
+
+        Returns:
+            The run as it was; None if there is nothing to do: it has ended by now, or waits for an
+            answer.
+
+        Raises:
+            StorageError: `session_active`, a living owner has the session, or another run of it was
+                begun and goes first.
+        """
+        ...
+
+    async def hand_over(self, run_id: str, owner: str) -> bool:
+        """Give up the session of a run that this owner has ended its work on, for the next one.
+
+        Returns:
+            False: the session is not this owner's, or the run has ended.
+        """
+        ...
+
+    async def drop_queued(self, run_id: str) -> bool:
+        """Cancel a queued run that a `dispatch` has put there; returns whether it still waited."""
+        ...
+
+    async def queue_again(self, run_id: str) -> bool:
+        """Have a worker look at a run of the workers that waits for an answer.
+
+        Returns:
+            Whether it is one.
+        """
+        ...
+
     async def add_agent(self, agent: AgentRecord) -> None:
         """Add a child agent.
 
@@ -223,6 +273,10 @@ class SessionWrites(HistoryStore, Protocol):
 
 class SessionReads(Protocol):
     """Everything that only looks. What was acknowledged before the call is seen by it."""
+
+    async def held_sessions(self, owner: str) -> dict[str, int]:
+        """The sessions this owner has, with their epochs."""
+        ...
 
     async def session(self, session_id: str) -> SessionRecord | None:
         """The session, or None."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -16,12 +16,14 @@ from agent_core.types import (
     new_id,
 )
 
-_BOUNDS = {
-    EventType.MODEL_STARTED,
-    EventType.MODEL_RETRY,
-    EventType.MODEL_FAILED,
-    EventType.MESSAGE_COMPLETED,
-}
+MESSAGE_BOUNDS = frozenset(
+    {
+        EventType.MODEL_STARTED,
+        EventType.MODEL_RETRY,
+        EventType.MODEL_FAILED,
+        EventType.MESSAGE_COMPLETED,
+    }
+)
 """Between two of these the deltas of one kind are the text of one message."""
 
 _OUTPUT = LIVE_EVENTS | {EventType.MODEL_COMPLETED}
@@ -35,7 +37,8 @@ class EventStream:
     `write` never waits and never drops a structural event; `drain` waits while the consumer is
     more than `capacity` events behind. Deltas that wait are merged, text intact.
 
-    `last_run_seq` is the number of the last stored event that was written.
+    `last_run_seq` is the number of the last stored event that was written, and `last_bound` that of
+    the last one after which another message begins.
 
     Without a consumer nothing is kept once the model has begun to answer: until then a consumer
     that comes right after `start` still gets everything from the first event on.
@@ -43,6 +46,7 @@ class EventStream:
 
     def __init__(self, capacity: int = 256) -> None:
         self.last_run_seq = 0
+        self.last_bound = 0
         self._capacity = capacity
         self._waiting: deque[RuntimeEvent] = deque()
         self._followers: list[Follower] = []
@@ -64,7 +68,8 @@ class EventStream:
         if event.event_type in LIVE_EVENTS:
             self._unfinished.setdefault(event.event_type, []).append(event.payload["text"])
             self._latest = event
-        elif event.event_type in _BOUNDS:
+        elif event.event_type in MESSAGE_BOUNDS:
+            self.last_bound = self.last_run_seq
             self._unfinished.clear()
         if self._consumer is None:
             if event.event_type in _OUTPUT:
@@ -108,6 +113,11 @@ class EventStream:
             yield follower
         finally:
             self._followers.remove(follower)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing follows."""
+        return self._closed
 
     def read(self, *, debug: bool = False) -> "Subscription":
         """Subscribe: every event from now until the run's closing event.
@@ -211,12 +221,12 @@ class Follower:
         self.is_behind = False
         self._capacity = capacity
         self._waiting: deque[RuntimeEvent] = deque()
-        self._is_over = False
+        self.is_over = False
         self._readable = asyncio.Event()
 
     def add(self, event: RuntimeEvent) -> None:
         """Keep an event until it is read."""
-        if self._is_over:
+        if self.is_over:
             return
         _append(self._waiting, event)
         if len(self._waiting) > self._capacity:
@@ -227,15 +237,28 @@ class Follower:
 
     def end(self) -> None:
         """Nothing follows; what waits can still be read."""
-        self._is_over = True
+        self.is_over = True
         self._readable.set()
+
+    async def gather(self, for_s: float, *, timeout_s: float) -> list[RuntimeEvent]:
+        """What comes within `for_s` seconds of the first event; nothing at the end, or in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not (self._waiting or self.is_over):
+                    self._readable.clear()
+                    await self._readable.wait()
+                if not self.is_over:
+                    await asyncio.sleep(for_s)
+        gathered = list(self._waiting)
+        self._waiting.clear()
+        return gathered
 
     async def events(self) -> AsyncGenerator[RuntimeEvent]:
         """The events, until the stream is closed or this reader has fallen behind."""
         while True:
             while self._waiting:
                 yield self._waiting.popleft()
-            if self._is_over:
+            if self.is_over:
                 return
             self._readable.clear()
             await self._readable.wait()

@@ -26,6 +26,7 @@ from agent_core.types import (
     Role,
     RunIdentity,
     RunStatus,
+    StopReason,
     ToolCall,
     ToolCallBlock,
     ToolDefinition,
@@ -59,11 +60,15 @@ class ContextSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """How far a run came that goes on now: its figures, and its calls that have not begun."""
+    """How far a run came that goes on now: its figures, and its calls that have not begun.
+
+    `nodes` are its own on the path.
+    """
 
     turns: int
     usage: Usage
     calls: Sequence[ToolCall]
+    nodes: Sequence[Node] = ()
 
 
 class HistorySource(Protocol):
@@ -241,6 +246,18 @@ class Outcome:
         return RunStatus.WAITING if self.end_reason is None else self.end_reason.status
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A finished model message, written down.
+
+    `held_answer` is a final answer that came beside calls: it counts once these have not failed.
+    """
+
+    calls: list[ToolCall]
+    stop_reason: StopReason
+    held_answer: str | None = None
+
+
 @dataclass(slots=True)
 class RunStats:
     """What a run counts while it runs.
@@ -248,6 +265,7 @@ class RunStats:
     `answer` collects the pieces of an answer that was cut off and continued; `call_ids` are the
     tool call ids this history has used, since some servers start counting anew in every reply.
     `output` is the value of an answer that `is_typed`; `outcome` counts once the run is settled.
+    `unjudged` is the last reply of a run that goes on, where that reply may be its end.
     """
 
     call_ids: set[str] = field(default_factory=set[str])
@@ -260,6 +278,24 @@ class RunStats:
     output: Any = None
     is_typed: bool = False
     outcome: Outcome = Outcome(EndReason.FAILED)
+    unjudged: Reply | None = None
+
+    def go_on(self, left_off: OpenRun) -> None:
+        """Count what a run has done in another process, as it was counted there."""
+        self.turns, self.usage = left_off.turns, left_off.usage
+        for node in left_off.nodes:
+            reason = node.metadata.get("reason")
+            if node.role is Role.ASSISTANT and not node.is_partial:
+                if self.continuations == 0:
+                    self.answer.clear()
+                self.answer.append(node.text)
+            elif reason == "max_output_tokens":
+                self.continuations += 1
+            elif reason in {"stop_hook", "output_invalid"}:
+                self.continuations = 0
+                self.answer.clear()
+                self.stop_denials += reason == "stop_hook"
+                self.output_retries += reason == "output_invalid"
 
     def completed(self) -> Outcome:
         text = "".join(self.answer)

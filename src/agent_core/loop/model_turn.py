@@ -12,7 +12,7 @@ from agent_core.aio import stop_if_cancelled
 from agent_core.context.composer import Built
 from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
-from agent_core.loop.context import RunContext, RunStats
+from agent_core.loop.context import Reply, RunContext, RunStats
 from agent_core.providers.adapter_faults import AdapterCheck
 from agent_core.providers.base import ProviderAdapter
 from agent_core.text import shorten_name
@@ -49,18 +49,6 @@ _LONGEST_STRETCH_S = 0.02
 """Seconds for which a stream may arrive without a pause for the rest of the program."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A finished model message, written down.
-
-    `held_answer` is a final answer that came beside calls: it counts once these have not failed.
-    """
-
-    calls: list[ToolCall]
-    stop_reason: StopReason
-    held_answer: str | None = None
-
-
 async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
     """Get the next reply; a prompt the provider finds too long is compacted and tried once more.
 
@@ -73,6 +61,9 @@ async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
     if ctx.journal.failure is not None:
         raise ctx.journal.failure
     stats.turns += 1
+    if stats.unjudged is not None:
+        reply, stats.unjudged = stats.unjudged, None
+        return reply
     started = 0.0
     refused: tuple[ModelRequest, ProviderError] | None = None
     await ctx.toolbox.refresh()
@@ -311,6 +302,17 @@ def _take_answer(
         ]
         kept.append(TextBlock(text=answer))
     return calls, kept, answer
+
+
+def last_reply(ctx: RunContext, stats: RunStats) -> Reply | None:
+    """The reply that ends the path of a run that goes on, if it is this run's and calls nothing."""
+    last = ctx.journal.path[-1]
+    if last.role is not Role.ASSISTANT or last.run_id != ctx.run.run_id or last.calls:
+        return None
+    expected = ctx.toolbox.expected
+    if expected is not None and expected.tool is not None:  # see `_take_answer`
+        stats.answer[-1] = plain_text(last.content[-1:])
+    return Reply([], StopReason(last.metadata.get("stop_reason", StopReason.END_TURN)))
 
 
 def release_answer(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:

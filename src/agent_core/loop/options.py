@@ -1,6 +1,7 @@
 """What one run does differently from what the configuration says."""
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overload
@@ -22,6 +23,7 @@ from agent_core.types import (
     StoredOptions,
     ToolDefinition,
 )
+from agent_core.types.lanes import Placement
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -148,10 +150,49 @@ class TypedRunFields(RunFields, Generic[OutputT], total=False):
     output_type: "TypeForm[OutputT]"
 
 
+class PlacementFields(TypedDict, total=False):
+    """Who carries a run out, as keywords of `start` and `run`: where workers may.
+
+    `here`: this process does, after what is queued before it in the session; that is so anyway
+    where sessions are in a file. `place` is where the session's files are, `host:<id>` or
+    `snapshot`; `tenant` whose session it is; `queue` names the workers; `queue_timeout_s` is how
+    long a run of this process waits for its turn.
+    """
+
+    here: bool | None
+    place: str | None
+    tenant: str | None
+    queue: str | None
+    queue_timeout_s: float | None
+
+
+class StartFields(RunFields, PlacementFields, total=False):
+    """The keywords of `start` and `run`, but `output_type`."""
+
+
+class TypedStartFields(TypedRunFields[OutputT], PlacementFields, Generic[OutputT], total=False):
+    """All of them."""
+
+
 NO_OPTIONS = RunOptions()
 """A run as the configuration has it."""
 
 _NAMES = tuple(each.name for each in fields(RunOptions))
+
+
+def asked_placement(given: Mapping[str, Any]) -> Placement:
+    """Who is to carry a run out.
+
+    Raises:
+        AgentCoreError: `validation_error`, which names the argument.
+    """
+    here, timeout = given.get("here"), given.get("queue_timeout_s")
+    if not isinstance(here, bool | None):
+        raise malformed_option("here", f"is True or False, not {here!r}")
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and 0 <= timeout < math.inf):
+        raise malformed_option("queue_timeout_s", f"is a number of seconds, not {timeout!r}")
+    return Placement(**given)
 
 
 def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:

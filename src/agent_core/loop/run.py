@@ -13,12 +13,13 @@ from agent_core.loop.context import (
     OnEnd,
     OpenRun,
     Outcome,
+    Reply,
     RunContext,
     RunStats,
     ignore,
     settle,
 )
-from agent_core.loop.model_turn import Reply, release_answer, take_turn
+from agent_core.loop.model_turn import last_reply, release_answer, take_turn
 from agent_core.loop.tool_turn import abort_open_calls, finish_turn, run_tools
 from agent_core.redaction import log_failure
 from agent_core.tools.base import OutputMisfitError
@@ -127,7 +128,8 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
     """Resume the path, run the session's first hooks, and add the user's message.
 
     A run that goes on where another process left it has its message on the path already; the
-    calls that had not begun there are made now, each of them judged anew.
+    calls that had not begun there are made now, each of them judged anew. A reply without calls
+    that ends the path is the next turn: it is judged, and the model is not asked for it again.
     """
     ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
     left_off = await ctx.history.resume(ctx.journal)
@@ -137,8 +139,10 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
         await ctx.hooks.user_prompt(prompt.text)
         ctx.journal.add(prompt, EventType.MESSAGE_CREATED)
     else:
-        stats.turns, stats.usage = left_off.turns, left_off.usage
+        stats.go_on(left_off)
         await finish_turn(ctx, left_off.calls)
+        if (reply := last_reply(ctx, stats)) is not None:
+            stats.unjudged, stats.turns = reply, stats.turns - 1
 
 
 async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:

@@ -19,6 +19,7 @@ from agent_core.tools.base import Tool, ToolContext, batches, ends_turn, not_run
 from agent_core.tools.limits import BoundedResult
 from agent_core.tools.results import OpenCall, failure_of
 from agent_core.types import (
+    EFFECT_UNKNOWN,
     Access,
     Draft,
     ErrorPayload,
@@ -139,6 +140,8 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
 async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
     """Make the calls of a turn that was interrupted, unless a write before them has failed.
 
+    One whose process died over it has not failed: its effect is unknown, and the next one is made.
+
     Raises:
         asyncio.CancelledError: the run was cancelled.
         ParkedError: the run waits for the user.
@@ -151,7 +154,9 @@ async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
     later: set[str] = set()
     for place, call in enumerate(order):
         result = results.get(call.tool_call_id)
-        if result is not None and ends_turn(ctx.toolbox.concurrency(call), result):
+        if result is None or result.metadata.get("reason") == EFFECT_UNKNOWN:
+            continue
+        if ends_turn(ctx.toolbox.concurrency(call), result):
             later = {after.tool_call_id for after in order[place:]}
             break
     await run_tools(ctx, [call for call in open_calls if call.tool_call_id not in later])

@@ -86,7 +86,7 @@ for _name in ("mcp", "client", "httpx2"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
-class Connection:
+class ServerConnection:
     """A session that opens when it is made; `opened()` waits for it.
 
     Args:

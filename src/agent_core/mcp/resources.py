@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import ListResourcesResult
 
-    from agent_core.mcp.connection import Connection
+    from agent_core.mcp.connection import ServerConnection
     from agent_core.mcp.server import McpServer
 
 READ_RESOURCE = "internal.read_resource"
@@ -67,13 +67,13 @@ async def read_resource(
     """The resource as a result: text, images, and what no model takes as artifacts.
 
     Raises:
-        ToolError: `validation_error`: there is none; else as `Connection.request`.
+        ToolError: `validation_error`: there is none; else as `ServerConnection.request`.
     """
     from mcp_types import CallToolResult, EmbeddedResource  # noqa: PLC0415 - brings the SDK
 
     from agent_core.mcp.results import tool_result  # noqa: PLC0415
 
-    async def ask(connection: "Connection") -> CallToolResult:
+    async def ask(connection: "ServerConnection") -> CallToolResult:
         found = await connection.request(
             f"the resource {uri[:200]}", lambda client: client.read_resource(uri), seconds=seconds
         )
@@ -87,10 +87,10 @@ async def list_resources(server: "McpServer", seconds: float) -> dict[str, Any]:
     """The resources of a server and the templates of more, at most `MOST_LISTED` of each.
 
     Raises:
-        ToolError: as `Connection.request`.
+        ToolError: as `ServerConnection.request`.
     """
 
-    async def ask(connection: "Connection") -> dict[str, Any]:
+    async def ask(connection: "ServerConnection") -> dict[str, Any]:
         resources: list[dict[str, Any]] = []
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
@@ -131,10 +131,10 @@ async def list_prompts(server: "McpServer", seconds: float) -> list[dict[str, An
     """The prompts of a server: name, description, and their arguments.
 
     Raises:
-        ToolError: as `Connection.request`.
+        ToolError: as `ServerConnection.request`.
     """
 
-    async def ask(connection: "Connection") -> list[dict[str, Any]]:
+    async def ask(connection: "ServerConnection") -> list[dict[str, Any]]:
         page = await connection.request(
             "its prompts", lambda client: client.list_prompts(), seconds=seconds
         )
@@ -162,7 +162,7 @@ async def read_prompt(
 
     Raises:
         AgentCoreError: `validation_error`: there is no such prompt, or its arguments do not fit.
-        ToolError: as `Connection.request`.
+        ToolError: as `ServerConnection.request`.
     """
     from agent_core.mcp.results import message_blocks  # noqa: PLC0415 - brings the SDK
 
@@ -198,7 +198,7 @@ async def parse_arguments(
     Raises:
         AgentCoreError: `validation_error`: the quotes do not match, there is no such prompt, or
             there are too many words.
-        ToolError: as `Connection.request`.
+        ToolError: as `ServerConnection.request`.
     """
     try:
         words = shlex.split(text)

@@ -20,7 +20,7 @@ from agent_core.mcp.discovery import (
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
-    from agent_core.mcp.connection import Connection
+    from agent_core.mcp.connection import ServerConnection
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class McpServer:
         self._cache = cache
         self._key = (server_id, config_hash(config))
         self.revision = 0
-        self._connections: list[Connection] = []
+        self._connections: list[ServerConnection] = []
         self._failure: tuple[float, ToolError | None] = (0.0, None)
         self._is_closed = False
 
@@ -80,16 +80,16 @@ class McpServer:
         return offer
 
     async def call(
-        self, spec: ToolSpec, call: "Callable[[Connection], Awaitable[CallToolResult]]"
+        self, spec: ToolSpec, call: "Callable[[ServerConnection], Awaitable[CallToolResult]]"
     ) -> "CallToolResult":
         """Make a call of a tool, if it is still what was offered.
 
         Raises:
             ToolError: `tool_not_available` if it is not what was offered any more: an agreement
-                to the one is none to the other; else as `Connection.call`.
+                to the one is none to the other; else as `ServerConnection.call`.
         """
 
-        async def call_if_unchanged(connection: "Connection") -> "CallToolResult":
+        async def call_if_unchanged(connection: "ServerConnection") -> "CallToolResult":
             current = (await connection.specs()).get(spec.name)
             if current is None or current.fingerprint != spec.fingerprint:
                 self._note_change()
@@ -109,7 +109,7 @@ class McpServer:
         self._is_closed = True
         await asyncio.gather(*(connection.close() for connection in self._connections))
 
-    async def ask(self, ask: "Callable[[Connection], Awaitable[T]]") -> T:
+    async def ask(self, ask: "Callable[[ServerConnection], Awaitable[T]]") -> T:
         """Ask, and once more if the server does not know the session: one that was restarted.
 
         Raises:
@@ -136,7 +136,7 @@ class McpServer:
         self._cache.drop(self._key)
         self.revision += 1
 
-    def _connection(self) -> "Connection":
+    def _connection(self) -> "ServerConnection":
         """The connection there is, or a new one. Does not wait: two callers get the same."""
         if self._connections and not self._connections[-1].is_over:
             return self._connections[-1]
@@ -145,10 +145,10 @@ class McpServer:
         quiet_until, failure = self._failure
         if failure is not None and time.monotonic() < quiet_until:
             raise failure.with_traceback(None)  # or every raise would make it longer
-        from agent_core.mcp.connection import Connection  # noqa: PLC0415 - brings the SDK
+        from agent_core.mcp.connection import ServerConnection  # noqa: PLC0415 - brings the SDK
 
         still_ending = [connection for connection in self._connections if not connection.is_gone]
-        connection = Connection(
+        connection = ServerConnection(
             self.server_id,
             self._config,
             self._host,

@@ -38,7 +38,7 @@ from agent_core.types import ToolDefinition, ToolPermission, ToolResult, UserMes
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
-    from agent_core.mcp.connection import Connection
+    from agent_core.mcp.connection import ServerConnection
 
 PREFIX = "mcp."
 
@@ -279,7 +279,7 @@ class McpTools:
             line = f"{message} ({count})" if message else count
             context.progress(shortened(line, MAX_REASON_CHARS))
 
-        def call(connection: "Connection") -> "Awaitable[CallToolResult]":
+        def call(connection: "ServerConnection") -> "Awaitable[CallToolResult]":
             return connection.call(
                 spec.name,
                 arguments,

@@ -46,7 +46,7 @@ class AskModel(Protocol):
         ...
 
 
-class Cursor(Protocol):
+class ScanPosition(Protocol):
     """How far a session has been scanned."""
 
     async def is_at(self, position: int) -> bool:
@@ -145,7 +145,7 @@ class Extractor:
         self._room = catalog_room
 
     async def extract(
-        self, span: MessageSpan, session_id: str, *, start: int, cursor: Cursor
+        self, span: MessageSpan, session_id: str, *, start: int, cursor: ScanPosition
     ) -> ExtractionResult:
         """Scan one span; `start` is where the cursor stood before it.
 

@@ -44,7 +44,7 @@ PermissionCallback = Callable[[PermissionRequest], Awaitable[PermissionDecision]
 _LATE = "the question was not answered in time"
 _WITHDRAWN = "the question was withdrawn"
 _UNANSWERED = "there was no answer"
-_LOOK_S = 0.5
+_LOOK_S, _RARE_LOOK_S = 0.5, 5.0
 """How often an open question is looked up, while other processes may answer it."""
 
 
@@ -95,7 +95,7 @@ class Questions:
         self._timeout_s = timeout_s
         self._asking: set[asyncio.Task[PermissionDecision | UnattendedError | str]] = set()
         self._store: QuestionStore | None = None
-        self._is_shared = False
+        self._pause_s: float | None = None
         self._answered: dict[str, asyncio.Event] = {}
         self._runs: Counter[str] = Counter()
 
@@ -104,17 +104,25 @@ class Questions:
         """Whether the user can be asked here."""
         return self._callback is not None
 
-    def keep_in(self, store: QuestionStore, *, is_shared: bool) -> None:
-        """Store every question from now on; `is_shared`: other processes can answer, too."""
+    def keep_in(self, store: QuestionStore, *, is_shared: bool, has_notices: bool = False) -> None:
+        """Store every question from now on.
+
+        `is_shared`: other processes can answer, too; `has_notices`: `take` is called when they do.
+        """
         self._store = store
-        self._is_shared = is_shared
+        self._pause_s = (_RARE_LOOK_S if has_notices else _LOOK_S) if is_shared else None
 
     def take(self, request_id: str) -> bool:
-        """Look up an answer that was given in this process; whether it was waited for."""
+        """Look up an answer that was given; whether it was waited for here."""
         if (event := self._answered.get(request_id)) is None:
             return False
         event.set()
         return True
+
+    def look_up(self) -> None:
+        """Look up every question that is open here, now."""
+        for event in self._answered.values():
+            event.set()
 
     def is_asking(self, run_id: str) -> bool:
         """Whether a question of this run waits for an answer here."""
@@ -288,7 +296,7 @@ class Questions:
     async def _elsewhere(self, store: QuestionStore, request_id: str) -> None:
         """Return when a question has been closed in another place."""
         event = self._answered[request_id] = asyncio.Event()
-        pause = _LOOK_S if self._is_shared else None
+        pause = None if self._pause_s is None else _LOOK_S
         try:
             while True:
                 try:
@@ -297,6 +305,7 @@ class Questions:
                 except TimeoutError:
                     pass
                 event.clear()
+                pause = self._pause_s
                 with suppress(StorageError):  # the next look may succeed
                     found = await store.approval(request_id)
                     if found is None or found.state is not ApprovalState.OPEN:

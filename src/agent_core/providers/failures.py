@@ -298,8 +298,9 @@ def refused_field(error: ErrorPayload, optional: Iterable[str]) -> str | None:
 
 def is_error(document: Any) -> bool:
     """The service reports a failure with this JSON."""
-    fields = _table(document)
-    return bool(fields.get("error")) or fields.get("object") == "error"
+    if document.__class__ is not dict:
+        return False
+    return bool(document.get("error")) or document.get("object") == "error"
 
 
 def explanation_in(document: Any) -> str:
@@ -379,7 +380,7 @@ def _in_words(said: Any) -> str:
 
 
 def _table(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return value if value.__class__ is dict else {}
 
 
 def _list(value: Any) -> list[Any]:

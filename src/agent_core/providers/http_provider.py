@@ -272,8 +272,11 @@ class HttpProvider(ABC):
         prepared = self.prepare(asked, called)
         key = _key(self._config, called)
         route = self._route = self._route or await find_route(self._url, self._config)
-        yield ModelStarted(
-            provider=called.provider, model=request.model, native_output=prepared.is_native
+        yield ModelStarted.of_checked(
+            type="model_started",
+            provider=called.provider,
+            model=request.model,
+            native_output=prepared.is_native,
         )
 
         worded_for: ErrorPayload | None = None
@@ -435,9 +438,11 @@ class HttpProvider(ABC):
                 raise attempt.called.broke(
                     "sent nothing but signs of life", code=ErrorCode.PROVIDER_TIMEOUT
                 )
+        if content.at_eof():
+            return
         with suppress(*_LOST):  # a stream read to its end leaves its connection to the next call
             async with asyncio.timeout(REUSE_S):
-                while not content.at_eof() and await content.readany():
+                while await content.readany():
                     pass
 
     async def _check(

@@ -285,13 +285,14 @@ class OpenAIChunks(ChunkParser):
                 self.raw_stop = finish
             if failure := choice.get("error"):  # OpenRouter's place for what went wrong upstream
                 raise self.called.reported({"error": failure})
-            if usage := table(choice.get("usage")):  # Moonshot's
-                self._usage = usage
+            if "usage" in choice:  # Moonshot's
+                self._usage = table(choice["usage"]) or self._usage
         if usage := table(chunk.get("usage")):
             self._usage = usage
         elif "choices" not in chunk and (chunk.get("message") or chunk.get("detail")):
             raise self.called.reported(chunk)  # the data of an event that is named `error`
-        if extension := table(chunk.get(_GROQ)):
+        if _GROQ in chunk:
+            extension = table(chunk[_GROQ])
             self._usage = table(extension.get("usage")) or self._usage
             if failure := extension.get("error"):  # why the stream ends early
                 raise self.called.reported({"error": failure})

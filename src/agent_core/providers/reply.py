@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import orjson
 
@@ -142,8 +142,11 @@ class CallDraft(_Growing):
         if not fragment and self._announced:
             return None
         self._announced = True
-        return ToolCallDelta(
-            tool_call_id=self.tool_call_id, name=self.name, arguments_fragment=fragment
+        return ToolCallDelta.of_checked(
+            type="tool_call_delta",
+            tool_call_id=self.tool_call_id,
+            name=self.name,
+            arguments_fragment=fragment,
         )
 
     @property
@@ -396,6 +399,9 @@ class ChunkParser(ABC):
         Raises:
             CallError: it cannot be understood, or it says that the call failed.
         """
+        if payload == self.end_mark:
+            self.done = True
+            return
         try:
             chunk = orjson.loads(payload)  # nearly every payload
         except orjson.JSONDecodeError:
@@ -482,16 +488,12 @@ def cached_usage(raw: dict[str, Any], *, given: str, taken: str, read: str, writ
 
 def table(value: Any) -> dict[str, Any]:
     """The value if it is an object, else an empty one."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return value if value.__class__ is dict else {}
 
 
 def items(value: Any) -> list[dict[str, Any]]:
     """The objects in the value if it is an array."""
-    if not isinstance(value, list):
-        return []
-    return [
-        cast("dict[str, Any]", item) for item in cast("list[Any]", value) if item.__class__ is dict
-    ]
+    return [each for each in value if each.__class__ is dict] if value.__class__ is list else []
 
 
 def text(value: Any) -> str:

@@ -49,6 +49,7 @@ from agent_core.types import Claim, Node, RunIdentity, ToolPermission, utc_now
 
 if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuards
+    from agent_core.runtime.fence import SessionHold
     from agent_core.runtime.recording import RunRecorder
     from agent_core.telemetry.spans import RunTrace, Telemetry
 
@@ -121,6 +122,7 @@ class RunFactory:
         self._guards_of_runs: WeakValueDictionary[str, RunGuards] = WeakValueDictionary()
         self._look_s = _QUICK_LOOK_S  # the first one is taken in a thread
         self._recorders: WeakValueDictionary[str, RunRecorder] = WeakValueDictionary()
+        self._holds: WeakValueDictionary[str, SessionHold] = WeakValueDictionary()
         self._scale = models.scale
         self._limits = RunLimits(max_turns=config.runtime.max_turns)
         self.compactions = Compactions(
@@ -202,6 +204,17 @@ class RunFactory:
         recorder = self._recorders.get(run.parent_run_id or run.run_id) if self._recorders else None
         if recorder is not None:
             provider, guard = await self._recorded(provider, guard, recorder, toolbox, spec)
+        hold = self._holds.get(run.parent_run_id or run.run_id) if self._holds else None
+        if hold is not None:
+            from agent_core.runtime.fence import (  # noqa: PLC0415 - one machine has none
+                FencedHooks,
+                FencedProvider,
+                fence_tools,
+            )
+
+            self._holds[run.run_id] = hold
+            provider, hooks = FencedProvider(provider, hold), FencedHooks(hooks, hold)
+            fence_tools(toolbox, hold)
         ctx = RunContext(
             run=run,
             journal=journal,
@@ -217,6 +230,11 @@ class RunFactory:
             limits=self._limits_of(options),
         )
         return ctx, source
+
+    def fence(self, run_id: str, hold: "SessionHold | None") -> None:
+        """Let a user's run, and its children, act only while their session is held."""
+        if hold is not None:
+            self._holds[run_id] = hold
 
     async def _look_around(self) -> Surroundings:
         """What there is in home and project: looked at in place, while that is quickly done."""
@@ -234,7 +252,7 @@ class RunFactory:
 
         Nothing is done where no snapshots are taken.
         """
-        return self._recording(journal) if self._setup.takes_snapshots else nullcontext()
+        return self._recording(journal) if self._files.is_on else nullcontext()
 
     @asynccontextmanager
     async def _recording(self, journal: Journal) -> AsyncGenerator[None]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +12,18 @@ from agent_core.events import SessionStore
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.moves import differences_in_git, is_visible, not_visible, shown_left_out
 from agent_core.runtime.project_files import ProjectFiles, shown_path
+from agent_core.runtime.workspaces import Workspaces, latest_snapshot
 from agent_core.storage.rows import node_not_found, session_not_found
 from agent_core.tools.patch import unified_diff
-from agent_core.types import FileChange, SessionFork, SwitchResult, WorkspaceDiff, new_id
+from agent_core.types import (
+    FileChange,
+    SessionFork,
+    SessionRecord,
+    SwitchResult,
+    WorkspaceDiff,
+    new_id,
+)
+from agent_core.types.lanes import SNAPSHOT
 
 if TYPE_CHECKING:
     from agent_core.snapshots.records import TreeChange, TreeEntry
@@ -28,16 +36,14 @@ class Forks:
 
     Args:
         store: of the sessions.
-        files_at: the files of a session's folder.
+        workspaces: knows the files of sessions.
         redactor: takes secrets out of what is shown.
     """
 
-    def __init__(
-        self, store: SessionStore, redactor: Redactor, *, files_at: Callable[[str], ProjectFiles]
-    ) -> None:
+    def __init__(self, store: SessionStore, redactor: Redactor, *, workspaces: Workspaces) -> None:
         self._store = store
         self._redactor = redactor
-        self._files_at = files_at
+        self._workspaces = workspaces
 
     async def fork(
         self, session_id: str, node_id: str | None, *, into: Path | None
@@ -47,7 +53,8 @@ class Forks:
         Without `into` it works in the same folder, whose files stay as they are.
 
         Raises:
-            StorageError: `session_not_found`, `node_not_found`; a file cannot be copied.
+            StorageError: `session_not_found`, `node_not_found`, `session_elsewhere`; a file cannot
+                be copied.
             AgentCoreError: `validation_error`: the node is not one a user has seen; or `into` has
                 something in it, or is in the project.
         """
@@ -65,17 +72,24 @@ class Forks:
             node_id=node_id,
             new_session_id=new_id("sess"),
             folder=session.cwd,
+            place=session.place,
         )
         if into is None:
-            forked = await self._store.fork_session(fork)
-            return SwitchResult(session=forked, node_id=forked.active_node_id)
-        files = self._files_at(session.cwd)
+            return await self._fork_here(session, fork)
+        files = self._workspaces.files_of(session)
         place = await asyncio.to_thread(_new_place, into, files.root)
         target = await self._store.snapshot_at(session_id, node_id, files.folder)
         existed = await asyncio.to_thread(place.exists)
         try:
-            copied = await files.copy_to(place, target)
-            fork = replace(fork, folder=str(place), snapshot_id=target)
+            if files.shared is None:
+                copied = await files.copy_to(place, target)
+            else:
+                copied = await files.write_to(
+                    place, target or await latest_snapshot(files, self._store)
+                )
+            fork = replace(
+                fork, folder=str(place), snapshot_id=target, place=self._workspaces.place
+            )
             forked = await self._store.fork_session(fork)
         except BaseException:
             await asyncio.to_thread(remove_tree, place, keep=existed)
@@ -92,6 +106,17 @@ class Forks:
             remarks=remarks,
         )
 
+    async def _fork_here(self, session: SessionRecord, fork: SessionFork) -> SwitchResult:
+        """A fork in the folder of its original; with files of its own, if it has no folder."""
+        if session.place == SNAPSHOT:
+            files = self._workspaces.files_of(session)
+            target = await self._store.snapshot_at(fork.session_id, fork.node_id, files.folder)
+            target = target or await latest_snapshot(files, self._store)
+            await self._workspaces.fork(fork.session_id, fork.new_session_id)
+            fork = replace(fork, snapshot_id=target)
+        forked = await self._store.fork_session(fork)
+        return SwitchResult(session=forked, node_id=forked.active_node_id)
+
     async def diff(self, before: str, after: str) -> WorkspaceDiff:
         """How two states differ, each named by a node or a snapshot.
 
@@ -100,18 +125,20 @@ class Forks:
             AgentCoreError: `validation_error`: a node names no snapshot.
         """
         one, files = await self._snapshot_of(before)
-        other, _ = await self._snapshot_of(after)
+        other, others = await self._snapshot_of(after)
+        files = others if files.shared is None else files
+        await files.fetch(one, other)
         return await asyncio.to_thread(self._compare, files, one, other)
 
     async def _snapshot_of(self, name: str) -> tuple[str, ProjectFiles]:
         if name.startswith("snap_"):
-            return name, self._files_at("")
+            return name, self._workspaces.project_files()
         node = await self._store.node(name)
         session = await self._store.session(node.session_id) if node else None
         if session is None:
             message = f"there is no node {name}, and a snapshot's id begins with snap_"
             raise StorageError(ErrorCode.NODE_NOT_FOUND, message)
-        files = self._files_at(session.cwd)
+        files = self._workspaces.files_of(session)
         found = await self._store.snapshot_at(session.session_id, name, files.folder)
         if found is None:
             message = f"{name} names no snapshot: none was taken in session {session.session_id}"

@@ -13,6 +13,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.runtime.project_files import FilesAlone, ProjectFiles, shown_path
 from agent_core.runtime.runs import Runs
+from agent_core.runtime.workspaces import Workspaces, latest_snapshot
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import node_not_found, session_not_found
 from agent_core.types import (
@@ -47,8 +48,7 @@ class NodeMoves:
 
     Args:
         store, owner, runs: of the runtime.
-        files: of the runtime's project.
-        files_of: the files of another folder.
+        workspaces: knows the files of the project, and of sessions elsewhere.
         keep: how long the snapshots of a session are kept after its last run.
         forget_reads: lets what agents have read count as not read.
     """
@@ -59,16 +59,16 @@ class NodeMoves:
         owner: Owner,
         runs: Runs,
         *,
-        files: ProjectFiles,
-        files_of: Callable[[Path], ProjectFiles],
+        workspaces: Workspaces,
         keep: timedelta,
         forget_reads: Callable[[Collection[str]], None],
     ) -> None:
         self._store = store
         self._owner = owner
         self._runs = runs
-        self._files = files
-        self._files_of = files_of
+        self._workspaces = workspaces
+        self._files = workspaces.project_files()
+        self.files_of = workspaces.files_of
         self._keep = keep
         self._forget_reads = forget_reads
 
@@ -93,7 +93,7 @@ class NodeMoves:
                 session_id, node_id, is_dead=self._owner.is_dead
             )
             return SwitchResult(session=moved, node_id=node_id)
-        files = self.files_at(session.cwd)
+        files = self.files_of(session)
         target = await self._store.snapshot_at(session_id, node_id, files.folder)
         if target is None and not files.is_on:
             message = (
@@ -124,7 +124,7 @@ class NodeMoves:
         if begin is None or active is None:
             message = f"there is nothing to undo in session {session_id}: it is at its beginning"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-        files = self.files_at(session.cwd)
+        files = self.files_of(session)
         state = await self._store.workspace_state(session_id, files.folder)
         run_id = path[begin].run_id
         changes = await self._store.changes_of(run_id, files.folder) if run_id else None
@@ -161,7 +161,7 @@ class NodeMoves:
             AgentCoreError: `validation_error`: nothing was undone since the last message.
         """
         session = await self._idle_session(session_id)
-        files = self.files_at(session.cwd)
+        files = self.files_of(session)
         state = await self._store.workspace_state(session_id, files.folder)
         undone = _redoable(state)
         if not undone or undone[0].at != session.active_node_id:
@@ -190,7 +190,9 @@ class NodeMoves:
             StorageError: the store cannot be read, or a file cannot be written.
         """
         files = self._files
-        if not files.has_any or not await self._store.pending_moves(files.folder):
+        if files.shared is not None or not files.has_any:
+            return
+        if not await self._store.pending_moves(files.folder):
             return
         async with files.alone() as alone:
             await alone.recover()
@@ -212,16 +214,13 @@ class NodeMoves:
             has_dropped = await self._store.drop_snapshots(begun - self._keep)
             if has_dropped or not only_if_due or self._files.is_sweep_due:
                 async with self._files.none_alone() as is_quiet:
+                    is_quiet = is_quiet and self._workspaces.sees_all
                     is_working = await self._store.working_sessions(self._owner.is_dead)
                     spare = timedelta() if is_quiet and not is_working else _UNNAMED
-                    in_use = await self._store.snapshots_in_use()
+                    in_use = await self._workspaces.snapshots_in_use()
                     await self._files.sweep(in_use, recorded_before=begun - spare)
         except AgentCoreError as error:
             logger.warning("snapshots that are not needed stay for now: %s", error)
-
-    def files_at(self, cwd: str) -> ProjectFiles:
-        """The files of a session's folder; of the runtime's project without one."""
-        return self._files if cwd in {"", self._files.folder} else self._files_of(Path(cwd))
 
     async def _finish_pending(self, session_id: str, move: NodeMove, alone: FilesAlone) -> None:
         try:
@@ -258,6 +257,8 @@ class NodeMoves:
             moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
             return SwitchResult(session=moved, node_id=move.node_id)
         async with self._alone(files) as alone:
+            if files.shared is not None:
+                await alone.follow(await latest_snapshot(files, self._store))
             before = (await alone.record()).snapshot_id
             # What a run that has died did after its last snapshot counts as its own.
             known = before if state.open_run_id else state.snapshot_id or before
@@ -357,14 +358,16 @@ class NodeMoves:
         Raises:
             StorageError: `session_active`: one does already. Or the project is gone.
         """
-        if not await asyncio.to_thread(files.root.is_dir):
+        if files.shared is None and not await asyncio.to_thread(files.root.is_dir):
             message = (
                 f"the project {files.root} is not there any more; move it back, then try again"
             )
             raise StorageError(ErrorCode.STORAGE_ERROR, message)
         async with files.alone() as alone:
             for each in await self._store.working_sessions(self._owner.is_dead):
-                if _overlap(files.root, Path(each.cwd)):
+                if self._workspaces.is_here(each) and _overlap(
+                    files.root, self.files_of(each).root
+                ):
                     message = (
                         f"a run of session {each.session_id} is at work in {each.cwd}; files are"
                         " restored once it has ended. Wait for it, or cancel it"

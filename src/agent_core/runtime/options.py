@@ -13,9 +13,11 @@ from agent_core.types import AgentDefinition
 
 if TYPE_CHECKING:
     from agent_core.config.models import Config, ModelConfig
+    from agent_core.config.paths import Setup
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
+    from agent_core.runtime.stores import OpenedStore
     from agent_core.storage.sqlite import SqliteSessionStore
     from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.registry import ToolRegistry
@@ -40,6 +42,8 @@ class InMemory:
 class RuntimeOptions:
     """The arguments of `AgentRuntime`, and what was registered with it.
 
+    `store` is one that a worker has opened, for the runtimes of all its projects.
+
     Registries are made when they are first used: to make a runtime imports no provider and no tool.
     """
 
@@ -50,6 +54,9 @@ class RuntimeOptions:
     home_dir: str | Path | None = None
     persist: bool = True
     session_db_path: str | Path | None = None
+    database_url: str | None = field(default=None, repr=False)
+    tenant: str | None = None
+    store: "OpenedStore | None" = None
     permission_callback: "PermissionCallback | None" = None
     elicitation_callback: "ElicitationCallback | None" = None
     provider_registry: "ProviderRegistry | None" = None
@@ -59,6 +66,27 @@ class RuntimeOptions:
     debug: bool = False
     default_snapshots: Literal["off", "turn"] = "off"
     telemetry: "Telemetry | Literal[False] | None" = None
+
+    def read_setup(self) -> "Setup":
+        """Read the settings of the home, for the project.
+
+        Raises:
+            ConfigError: the home, the project or the configuration cannot be used.
+        """
+        from agent_core.config.load import read_setup  # noqa: PLC0415
+
+        return read_setup(
+            self.project_dir,
+            self.config_path,
+            config=self.config,
+            model=self.model,
+            home_dir=self.home_dir,
+            session_db_path=self.session_db_path,
+            database_url=self.database_url,
+            tenant=self.tenant,
+            persist=self.persist,
+            default_snapshots=self.default_snapshots,
+        )
 
     @property
     def providers(self) -> "ProviderRegistry":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from agent_core.agents.definitions import AgentDefinitions, check_definition, check_definitions
 from agent_core.aio import to_the_end
-from agent_core.config.load import Profile, model_secrets
+from agent_core.config.load import Profile, config_secrets
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup, resolve_project, tasks_folder
 from agent_core.context.instructions import InstructionCatalog, find_instructions
@@ -193,7 +193,7 @@ class Project:
     def learn_secrets(self, model: ModelConfig) -> None:
         """Learn what a run's own model is reached with."""
         config = self.setup.config.model_copy(update={"model": model})
-        self._redactor.learn(model_secrets(config, environ=os.environ))
+        self._redactor.learn(config_secrets(config, environ=os.environ))
 
     async def open_toolsets(self) -> None:
         """Open the toolsets of the runtime, those of MCP servers aside; once.
@@ -316,7 +316,7 @@ class Project:
         return McpTools(enabled(servers), setup.config.tools, host=host, filters=filters)
 
     def _learn_secrets(self, *profiles: Profile) -> None:
-        self._redactor.learn(model_secrets(self.setup.config, *profiles, environ=os.environ))
+        self._redactor.learn(config_secrets(self.setup.config, *profiles, environ=os.environ))
 
 
 def is_server(toolset: Toolset) -> "TypeGuard[McpToolset]":

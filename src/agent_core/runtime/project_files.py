@@ -12,14 +12,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent_core.aio import to_the_end
 from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
 from agent_core.disk.locks import try_lock
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.types.records import snapshot_folder
 
 if TYPE_CHECKING:
+    from agent_core.runtime.shared_snapshots import SharedSnapshots
     from agent_core.snapshots.records import Copied, Restored, Snapshot, SnapshotSettings
     from agent_core.snapshots.store import SnapshotStore
+    from agent_core.storage.postgres.blobs import PostgresBlobs
 
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _WAIT_S = 0.02
@@ -35,15 +39,29 @@ class ProjectFiles:
 
     Args:
         setup: the home and the settings.
+        key: of the database that names the snapshots.
         project: the folder, resolved; that of `setup` by default.
+        session_id: whose snapshots all machines have, and this folder is one copy of them.
+        blobs: where those are.
     """
 
-    def __init__(self, setup: Setup, project: Path | None = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        key: str,
+        project: Path | None = None,
+        *,
+        session_id: str | None = None,
+        blobs: "PostgresBlobs | None" = None,
+    ) -> None:
         self.root = project or setup.project
         self.folder = str(self.root).encode("utf-8", "backslashreplace").decode()
         self.is_on = setup.takes_snapshots
-        database = hashlib.sha256(os.fsencode(setup.session_db)).hexdigest()[:12]
-        self._place = setup.home / "snapshots" / database
+        if session_id is not None:
+            self.folder, self.is_on = snapshot_folder(session_id), True
+        self.session_id = session_id
+        self._blobs = blobs
+        self._place = setup.home / "snapshots" / key
         self._swept = self._place / "swept"
         self._locks = setup.home / "snapshots" / "locks"
         self._setup = setup
@@ -73,6 +91,15 @@ class ProjectFiles:
         async with self._locked(shared=False):
             yield FilesAlone(self)
 
+    async def fetch(self, *snapshot_ids: str) -> None:
+        """Have these snapshots on this machine; only those of a session may be on others.
+
+        Raises:
+            StorageError: one is not there any more, or damaged.
+        """
+        if (shared := self.shared) is not None:
+            await asyncio.to_thread(lambda: list(map(shared.fetch, snapshot_ids)))
+
     async def copy_to(self, place: Path, snapshot_id: str | None) -> "Copied":
         """Copy the project as a snapshot has it, with all that no snapshot holds as it is now.
 
@@ -97,6 +124,19 @@ class ProjectFiles:
             finally:
                 stop.set()  # a caller that was cancelled has the copy removed
                 await asyncio.wait([copying])
+
+    async def write_to(self, place: Path, snapshot_id: str) -> "Copied":
+        """Write a snapshot of files that every machine can have into a folder of the caller's.
+
+        Raises:
+            StorageError: the snapshot is not there any more, or damaged.
+        """
+        await self.fetch(snapshot_id)
+        await to_the_end(asyncio.to_thread(self.materialise, place, snapshot_id))
+        from agent_core.snapshots.records import Copied  # noqa: PLC0415
+
+        snapshot = await asyncio.to_thread(self.store.get, snapshot_id)
+        return Copied(snapshot.left_out)
 
     @property
     def is_sweep_due(self) -> bool:
@@ -124,6 +164,8 @@ class ProjectFiles:
     async def sweep(self, in_use: Collection[str], *, recorded_before: datetime) -> None:
         """Delete the snapshots that are not in use, but for the latest.
 
+        A tenant does not see what others use, and deletes none.
+
         Args:
             in_use: those that are.
             recorded_before: the others are older: one that was just recorded is not named yet.
@@ -131,9 +173,22 @@ class ProjectFiles:
         Raises:
             StorageError: it cannot be done now.
         """
-        await asyncio.to_thread(self.store.sweep, in_use, recorded_before=recorded_before)
+        if self._setup.tenant is None:
+            await asyncio.to_thread(self.store.sweep, in_use, recorded_before=recorded_before)
         with suppress(OSError):
             self._swept.touch(mode=0o600)
+
+    def materialise(self, root: Path, snapshot_id: str) -> None:
+        """Make a folder what a snapshot says that is here, whatever is in it; blocks.
+
+        Raises:
+            StorageError: the snapshot is damaged, or a file cannot be written.
+            OSError: the folder cannot be made.
+        """
+        make_private(root)
+        os.utime(root)  # it is in use
+        self.settings = self.store.settings_for(snapshot_id, self.settings)
+        self.store.restore(root, snapshot_id, force=True, settings=self.settings)
 
     @cached_property
     def store(self) -> "SnapshotStore":
@@ -144,6 +199,15 @@ class ProjectFiles:
         database = self._setup.session_db
         files = [database.with_name(database.name + end) for end in _DATABASE]
         return SnapshotStore(self._place, own=(self._setup.home, *files))
+
+    @cached_property
+    def shared(self) -> "SharedSnapshots | None":
+        """Sends and fetches the snapshots; None where they are of this machine alone."""
+        if self.session_id is None or self._blobs is None:
+            return None
+        from agent_core.runtime.shared_snapshots import SharedSnapshots  # noqa: PLC0415
+
+        return SharedSnapshots(self.session_id, self._blobs, self.store)
 
     @cached_property
     def settings(self) -> "SnapshotSettings":
@@ -159,7 +223,10 @@ class ProjectFiles:
 
     def record_now(self, stop: threading.Event | None = None) -> "Snapshot":
         """`record` for a caller that has the lock; blocks."""
-        return self.store.record(self.root, settings=self.settings, stop=stop)
+        snapshot = self.store.record(self.root, settings=self.settings, stop=stop)
+        if self.shared is not None:
+            self.shared.send(snapshot)
+        return snapshot
 
     @asynccontextmanager
     async def _locked(
@@ -201,7 +268,10 @@ class FilesAlone:
         Raises:
             StorageError: a snapshot is not there any more, or damaged.
         """
-        merged, conflicts = await asyncio.to_thread(self._files.store.merge, base, target, now)
+        files = self._files
+        await files.fetch(base, target, now)
+        merged, conflicts = await asyncio.to_thread(files.store.merge, base, target, now)
+        await self._send(merged)
         return merged.snapshot_id, conflicts
 
     async def restore(self, target: str, *, base: str | None, force: bool) -> "Restored":
@@ -211,11 +281,27 @@ class FilesAlone:
             StorageError: a snapshot is not there any more, or damaged; a file cannot be written.
         """
         files = self._files
-        return await asyncio.to_thread(
+        await files.fetch(target, *([base] if base else ()))
+        if files.shared is not None:
+            widened = await asyncio.to_thread(files.store.settings_for, target, files.settings)
+            files.settings = widened
+        restored = await asyncio.to_thread(
             lambda: files.store.restore(
                 files.root, target, base=base, force=force, settings=files.settings
             )
         )
+        await self._send(restored.before)
+        return restored
+
+    async def follow(self, snapshot_id: str) -> None:
+        """Bring the files to a snapshot of their session; other machines see nothing of it.
+
+        Raises:
+            StorageError: the snapshot is not there any more, or damaged; a file cannot be written.
+            OSError: the folder cannot be made.
+        """
+        await self._files.fetch(snapshot_id)
+        await asyncio.to_thread(self._files.materialise, self._files.root, snapshot_id)
 
     async def differing(self, before: str, after: str) -> set[str]:
         """The paths that differ between two snapshots.
@@ -223,6 +309,7 @@ class FilesAlone:
         Raises:
             StorageError: a snapshot is not there any more, or damaged.
         """
+        await self._files.fetch(before, after)
         changes = await asyncio.to_thread(self._files.store.diff, before, after)
         return {change.path for change in changes}
 
@@ -232,11 +319,17 @@ class FilesAlone:
         Raises:
             StorageError: it is not there any more.
         """
+        await self._files.fetch(snapshot_id)
         return await asyncio.to_thread(self._files.store.get, snapshot_id)
 
     async def recover(self) -> None:
         """Finish, or roll back, what a process that died has left half restored."""
         await asyncio.to_thread(lambda: self._files.store.recover(self._files.root))
+
+    async def _send(self, snapshot: "Snapshot") -> None:
+        """Let other machines have what the session may name."""
+        if self._files.shared is not None:
+            await asyncio.to_thread(self._files.shared.send, snapshot)
 
 
 def shown_path(path: str) -> str:

@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from agent_core.aio import to_the_end
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import Journal, SessionStore
 from agent_core.loop import Guard
 from agent_core.providers.base import ProviderAdapter
 from agent_core.runtime.project_files import ProjectFiles
+from agent_core.runtime.workspaces import bring_up_to_date
 from agent_core.tools.base import Concurrency, Tool
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
@@ -76,6 +77,7 @@ class RunRecorder:
         self._is_changed = False
         self._changed_by: set[str] = set()
         self._is_off = False
+        self.failure: AgentCoreError | OSError | None = None
 
     def begin_early(self) -> None:
         """Begin to record while the model answers: the run may be about to change something."""
@@ -93,6 +95,8 @@ class RunRecorder:
                 if self._first is None:
                     self._first = asyncio.create_task(self._record_first())
                 await asyncio.shield(self._first)
+            if self.failure is not None and self._files.shared is not None:
+                raise self.failure
             self._is_changed = self._has_begun
             self._changed_by.add(run_id)
 
@@ -168,12 +172,16 @@ class RunRecorder:
                 run_id=run.run_id,
                 is_begin=is_begin,
                 is_last=is_last,
+                epoch=self._journal.epoch,
             )
         )
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: AgentCoreError | OSError) -> None:
         """Go on without snapshots: the changes of this run cannot be undone from here on."""
         self._is_off = True
+        self.failure = error
+        if self._files.shared is not None:  # the run fails
+            return
         text = error.message if isinstance(error, AgentCoreError) else str(error)
         message = f"the files are not recorded, so what this run changes cannot be undone: {text}"
         payload = {"reason": "no_snapshot", "message": message}
@@ -189,12 +197,27 @@ class RunRecorder:
 async def recording(
     files: ProjectFiles, store: SessionStore, journal: Journal
 ) -> AsyncGenerator[RunRecorder]:
-    """The recorder of one run; what the run has changed is on record when this ends."""
+    """The recorder of one run; what the run has changed is on record when this ends.
+
+    Raises:
+        StorageError: the files are nowhere but in snapshots, and cannot be had or recorded.
+        OSError: likewise.
+    """
+    if files.session_id not in {None, journal.run.session_id}:
+        raise StorageError(
+            ErrorCode.SESSION_ELSEWHERE,
+            f"{files.root} is the folder of session {files.session_id}, for its own runs alone;"
+            " work in another folder",
+            details={"session_id": journal.run.session_id, "cwd": str(files.root)},
+        )
+    await bring_up_to_date(files, store)
     recorder = RunRecorder(files, store, journal)
     try:
         yield recorder
     finally:
         await to_the_end(recorder.finish())
+    if recorder.failure is not None and files.shared is not None:
+        raise recorder.failure
 
 
 class RecordingGuard:

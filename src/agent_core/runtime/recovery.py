@@ -3,15 +3,21 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from itertools import takewhile
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from agent_core.aio import to_the_end
+from agent_core.config.models import RunWorkerConfig
 from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.events import Journal, SessionStore
 from agent_core.loop import OpenRun
 from agent_core.permissions.modes import PLAN_MODE, PLAN_MODE_IS_OVER
 from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.types import (
+    EFFECT_UNKNOWN,
+    LEASE,
     REDACTED,
     Claim,
     Draft,
@@ -30,11 +36,17 @@ from agent_core.types import (
     user_text,
 )
 
+if TYPE_CHECKING:
+    from agent_core.runtime.fence import SessionHold
+
 _MODE = "permission_mode"
 _UNKNOWN = (
     "the process running this call died before it ended; its effect is unknown. "
     "Look at the current state before doing it again."
 )
+_BEFORE_MESSAGE = {NodeType.SYSTEM_NOTE, NodeType.RESOURCE_CONTEXT}
+"""What a run writes down before its message."""
+
 _NEVER_RAN = "its run ended before this call began; it had no effect"
 _NOT_WHOLE = (
     "this call was not made and had no effect: its arguments held a secret, which is not stored"
@@ -85,7 +97,10 @@ class SessionHistory:
             self._note_mode(journal)
             return None
         path, run_id = await self._read(from_node_id), journal.run.run_id
-        was_begun = any(node.run_id == run_id for node in path)
+        mine = [node for node in path if node.run_id == run_id]
+        was_begun = not all(node.node_type in _BEFORE_MESSAGE for node in mine)
+        if mine and not was_begun:  # what stands before its message is made anew
+            path = path[: path.index(mine[0])]
         open_calls: list[ToolCall] = []
         to_close: list[tuple[ToolCall, str]] = []
         for agent_id, asked in unanswered_calls(path).items():
@@ -105,7 +120,7 @@ class SessionHistory:
                     to_close.append((call, _NOT_WHOLE))
                 else:
                     open_calls.append(call)
-        record = await self._store.run(run_id) if was_begun else None
+        turns, usage = await self._figures(journal, mine) if was_begun else (0, Usage())
         # From here on nothing waits: a run that is cancelled has either all of this or nothing.
         journal.path.extend(path)
         for call, why in to_close:
@@ -113,10 +128,27 @@ class SessionHistory:
         if not was_begun:
             self._note_mode(journal)
             return None
-        stored, usage = (record.turn_count, record.usage) if record else (0, Usage())
-        # A run that was killed has not stored its figures; each of its replies was a turn.
-        replies = sum(node.run_id == run_id and node.role is Role.ASSISTANT for node in path)
-        return OpenRun(max(stored, replies), usage, open_calls)
+        return OpenRun(turns, usage, open_calls, mine)
+
+    async def _figures(self, journal: Journal, mine: Sequence[Node]) -> tuple[int, Usage]:
+        """The turns of this run, and what they have cost.
+
+        A run that was killed has not stored its figures; each of its replies was a turn.
+        """
+        run = journal.run
+        record = await self._store.run(run.run_id)
+        turns, usage = (record.turn_count, record.usage) if record else (0, Usage())
+        replies = sum(node.role is Role.ASSISTANT for node in mine)
+        if replies <= turns:
+            return turns, usage
+        completed = await self._store.last_events(
+            self._session_id, run.agent_id, EventType.MODEL_COMPLETED, limit=replies
+        )
+        usage = Usage()
+        for event in reversed(completed):
+            if event.run_id == run.run_id:
+                usage = usage.plus(Usage.model_validate(event.payload["usage"]))
+        return replies, usage
 
     def _note_mode(self, journal: Journal) -> None:
         """Tell the model that the mode of this run is plan, or that it is over."""
@@ -166,7 +198,7 @@ def unanswered_calls(path: Sequence[Node]) -> dict[str, list[tuple[Node, ToolCal
 
 
 def _close(journal: Journal, call: ToolCall, message: str) -> None:
-    reason = "interrupted_effect_unknown" if message is _UNKNOWN else "interrupted_before_start"
+    reason = EFFECT_UNKNOWN if message is _UNKNOWN else "interrupted_before_start"
     error = ErrorPayload.of(ToolError(ErrorCode.CANCELLED, message, details={"reason": reason}))
     block = ToolResultBlock(
         tool_call_id=call.tool_call_id,
@@ -205,6 +237,9 @@ class SessionLeases:
         owner: this runtime.
         is_busy: whether a run of a session is queued or running here.
         on_cancel: called with the ids of runs whose cancellation another process requests.
+        on_lost: called with the id of a run whose session another process has; where several
+            machines share the store.
+        shared: how often the leases are extended then, and for how long.
     """
 
     def __init__(
@@ -214,9 +249,16 @@ class SessionLeases:
         *,
         is_busy: Callable[[str], bool],
         on_cancel: Callable[[Iterable[str]], None],
+        on_lost: Callable[[str], None] | None = None,
+        shared: RunWorkerConfig | None = None,
     ) -> None:
         self._store = store
         self._owner = owner
+        self._on_lost = on_lost
+        self._beat_s = shared.heartbeat_s if shared else HEARTBEAT.total_seconds()
+        self._lease = timedelta(seconds=shared.lease_s) if shared else LEASE
+        self._confirmed = 0.0
+        self._holds: WeakSet[SessionHold] = WeakSet()
         self._is_busy = is_busy
         self._on_cancel = on_cancel
         self._unclosed: list[Journal] = []
@@ -225,7 +267,41 @@ class SessionLeases:
 
     def claim(self) -> Claim:
         """This runtime's claim to a session whose last run may have ended."""
-        return Claim(self._owner.owner_id)
+        return Claim(self._owner.owner_id, self._lease)
+
+    def hold(self, run_id: str, session_id: str, epoch: int) -> "SessionHold | None":
+        """What keeps a run from acting when its session is lost; None where it cannot be."""
+        if self._on_lost is None:
+            return None
+        from agent_core.runtime.fence import SessionHold  # noqa: PLC0415 - one machine has none
+
+        hold = SessionHold(run_id, session_id, epoch, confirm=self._confirm)
+        self._holds.add(hold)
+        return hold
+
+    async def _confirm(self) -> None:
+        """Return when the sessions are sure to be held: asks the store if a lease may be over."""
+        from agent_core.runtime.fence import now  # noqa: PLC0415 - loaded by now
+
+        if now() >= self._confirmed + self._lease.total_seconds():
+            await self._beat()
+
+    async def _beat(self) -> None:
+        """Extend the leases, and find out which sessions are lost."""
+        if self._on_lost is None:
+            self._on_cancel(await self._store.heartbeat(self._owner.owner_id, self._lease))
+            return
+        from agent_core.runtime.fence import now  # noqa: PLC0415 - one machine has none
+
+        began, holds = now(), list(self._holds)
+        cancelled = await self._store.heartbeat(self._owner.owner_id, self._lease)
+        held = await self._store.held_sessions(self._owner.owner_id)
+        for hold in holds:
+            if not hold.is_lost and held.get(hold.session_id) != hold.epoch:
+                hold.is_lost = True
+                self._on_lost(hold.run_id)
+        self._confirmed = max(self._confirmed, began)
+        self._on_cancel(cancelled)
 
     def add_unclosed(self, journal: Journal) -> None:
         """Keep a journal whose end the store has refused."""
@@ -255,24 +331,29 @@ class SessionLeases:
     async def keep_alive(self) -> None:
         """Extend the leases until cancelled, and store ends that could not be stored before."""
         while True:
-            await asyncio.sleep(HEARTBEAT.total_seconds())
+            await asyncio.sleep(self._beat_s)
             try:
-                self._on_cancel(await self._store.heartbeat(self._owner.owner_id))
+                await self._beat()
                 await self.store_ends()
                 for session_id in tuple(self._unreleased):
                     await self.release(session_id)
             except Exception as error:  # noqa: BLE001 - the next beat may succeed
                 logger.warning("the sessions' lease could not be renewed: %s", error)
 
-    async def give_back(self) -> None:
+    async def give_back(self, *, is_shared: bool = False) -> None:
         """Store the ends that are still missing, and free every session this runtime holds.
 
-        What cannot be stored is left to the next runtime, which finds this one dead.
+        What cannot be stored is left to the next runtime, which finds this one dead. If its owner
+        `is_shared` with other projects, their sessions stay held.
         """
         try:
             await self.store_ends()
         except StorageError as error:
             logger.warning("some runs are left open: %s", error)
+        if is_shared:
+            for session_id in tuple(self._unreleased):
+                await self.release(session_id)
+            return
         try:
             await self._store.release_all(self._owner.owner_id)
         except StorageError as error:

@@ -1,7 +1,9 @@
 """Starts the runs of users and carries them out; watches, awaits and cancels them by their id."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+import json
+import logging
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,7 +19,7 @@ from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ParkedError, StorageError
-from agent_core.events import EventStream, Journal, SessionJournal, SessionStore, whole_text
+from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
 from agent_core.loop import conclude, converse, settle_waiting
 from agent_core.loop.options import NO_OPTIONS, RunOptions, restored_options, stored_options
 from agent_core.permissions.questions import current_decider
@@ -29,8 +31,9 @@ from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models, Traces
 from agent_core.runtime.project import Project
 from agent_core.runtime.project_files import ProjectFiles
+from agent_core.runtime.reading import CONTROL, RunReader
 from agent_core.runtime.recovery import SessionHistory, SessionLeases
-from agent_core.runtime.scheduler import Run, Scheduler
+from agent_core.runtime.scheduler import ROLES, Run, RunProgress, Scheduler, identity_of
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import session_not_found
 from agent_core.text import first_words
@@ -38,14 +41,12 @@ from agent_core.types import (
     CLOSING_EVENTS,
     MODEL_KEY,
     AgentRole,
-    AgentType,
     ApprovalRecord,
     ApprovalState,
     CancelResult,
     Decision,
     Draft,
     EventLevel,
-    EventType,
     ImageBlock,
     Node,
     OpenedRun,
@@ -62,32 +63,25 @@ from agent_core.types import (
     new_id,
     words_of,
 )
+from agent_core.types.lanes import ANYWHERE, Placement
 
 if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuards
+    from agent_core.runtime.dispatch import Dispatcher
+    from agent_core.storage.postgres.notices import Notices
+    from agent_core.storage.postgres.queue import Job
     from agent_core.telemetry.spans import RunTrace, Telemetry
     from agent_core.tools.output import ExpectedOutput
 
-_ROLES = {
-    RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
-    RunMode.ORCHESTRATOR: (AgentType.ORCHESTRATOR, AgentRole.ORCHESTRATOR),
-}
+logger = logging.getLogger(__name__)
+
 _NO_MESSAGE = Draft(Role.USER, [])
 """Stands for the message of a run that goes on, which is in the history."""
 
 _WITHHELD = "(withheld until the guards of the run have passed it)"
 """Stands in the store for a message that a guard may replace."""
 
-_POLL_S = 0.25
-"""How often the store is asked about a run of another process."""
-
-_SHOWN_CHARS = 80
-"""How much an error shows of an id that is none; ids are ASCII, and shorter."""
-
-_LOOKS = 40
-"""How many times, before it is checked whether the owner of that run is still there."""
-
-_PAGE = 1000
+_HANDED_OVER = "this run was handed over to another process, which goes on with it"
 
 
 class Runs:
@@ -102,6 +96,8 @@ class Runs:
         files: of the project.
         telemetry: records the runs, if something does.
         traces: keeps tracebacks, with `debug=True`.
+        notices: of the store, if processes can send each other any.
+        dispatcher: puts runs into the queue of the workers, if there are any.
     """
 
     def __init__(
@@ -116,6 +112,8 @@ class Runs:
         traces: Traces | None,
         files: ProjectFiles,
         telemetry: "Telemetry | None" = None,
+        notices: "Notices | None" = None,
+        dispatcher: "Dispatcher | None" = None,
     ) -> None:
         config = project.setup.config
         self._project = project
@@ -125,11 +123,14 @@ class Runs:
         self._artifacts = artifacts
         self._redactor = redactor
         self._journal_redactor = JournalRedactor(redactor)
+        self._reader = RunReader(store, owner, self._journal_redactor, notices)
+        self._notices = notices
+        self._dispatcher = dispatcher
         self._traces = traces
         self._telemetry = telemetry
         self._numbers = count()
         self._known: WeakValueDictionary[str, Run] = WeakValueDictionary()
-        self._cancelling: set[asyncio.Task[object]] = set()
+        self._aside: set[asyncio.Task[object]] = set()
         self._waiting: dict[str, RunRecord] = {}
         self._options_of_waiting: dict[str, RunOptions] = {}
         self._cancel_timeout_s = config.runtime.cancel_timeout_ms / 1000
@@ -139,7 +140,12 @@ class Runs:
             cancel_timeout_s=self._cancel_timeout_s,
         )
         self.leases = SessionLeases(
-            store, owner, is_busy=self._scheduler.is_busy, on_cancel=self._cancel_requested
+            store,
+            owner,
+            is_busy=self._scheduler.is_busy,
+            on_cancel=self._cancel_requested,
+            on_lost=self._lose if dispatcher else None,
+            shared=config.worker if dispatcher else None,
         )
         self.jobs = Jobs(grace_s=config.memory.exit_wait_ms / 1000)
         session_journal = SessionJournal(store, self._journal_redactor, estimate_blocks)
@@ -205,8 +211,12 @@ class Runs:
         mode: RunMode,
         move_session: bool = False,
         options: RunOptions = NO_OPTIONS,
-    ) -> Run:
+        placement: Placement = ANYWHERE,
+    ) -> RunProgress:
         """Open a run and start it, or put it into the queue of its session.
+
+        Where workers carry runs out it is recorded and queued, and nothing is opened here, unless
+        `placement` says that it is this process' own.
 
         A run without a prompt summarises the history and ends. Runs of the session that a dead
         process had queued go first, in their order.
@@ -218,60 +228,21 @@ class Runs:
                 `session_elsewhere`: it works in another folder and is not to be moved;
                 `artifact_not_found`: an image of the message is not there.
             AgentCoreError: `validation_error`: no model can be shown an image of the message, or
-                the options name a tool that there is not.
+                the options name a tool that there is not; the placement cannot be had.
         """
-        model = self._models.resolve(instead=options.model)
-        self._models.open(model)
-        with suppress(AgentCoreError):  # the run itself says what is wrong with a toolset
-            await self._project.open_toolsets()
-        stored = None if options is NO_OPTIONS else self._store_options(options, model)
-        clean_prompt = stored_prompt = title = None
-        if prompt is not None:
-            limit = model.max_image_bytes
-            content = [
-                await sendable(block, self._artifacts, max_bytes=limit)
-                if isinstance(block, ImageBlock)
-                else block
-                for block in prompt.content
-            ]
-            clean_prompt = stored_prompt = RunPrompt(
-                content=self._journal_redactor.content(content),
-                metadata=self._journal_redactor.metadata(prompt.metadata),
-            )
-            if any(guard.may_replace("message") for guard in options.guards):
-                rest = [b for b in clean_prompt.content if not isinstance(b, TextBlock)]
-                withheld = [TextBlock(text=_WITHHELD), *rest]
-                stored_prompt = clean_prompt.model_copy(update={"content": withheld})
-            else:
-                title = first_words(self._redactor.text(words_of(clean_prompt.content)))
-        if mode is RunMode.ORCHESTRATOR:
-            self._require_workers()
-        await self.leases.store_ends()
-        run_id, trace = new_id("run"), None
-        if self._telemetry is not None:
-            begins = RunIdentity(
-                session_id=session_id,
-                agent_id=new_id("agent"),
-                run_id=run_id,
-                role=_ROLES[mode][1],
-                mode=mode,
-            )
-            trace = self._telemetry.begin_run(begins, self._journal_redactor.payload)
-            stored = (stored or StoredOptions()).model_copy(update={"trace": trace.carrier})
-        opening = RunOpening(
-            session_id=session_id,
-            cwd=str(self._project.setup.project),
+        opening, clean_prompt, trace = await self._opening(
+            prompt,
+            session_id,
+            mode,
             move_session=move_session,
-            owner=self._owner.owner_id,
-            agent_type=_ROLES[mode][0],
-            agent_id=new_id("agent"),
-            run_id=run_id,
-            mode=mode,
-            prompt=stored_prompt,
-            title=title,
-            options=stored,
-            run_metadata={MODEL_KEY: f"{model.provider}:{model.name}"},
+            options=options,
+            placement=placement,
         )
+        if (dispatcher := self._dispatcher) is not None:
+            if opening.dispatch is not None and opening.dispatch.process is None:
+                return await dispatcher.add(opening)
+            turn = await dispatcher.turn(opening, placement.queue_timeout_s)
+            return await self._begin_turn(dispatcher, opening, turn, clean_prompt, options, trace)
         scheduler = self._scheduler
         scheduler.announce(session_id)
         opened: OpenedRun | None = None
@@ -294,7 +265,196 @@ class Runs:
         record = opened.run.model_copy(update={"prompt": clean_prompt})
         return await self._enqueue(opened, record, options, trace)
 
-    async def compact(self, session_id: str, *, move_session: bool = False) -> Run:
+    async def _opening(
+        self,
+        prompt: Draft | None,
+        session_id: str,
+        mode: RunMode,
+        *,
+        move_session: bool,
+        options: RunOptions,
+        placement: Placement,
+    ) -> "tuple[RunOpening, RunPrompt | None, RunTrace | None]":
+        """What is stored of a run that is asked for; its message without secrets; its span, if any.
+
+        Raises:
+            ConfigError, AgentCoreError: what `start` raises.
+            StorageError: `artifact_not_found`.
+        """
+        dispatcher, dispatch = self._dispatcher, None
+        if dispatcher is None and placement is not ANYWHERE:
+            placement.require_one_machine()
+        is_here = dispatcher is None or placement.here or prompt is None
+        model = self._models.resolve(instead=options.model)
+        if is_here:
+            self._models.open(model)
+            with suppress(AgentCoreError):  # the run itself says what is wrong with a toolset
+                await self._project.open_toolsets()
+            if options is not NO_OPTIONS:
+                self._project.toolboxes.check_options(options)
+        stored = None if options is NO_OPTIONS else self._store_options(options, model)
+        if dispatcher is not None:
+            has_message = prompt is not None
+            dispatch = await dispatcher.dispatch_of(placement, stored, has_message=has_message)
+        clean_prompt = stored_prompt = title = None
+        if prompt is not None:
+            clean_prompt = await self._clean_prompt(prompt, model)
+            stored_prompt, title = self._stored_prompt(clean_prompt, options)
+        if mode is RunMode.ORCHESTRATOR and is_here:
+            self._require_workers()
+        await self.leases.store_ends()
+        run_id, trace = new_id("run"), None
+        if self._telemetry is not None:
+            trace, carrier = self._begin_trace(self._telemetry, session_id, run_id, mode, is_here)
+            stored = (stored or StoredOptions()).model_copy(update={"trace": carrier})
+        opening = RunOpening(
+            session_id=session_id,
+            cwd=str(self._project.setup.project),
+            move_session=move_session,
+            owner=self._owner.owner_id,
+            agent_type=ROLES[mode][0],
+            agent_id=new_id("agent"),
+            run_id=run_id,
+            mode=mode,
+            prompt=stored_prompt,
+            title=title,
+            options=stored,
+            run_metadata={MODEL_KEY: f"{model.provider}:{model.name}"},
+            dispatch=dispatch,
+        )
+        return opening, clean_prompt, trace
+
+    def _begin_trace(
+        self, telemetry: "Telemetry", session_id: str, run_id: str, mode: RunMode, is_here: bool
+    ) -> "tuple[RunTrace | None, Mapping[str, str]]":
+        """The span of a run that begins here, and what names it, or what is above it, elsewhere."""
+        if not is_here:
+            return None, telemetry.carrier()
+        begins = RunIdentity(
+            session_id=session_id,
+            agent_id=new_id("agent"),
+            run_id=run_id,
+            role=ROLES[mode][1],
+            mode=mode,
+        )
+        trace = telemetry.begin_run(begins, self._journal_redactor.payload)
+        return trace, trace.carrier
+
+    async def _clean_prompt(self, prompt: Draft, model: ModelConfig) -> RunPrompt:
+        """The message without secrets, its images as the model takes them.
+
+        Raises:
+            AgentCoreError: `validation_error`: no model can be shown an image of it.
+            StorageError: `artifact_not_found`: an image is not there.
+        """
+        limit = model.max_image_bytes
+        content = [
+            await sendable(block, self._artifacts, max_bytes=limit)
+            if isinstance(block, ImageBlock)
+            else block
+            for block in prompt.content
+        ]
+        return RunPrompt(
+            content=self._journal_redactor.content(content),
+            metadata=self._journal_redactor.metadata(prompt.metadata),
+        )
+
+    def _stored_prompt(
+        self, prompt: RunPrompt, options: RunOptions
+    ) -> tuple[RunPrompt, str | None]:
+        """The message as it is stored, without what a guard may replace, and the title it gives."""
+        if any(guard.may_replace("message") for guard in options.guards):
+            rest = [block for block in prompt.content if not isinstance(block, TextBlock)]
+            return prompt.model_copy(update={"content": [TextBlock(text=_WITHHELD), *rest]}), None
+        return prompt, first_words(self._redactor.text(words_of(prompt.content)))
+
+    async def _begin_turn(
+        self,
+        dispatcher: "Dispatcher",
+        opening: RunOpening,
+        turn: "tuple[Job, OpenedRun] | None",
+        prompt: RunPrompt | None,
+        options: RunOptions,
+        trace: "RunTrace | None",
+    ) -> RunProgress:
+        """Carry out a run of this process whose turn it is; its job ends with it."""
+        if turn is None:
+            record = await self._reader.record(opening.run_id)
+            return RunProgress(identity=identity_of(record), status=record.status)
+        job, taken = turn
+        before = await self._store.events_after(opening.run_id, 0)
+        self._scheduler.announce(opening.session_id)
+        self._memory.take_up_backlog()
+        record = taken.run.model_copy(update={"prompt": prompt})
+        run = self._carry_on(replace(taken, run=record), options, trace)
+        for event in before:
+            run.stream.write(event)
+        self._do_aside(self._finish_turn(dispatcher, job, run))
+        if self._scheduler.is_closed:
+            await to_the_end(self._scheduler.cancel(run))
+            self._scheduler.require_open()
+        return run
+
+    async def _finish_turn(self, dispatcher: "Dispatcher", job: "Job", run: Run) -> None:
+        """Finish the job of a run once its end is stored, here or by who has closed it."""
+        await run.ended.wait()
+        while True:
+            with suppress(StorageError):
+                is_stored = run.journal.is_stored
+                if is_stored or (await self._reader.record(job.run_id)).status.is_terminal:
+                    await dispatcher.queue.finish(job)
+                    return
+            await asyncio.sleep(dispatcher.heartbeat_s)
+
+    async def take_up(self, record: RunRecord) -> Run | None:
+        """Carry out a run whose turn it is, from its beginning or from where its process has died.
+
+        Returns:
+            None: there is nothing to do; it has ended, or waits for an answer.
+
+        Raises:
+            StorageError: `session_active`: a living owner has the session.
+            AgentCoreError: `validation_error`: this runtime is being closed.
+        """
+        await self.leases.store_ends()
+        scheduler, session_id = self._scheduler, record.session_id
+        scheduler.announce(session_id)
+        try:
+            scheduler.require_open()
+            taking = self._store.take_run(
+                record.run_id,
+                self.leases.claim(),
+                is_dead=self._owner.is_dead,
+                max_takeovers=self._project.setup.config.worker.max_takeovers,
+            )
+            taken = await to_the_end(taking)
+        except BaseException:
+            scheduler.withdraw(session_id)
+            raise
+        if taken is None:
+            scheduler.withdraw(session_id)
+            return None
+        return self._carry_on(taken)
+
+    async def hand_over(self, run_id: str) -> bool:
+        """Stop the work on a run, and leave the rest of it to the process that takes it up next.
+
+        What was begun and is cut off has an unknown effect for that one.
+
+        Returns:
+            False: the run has ended, or is ending; nothing was handed over.
+        """
+        run = self._known.get(run_id)
+        if run is None or run.journal.is_closing or run.ended.is_set():
+            return False
+        with suppress(StorageError):
+            await run.journal.commit()
+        if run.journal.is_closing:
+            return False
+        await self._abandon(run, StorageError(ErrorCode.SESSION_ACTIVE, _HANDED_OVER))
+        return await self._store.hand_over(run_id, self._owner.owner_id)
+
+    async def compact(self, session_id: str, *, move_session: bool = False) -> RunProgress:
         """Start a run that summarises a session's history and does nothing else.
 
         Raises:
@@ -335,15 +495,22 @@ class Runs:
     ) -> AsyncGenerator[RuntimeEvent]:
         """What happens in a child run from now on; nothing if it has ended.
 
+        Of a child of another process: all that has happened, and then what follows.
+
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of that parent.
             AgentCoreError: `validation_error`: this run's live events have a consumer already.
         """
         stream = self.children.stream(run_id, parent_run_id=parent_run_id)
         if stream is None:
-            await self.require_child(run_id, parent_run_id=parent_run_id)
-            return
-        async with aclosing(stream.read(debug=debug)) as events:
+            child = await self.require_child(run_id, parent_run_id=parent_run_id)
+            if child.status.is_terminal or parent_run_id in self._known:
+                return
+            stored = self._reader.events(run_id, 0)
+            read = stored if debug else _hide_debug(stored)
+        else:
+            read = stream.read(debug=debug)
+        async with aclosing(read) as events:
             async for event in events:
                 yield event
 
@@ -357,7 +524,7 @@ class Runs:
         Raises:
             StorageError: `run_not_found`: no such run, or it is a child.
         """
-        record = await self._record(run_id)
+        record = await self._reader.record(run_id)
         if record.parent_run_id is not None:
             message = f"{run_id} is a child run of {record.parent_run_id}; attach to that one"
             raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
@@ -385,14 +552,9 @@ class Runs:
             await run.ended.wait()
             if self._known.get(run_id) is run:  # otherwise it goes on already
                 break
-        if run is not None and run.status is not RunStatus.WAITING:
+        if run is not None and run.status.is_terminal:
             return run.status
-        looks = count(1)
-        while True:
-            record = await self._record(run_id)
-            if record.status.is_terminal or record.status is RunStatus.WAITING:
-                return record.status
-            await self._pause(next(looks))
+        return await self._reader.wait(run_id)
 
     async def cancel(self, run_id: str) -> CancelResult:
         """Cancel, and wait for the end as long as `runtime.cancel_timeout_ms` allows.
@@ -408,13 +570,19 @@ class Runs:
             if run.goes_on and result.status.is_terminal:
                 await self._end_children(run_id)
             return result
-        if (await self._record(run_id)).status is RunStatus.WAITING:
+        record = await self._reader.record(run_id)
+        if record.status is RunStatus.WAITING:
             with suppress(StorageError):  # it goes on in another process by now, perhaps
                 await self._close_waiting(run_id)
-        await self._store.request_cancel(run_id)
+        elif record.status is RunStatus.QUEUED:
+            await self._store.drop_queued(run_id)
+        if await self._store.request_cancel(run_id) and record.is_for_workers:
+            await self._store.queue_again(run_id)  # a worker closes what still waits
+        self._send("cancel", run_id=run_id)
+        ending = self._reader.wait(run_id, only_end=record.is_for_workers)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.wait(run_id), self._cancel_timeout_s)
-        status = (await self._record(run_id)).status
+            await asyncio.wait_for(ending, self._cancel_timeout_s)
+        status = (await self._reader.record(run_id)).status
         return CancelResult(run_id=run_id, status=status, timed_out=not status.is_terminal)
 
     async def answer(
@@ -442,7 +610,7 @@ class Runs:
             decider=current_decider(),
         )
         if found is None:
-            message = f"there is no request {request_id[:_SHOWN_CHARS]!r}"
+            message = f"there is no request {request_id[:80]!r}"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         if not is_first:
             raise AgentCoreError(
@@ -451,6 +619,7 @@ class Runs:
                 details={"request_id": request_id, "state": found.state.value},
             )
         if not questions.take(request_id):
+            self._send("answer", request_id=request_id)
             with suppress(StorageError):
                 await self._resume(found.root_run_id)
         return found.root_run_id
@@ -481,15 +650,51 @@ class Runs:
             stack.push_async_callback(self.jobs.close)
             stack.callback(self._memory.close)
             stack.push_async_callback(self.children.close)
+            stack.push_async_callback(self._end_aside)
             await self._scheduler.close()
 
+    async def _end_aside(self) -> None:
+        """Wait a while for what is done beside the runs."""
+        if self._aside:
+            _, left = await asyncio.wait(self._aside, timeout=self._cancel_timeout_s)
+            for task in left:
+                task.cancel()
+
+    async def serve(self, notices: "Notices") -> None:
+        """Do at once what other processes ask of the runs of this one, until cancelled."""
+        from agent_core.runtime.control import RunControl  # noqa: PLC0415 - loads what notices need
+
+        control = RunControl(
+            notices,
+            self._store,
+            self._project.guard.questions,
+            stream_of=self._stream_of,
+            on_cancel=self._cancel_requested,
+        )
+        await control.serve()
+
+    def _stream_of(self, run_id: str) -> EventStream | None:
+        """The events of a run that is under way here."""
+        run = self._known.get(run_id)
+        if run is None:
+            return self.children.stream(run_id)
+        return None if run.ended.is_set() else run.stream
+
+    def _send(self, what: str, **ids: str) -> None:
+        """Ask whichever process carries a run out; what is asked is stored already."""
+        if self._notices is not None:
+            self._notices.send(CONTROL, json.dumps({"what": what, **ids}))
+
     async def _resume(self, run_id: str) -> None:
-        """Carry on a run that waits, if this process can.
+        """Carry on a run that waits, if this process can; one of the workers is queued for them.
 
         Raises:
             StorageError: what `resume_run` raises.
         """
-        record = await self._record(run_id)
+        record = await self._reader.record(run_id)
+        if record.is_for_workers:
+            await self._store.queue_again(run_id)
+            return
         needs_caller = record.options is not None and record.options.needs_caller
         if record.status is not RunStatus.WAITING or (
             needs_caller and run_id not in self._options_of_waiting
@@ -510,7 +715,7 @@ class Runs:
         Raises:
             StorageError: what `resume_run` raises.
         """
-        async with self._claimed(await self._record(run_id)) as opened:
+        async with self._claimed(await self._reader.record(run_id)) as opened:
             self._waiting.pop(opened.run.session_id, None)
             try:
                 await to_the_end(self._end_waiting(run_id))
@@ -521,7 +726,7 @@ class Runs:
 
     async def _end_waiting(self, run_id: str) -> None:
         """Cancel a run that waits, and has its session claimed here."""
-        record = await self._record(run_id)
+        record = await self._reader.record(run_id)
         if record.status is not RunStatus.WAITING or self._goes_on_here(run_id):
             return  # it has gone on since
         run = self._new_run(record, None, is_new=False)
@@ -577,6 +782,62 @@ class Runs:
             if not scheduler.is_busy(session_id):
                 await to_the_end(self.leases.release(session_id))
 
+    def _carry_on(
+        self,
+        taken: OpenedRun,
+        options: RunOptions | None = None,
+        trace: "RunTrace | None" = None,
+    ) -> Run:
+        """Begin a run that was taken from the queue, or go on with it; its session is announced."""
+        record = taken.run
+        self._memory.run_begins(record.session_id)
+        self._contexts.compactions.session_opened(taken.session)
+        if taken.waiting is not None:
+            self._waiting[record.session_id] = taken.waiting
+        run = self._new_run(record, taken.session.epoch, is_new=False)
+        run.goes_on = record.status is not RunStatus.QUEUED
+        run.cancel_requested = record.cancel_requested_at is not None
+        run.options = options or run.options
+        if trace is not None:
+            trace.identify(run.identity)
+            run.trace = trace
+        self._scheduler.enqueue(run)
+        if run.cancel_requested:
+            self._do_aside(self._end_unbegun(run))
+        return run
+
+    async def _end_unbegun(self, run: Run) -> None:
+        """Cancel a run that was asked to end before it could begin, or go on, here."""
+        await self._scheduler.dequeue(run)
+        if run.goes_on:
+            await self._end_children(run.identity.run_id)
+
+    def _lose(self, run_id: str) -> None:
+        """Stop a run at once whose session another process has taken over.
+
+        One that is ending has given its session back, or is refused its end; one that goes on here
+        after it has waited holds its session anew.
+        """
+        run = self._known.get(run_id)
+        if run is None or run.ended.is_set() or run.journal.is_closing:
+            return
+        if run.hold is not None and not run.hold.is_lost:
+            return
+        from agent_core.runtime.fence import session_lost  # noqa: PLC0415 - loaded by now
+
+        reason = session_lost(run_id)
+        logger.warning("%s", reason)
+        run.journal.abandon(reason)
+        self._do_aside(self._abandon(run, reason))
+
+    async def _abandon(self, run: Run, reason: StorageError) -> None:
+        """Stop the work on a run that is, or will be, another owner's."""
+        run_id = run.identity.run_id
+        if self._known.get(run_id) is run:
+            del self._known[run_id]
+        if not await self._scheduler.abandon(run, reason):
+            logger.warning("run %s is another process's now, and did not stop in time", run_id)
+
     async def _enqueue(
         self, opened: OpenedRun, record: RunRecord, options: RunOptions, trace: "RunTrace | None"
     ) -> Run:
@@ -601,12 +862,7 @@ class Runs:
         return run
 
     def _store_options(self, options: RunOptions, model: ModelConfig) -> StoredOptions:
-        """What is written of the options: without secrets, those of the model included.
-
-        Raises:
-            AgentCoreError: `validation_error`: there is no tool of a name.
-        """
-        self._project.toolboxes.check_options(options)
+        """What is written of the options: without secrets, those of the model included."""
         if options.model is not None:
             self._project.learn_secrets(model)
         plain = stored_options(options).model_dump(mode="json", exclude_defaults=True)
@@ -639,7 +895,7 @@ class Runs:
             self._scheduler.announce(record.session_id)
             self._scheduler.enqueue(run)
             if run.cancel_requested:
-                self._begin_cancelling(self._scheduler.dequeue(run))
+                self._do_aside(self._scheduler.dequeue(run))
 
     def _new_run(self, record: RunRecord, epoch: int | None, *, is_new: bool) -> Run:
         identity = identity_of(record)
@@ -665,6 +921,9 @@ class Runs:
             ),
         )
         self._known[identity.run_id] = run
+        if epoch is not None and self._dispatcher is not None:
+            run.hold = self.leases.hold(identity.run_id, identity.session_id, epoch)
+            self._contexts.fence(identity.run_id, run.hold)
         return run
 
     def _waiting_history(self, child: RunRecord) -> SessionHistory:
@@ -766,8 +1025,11 @@ class Runs:
                         message = "histories are not summarised: [compact] enabled is false"
                         raise ConfigError(ErrorCode.CONFIG_ERROR, message)
         finally:
-            is_cancelled = run.status in {RunStatus.CANCELLED, RunStatus.WAITING}
-            await self._note_waiting(run)
+            is_cancelled = (
+                run.status in {RunStatus.CANCELLED, RunStatus.WAITING} or run.journal.is_abandoned
+            )
+            if not run.journal.is_abandoned:
+                await self._note_waiting(run)
             is_private = asked is not None and not asked.memory
             if not (is_cancelled or is_private or run.identity.permission_mode == "plan"):
                 self._memory.run_ended(run.identity, run.journal.path)
@@ -819,26 +1081,26 @@ class Runs:
         for run_id in run_ids:
             run = self._known.get(run_id)
             if run is not None and not run.cancel_requested:
-                self._begin_cancelling(self._scheduler.cancel(run))
+                self._do_aside(self._scheduler.cancel(run))
 
-    def _begin_cancelling(self, work: Coroutine[Any, Any, object]) -> None:
+    def _do_aside(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(work)
-        self._cancelling.add(task)
-        task.add_done_callback(self._cancelling.discard)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
 
     async def _watch_after(
         self, run_id: str, seen: int, run: Run | None
     ) -> AsyncGenerator[RuntimeEvent]:
         """The stored events after `seen`, and then those of the stream, or of the store."""
         if run is None or run.ended.is_set():
-            async for event in self._stored_events(run_id, seen, follow=True):
+            async for event in self._reader.events(run_id, seen):
                 yield event
             return
         is_behind = True
         while is_behind:
             shown = run.stream.last_run_seq
             with run.stream.follow() as follower:
-                async for event in self._stored_events(run_id, seen, follow=False):
+                async for event in self._reader.events(run_id, seen, follow=False):
                     seen = event.run_seq or seen
                     yield event
                     if event.event_type in CLOSING_EVENTS:
@@ -850,48 +1112,12 @@ class Runs:
                         if shown > seen or (shown == seen and event.run_seq is None):
                             yield event
                             seen = event.run_seq or seen
+                        if event.event_type in CLOSING_EVENTS:
+                            return
                 is_behind = follower.is_behind
-
-    async def _stored_events(
-        self, run_id: str, after: int, *, follow: bool
-    ) -> AsyncGenerator[RuntimeEvent]:
-        """The stored events after `after`; `follow` waits for more until the run has ended."""
-        for look in count(1):
-            is_over = not follow or (await self._record(run_id)).status.is_terminal
-            page = await self._store.events_after(run_id, after, limit=_PAGE)
-            for event in page:
-                after = event.run_seq or after
-                if text := await self._text_of(event):
-                    yield text
+        if run.status is not RunStatus.WAITING and not run.status.is_terminal:
+            async for event in self._reader.events(run_id, seen):  # another process has it now
                 yield event
-            if not page:
-                if is_over:
-                    return
-                await self._pause(look)
-
-    async def _text_of(self, event: RuntimeEvent) -> RuntimeEvent | None:
-        """The text of a message that is complete, as one delta: its own are not stored."""
-        if event.event_type is not EventType.MESSAGE_COMPLETED or event.node_id is None:
-            return None
-        node = await self._store.node(event.node_id)
-        if node is None or not node.text:
-            return None
-        text = self._journal_redactor.payload({"text": node.text})["text"]
-        return whole_text(event, EventType.MODEL_TEXT_DELTA, text)
-
-    async def _pause(self, look: int) -> None:
-        """Wait until it is time to look again; a run whose owner has died is closed as lost."""
-        await asyncio.sleep(_POLL_S)
-        if look % _LOOKS == 0:
-            await self._store.close_lost_runs(self._owner.is_dead)
-
-    async def _record(self, run_id: str) -> RunRecord:
-        shown = f"{run_id}"[:_SHOWN_CHARS].encode("ascii", "backslashreplace").decode()
-        record = await self._store.run(run_id) if shown == run_id else None
-        if record is None:
-            message = f"there is no run {shown}"
-            raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": shown})
-        return record
 
 
 def _still_waits(waiting: RunRecord) -> StorageError:
@@ -916,21 +1142,6 @@ def _closed_because(question: ApprovalRecord) -> str:
             return "what the call would do has changed; it was asked anew"
         case _:
             return "the run has ended without an answer"
-
-
-def identity_of(record: RunRecord) -> RunIdentity:
-    """Which run of a user a record is about."""
-    return RunIdentity.of_checked(
-        session_id=record.session_id,
-        agent_id=record.agent_id,
-        run_id=record.run_id,
-        role=_ROLES[record.mode][1],
-        agent_definition_id=None,
-        mode=record.mode,
-        permission_mode=(record.options and record.options.permission_mode) or "ask",
-        parent_agent_id=None,
-        parent_run_id=None,
-    )
 
 
 @asynccontextmanager

@@ -4,17 +4,19 @@ import asyncio
 import heapq
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal
 from agent_core.loop import HistorySource, Outcome, settle, settle_waiting
 from agent_core.loop.options import RunOptions
 from agent_core.redaction import log_failure
 from agent_core.types import (
+    AgentRole,
+    AgentType,
     CancelResult,
     Draft,
     EndReason,
@@ -22,17 +24,42 @@ from agent_core.types import (
     EventLevel,
     EventType,
     RunIdentity,
+    RunMode,
+    RunRecord,
     RunStatus,
     StoredOptions,
 )
 
 if TYPE_CHECKING:
+    from agent_core.runtime.fence import SessionHold
     from agent_core.telemetry.spans import RunTrace
 
 logger = logging.getLogger(__name__)
 
 _CANCELLED = Outcome(EndReason.ABORTED_STREAMING)
 """What becomes of a run that is cancelled before it began."""
+
+
+ROLES = {
+    RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
+    RunMode.ORCHESTRATOR: (AgentType.ORCHESTRATOR, AgentRole.ORCHESTRATOR),
+}
+"""Who leads a run of each mode."""
+
+
+def identity_of(record: RunRecord) -> RunIdentity:
+    """Which run of a user a record is about."""
+    return RunIdentity.of_checked(
+        session_id=record.session_id,
+        agent_id=record.agent_id,
+        run_id=record.run_id,
+        role=ROLES[record.mode][1],
+        agent_definition_id=None,
+        mode=record.mode,
+        permission_mode=(record.options and record.options.permission_mode) or "ask",
+        parent_agent_id=None,
+        parent_run_id=None,
+    )
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True, kw_only=True)
@@ -42,6 +69,8 @@ class RunProgress:
     identity: RunIdentity
     status: RunStatus
     outcome: Outcome | None = None
+    is_for_workers: bool = False
+    warnings: Sequence[str] = ()
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -66,6 +95,7 @@ class Run(RunProgress):
     cancel_requested: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     trace: "RunTrace | None" = None
+    hold: "SessionHold | None" = None
 
     @property
     def session_id(self) -> str:
@@ -162,6 +192,22 @@ class Scheduler:
             run.journal.note(EventType.CANCEL_TIMEOUT, payload, level=EventLevel.WARNING)
         timed_out = not run.ended.is_set()
         return CancelResult(run_id=run.identity.run_id, status=run.status, timed_out=timed_out)
+
+    async def abandon(self, run: Run, reason: StorageError) -> bool:
+        """End the work on a run here, and write nothing of that: it is another owner's.
+
+        Returns:
+            Whether the work has ended; it goes on if it does not stop in time.
+        """
+        run.journal.abandon(reason)
+        run.cancel_requested = True
+        if run.task is None:
+            self._leave(run)
+        elif run.has_begun:
+            run.task.cancel()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(run.ended.wait(), self._cancel_timeout_s)
+        return run.ended.is_set()
 
     async def dequeue(self, run: Run) -> None:
         """End a queued run that is to be cancelled: no model was asked, no permission, nothing."""

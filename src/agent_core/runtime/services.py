@@ -1,19 +1,20 @@
 """The composition root: builds what one process needs for one project, and hands it over open."""
 
 import asyncio
-import hashlib
 import os
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from typing import TYPE_CHECKING
 
+from agent_core.aio import stop_task
 from agent_core.artifacts.store import ArtifactStore, InMemoryArtifactStore
 from agent_core.assets.load import check_assets
-from agent_core.config.load import read_setup
+from agent_core.config.databases import url_secrets
 from agent_core.config.paths import Setup
-from agent_core.disk.unfinished import Notes, UnfinishedWrites
+from agent_core.disk.unfinished import Notes
+from agent_core.errors import ConfigError, ErrorCode
 from agent_core.events import SessionStore
 from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor
@@ -21,13 +22,17 @@ from agent_core.runtime.models import Models, Traces
 from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.project import Project
-from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.sessions import Sessions
+from agent_core.runtime.stores import OpenedStore, open_store
+from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner
-from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.telemetry.opening import open_telemetry
 from agent_core.types import build_content
+
+if TYPE_CHECKING:
+    from agent_core.runtime.dispatch import Dispatcher
+    from agent_core.storage.postgres.workers import WorkerTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,22 @@ class Services:
     models: Models
     runs: Runs
     sessions: Sessions
+    workers: "WorkerTable | None" = None
+
+    @property
+    def worker_table(self) -> "WorkerTable":
+        """Who carries out the queued runs of the database, and which those are.
+
+        Raises:
+            ConfigError: it is not one that has a queue.
+        """
+        if self.workers is None:
+            message = (
+                "runs are queued in a Postgres database alone: set [store] url_env in config.toml"
+                " to the name of the variable that has its address"
+            )
+            raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+        return self.workers
 
 
 @asynccontextmanager
@@ -50,19 +71,12 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
         ConfigError: the home, the project or the configuration cannot be used.
         StorageError: the database cannot be opened.
     """
-    setup = read_setup(
-        options.project_dir,
-        options.config_path,
-        config=options.config,
-        model=options.model,
-        home_dir=options.home_dir,
-        session_db_path=options.session_db_path,
-        persist=options.persist,
-        default_snapshots=options.default_snapshots,
-    )
+    setup = options.read_setup()
     check_assets()
     build_content()
     redactor = Redactor({})  # learns as the parts are read
+    if setup.database_url is not None:
+        redactor.learn(url_secrets(setup.database_url, "database_url", os.environ))
     async with AsyncExitStack() as stack:
         telemetry = open_telemetry(options.telemetry, os.environ)
         if telemetry is not None and telemetry is not options.telemetry:
@@ -70,23 +84,19 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
         launcher = Launcher(None if telemetry is None else telemetry.environment)
         stack.enter_context(closing(launcher))
         project = Project(setup, options, redactor=redactor, launcher=launcher)
-        if setup.persist:
-            owner = stack.enter_context(Owner.open(setup.home))
-            await asyncio.to_thread(UnfinishedWrites.at(setup.home).clear)
-            store = await stack.enter_async_context(SqliteSessionStore.open(setup.session_db))
-            notes = _artifact_notes(setup)
-            artifacts = ArtifactStore(setup.sessions_dir, store, redactor, notes=notes)
-        else:
-            owner, kept = Owner.in_memory(), options.in_memory
-            store = kept.store
-            artifacts = InMemoryArtifactStore(kept.artifacts, store, redactor)
-        project.guard.questions.keep_in(store, is_shared=setup.persist)
+        opened = await stack.enter_async_context(_store_of(options, setup))
+        store, owner, notices = opened.store, opened.owner, opened.notices
+        artifacts = _artifacts(options, setup, opened, redactor)
+        project.guard.questions.keep_in(
+            store, is_shared=setup.persist, has_notices=notices is not None
+        )
         if setup.config.permissions.remember_scope == "session_stored":
             project.guard.grants = store
         if setup.persist and (began := owner.find_dead()) is not None:
             await store.add_to_memory_backlog(since=began)
             owner.sweep()
-        await store.close_lost_runs(owner.is_dead)
+        if options.store is None:  # a worker does that itself, for all its projects
+            await store.close_lost_runs(owner.is_dead)
         await artifacts.sweep()
         traces = Traces(artifacts) if options.debug else None
         models = Models(
@@ -97,7 +107,8 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             traces=traces,
             telemetry=telemetry,
         )
-        files = ProjectFiles(setup)
+        workspaces = Workspaces(setup, store, opened.blobs, key=opened.key)
+        files = workspaces.project_files()
         runs = Runs(
             project,
             store=store,
@@ -108,13 +119,14 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             traces=traces,
             files=files,
             telemetry=telemetry,
+            notices=notices,
+            dispatcher=_dispatcher(opened, setup, workspaces),
         )
         moves = NodeMoves(
             store,
             owner,
             runs,
-            files=files,
-            files_of=partial(ProjectFiles, setup),
+            workspaces=workspaces,
             keep=timedelta(days=setup.config.workspace.keep_days),
             forget_reads=project.toolboxes.forget_reads,
         )
@@ -127,8 +139,9 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             artifacts=artifacts,
             runs=runs,
             moves=moves,
+            workspaces=workspaces,
         )
-        stack.push_async_callback(runs.leases.give_back)
+        stack.push_async_callback(runs.leases.give_back, is_shared=options.store is not None)
         stack.push_async_callback(models.close)
         if project.mcp:
             stack.push_async_callback(project.mcp.aclose)
@@ -137,7 +150,10 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             sweeping = asyncio.create_task(moves.sweep(only_if_due=True), name="sweep")
             stack.push_async_callback(asyncio.wait, [sweeping])
         heartbeat = asyncio.create_task(runs.leases.keep_alive(), name="heartbeat")
-        stack.push_async_callback(_stop, heartbeat)
+        stack.push_async_callback(stop_task, heartbeat)
+        if notices is not None:
+            serving = asyncio.create_task(runs.serve(notices), name="control")
+            stack.push_async_callback(stop_task, serving)
         stack.push_async_callback(runs.close)
         yield Services(
             project=project,
@@ -146,15 +162,49 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             models=models,
             runs=runs,
             sessions=sessions,
+            workers=opened.workers,
         )
 
 
-async def _stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
+@asynccontextmanager
+async def _store_of(options: RuntimeOptions, setup: Setup) -> AsyncGenerator[OpenedStore]:
+    """The store that a worker has opened, or memory, or the one of the settings."""
+    if options.store is not None:
+        yield options.store
+    elif setup.persist:
+        async with open_store(setup) as opened:
+            yield opened
+    else:
+        in_memory = options.in_memory.store
+        yield OpenedStore(store=in_memory, owner=Owner.in_memory(), key="memory")
 
 
-def _artifact_notes(setup: Setup) -> Notes:
-    """Notes of artifacts whose rows are in this database; a home may serve several."""
-    database = hashlib.sha256(os.fsencode(setup.session_db)).hexdigest()[:12]
-    return Notes(setup.home / "unfinished" / f"artifacts-{database}")
+def _artifacts(
+    options: RuntimeOptions, setup: Setup, opened: OpenedStore, redactor: Redactor
+) -> ArtifactStore:
+    root, store, blobs = setup.sessions_dir, opened.store, opened.blobs
+    if not setup.persist:
+        return InMemoryArtifactStore(options.in_memory.artifacts, store, redactor)
+    # A home may serve several databases.
+    notes = Notes(setup.home / "unfinished" / f"artifacts-{opened.key}")
+    if blobs is None:
+        return ArtifactStore(root, store, redactor, notes=notes)
+    from agent_core.artifacts.blobs import BlobArtifactStore  # noqa: PLC0415 - for many machines
+
+    return BlobArtifactStore(root, store, redactor, notes=notes, blobs=blobs)
+
+
+def _dispatcher(opened: OpenedStore, setup: Setup, workspaces: Workspaces) -> "Dispatcher | None":
+    """Who hands runs to workers, where the store has a queue for that."""
+    if opened.queue is None or opened.workers is None:
+        return None
+    from agent_core.runtime.dispatch import Dispatcher  # noqa: PLC0415 - one machine has none
+
+    return Dispatcher(
+        opened.queue,
+        opened.workers,
+        store=opened.store,
+        owner=opened.owner,
+        setup=setup,
+        workspaces=workspaces,
+    )

@@ -16,8 +16,9 @@ from agent_core.runtime.compact_agent import PURPOSE
 from agent_core.runtime.models import RequestRedactor
 from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.project import Project
-from agent_core.runtime.runs import Runs, identity_of
-from agent_core.runtime.scheduler import RunProgress
+from agent_core.runtime.runs import Runs
+from agent_core.runtime.scheduler import RunProgress, identity_of
+from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import node_not_found, run_not_found, session_not_found
 from agent_core.text import first_words, join_surrogates
@@ -74,8 +75,10 @@ class Sessions:
         artifacts: ArtifactStore,
         runs: Runs,
         moves: NodeMoves,
+        workspaces: Workspaces,
     ) -> None:
         self.moves = moves
+        self.workspaces = workspaces
         self._project = project
         self._store = store
         self._owner = owner
@@ -89,7 +92,7 @@ class Sessions:
         """Copies sessions with their projects, and compares states of a project."""
         from agent_core.runtime.forks import Forks  # noqa: PLC0415 - for few programs
 
-        return Forks(self._store, self._redactor, files_at=self.moves.files_at)
+        return Forks(self._store, self._redactor, workspaces=self.workspaces)
 
     async def delete(self, session_id: str) -> DeleteSessionResult:
         """Delete a session's rows, then its files.
@@ -101,6 +104,7 @@ class Sessions:
         await self._store.delete_session(session_id, is_dead=self._owner.is_dead)
         await self._project.guard.forget(session_id)
         failed = await self._artifacts.delete_session_files(session_id)
+        await self.workspaces.forget(session_id)
         await self.moves.sweep()
         return DeleteSessionResult(session_id=session_id, deleted=True, failed=failed)
 
@@ -256,7 +260,12 @@ class Sessions:
             asked = await self._store.approvals(session_id=record.session_id)
             ids = [each.request_id for each in asked if each.root_run_id == run_id]
             outcome = Outcome(None, "", record.usage, record.turn_count, requests=ids)
-        return RunProgress(identity=identity_of(record), status=record.status, outcome=outcome)
+        return RunProgress(
+            identity=identity_of(record),
+            status=record.status,
+            outcome=outcome,
+            is_for_workers=record.is_for_workers,
+        )
 
     async def node_path(self, node_id: str) -> list[Node]:
         """From the root to this node.

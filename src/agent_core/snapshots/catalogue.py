@@ -5,7 +5,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,28 @@ class Catalogue:
             message = f"the snapshot {snapshot_id} at {place} cannot be read: {error}"
             raise StorageError(ErrorCode.STORAGE_ERROR, message) from error
 
+    def content(self, snapshot_id: str) -> bytes:
+        """What is known of a snapshot, as another machine takes it.
+
+        Raises:
+            StorageError: there is none of this id, or it is damaged.
+        """
+        self.get(snapshot_id)
+        return self._place(snapshot_id).read_bytes()
+
+    def take(self, snapshot_id: str, content: bytes) -> None:
+        """Keep what another machine knows of a snapshot.
+
+        Raises:
+            StorageError: it is about another one, or damaged.
+            OSError: it cannot be written.
+        """
+        place = self._place(snapshot_id)
+        if _id_of(content) != snapshot_id:
+            message = f"what is said about the snapshot {snapshot_id} is not about it"
+            raise StorageError(ErrorCode.STORAGE_ERROR, message, details={"reason": "damaged"})
+        write_whole(place, content)
+
     def keep(
         self,
         *,
@@ -102,12 +124,12 @@ class Catalogue:
         return self._folder / snapshot_id
 
 
-def write_whole(place: Path, content: bytes, *, flush: bool = True) -> None:
+def write_whole(place: Path, content: bytes | Iterable[bytes], *, flush: bool = True) -> None:
     """Write a private file, whole or not at all.
 
     Args:
         place: where; what was there is replaced.
-        content: all of it.
+        content: all of it, perhaps in pieces.
         flush: return when it is on the disk.
 
     Raises:
@@ -117,7 +139,7 @@ def write_whole(place: Path, content: bytes, *, flush: bool = True) -> None:
     part = place.with_name(f".{secrets.token_hex(8)}.part")
     try:
         with os.fdopen(os.open(part, _NEW, 0o600), "wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             if flush:
                 file.flush()
                 os.fsync(file.fileno())

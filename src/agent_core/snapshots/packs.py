@@ -284,6 +284,19 @@ class Packs:
                 problem = f"is damaged ({pack.path.name})"
         raise MissingObjectError(digest, self._folder, problem)
 
+    def record(self, digest: bytes) -> bytes:
+        """The object as it is stored, header included, and not checked.
+
+        Raises:
+            MissingObjectError: there is none.
+            OSError: a pack cannot be read.
+        """
+        for pack in self._opened():
+            place = pack.find(digest)
+            if place is not None and (record := pack.record(place)).startswith(digest):
+                return record
+        raise MissingObjectError(digest, self._folder, "is missing")
+
     def count(self) -> int:
         """How many packs there are."""
         return sum(1 for name in os.listdir(self._folder) if _NAME(name))  # noqa: PTH208

@@ -89,6 +89,7 @@ class Recorder:
         is_same_exclude = about.get("exclude") == list(settings.exclude)
         git = self._look_at_git(settings, about.get("git") if is_same_exclude else None)
         tracked: list[str] = git["tracked"] if git is not None else []
+        tracked = sorted({*tracked, *settings.kept})
         if known and about.get("generation") != self.generation:
             known = {path: each for path, each in known.items() if self._is_kept(each)}
         scope = {

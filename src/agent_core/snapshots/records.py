@@ -26,11 +26,13 @@ class SnapshotSettings:
         exclude: patterns as in a `.gitignore`; what git tracks is recorded all the same.
         max_files: with more files and links than this there is no snapshot at all.
         max_file_bytes: larger files are left out.
+        kept: paths that are recorded although a pattern excludes them.
     """
 
     exclude: tuple[str, ...] = DEFAULT_EXCLUDE
     max_files: int = 200_000
     max_file_bytes: int = 104_857_600
+    kept: tuple[str, ...] = ()
 
 
 class LeftOutReason(StrEnum):

@@ -5,29 +5,33 @@ generation          another text after each sweep that removed objects
 packs/              the objects: files, folders, lists of pieces
 named/<id>          one JSON file per snapshot; its time is that of its last recording
 projects/<key>/     per workspace: a lock, what the last recording found, a restore's intent
+sending/            packs that are on their way to another machine
 """
 
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from threading import Event
 
-from agent_core.disk.folders import make_private
+from agent_core.disk.folders import make_private, remove_tree
 from agent_core.disk.locks import locked, locked_if_free
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.snapshots.catalogue import Catalogue, write_whole
 from agent_core.snapshots.contents import pieces_of
 from agent_core.snapshots.copying import copy_workspace
+from agent_core.snapshots.exchange import SENDING, objects_beyond, write_packs
 from agent_core.snapshots.intents import INTENT, read_intent
-from agent_core.snapshots.packs import Packs
+from agent_core.snapshots.packs import MissingObjectError, Packs
 from agent_core.snapshots.recorder import Recorder
 from agent_core.snapshots.records import (
     Copied,
     Damage,
+    FileType,
     Restored,
     Snapshot,
     SnapshotSettings,
@@ -46,7 +50,8 @@ from agent_core.snapshots.sweeping import (
     wasteful_packs,
     write_anew,
 )
-from agent_core.snapshots.trees import Merging, changes_between
+from agent_core.snapshots.trees import Merging, changes_between, decode_tree
+from agent_core.snapshots.walk import Exclusions
 
 _DEFAULTS = SnapshotSettings()
 
@@ -188,6 +193,86 @@ class SnapshotStore:
         with self._working() as packs:
             return b"".join(pieces_of(packs, entry))
 
+    def packed(self, snapshot_id: str, *, beyond: str | None) -> Generator[Path]:
+        """What a snapshot is made of as packs, each a file until the next one is asked for.
+
+        Args:
+            snapshot_id: which one.
+            beyond: the root folder, in hex, of a state that the receiver of the packs has.
+
+        Raises:
+            StorageError: something is missing or damaged, or a pack cannot be written.
+        """
+        tree = bytes.fromhex(self.get(snapshot_id).tree)
+        with self._working() as packs:
+            digests = objects_beyond(packs, tree, bytes.fromhex(beyond) if beyond else None)
+            yield from write_packs(packs, digests, self._folder / SENDING)
+
+    def about(self, snapshot_id: str) -> str:
+        """What is known of a snapshot, for `take`.
+
+        Raises:
+            StorageError: there is none of this id, or it is damaged.
+        """
+        return self._catalogue.content(snapshot_id).decode()
+
+    def is_whole(self, snapshot_id: str) -> bool:
+        """Whether all that a snapshot is made of is here; what is damaged counts as here.
+
+        Raises:
+            StorageError: the store cannot be read.
+        """
+        try:
+            tree = bytes.fromhex(self.get(snapshot_id).tree)
+            with self._working() as packs:
+                return all(map(packs.has, objects_beyond(packs, tree, None)))
+        except StorageError as error:
+            if error.details.get("reason") in {"no_snapshot", "damaged"}:
+                return False
+            raise
+
+    def settings_for(self, snapshot_id: str, settings: SnapshotSettings) -> SnapshotSettings:
+        """The settings, so widened that all that a snapshot holds is recorded again.
+
+        What git tracked where it was taken is not known elsewhere, nor what was too large there.
+
+        Raises:
+            StorageError: it is missing or damaged.
+        """
+        paths, largest = list[bytes](), settings.max_file_bytes
+        waiting = [(b"", bytes.fromhex(self.get(snapshot_id).tree))]
+        with self._working() as packs:
+            while waiting:
+                above, digest = waiting.pop()
+                for name, entry in decode_tree(packs.get(digest)).items():
+                    if entry.kind is FileType.FOLDER:
+                        waiting.append((above + name + b"/", entry.content))
+                    else:
+                        paths.append(above + name)
+                        largest = max(largest, entry.size)
+        kept = {*settings.kept, *map(os.fsdecode, Exclusions(settings.exclude, paths).tracked)}
+        return replace(settings, kept=tuple(sorted(kept)), max_file_bytes=largest)
+
+    def take(self, snapshot_id: str, about: str, packs: Mapping[str, Iterable[bytes]]) -> None:
+        """Take over a snapshot of another machine.
+
+        Args:
+            snapshot_id: which one.
+            about: what the other machine knows of it.
+            packs: the contents of packs, by names that only the same content has; those that are
+                here are not read.
+
+        Raises:
+            StorageError: a pack cannot be had or written, or the snapshot is another one.
+        """
+        folder = self._folder / "packs"
+        with self._working():
+            for name, pieces in packs.items():
+                place = folder / f"{name[:16]}.pack"
+                if not place.exists():
+                    write_whole(place, pieces)
+            self._catalogue.take(snapshot_id, about.encode())
+
     def copy_out(
         self,
         root: Path,
@@ -213,6 +298,43 @@ class SnapshotStore:
         """
         with self._recorder(root, stop) as recorder:
             return copy_workspace(recorder, into, snapshot_id=snapshot_id, settings=settings)
+
+    def copy_to(self, other: "SnapshotStore", snapshot_ids: Iterable[str]) -> list[str]:
+        """Copy snapshots to another store; returns those that are missing here, or damaged.
+
+        Of one that is damaged all is copied that can be read.
+
+        Raises:
+            StorageError: the other store cannot be written, or a disk is broken.
+        """
+        found: dict[str, Snapshot] = {}
+        unusable: list[str] = []
+        for snapshot_id in snapshot_ids:
+            try:
+                found[snapshot_id] = self.get(snapshot_id)
+            except StorageError:
+                unusable.append(snapshot_id)
+        theirs = other._catalogue  # noqa: SLF001 - of another store of this class
+        with self._working() as packs, other._working() as copies:  # noqa: SLF001
+            damaged: set[bytes] = set()
+            for digest in needed_by(packs, (bytes.fromhex(each.tree) for each in found.values())):
+                if not copies.has(digest):
+                    try:
+                        copies.put(packs.get(digest))
+                    except MissingObjectError:
+                        damaged.add(digest)
+            copies.commit()
+            for snapshot_id, each in found.items():
+                theirs.keep(
+                    tree=each.tree,
+                    files=each.files,
+                    size_bytes=each.size_bytes,
+                    left_out=list(each.left_out),
+                    git=each.git,
+                )
+                if damaged and not damaged.isdisjoint(needed_by(packs, [bytes.fromhex(each.tree)])):
+                    unusable.append(snapshot_id)
+        return unusable
 
     def verify(self, snapshot_id: str) -> list[Damage]:
         """Read everything that a snapshot holds; what is missing or damaged, by path.
@@ -246,6 +368,7 @@ class SnapshotStore:
                 if snapshot_id not in kept and recorded_at < recorded_before:
                     self._catalogue.remove(snapshot_id)
             remove_parts(self._folder)
+            remove_tree(self._folder / SENDING, keep=False)
             forget_removed_workspaces(self._folder / "projects")
             trees = (self.get(snapshot_id).tree for snapshot_id, _ in self._catalogue)
             needed = needed_by(packs, map(bytes.fromhex, trees))

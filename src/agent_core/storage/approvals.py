@@ -1,6 +1,5 @@
 """Questions about calls: each asked once, and answered once."""
 
-import sqlite3
 from datetime import datetime
 
 from agent_core.storage.rows import (
@@ -13,7 +12,8 @@ from agent_core.storage.rows import (
     session_not_found,
     update,
 )
-from agent_core.types import ApprovalRecord, ApprovalState, Decision
+from agent_core.storage.sql import Connection
+from agent_core.types import ApprovalRecord, ApprovalState, Decision, SessionRecord
 
 _OF_CALL = "root_run_id = ? AND run_id = ? AND tool_call_id = ?"
 
@@ -24,7 +24,7 @@ _UNUSED = """state IN ('open', 'answered') AND NOT EXISTS
 """The call of the question has not begun, and has no result."""
 
 
-def ask(connection: sqlite3.Connection, asked: ApprovalRecord) -> ApprovalRecord:
+def ask(connection: Connection, asked: ApprovalRecord) -> ApprovalRecord:
     """Store a question; the one that stands for the same action already is returned instead.
 
     One about the same call that would do something else by now is superseded.
@@ -38,15 +38,14 @@ def ask(connection: sqlite3.Connection, asked: ApprovalRecord) -> ApprovalRecord
     if before is not None:
         changes = {"state": ApprovalState.SUPERSEDED}
         update(connection, ApprovalRecord, before.request_id, changes)
-    try:
-        insert(connection, asked)
-    except sqlite3.IntegrityError as error:
-        raise session_not_found(asked.session_id) from error
+    if find(connection, SessionRecord, asked.session_id) is None:
+        raise session_not_found(asked.session_id)
+    insert(connection, asked)
     return asked
 
 
 def of_call(
-    connection: sqlite3.Connection, root_run_id: str, run_id: str, tool_call_id: str
+    connection: Connection, root_run_id: str, run_id: str, tool_call_id: str
 ) -> ApprovalRecord | None:
     """The question about a call that counts, if there is one."""
     row = connection.execute(
@@ -58,7 +57,7 @@ def of_call(
 
 
 def answer(
-    connection: sqlite3.Connection,
+    connection: Connection,
     request_id: str,
     decision: Decision,
     *,
@@ -78,7 +77,7 @@ def answer(
     return find(connection, ApprovalRecord, request_id), changed == 1
 
 
-def withdraw(connection: sqlite3.Connection, request_id: str, now: datetime) -> None:
+def withdraw(connection: Connection, request_id: str, now: datetime) -> None:
     """Close a question that was not answered."""
     connection.execute(
         """UPDATE approvals SET state = 'withdrawn', decided_at = ?
@@ -88,7 +87,7 @@ def withdraw(connection: sqlite3.Connection, request_id: str, now: datetime) -> 
 
 
 def withdraw_all(
-    connection: sqlite3.Connection, root_run_id: str, now: datetime, *, run_id: str | None = None
+    connection: Connection, root_run_id: str, now: datetime, *, run_id: str | None = None
 ) -> None:
     """Close what a user's run and its children, or one of them, have asked and is not answered."""
     connection.execute(
@@ -98,13 +97,13 @@ def withdraw_all(
     )
 
 
-def is_answered(connection: sqlite3.Connection, root_run_id: str) -> bool:
+def is_answered(connection: Connection, root_run_id: str) -> bool:
     """Whether a run that waits, or a child of it, can go on with an answer."""
     sql = f"SELECT 1 FROM approvals WHERE root_run_id = ? AND decision IS NOT NULL AND {_UNUSED}"  # noqa: S608
     return connection.execute(sql, (root_run_id,)).fetchone() is not None
 
 
-def kept_runs(connection: sqlite3.Connection, root_run_id: str) -> set[str]:
+def kept_runs(connection: Connection, root_run_id: str) -> set[str]:
     """The run and those of its children that wait for an answer, though their process is dead."""
     sql = f"SELECT run_id FROM approvals WHERE root_run_id = ? AND keeps_run AND {_UNUSED}"  # noqa: S608
     found = {run_id for (run_id,) in connection.execute(sql, (root_run_id,))}
@@ -112,7 +111,7 @@ def kept_runs(connection: sqlite3.Connection, root_run_id: str) -> set[str]:
 
 
 def listed(
-    connection: sqlite3.Connection,
+    connection: Connection,
     *,
     session_id: str | None = None,
     prefix: str = "",

@@ -14,6 +14,7 @@ from weakref import finalize
 
 from agent_core.storage.migrations import BUDGETS
 from agent_core.storage.rows import OPEN_RUN, dumps, loads
+from agent_core.storage.sql import Connection
 from agent_core.types import Amounts, BudgetGrant, BudgetHold, BudgetScope, BudgetUse
 from agent_core.types.budget import shown
 
@@ -64,9 +65,7 @@ class UnstoredBudgets:
         return uses(self._connection, scope_ids)
 
 
-def reserve(
-    connection: sqlite3.Connection, hold: BudgetHold, *, at_once: bool = False
-) -> BudgetGrant:
+def reserve(connection: Connection, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
     """Reserve the worst case against every scope, with as much output as fits, or nothing."""
     rows: list[_Row] = []
     for scope in hold.scopes:
@@ -104,7 +103,7 @@ def reserve(
     return BudgetGrant(output_tokens=granted)
 
 
-def settle(connection: sqlite3.Connection, hold_id: str, spent: Amounts | None) -> None:
+def settle(connection: Connection, hold_id: str, spent: Amounts | None) -> None:
     """Replace a reservation by what was spent, all of it where that is not known.
 
     One that is settled already stays as it is.
@@ -141,7 +140,7 @@ def settle(connection: sqlite3.Connection, hold_id: str, spent: Amounts | None) 
     connection.execute("DELETE FROM budget_holds WHERE hold_id = ?", (hold_id,))
 
 
-def settle_holds(connection: sqlite3.Connection, run_id: str) -> None:
+def settle_holds(connection: Connection, run_id: str) -> None:
     """Settle in full what a run has reserved, or a session for work beside its runs."""
     rows = connection.execute(
         "SELECT hold_id FROM budget_holds WHERE run_id = ?", (run_id,)
@@ -150,34 +149,49 @@ def settle_holds(connection: sqlite3.Connection, run_id: str) -> None:
         settle(connection, hold_id, None)
 
 
-def settle_lost(connection: sqlite3.Connection, run_id: str) -> None:
+def settle_lost(connection: Connection, run_id: str) -> None:
     """Settle in full what a run of a dead process had reserved, and the time up to its last event.
 
     That time, without what it has waited for its turn, is the session's, if its budget limits it.
     """
     settle_holds(connection, run_id)
-    found = connection.execute(
-        """SELECT budgets.scope_id, limits_json, spent_json,
-        coalesce((SELECT created_at FROM events WHERE run_id = ?1 AND event_type = 'run_dequeued'),
-            runs.created_at), events.created_at
-        FROM runs JOIN budgets ON scope_id = runs.session_id
-        JOIN events ON events.run_id = runs.run_id
-        WHERE runs.run_id = ?1 AND parent_run_id IS NULL AND event_type != 'run_failed'
-        ORDER BY run_seq DESC LIMIT 1""",
+    settle_time(connection, run_id)
+
+
+def settle_time(connection: Connection, run_id: str, *, goes_on: bool = False) -> None:
+    """Charge what a run of a dead process has worked since it began, or last went on.
+
+    Its session pays for it; a run that `goes_on` does as well.
+    """
+    scopes = connection.execute(
+        """SELECT scope_id, limits_json, spent_json FROM budgets WHERE scope_id IN
+        (SELECT session_id FROM runs WHERE run_id = ?1 AND parent_run_id IS NULL)
+        OR (scope_id = ?1 AND kind = 'run' AND ?2 = 1)""",
+        (run_id, int(goes_on)),
+    ).fetchall()
+    scopes = [scope for scope in scopes if _TIME in loads(scope[1])]
+    if not scopes:
+        return
+    began, created, ended = connection.execute(
+        """SELECT (SELECT created_at FROM events WHERE run_id = ?1 AND event_type IN
+            ('loop_started', 'run_taken_over', 'run_dequeued') ORDER BY run_seq DESC LIMIT 1),
+        created_at, (SELECT created_at FROM events WHERE run_id = ?1
+            AND event_type != 'run_failed' ORDER BY run_seq DESC LIMIT 1)
+        FROM runs WHERE run_id = ?1""",
         (run_id,),
     ).fetchone()
-    if found is None or _TIME not in loads(found[1]):
+    if ended is None:
         return
-    scope_id, _, spent, began, ended = found
-    lasted = datetime.fromisoformat(ended) - datetime.fromisoformat(began)
+    lasted = datetime.fromisoformat(ended) - datetime.fromisoformat(began or created)
     wall = Counter({_TIME: max(round(lasted.total_seconds() * 1000), 0)})
-    connection.execute(
-        "UPDATE budgets SET spent_json = ? WHERE scope_id = ?",
-        (dumps(dict(_amounts(spent) + wall)), scope_id),
-    )
+    for scope_id, _, spent in scopes:
+        connection.execute(
+            "UPDATE budgets SET spent_json = ? WHERE scope_id = ?",
+            (dumps(dict(_amounts(spent) + wall)), scope_id),
+        )
 
 
-def uses(connection: sqlite3.Connection, scope_ids: Iterable[str]) -> list[BudgetUse]:
+def uses(connection: Connection, scope_ids: Iterable[str]) -> list[BudgetUse]:
     """What these scopes have spent; those without a budget are left out."""
     rows = connection.execute(
         """SELECT kind, scope_id, limits_json, spent_json, held_json FROM budgets
@@ -214,7 +228,7 @@ def _needed(hold: BudgetHold, unit: str) -> int:
 
 
 def _find_row(
-    connection: sqlite3.Connection, scope: BudgetScope, hold: BudgetHold, *, above: Sequence[_Row]
+    connection: Connection, scope: BudgetScope, hold: BudgetHold, *, above: Sequence[_Row]
 ) -> _Row:
     """The scope as it stands; a child that has no share yet gets one."""
     found = connection.execute(
@@ -235,7 +249,7 @@ def _find_row(
 
 
 def _share(
-    connection: sqlite3.Connection, scope: BudgetScope, hold: BudgetHold, above: Sequence[_Row]
+    connection: Connection, scope: BudgetScope, hold: BudgetHold, above: Sequence[_Row]
 ) -> dict[str, int]:
     """What a child may spend: what it asks for, at most its part of what is free above it.
 
@@ -249,8 +263,8 @@ def _share(
     # From the open runs to their budgets: those of all that has ended are not looked at.
     siblings = connection.execute(
         f"""SELECT kind, scope_id, limits_json, spent_json, held_json
-        FROM runs CROSS JOIN budgets ON scope_id = run_id
-        WHERE runs.session_id = ? AND {OPEN_RUN} AND kind = 'child'""",  # noqa: S608
+        FROM runs CROSS JOIN budgets
+        WHERE scope_id = run_id AND runs.session_id = ? AND {OPEN_RUN} AND kind = 'child'""",  # noqa: S608
         (hold.session_id,),
     ).fetchall()
     lent: Counter[str] = Counter()
@@ -277,7 +291,7 @@ def _row(found: Sequence[Any]) -> _Row:
     return _Row(scope, _amounts(spent), _amounts(held))
 
 
-def _write_row(connection: sqlite3.Connection, row: _Row, session_id: str) -> None:
+def _write_row(connection: Connection, row: _Row, session_id: str) -> None:
     scope = row.scope
     connection.execute(
         """INSERT INTO budgets (scope_id, session_id, kind, limits_json, spent_json, held_json)
@@ -287,7 +301,7 @@ def _write_row(connection: sqlite3.Connection, row: _Row, session_id: str) -> No
     )
 
 
-def _use(connection: sqlite3.Connection, row: _Row) -> BudgetUse:
+def _use(connection: Connection, row: _Row) -> BudgetUse:
     agents: Mapping[str, str] = dict(
         connection.execute(
             "SELECT agent_id, spent_json FROM budget_agents WHERE scope_id = ? ORDER BY rowid",

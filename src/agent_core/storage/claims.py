@@ -4,9 +4,8 @@ Every function is one job of the writing connection. `now` is the store's own cl
 """
 
 import os
-import sqlite3
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import approvals
 from agent_core.storage.budgets import settle_holds, settle_lost
 from agent_core.storage.rows import (
-    ACTIVE_RUN,
     OPEN_RUN,
+    OWNED_RUN,
     OWNER_LOST,
+    TOO_MANY_TAKEOVERS,
     find,
     insert,
     insert_events,
@@ -32,6 +32,7 @@ from agent_core.storage.rows import (
     storable,
     update,
 )
+from agent_core.storage.sql import Connection
 from agent_core.types import (
     AgentRecord,
     AgentStatus,
@@ -55,10 +56,11 @@ from agent_core.types import (
     new_id,
     utc_now,
 )
+from agent_core.types.lanes import SNAPSHOT
 
 
 def open_run(
-    connection: sqlite3.Connection,
+    connection: Connection,
     opening: RunOpening,
     is_dead: OwnerIsDead,
     now: datetime,
@@ -73,78 +75,32 @@ def open_run(
             `session_active`.
     """
     found = find(connection, SessionRecord, opening.session_id)
-    resumed = found is not None
     lost: list[RunRecord] = []
     queued: list[RunRecord] = []
     waiting: RunRecord | None = None
-    claim: dict[str, Any] = {
-        "owner": opening.owner,
-        "lease_expires_at": now + opening.lease,
-        "updated_at": now,
-    }
     if found is None:
-        session = SessionRecord.of_checked(
-            session_id=opening.session_id,
-            cwd=storable(opening.cwd),
-            root_agent_id=opening.agent_id,
-            active_node_id=None,
-            parent_session_id=None,
-            status=SessionStatus.ACTIVE,
-            metadata=opening.session_metadata,
-            epoch=1,
-            title=opening.title,
-            created_at=now,
-            **claim,
-        )
-        insert(connection, session)
+        session = _add_session(connection, opening, now)
         agent = _add_root_agent(connection, opening)
     else:
         session, cwd = found, _moved_to(found, opening, same_folder)
-        if session.owner != opening.owner:
-            _refuse_unless_free(session, is_dead, now)
-            lost = _close_lost(connection, session)
+        if opening.dispatch is not None:
+            _require_tenant(session, opening.dispatch.tenant)
+            if cwd is not None:
+                _refuse_while_active(connection, session.session_id, is_dead, now)
+        elif session.owner != opening.owner:
+            refuse_unless_free(session, is_dead, now)
+            lost = close_lost(connection, session)
             queued, waiting = _taken_over(connection, opening.session_id)
             session = find_session(connection, opening.session_id)
-        if cwd is not None:
-            draft = EventDraft(EventType.SESSION_MOVED, {"from": session.cwd, "to": cwd})
-            moved = PendingEvent(new_id("evt"), utc_now(), draft)
-            insert_session_events(connection, session.session_id, [moved])
-        agent = _find_root_agent(connection, opening) or _add_root_agent(connection, opening)
-        changes = {
-            **claim,
-            "epoch": session.epoch + (session.owner != opening.owner),
-            "root_agent_id": session.root_agent_id or agent.agent_id,
-            "cwd": cwd or session.cwd,
-        }
-        update(connection, SessionRecord, session.session_id, changes)
-        session = session.model_copy(update=changes)
-    run = RunRecord.of_checked(
-        run_id=opening.run_id,
-        session_id=opening.session_id,
-        agent_id=agent.agent_id,
-        parent_run_id=None,
-        mode=opening.mode,
-        status=opening.status,
-        start_node_id=None,
-        end_node_id=None,
-        end_reason=None,
-        turn_count=0,
-        usage=Usage(),
-        error=None,
-        metadata=opening.run_metadata,
-        created_at=now,
-        updated_at=now,
-        prompt=opening.prompt,
-        cancel_requested_at=None,
-        options=opening.options,
-    )
+        session, agent = _resume_session(connection, session, opening, cwd, now)
+    run = _run_of(opening, session, agent.agent_id, now)
     insert(connection, run)
-    is_first = not resumed and not opening.events
+    is_first = found is None and not opening.events
     return OpenedRun(
         session=session,
         agent=agent,
         run=run,
-        resumed=resumed,
+        resumed=found is not None,
         position=Position(1, 1, 1) if is_first else insert_events(connection, run, opening.events),
         lost=lost,
         queued=queued,
@@ -154,7 +110,7 @@ def open_run(
 
 
 def resume_run(
-    connection: sqlite3.Connection,
+    connection: Connection,
     run_id: str,
     claim: Claim,
     is_dead: OwnerIsDead,
@@ -181,19 +137,16 @@ def resume_run(
     lost: list[RunRecord] = []
     queued: list[RunRecord] = []
     if session.owner != claim.owner:
-        _refuse_unless_free(session, is_dead, now)
-        lost = _close_lost(connection, session)
+        refuse_unless_free(session, is_dead, now)
+        lost = close_lost(connection, session)
         queued, waiting = _taken_over(connection, session.session_id)
         run = waiting if waiting is not None and waiting.run_id == run_id else run
     if run.status is not RunStatus.WAITING:
-        raise _session_active(session)
-    _claim(connection, session.session_id, claim.owner, now + claim.lease)
-    agent = find(connection, AgentRecord, run.agent_id)
-    if agent is None:
-        raise run_not_found(run_id)
+        raise session_active(session)
+    claim_session(connection, session.session_id, claim.owner, now + claim.lease)
     return OpenedRun(
         session=find_session(connection, session.session_id),
-        agent=agent,
+        agent=find_agent(connection, run.agent_id),
         run=run,
         resumed=True,
         position=start_of(connection, run.session_id, run_id),
@@ -202,7 +155,7 @@ def resume_run(
     )
 
 
-def waiting_children(connection: sqlite3.Connection, run_id: str) -> list[RunRecord]:
+def waiting_children(connection: Connection, run_id: str) -> list[RunRecord]:
     """The children of a run that wait for an answer."""
     rows = connection.execute(
         f"""SELECT * FROM runs WHERE {OPEN_RUN} AND status = 'waiting' AND parent_run_id = ?
@@ -212,15 +165,15 @@ def waiting_children(connection: sqlite3.Connection, run_id: str) -> list[RunRec
     return read_all(RunRecord, rows)
 
 
-def close_waiting(connection: sqlite3.Connection, run_id: str, now: datetime) -> None:
+def close_waiting(connection: Connection, run_id: str, now: datetime) -> None:
     """Close what a user's run that has ended leaves waiting: its children, and its questions."""
     for child in waiting_children(connection, run_id):
-        _close(connection, child, _LEFT)
+        close_run(connection, child, _LEFT)
     approvals.withdraw_all(connection, run_id, now)
 
 
 def add_run(
-    connection: sqlite3.Connection,
+    connection: Connection,
     run: RunRecord,
     events: Sequence[PendingEvent],
     claim: Claim | None,
@@ -234,33 +187,44 @@ def add_run(
     session = find_session(connection, run.session_id)
     if claim is not None:
         if session.owner not in {None, claim.owner}:
-            raise _session_active(session)
-        _claim(connection, run.session_id, claim.owner, now + claim.lease)
+            raise session_active(session)
+        claim_session(connection, run.session_id, claim.owner, now + claim.lease)
     insert(connection, run)
     position = insert_events(connection, run, events)
     return position, find_session(connection, run.session_id).epoch
 
 
-def close_lost_runs(
-    connection: sqlite3.Connection, is_dead: OwnerIsDead, now: datetime
-) -> list[RunRecord]:
+def close_lost_runs(connection: Connection, is_dead: OwnerIsDead, now: datetime) -> list[RunRecord]:
     """Close open runs without a living owner, and free the sessions of dead ones."""
-    owned = connection.execute("SELECT * FROM sessions WHERE owner IS NOT NULL").fetchall()
-    orphaned = connection.execute(
-        f"""SELECT * FROM sessions WHERE owner IS NULL AND session_id IN
-        (SELECT session_id FROM runs WHERE {ACTIVE_RUN})"""  # noqa: S608 - a constant
-    ).fetchall()
     return [
         run
-        for session in read_all(SessionRecord, [*owned, *orphaned])
-        if is_free(session, is_dead, now)
-        for run in _close_lost(connection, session)
+        for session_id in lost_sessions(connection, is_dead, now)
+        for run in close_lost_session(connection, session_id, is_dead, now)
     ]
 
 
-def heartbeat(
-    connection: sqlite3.Connection, owner: str, lease: timedelta, now: datetime
-) -> list[str]:
+def lost_sessions(connection: Connection, is_dead: OwnerIsDead, now: datetime) -> list[str]:
+    """The sessions that a dead owner has, or in which runs are open though no owner has them."""
+    owned = connection.execute("SELECT * FROM sessions WHERE owner IS NOT NULL").fetchall()
+    orphaned = connection.execute(
+        f"""SELECT * FROM sessions WHERE owner IS NULL AND session_id IN
+        (SELECT session_id FROM runs WHERE {OWNED_RUN})"""  # noqa: S608 - a constant
+    ).fetchall()
+    sessions = read_all(SessionRecord, [*owned, *orphaned])
+    return [each.session_id for each in sessions if is_free(each, is_dead, now)]
+
+
+def close_lost_session(
+    connection: Connection, session_id: str, is_dead: OwnerIsDead, now: datetime
+) -> list[RunRecord]:
+    """Close the open runs of a session that has no living owner, and free it."""
+    session = find(connection, SessionRecord, session_id)
+    if session is None or not is_free(session, is_dead, now):
+        return []
+    return close_lost(connection, session)
+
+
+def heartbeat(connection: Connection, owner: str, lease: timedelta, now: datetime) -> list[str]:
     """Extend the lease of every session this owner holds; returns its runs to be cancelled."""
     connection.execute(
         "UPDATE sessions SET lease_expires_at = ? WHERE owner = ?", (iso(now + lease), owner)
@@ -273,7 +237,7 @@ def heartbeat(
     return [run_id for (run_id,) in rows]
 
 
-def request_cancel(connection: sqlite3.Connection, run_id: str, now: datetime) -> bool:
+def request_cancel(connection: Connection, run_id: str, now: datetime) -> bool:
     """Ask the owner of an open run to cancel it; returns whether the run is open."""
     run = find(connection, RunRecord, run_id)
     if run is None:
@@ -285,7 +249,7 @@ def request_cancel(connection: sqlite3.Connection, run_id: str, now: datetime) -
     return True
 
 
-def release(connection: sqlite3.Connection, owner: str, session_id: str | None = None) -> None:
+def release(connection: Connection, owner: str, session_id: str | None = None) -> None:
     """Give back one session, or all."""
     connection.execute(
         """UPDATE sessions SET owner = NULL, lease_expires_at = NULL
@@ -294,7 +258,7 @@ def release(connection: sqlite3.Connection, owner: str, session_id: str | None =
     )
 
 
-def find_session(connection: sqlite3.Connection, session_id: str) -> SessionRecord:
+def find_session(connection: Connection, session_id: str) -> SessionRecord:
     """The session.
 
     Raises:
@@ -306,8 +270,20 @@ def find_session(connection: sqlite3.Connection, session_id: str) -> SessionReco
     return session
 
 
+def find_agent(connection: Connection, agent_id: str) -> AgentRecord:
+    """The agent of a run, which was added with it.
+
+    Raises:
+        StorageError: there is none: the file was edited.
+    """
+    agent = find(connection, AgentRecord, agent_id)
+    if agent is None:
+        raise StorageError(ErrorCode.STORAGE_ERROR, f"there is no agent {agent_id}")
+    return agent
+
+
 def set_active_node(
-    connection: sqlite3.Connection,
+    connection: Connection,
     session_id: str,
     node_id: str,
     is_dead: OwnerIsDead,
@@ -319,7 +295,7 @@ def set_active_node(
 
 
 def move_active_node(
-    connection: sqlite3.Connection,
+    connection: Connection,
     session: SessionRecord,
     node_id: str | None,
     is_dead: OwnerIsDead,
@@ -340,25 +316,102 @@ def move_active_node(
 
 
 def delete_session(
-    connection: sqlite3.Connection, session_id: str, is_dead: OwnerIsDead, now: datetime
+    connection: Connection, session_id: str, is_dead: OwnerIsDead, now: datetime
 ) -> None:
     """Remove the session; its rows in every other table follow."""
     _refuse_while_active(connection, session_id, is_dead, now)
     connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
 
 
-def _claim(
-    connection: sqlite3.Connection, session_id: str, owner: str, lease_end: datetime
-) -> None:
+def claim_session(connection: Connection, session_id: str, owner: str, lease_end: datetime) -> None:
     """Make the session this owner's; a claim that is not a renewal begins a new epoch."""
     connection.execute(
-        """UPDATE sessions SET epoch = epoch + (owner IS NOT ?1), owner = ?1,
-        lease_expires_at = ?2 WHERE session_id = ?3""",
+        """UPDATE sessions SET owner = ?1, lease_expires_at = ?2,
+        epoch = epoch + CASE WHEN owner IS NOT ?1 THEN 1 ELSE 0 END WHERE session_id = ?3""",
         (owner, iso(lease_end), session_id),
     )
 
 
-def _find_root_agent(connection: sqlite3.Connection, opening: RunOpening) -> AgentRecord | None:
+def _add_session(connection: Connection, opening: RunOpening, now: datetime) -> SessionRecord:
+    dispatch = opening.dispatch
+    session = SessionRecord.of_checked(
+        session_id=opening.session_id,
+        cwd=storable(opening.cwd),
+        root_agent_id=opening.agent_id,
+        active_node_id=None,
+        parent_session_id=None,
+        status=SessionStatus.ACTIVE,
+        metadata=opening.session_metadata,
+        owner=opening.owner if dispatch is None else None,
+        lease_expires_at=now + opening.lease if dispatch is None else None,
+        epoch=1,
+        title=opening.title,
+        tenant=None if dispatch is None else dispatch.tenant,
+        place=None if dispatch is None else dispatch.place or dispatch.home,
+        created_at=now,
+        updated_at=now,
+    )
+    insert(connection, session)
+    return session
+
+
+def _resume_session(
+    connection: Connection,
+    session: SessionRecord,
+    opening: RunOpening,
+    cwd: str | None,
+    now: datetime,
+) -> tuple[SessionRecord, AgentRecord]:
+    """Claim a session that there is, or only note its place; `cwd` is where it moves to."""
+    if cwd is not None:
+        draft = EventDraft(EventType.SESSION_MOVED, {"from": session.cwd, "to": cwd})
+        moved = PendingEvent(new_id("evt"), utc_now(), draft)
+        insert_session_events(connection, session.session_id, [moved])
+    agent = _find_root_agent(connection, opening) or _add_root_agent(connection, opening)
+    changes: dict[str, Any] = {
+        "root_agent_id": session.root_agent_id or agent.agent_id,
+        "cwd": cwd or session.cwd,
+        "updated_at": now,
+    }
+    if (dispatch := opening.dispatch) is None:
+        changes |= {
+            "owner": opening.owner,
+            "lease_expires_at": now + opening.lease,
+            "epoch": session.epoch + (session.owner != opening.owner),
+        }
+    elif session.place is None or cwd is not None:
+        changes["place"] = dispatch.place or dispatch.home
+    update(connection, SessionRecord, session.session_id, changes)
+    return session.model_copy(update=changes), agent
+
+
+def _run_of(opening: RunOpening, session: SessionRecord, agent_id: str, now: datetime) -> RunRecord:
+    dispatch = opening.dispatch
+    return RunRecord.of_checked(
+        run_id=opening.run_id,
+        session_id=opening.session_id,
+        agent_id=agent_id,
+        parent_run_id=None,
+        mode=opening.mode,
+        status=opening.status,
+        start_node_id=None,
+        end_node_id=None,
+        end_reason=None,
+        turn_count=0,
+        usage=Usage(),
+        error=None,
+        metadata=opening.run_metadata,
+        created_at=now,
+        updated_at=now,
+        prompt=opening.prompt,
+        cancel_requested_at=None,
+        options=opening.options,
+        lane=None if dispatch is None else dispatch.lane(session, opening.run_id),
+        takeovers=0,
+    )
+
+
+def _find_root_agent(connection: Connection, opening: RunOpening) -> AgentRecord | None:
     row = connection.execute(
         """SELECT * FROM agents
         WHERE session_id = ? AND agent_type = ? AND parent_agent_id IS NULL""",
@@ -367,7 +420,7 @@ def _find_root_agent(connection: sqlite3.Connection, opening: RunOpening) -> Age
     return read(AgentRecord, row) if row is not None else None
 
 
-def _add_root_agent(connection: sqlite3.Connection, opening: RunOpening) -> AgentRecord:
+def _add_root_agent(connection: Connection, opening: RunOpening) -> AgentRecord:
     now = utc_now()
     agent = AgentRecord.of_checked(
         agent_id=opening.agent_id,
@@ -394,6 +447,8 @@ def _moved_to(session: SessionRecord, opening: RunOpening, same_folder: str | No
         StorageError: `session_elsewhere`: it works elsewhere, and the opening does not move it.
     """
     here = storable(opening.cwd)
+    if not opening.move_session and _is_dispatched(session, opening):
+        return None
     if session.cwd in (here, same_folder):
         return None
     if opening.move_session:
@@ -405,6 +460,34 @@ def _moved_to(session: SessionRecord, opening: RunOpening, same_folder: str | No
     )
 
 
+def _is_dispatched(session: SessionRecord, opening: RunOpening) -> bool:
+    """Whether the run goes to where the session's files are, from wherever it is opened.
+
+    Raises:
+        StorageError: `session_elsewhere`: it would be at another place than they are.
+    """
+    place, dispatch = session.place, opening.dispatch
+    if place is None or opening.prompt is None or dispatch is None:
+        return place == SNAPSHOT  # a summary needs no files
+    asked = dispatch.home
+    if dispatch.process is None:
+        asked = dispatch.place or (SNAPSHOT if place == SNAPSHOT else asked)
+    if asked == place:
+        return place != dispatch.home
+    files = "in its snapshots" if place == SNAPSHOT else f"on {place.replace(':', ' ', 1)}"
+    raise StorageError(
+        ErrorCode.SESSION_ELSEWHERE,
+        f"session {session.session_id} has its files {files}, not at {asked}; leave the run to the"
+        f' workers of that place with place="{place}", without here=True, or begin another session',
+        details={
+            "session_id": session.session_id,
+            "place": place,
+            "cwd": session.cwd,
+            "opened_from": storable(opening.cwd),
+        },
+    )
+
+
 def require_same_folder(refused: StorageError) -> str:
     """The folder of a session that was refused as elsewhere, if it leads here by another name.
 
@@ -413,6 +496,8 @@ def require_same_folder(refused: StorageError) -> str:
     Raises:
         StorageError: `session_elsewhere`: it does not; says what to do.
     """
+    if "place" in refused.details:
+        raise refused
     cwd = str(refused.details["cwd"])
     if os.path.realpath(cwd) == refused.details["opened_from"]:
         return cwd
@@ -424,7 +509,7 @@ def require_same_folder(refused: StorageError) -> str:
     raise StorageError(refused.code, message, details=refused.details)
 
 
-def _open_runs(connection: sqlite3.Connection, session_id: str) -> list[RunRecord]:
+def open_runs(connection: Connection, session_id: str) -> list[RunRecord]:
     rows = connection.execute(
         f"SELECT * FROM runs WHERE session_id = ? AND {OPEN_RUN} ORDER BY rowid",  # noqa: S608
         (session_id,),
@@ -433,35 +518,45 @@ def _open_runs(connection: sqlite3.Connection, session_id: str) -> list[RunRecor
 
 
 def _taken_over(
-    connection: sqlite3.Connection, session_id: str
+    connection: Connection, session_id: str
 ) -> tuple[list[RunRecord], RunRecord | None]:
-    """What a dead owner has queued, and the run that waits for an answer, after `_close_lost`."""
-    runs = [run for run in _open_runs(connection, session_id) if run.parent_run_id is None]
+    """What a dead owner has queued, and the run that waits for an answer, after `close_lost`."""
+    runs = [run for run in open_runs(connection, session_id) if run.parent_run_id is None]
     waiting = [run for run in runs if run.status is RunStatus.WAITING]
-    queued = [run for run in runs if run.status is RunStatus.QUEUED]
+    queued = [run for run in runs if run.status is RunStatus.QUEUED and run.lane is None]
     return queued, waiting[-1] if waiting else None
 
 
-def _close_lost(connection: sqlite3.Connection, session: SessionRecord) -> list[RunRecord]:
+def close_lost(
+    connection: Connection, session: SessionRecord, *, taken: RunRecord | None = None
+) -> list[RunRecord]:
     """Close the runs that were begun; those that wait for their turn are the next owner's.
 
     A run that waits for an answer is the next owner's as well, and one that has asked a question
-    that is to last, with the children that have, becomes such a run.
+    that is to last, with the children that have, becomes such a run. What workers have is theirs:
+    a session in which one was carrying out a run stays as it is, unless that run is `taken`.
     """
     lost: list[RunRecord] = []
-    runs = _open_runs(connection, session.session_id)
+    taken_id = None if taken is None else taken.run_id
+    runs = open_runs(connection, session.session_id)
+    if any(run.has_begun and run.is_for_workers and run.run_id != taken_id for run in runs):
+        return []
     kept: set[str] = set()
     for run in runs:
         if run.parent_run_id is None and run.status is not RunStatus.QUEUED:
             asked = approvals.kept_runs(connection, run.run_id)
-            kept |= asked or ({run.run_id} if run.status is RunStatus.WAITING else set())
+            is_kept = run.status is RunStatus.WAITING or run.run_id == taken_id
+            kept |= asked or ({run.run_id} if is_kept else set())
     for run in runs:
+        if run.run_id == taken_id:
+            settle_holds(connection, run.run_id)
+            continue
         is_queued = run.status is RunStatus.QUEUED and run.parent_run_id is None
         if run.run_id in kept and run.parent_run_id in {None, *kept}:
             if run.status is not RunStatus.WAITING:
                 _keep(connection, run)
-        elif not is_queued or run.prompt is None:
-            lost.append(_close(connection, run, _LOST))
+        elif not is_queued or (run.prompt is None and run.lane is None):
+            lost.append(close_run(connection, run, LOST))
     settle_holds(connection, session.session_id)  # of work beside its runs
     changes = {
         "owner": None,
@@ -485,7 +580,7 @@ class _Closing:
     error: ErrorPayload | None = None
 
 
-_LOST = _Closing(
+LOST = _Closing(
     RunStatus.FAILED,
     EventType.RUN_FAILED,
     EndReason.FAILED,
@@ -500,6 +595,28 @@ _LOST = _Closing(
         details={"reason": OWNER_LOST},
     ),
 )
+CANCELLED_UNBEGUN = _Closing(
+    RunStatus.CANCELLED,
+    EventType.RUN_CANCELLED,
+    EndReason.ABORTED_STREAMING,
+    AgentStatus.CANCELLED,
+    "cancelled_in_queue",
+)
+
+
+def too_many_takeovers(takeovers: int) -> _Closing:
+    """How a run ends whose processes keep dying."""
+    error = ErrorPayload(
+        type="StorageError",
+        code=ErrorCode.INTERNAL_ERROR,
+        message=f"{takeovers + 1} processes have died over this run, and it is taken over"
+        f" {takeovers} times at most ([worker] max_takeovers); look into their logs, then send a"
+        " message to go on",
+        details={"reason": TOO_MANY_TAKEOVERS, "takeovers": takeovers},
+    )
+    return replace(LOST, reason=TOO_MANY_TAKEOVERS, error=error)
+
+
 _LEFT = _Closing(
     RunStatus.CANCELLED,
     EventType.RUN_CANCELLED,
@@ -509,7 +626,7 @@ _LEFT = _Closing(
 )
 
 
-def _close(connection: sqlite3.Connection, run: RunRecord, closing: _Closing) -> RunRecord:
+def close_run(connection: Connection, run: RunRecord, closing: _Closing) -> RunRecord:
     payload: dict[str, Any] = {
         "status": closing.status.value,
         "end_reason": closing.end_reason.value,
@@ -536,7 +653,7 @@ def _close(connection: sqlite3.Connection, run: RunRecord, closing: _Closing) ->
     return run.model_copy(update=changes)
 
 
-def _keep(connection: sqlite3.Connection, run: RunRecord) -> None:
+def _keep(connection: Connection, run: RunRecord) -> None:
     """Let a run that was asking when its process died wait for the answer."""
     settle_holds(connection, run.run_id)
     row = connection.execute(
@@ -552,7 +669,7 @@ def _keep(connection: sqlite3.Connection, run: RunRecord) -> None:
     update(connection, RunRecord, run.run_id, changes)
 
 
-def _last_complete(connection: sqlite3.Connection, session: SessionRecord) -> str | None:
+def _last_complete(connection: Connection, session: SessionRecord) -> str | None:
     """Where the session can go on: its active node, or the last complete one before it.
 
     A session whose first message was undone is at its beginning.
@@ -572,15 +689,23 @@ def _last_complete(connection: sqlite3.Connection, session: SessionRecord) -> st
     return node.node_id if node else None
 
 
-def _is_undone(connection: sqlite3.Connection, session_id: str) -> bool:
+def _is_undone(connection: Connection, session_id: str) -> bool:
     row = connection.execute(
         "SELECT 1 FROM workspaces WHERE session_id = ? AND undone_json != '[]'", (session_id,)
     ).fetchone()
     return row is not None
 
 
+def _require_tenant(session: SessionRecord, tenant: str | None) -> None:
+    if tenant is not None and tenant != session.tenant:
+        whose = "no tenant's" if session.tenant is None else f"tenant {session.tenant}'s"
+        message = f"session {session.session_id} is {whose}, not {tenant}'s; use another id"
+        details = {"session_id": session.session_id, "option": "tenant"}
+        raise StorageError(ErrorCode.VALIDATION_ERROR, message, details=details)
+
+
 def _refuse_while_active(
-    connection: sqlite3.Connection,
+    connection: Connection,
     session_id: str,
     is_dead: OwnerIsDead,
     now: datetime,
@@ -600,7 +725,12 @@ def _refuse_while_active(
     ).fetchone()
     if row is None:
         return
-    _refuse_unless_free(session, is_dead, now)
+    refuse_unless_free(session, is_dead, now)
+    if any(
+        run.lane and run.status is not RunStatus.WAITING
+        for run in open_runs(connection, session_id)
+    ):
+        raise session_active(session)
     if only_root_runs and (waiting := _taken_over(connection, session_id)[1]) is not None:
         raise StorageError(
             ErrorCode.SESSION_ACTIVE,
@@ -610,14 +740,14 @@ def _refuse_while_active(
         )
 
 
-def _refuse_unless_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> None:
+def refuse_unless_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> None:
     """Refuse to touch a session that a living owner has.
 
     Raises:
         StorageError: `session_active`.
     """
     if not is_free(session, is_dead, now):
-        raise _session_active(session)
+        raise session_active(session)
 
 
 def is_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> bool:
@@ -628,11 +758,12 @@ def is_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> bool
     return is_dead(session.owner, lease_end is None or lease_end <= now)
 
 
-def _session_active(session: SessionRecord) -> StorageError:
+def session_active(session: SessionRecord) -> StorageError:
+    run = f"under way (owner {session.owner})" if session.owner else "that waits for its turn"
     return StorageError(
         ErrorCode.SESSION_ACTIVE,
-        f"session {session.session_id} has a run under way (owner {session.owner}); wait until"
-        " it ends, cancel it there, or use another session",
+        f"session {session.session_id} has a run {run}; wait until it ends, cancel it there,"
+        " or use another session",
         retryable=True,
         details={"session_id": session.session_id, "owner": session.owner},
     )

@@ -1,8 +1,8 @@
 """What has been spent in all sessions, added up by the database."""
 
-import sqlite3
 from collections.abc import Mapping
 
+from agent_core.storage.sql import Connection, FoundRow
 from agent_core.types import CostSummary, CostUnit, Usage
 
 _COUNTS = (
@@ -12,6 +12,9 @@ _COUNTS = (
     "cache_read_tokens",
     "cache_write_tokens",
     "reasoning_tokens",
+)
+_SUMS = ", ".join(
+    f"coalesce(sum(CAST(json_extract(usage, '$.{name}') AS BIGINT)), 0)" for name in _COUNTS
 )
 _KEYS: Mapping[CostUnit, tuple[str, str]] = {
     "all": ("'all'", "'all'"),
@@ -29,26 +32,30 @@ _SPENT = f"""WITH spent AS (
         r.parent_run_id IS NULL AS is_run
     FROM runs r JOIN sessions s USING (session_id)
     WHERE (r.parent_run_id IS NOT NULL OR r.turn_count > 0)
-        AND (?1 IS NULL OR r.created_at >= ?1) AND (?2 IS NULL OR s.cwd = ?2)
+        AND (CAST(?1 AS TEXT) IS NULL OR r.created_at >= ?1)
+        AND (CAST(?2 AS TEXT) IS NULL OR s.cwd = ?2)
     UNION ALL
-    SELECT {{background}}, s.session_id, s.updated_at, each.value, 0
+    SELECT {{background}}, s.session_id, s.updated_at, each.value, FALSE
     FROM sessions s, json_each(s.metadata_json, '$.background_usage') each
-    WHERE each.key <> 'compact' AND ?1 IS NULL AND (?2 IS NULL OR s.cwd = ?2)
+    WHERE each.key <> 'compact' AND CAST(?1 AS TEXT) IS NULL
+        AND (CAST(?2 AS TEXT) IS NULL OR s.cwd = ?2)
 ), priced AS (
-    SELECT *, json_extract(usage, '$.cost') AS cost,
-        json_extract(usage, '$.total_tokens') OR json_extract(usage, '$.is_estimated') AS is_paid
+    SELECT *, CAST(json_extract(usage, '$.cost') AS DOUBLE PRECISION) AS cost,
+        CAST(json_extract(usage, '$.is_estimated') AS BIGINT) AS is_estimated,
+        CAST(json_extract(usage, '$.total_tokens') AS BIGINT) > 0
+            OR CAST(json_extract(usage, '$.is_estimated') AS BIGINT) > 0 AS is_paid
     FROM spent
 )
 SELECT key, (SELECT title FROM sessions WHERE session_id = key),
-    count(DISTINCT session_id), sum(is_run),
+    count(DISTINCT session_id), count(*) FILTER (WHERE is_run),
     coalesce(sum(cost), 0), count(*) FILTER (WHERE cost IS NULL AND is_paid),
-    max(coalesce(json_extract(usage, '$.is_estimated'), 0)),
-    {", ".join(f"coalesce(sum(json_extract(usage, '$.{name}')), 0)" for name in _COUNTS)}
+    max(coalesce(is_estimated, 0)),
+    {_SUMS}
 FROM priced GROUP BY key ORDER BY {{order}} LIMIT ?3"""  # noqa: S608 - our own names
 
 
 def costs(
-    connection: sqlite3.Connection,
+    connection: Connection,
     by: CostUnit,
     *,
     since: str | None,
@@ -62,7 +69,7 @@ def costs(
     return [_summary(row) for row in connection.execute(sql, (since, project, limit)).fetchall()]
 
 
-def _summary(row: sqlite3.Row) -> CostSummary:
+def _summary(row: FoundRow) -> CostSummary:
     key, title, sessions, runs, known, unpriced, is_estimated, *counts = row
     return CostSummary(
         key=key,

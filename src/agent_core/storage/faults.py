@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.rows import unreadable
+from agent_core.storage.rows import unstorable
 
 _ENVIRONMENT = {
     sqlite3.SQLITE_BUSY: "is held by another process; wait for it to finish, or end it",
@@ -43,10 +43,8 @@ def is_environmental(error: Exception) -> bool:
 
 def explain(error: Exception, path: Path) -> Exception:
     """The error for the caller: a `StorageError` for everything that SQLite refuses."""
-    if isinstance(error, UnicodeEncodeError | OverflowError):
-        return unreadable(str(error))
     if not isinstance(error, sqlite3.Error):
-        return error
+        return unstorable(error)
     code = _primary_code(error)
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     meaning = _ENVIRONMENT.get(code)

@@ -1,7 +1,6 @@
 """A session that begins as a copy of another one's path."""
 
 import re
-import sqlite3
 
 from agent_core.storage.claims import find_session
 from agent_core.storage.queries import PATH
@@ -18,6 +17,7 @@ from agent_core.storage.rows import (
     storable,
     update,
 )
+from agent_core.storage.sql import Connection
 from agent_core.storage.workspaces import KNOW_SNAPSHOT, NAME_SNAPSHOT
 from agent_core.types import (
     AgentRecord,
@@ -35,7 +35,7 @@ from agent_core.types import (
 _NODE_ID = re.compile(r"node_[A-Za-z0-9]+")
 
 
-def fork_session(connection: sqlite3.Connection, fork: SessionFork) -> SessionRecord:
+def fork_session(connection: Connection, fork: SessionFork) -> SessionRecord:
     """Add the new session, with copies of the nodes of the path, their agents and snapshots.
 
     Raises:
@@ -50,6 +50,8 @@ def fork_session(connection: sqlite3.Connection, fork: SessionFork) -> SessionRe
         cwd=storable(fork.folder),
         parent_session_id=fork.session_id,
         title=origin.title,
+        tenant=origin.tenant,
+        place=fork.place,
         created_at=now,
         updated_at=now,
     )
@@ -83,14 +85,14 @@ def fork_session(connection: sqlite3.Connection, fork: SessionFork) -> SessionRe
     rows = connection.execute(
         """SELECT node_id, run_id, snapshot_id, previous_id, is_begin FROM node_snapshots
         WHERE folder = ? AND session_id = ? ORDER BY rowid""",
-        (origin.cwd, fork.session_id),
+        (origin.files_folder, fork.session_id),
     ).fetchall()
     for node_id, run_id, *snapshots in rows:
         if node_id in names:
-            row = (names[node_id], session.session_id, run_id, session.cwd, *snapshots)
+            row = (names[node_id], session.session_id, run_id, session.files_folder, *snapshots)
             connection.execute(NAME_SNAPSHOT, row)
     if fork.snapshot_id is not None:
-        known = (session.session_id, session.cwd, fork.snapshot_id, None)
+        known = (session.session_id, session.files_folder, fork.snapshot_id, None)
         connection.execute(KNOW_SNAPSHOT, known)
     root, active = ids.get(origin.root_agent_id or ""), names[fork.node_id]
     changes = {"root_agent_id": root, "active_node_id": active}

@@ -1,15 +1,15 @@
 """What the user has allowed for sessions."""
 
-import sqlite3
 from datetime import datetime
 
-from agent_core.storage.rows import iso, session_not_found, storable
-from agent_core.types import PermissionGrant
+from agent_core.storage.rows import find, iso, session_not_found, storable
+from agent_core.storage.sql import Connection
+from agent_core.types import PermissionGrant, SessionRecord
 
 _COLUMNS = "grant_id, session_id, tool_name, covers, key, created_at"
 
 
-def add(connection: sqlite3.Connection, grant: PermissionGrant) -> None:
+def add(connection: Connection, grant: PermissionGrant) -> None:
     """Remember a grant; one for the same session and key stays as it is.
 
     Raises:
@@ -19,14 +19,13 @@ def add(connection: sqlite3.Connection, grant: PermissionGrant) -> None:
     created = iso(grant.created_at)
     covers = storable(grant.covers)
     row = (grant.grant_id, grant.session_id, grant.tool_name, covers, grant.key, created)
-    try:
-        connection.execute(sql, row)
-    except sqlite3.IntegrityError as error:
-        raise session_not_found(grant.session_id) from error
+    if find(connection, SessionRecord, grant.session_id) is None:
+        raise session_not_found(grant.session_id)
+    connection.execute(sql, row)
 
 
 def listed(
-    connection: sqlite3.Connection, session_id: str | None, key: str | None = None
+    connection: Connection, session_id: str | None, key: str | None = None
 ) -> list[PermissionGrant]:
     """The grants of a session, or of all, oldest first; with a key, the one that has it."""
     rows = connection.execute(
@@ -48,7 +47,7 @@ def listed(
     ]
 
 
-def forget(connection: sqlite3.Connection, grant_or_session_id: str) -> int:
+def forget(connection: Connection, grant_or_session_id: str) -> int:
     """Drop one grant, or all of a session, and return how many there were."""
     sql = "DELETE FROM grants WHERE grant_id = ?1 OR session_id = ?1"
     return connection.execute(sql, (grant_or_session_id,)).rowcount

@@ -241,6 +241,13 @@ _MEMORY_BACKLOG = (
     )""",
 )
 
+_SCALE = (
+    "ALTER TABLE sessions ADD COLUMN tenant TEXT",
+    "ALTER TABLE sessions ADD COLUMN place TEXT",
+    "ALTER TABLE runs ADD COLUMN lane TEXT",
+    "ALTER TABLE runs ADD COLUMN takeovers INTEGER NOT NULL DEFAULT 0",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
@@ -252,9 +259,10 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(8, "what was allowed for sessions", _GRANTS),
     Migration(9, "titles of sessions", _TITLES),
     Migration(10, "sessions that are still to be looked through for memories", _MEMORY_BACKLOG),
+    Migration(11, "runs that workers carry out", _SCALE),
 )
 
-_LEDGER = """CREATE TABLE schema_migrations (
+LEDGER = """CREATE TABLE schema_migrations (
     version INTEGER PRIMARY KEY NOT NULL,
     name TEXT NOT NULL,
     applied_at TEXT NOT NULL
@@ -296,7 +304,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     """
     current = version_of(connection, path)
     if current == 0:
-        connection.execute(_LEDGER)
+        connection.execute(LEDGER)
     for migration in (one for one in MIGRATIONS if one.version > current):
         try:
             for statement in migration.statements:

@@ -1,8 +1,9 @@
 """Who is alive: a file lock per runtime, which the kernel gives back however the runtime ends.
 
-An owner id carries its scope: the host and the folder its lock file is in. Locks decide between
-owners of one scope, at once and independently of clocks. Between scopes (two hosts, or two homes
-that share a database) a lock cannot be inspected; there the lease decides.
+An owner id carries its scope: the host and the folder its lock file is in, by its path and by its
+inode, since two containers may call themselves the same. Locks decide between owners of one scope,
+at once and independently of clocks. Between scopes (two hosts, or two homes that share a database)
+a lock cannot be inspected; there the lease decides.
 """
 
 import fcntl
@@ -31,18 +32,20 @@ class Owner:
         owner_id: what `sessions.owner` holds while a session is this runtime's.
     """
 
-    def __init__(self, owner_id: str, folder: Path) -> None:
+    def __init__(self, owner_id: str, folder: Path, *, heeds_leases: bool = False) -> None:
         self.owner_id = owner_id
         self._folder = folder
+        self._heeds_leases = heeds_leases
         self._scope = _scope(folder)
 
     @classmethod
     @contextmanager
-    def open(cls, home: Path) -> Generator["Owner"]:
+    def open(cls, home: Path, *, heeds_leases: bool = False) -> Generator["Owner"]:
         """Be alive until the end of the block.
 
         Args:
             home: the program's home; its locks are in `sessions/.owners`.
+            heeds_leases: whose lease is over is dead though it holds its lock: it may be paused.
 
         Raises:
             StorageError: the folder or the lock file cannot be made.
@@ -58,7 +61,7 @@ class Owner:
                 " for you",
                 details={"path": str(folder)},
             ) from error
-        owner = cls(owner_id, folder)
+        owner = cls(owner_id, folder, heeds_leases=heeds_leases)
         try:
             yield owner
         finally:
@@ -78,7 +81,7 @@ class Owner:
         if owner_id.rpartition(".")[2] == self._scope:
             is_free = _is_free(_path(self._folder, owner_id))
             if is_free is not None:
-                return is_free
+                return is_free or (self._heeds_leases and is_lease_over)
         return is_lease_over
 
     def find_dead(self) -> datetime | None:
@@ -96,7 +99,9 @@ class Owner:
 
 
 def _scope(folder: Path) -> str:
-    return hashlib.sha256(f"{platform.node()}\0{folder}".encode(errors="replace")).hexdigest()[:12]
+    found = folder.stat()
+    place = f"{platform.node()}\0{folder}\0{found.st_dev}\0{found.st_ino}"
+    return hashlib.sha256(place.encode(errors="replace")).hexdigest()[:12]
 
 
 def _path(folder: Path, owner_id: str) -> Path:

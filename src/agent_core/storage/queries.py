@@ -1,6 +1,5 @@
 """Reads that take several queries: pages, runs, open calls. Each costs what it returns."""
 
-import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from agent_core.storage.budgets import uses
 from agent_core.storage.claims import find_session
 from agent_core.storage.rows import dumps, find, find_all, iso, read_all, run_not_found
+from agent_core.storage.sql import Connection
 from agent_core.types import (
     AgentRecord,
     ArtifactRecord,
@@ -22,7 +22,7 @@ _PAGE = """SELECT * FROM events WHERE session_id = ? AND seq BETWEEN ? AND ?
     ORDER BY seq LIMIT ?"""
 
 _LAST_STEP = """SELECT event_type FROM events
-    WHERE session_id = ?1 AND tool_call_id = ?2 AND (?3 IS NULL OR agent_id = ?3)
+    WHERE session_id = ?1 AND tool_call_id = ?2 AND (CAST(?3 AS TEXT) IS NULL OR agent_id = ?3)
     AND event_type IN ('tool_started', 'tool_completed', 'tool_failed', 'tool_denied')
     ORDER BY seq DESC LIMIT 1"""
 
@@ -35,11 +35,11 @@ PATH = """WITH RECURSIVE path (node_id, parent_id, depth) AS (
 SELECT nodes.* FROM path JOIN nodes ON nodes.node_id = path.node_id ORDER BY depth DESC"""
 """The nodes from the root to one node; from another one on, if that is on the path."""
 
-_MAX_SEQ = 2**62
+MAX_SEQ = 2**62
 
 
 def page(
-    connection: sqlite3.Connection,
+    connection: Connection,
     session_id: str,
     from_seq: int | None,
     to_seq: int | None,
@@ -47,7 +47,7 @@ def page(
 ) -> ReplayResult:
     """A part of the root agents' timeline."""
     first = 1 if from_seq is None else clamp(from_seq, 1)
-    last = _MAX_SEQ if to_seq is None else clamp(to_seq, 0)
+    last = MAX_SEQ if to_seq is None else clamp(to_seq, 0)
     session = find_session(connection, session_id)
     limit = clamp(limit, 1)
     roots = read_all(
@@ -78,7 +78,7 @@ def page(
     )
 
 
-def run_history(connection: sqlite3.Connection, run_id: str) -> ReplayResult:
+def run_history(connection: Connection, run_id: str) -> ReplayResult:
     """All of one run."""
     run = find(connection, RunRecord, run_id)
     if run is None:
@@ -104,7 +104,7 @@ def run_history(connection: sqlite3.Connection, run_id: str) -> ReplayResult:
 
 
 def open_calls(
-    connection: sqlite3.Connection,
+    connection: Connection,
     session_id: str,
     tool_call_ids: Iterable[str],
     agent_id: str | None,
@@ -119,7 +119,7 @@ def open_calls(
 
 
 def artifacts(
-    connection: sqlite3.Connection,
+    connection: Connection,
     session_id: str | None,
     kinds: Collection[str] | None,
     older_than: datetime | None,
@@ -142,12 +142,10 @@ def artifacts(
 
 def clamp(number: int, least: int) -> int:
     """The number within what SQLite can compare."""
-    return min(max(number, least), _MAX_SEQ)
+    return min(max(number, least), MAX_SEQ)
 
 
-def _artifacts_of(
-    connection: sqlite3.Connection, events: Sequence[RuntimeEvent]
-) -> list[ArtifactRecord]:
+def _artifacts_of(connection: Connection, events: Sequence[RuntimeEvent]) -> list[ArtifactRecord]:
     """Artifacts of these nodes and calls; those of a whole run come with its first event."""
     run_ids = {event.run_id for event in events if event.run_id}
     node_ids = {event.node_id for event in events if event.node_id}

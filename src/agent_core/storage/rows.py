@@ -7,19 +7,19 @@ form that reads back unchanged.
 
 import json
 import re
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, from_json
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage.sql import Connection, FoundRow
 from agent_core.types import (
     AgentRecord,
     ApprovalRecord,
@@ -100,11 +100,11 @@ def loads(text: str) -> Any:
 
 
 def storable(text: str) -> str:
-    """Text for a column of its own: a lone surrogate is written out as its escape."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Text for a column of its own: a lone surrogate or a NUL is written out as its escape."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
-def read(kind: type[Record], row: sqlite3.Row) -> Record:
+def read(kind: type[Record], row: FoundRow) -> Record:
     """Make a record of a row: `x_json` columns become the field `x`.
 
     Raises:
@@ -126,12 +126,12 @@ def read(kind: type[Record], row: sqlite3.Row) -> Record:
         ) from error
 
 
-def read_all(kind: type[Record], rows: Iterable[sqlite3.Row]) -> list[Record]:
+def read_all(kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
     """Make records of rows."""
     return [read(kind, row) for row in rows]
 
 
-def find(connection: sqlite3.Connection, kind: type[Record], key: str | None) -> Record | None:
+def find(connection: Connection, kind: type[Record], key: str | None) -> Record | None:
     """The record with this id, or None."""
     table, id_column = _TABLES[kind]
     row = connection.execute(
@@ -142,7 +142,7 @@ def find(connection: sqlite3.Connection, kind: type[Record], key: str | None) ->
 
 
 def find_all(
-    connection: sqlite3.Connection, kind: type[Record], keys: Iterable[str | None]
+    connection: Connection, kind: type[Record], keys: Iterable[str | None]
 ) -> list[Record]:
     """The records with these ids, oldest first."""
     table, id_column = _TABLES[kind]
@@ -154,7 +154,13 @@ def find_all(
     return read_all(kind, rows)
 
 
-def insert(connection: sqlite3.Connection, record: BaseModel) -> None:
+def columns_of(kind: type[BaseModel]) -> list[str]:
+    """The columns that `read` makes a record of."""
+    texts = {*_JSON_FIELDS, "content", "payload"}
+    return [f"{name}_json" if name in texts else name for name in kind.model_fields]
+
+
+def insert(connection: Connection, record: BaseModel) -> None:
     """Add a session, agent, run or artifact."""
     row = _as_columns({k: v for k, v in record.__dict__.items() if v is not None})
     connection.execute(_insert_sql(type(record), tuple(row)), tuple(row.values()))
@@ -168,7 +174,7 @@ def _insert_sql(kind: type[BaseModel], columns: tuple[str, ...]) -> str:
 
 
 def update(
-    connection: sqlite3.Connection, kind: type[BaseModel], key: str, changes: Mapping[str, Any]
+    connection: Connection, kind: type[BaseModel], key: str, changes: Mapping[str, Any]
 ) -> None:
     """Give fields of a record new values; an unknown id changes nothing."""
     connection.execute(*update_sql(kind, key, changes))
@@ -191,12 +197,19 @@ def _update_sql(kind: type[BaseModel], columns: tuple[str, ...]) -> str:
     return f"UPDATE {table} SET {assignments} WHERE {id_column} = ?"  # noqa: S608 - our own names
 
 
+NODE_COLUMNS = (
+    *("node_id", "session_id", "parent_id", "agent_id", "run_id", "role", "node_type"),
+    *("content_json", "metadata_json", "token_count", "created_at"),
+)
+EVENT_COLUMNS = (
+    *("event_id", "level", "event_type", "node_id", "tool_call_id", "payload_json", "created_at"),
+)
 _CONTENT_AT, _METADATA_AT, _PAYLOAD_AT = 7, 8, 5
 """Where `node_row` and `event_row` have their long texts."""
 
 
 def node_row(node: Node) -> Row:
-    """Columns of `nodes` without `node_seq`, in order."""
+    """What `NODE_COLUMNS` are of a node."""
     try:
         content = orjson.dumps(node.content, default=_as_json).decode()
     except _UNENCODABLE:
@@ -224,7 +237,7 @@ def _dump_content(content: Sequence[ContentBlock]) -> str:
 
 
 def event_row(event: PendingEvent) -> Row:
-    """Columns of `events` that the event brings itself, in order; an id it does not have is empty.
+    """What `EVENT_COLUMNS` are of an event; an id it does not have is empty.
 
     Raises:
         StorageError: it could not be read back.
@@ -252,6 +265,13 @@ def merge_metadata(metadata: Mapping[str, Any], changes: Mapping[str, Any]) -> d
 def unreadable(what: str) -> StorageError:
     """The error for something that would make history unreadable if it were stored."""
     return StorageError(ErrorCode.STORAGE_ERROR, f"history does not take this: {what}")
+
+
+def unstorable(error: Exception) -> Exception:
+    """The error of a record that could not be made a row."""
+    if isinstance(error, UnicodeEncodeError | OverflowError):
+        return unreadable(str(error))
+    return error
 
 
 def _as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,7 +318,12 @@ OPEN_RUN = "status IN ('queued', 'pending', 'running', 'waiting')"
 ACTIVE_RUN = f"{OPEN_RUN} AND status != 'waiting'"
 """A run that waits for an answer needs no owner."""
 
+OWNED_RUN = f"{ACTIVE_RUN} AND (lane IS NULL OR status != 'queued')"
+"""A run that waits for its turn in the queue of the workers needs none either."""
+
 OWNER_LOST = "owner_lost"
+
+TOO_MANY_TAKEOVERS = "too_many_takeovers"
 
 _START = """SELECT
     (SELECT max(seq) FROM events WHERE session_id = :session),
@@ -323,13 +348,26 @@ _INSERT_EVENT = """INSERT INTO events (seq, run_seq, session_id, agent_id, run_i
 _RELEASE = f"""UPDATE sessions SET owner = NULL, lease_expires_at = NULL
     WHERE session_id = ? AND owner = ? AND NOT EXISTS
     (SELECT 1 FROM runs WHERE runs.session_id = sessions.session_id
-     AND runs.{ACTIVE_RUN})"""  # noqa: S608 - a constant
+     AND runs.{OWNED_RUN})"""  # noqa: S608 - a constant
 
 
-def append_job(
-    batch: Batch, epoch: int | None
-) -> tuple[Callable[[sqlite3.Connection], Position], int]:
-    """The job that stores a batch, if the session's epoch is still this one; and its size.
+class BatchRows(NamedTuple):
+    """A batch as rows: of nodes and events, without numbers, and what changes in other rows."""
+
+    nodes: Sequence[Row]
+    events: Sequence[Row]
+    changes: Sequence[tuple[str, Row]]
+
+    @property
+    def size(self) -> int:
+        """The characters of the long texts."""
+        return sum(len(row[_CONTENT_AT]) + len(row[_METADATA_AT]) for row in self.nodes) + sum(
+            len(row[_PAYLOAD_AT]) for row in self.events
+        )
+
+
+def rows_of(batch: Batch) -> BatchRows:
+    """The rows of a batch.
 
     Raises:
         StorageError: the batch holds something that cannot be stored.
@@ -360,28 +398,34 @@ def append_job(
         changes.append(update_sql(SessionRecord, batch.session_id, session))
     if batch.release is not None:
         changes.append((_RELEASE, (batch.session_id, batch.release)))
-    epoch = epoch if batch.epoch is None else batch.epoch
-
-    def append(connection: sqlite3.Connection) -> Position:
-        start = start_of(connection, batch.session_id, batch.run_id, owner=batch.owner, epoch=epoch)
-        for i, row in enumerate(nodes):
-            connection.execute(INSERT_NODE, (start.node_seq + i, *row))
-        of = (batch.session_id, batch.agent_id, batch.run_id)
-        _insert_event_rows(connection, of, start, events)
-        for sql, values in changes:
-            connection.execute(sql, values)
-        if batch.run and batch.run.metadata:
-            metadata = merge_metadata(_run_metadata(connection, batch.run_id), batch.run.metadata)
-            update(connection, RunRecord, batch.run_id, {"metadata": metadata})
-        return start
-
-    size = sum(len(row[_CONTENT_AT]) + len(row[_METADATA_AT]) for row in nodes) + sum(
-        len(row[_PAYLOAD_AT]) for row in events
-    )
-    return append, size
+    return BatchRows(nodes, events, changes)
 
 
-def note_job(note: SessionNote) -> Callable[[sqlite3.Connection], bool]:
+def append(connection: Connection, batch: Batch, rows: BatchRows, epoch: int | None) -> Position:
+    """Store a batch, if the session's epoch is still this one.
+
+    Raises:
+        StorageError: as `start_of`.
+    """
+    start = start_of(connection, batch.session_id, batch.run_id, owner=batch.owner, epoch=epoch)
+    for i, row in enumerate(rows.nodes):
+        connection.execute(INSERT_NODE, (start.node_seq + i, *row))
+    of = (batch.session_id, batch.agent_id, batch.run_id)
+    _insert_event_rows(connection, of, start, rows.events)
+    change_rows(connection, batch, rows.changes)
+    return start
+
+
+def change_rows(connection: Connection, batch: Batch, changes: Sequence[tuple[str, Row]]) -> None:
+    """Change what a batch changes in rows that are there."""
+    for sql, values in changes:
+        connection.execute(sql, values)
+    if batch.run and batch.run.metadata:
+        metadata = merge_metadata(_run_metadata(connection, batch.run_id), batch.run.metadata)
+        update(connection, RunRecord, batch.run_id, {"metadata": metadata})
+
+
+def note_job(note: SessionNote) -> Callable[[Connection], bool]:
     """The job that stores what happened outside of any run.
 
     Raises:
@@ -390,7 +434,7 @@ def note_job(note: SessionNote) -> Callable[[sqlite3.Connection], bool]:
     node = node_row(note.node) if note.node else None
     events = [event_row(event) for event in note.events]
 
-    def store(connection: sqlite3.Connection) -> bool:
+    def store(connection: Connection) -> bool:
         session = connection.execute(_NOTED, {"session": note.session_id}).fetchone()
         if session is None:
             raise session_not_found(note.session_id)
@@ -412,7 +456,7 @@ def note_job(note: SessionNote) -> Callable[[sqlite3.Connection], bool]:
 
 
 def start_of(
-    connection: sqlite3.Connection,
+    connection: Connection,
     session_id: str,
     run_id: str,
     *,
@@ -432,16 +476,12 @@ def start_of(
     is_lost = status == "failed" and _run_metadata(connection, run_id).get("reason") == OWNER_LOST
     is_stale = (owner is not None and owner != holder) or epoch not in {None, current}
     if is_lost or is_stale:
-        raise StorageError(
-            ErrorCode.SESSION_ACTIVE,
-            f"run {run_id} was taken over by another process, which had not heard from this one"
-            " for longer than its lease; resume the session to go on",
-        )
+        raise run_taken_over(run_id)
     return Position((last_seq or 0) + 1, (last_run_seq or 0) + 1, (last_node_seq or 0) + 1)
 
 
 def insert_events(
-    connection: sqlite3.Connection, run: RunRecord, events: Sequence[PendingEvent]
+    connection: Connection, run: RunRecord, events: Sequence[PendingEvent]
 ) -> Position:
     """Store events of a run; returns where they stand."""
     start = start_of(connection, run.session_id, run.run_id)
@@ -451,7 +491,7 @@ def insert_events(
 
 
 def insert_session_events(
-    connection: sqlite3.Connection, session_id: str, events: Sequence[PendingEvent]
+    connection: Connection, session_id: str, events: Sequence[PendingEvent]
 ) -> None:
     """Store events of a session, outside of any run."""
     (last_seq,) = connection.execute(
@@ -472,6 +512,15 @@ def run_not_found(run_id: str) -> StorageError:
     return StorageError(ErrorCode.RUN_NOT_FOUND, f"there is no run {run_id}; was it deleted?")
 
 
+def run_taken_over(run_id: str) -> StorageError:
+    """The error for a write of an owner that has lost its session."""
+    return StorageError(
+        ErrorCode.SESSION_ACTIVE,
+        f"run {run_id} was taken over by another process, which saw no heartbeat of this one"
+        " for longer than its lease; resume the session to go on",
+    )
+
+
 def node_not_found(node_id: str, session_id: str | None = None) -> StorageError:
     """The error for an unknown node."""
     where = f" in session {session_id}" if session_id else ""
@@ -479,7 +528,7 @@ def node_not_found(node_id: str, session_id: str | None = None) -> StorageError:
 
 
 def _insert_event_rows(
-    connection: sqlite3.Connection,
+    connection: Connection,
     of: tuple[str, str | None, str | None],
     start: Position,
     rows: Sequence[Row],
@@ -494,7 +543,7 @@ def _insert_event_rows(
     connection.executemany(_INSERT_EVENT, numbered)
 
 
-def _run_metadata(connection: sqlite3.Connection, run_id: str) -> dict[str, Any]:
+def _run_metadata(connection: Connection, run_id: str) -> dict[str, Any]:
     (text,) = connection.execute(
         "SELECT metadata_json FROM runs WHERE run_id = ?", (run_id,)
     ).fetchone()

@@ -1,20 +1,23 @@
 """Lists of sessions, and ids by their beginnings: what a person chooses from."""
 
-import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
+from agent_core.storage.claims import find_session
+from agent_core.storage.queries import MAX_SEQ
 from agent_core.storage.rows import CONTENT, OPEN_RUN, find, loads
-from agent_core.types import Node, SessionSummary, Usage, words_of
+from agent_core.storage.sql import Connection
+from agent_core.types import Node, SessionRecord, SessionSummary, Usage, words_of
 
 _LEAST = len("sess_") + 8
 _LAST = "\U0010ffff"
 """Sorts behind every character of an id."""
 
-_LISTED = """SELECT * FROM sessions
-    WHERE (?1 IS NULL OR cwd = ?1) AND (NOT ?2 OR fits(title, cwd, session_id))
-    AND (?5 IS NULL OR parent_session_id = ?5)
-    ORDER BY updated_at DESC, rowid DESC LIMIT ?3 OFFSET ?4"""
+_LISTED = """SELECT session_id, title, cwd FROM sessions
+    WHERE (CAST(?1 AS TEXT) IS NULL OR cwd = ?1)
+    AND (CAST(?4 AS TEXT) IS NULL OR parent_session_id = ?4)
+    ORDER BY updated_at DESC, rowid DESC LIMIT ?2 OFFSET ?3"""
 
 _COUNTS = (
     "input_tokens",
@@ -24,22 +27,25 @@ _COUNTS = (
     "cache_write_tokens",
     "reasoning_tokens",
 )
+_SUMS = ", ".join(
+    f"coalesce(sum(CAST(json_extract(usage, '$.{name}') AS BIGINT)), 0)" for name in _COUNTS
+)
 
 # A run of no turns has summarised the history: its cost is that of the summary's own run.
 _SPENT = f"""WITH spent AS (
     SELECT usage_json AS usage, parent_run_id, turn_count FROM runs WHERE session_id = ?
     AND (parent_run_id IS NOT NULL OR turn_count > 0)
 ), counted AS (
-    SELECT *, json_extract(usage, '$.cost') AS cost,
-        coalesce(json_extract(usage, '$.is_estimated'), 0) AS is_estimated,
-        coalesce(json_extract(usage, '$.total_tokens'), 0) AS total
+    SELECT *, CAST(json_extract(usage, '$.cost') AS DOUBLE PRECISION) AS cost,
+        coalesce(CAST(json_extract(usage, '$.is_estimated') AS BIGINT), 0) AS is_estimated,
+        coalesce(CAST(json_extract(usage, '$.total_tokens') AS BIGINT), 0) AS total
     FROM spent
 )
 SELECT coalesce(sum(turn_count) FILTER (WHERE parent_run_id IS NULL), 0) AS turns,
-    {", ".join(f"coalesce(sum(json_extract(usage, '$.{name}')), 0)" for name in _COUNTS)},
-    CASE WHEN count(cost) FILTER (WHERE total OR is_estimated)
-        = count(*) FILTER (WHERE total OR is_estimated)
-        THEN sum(cost) FILTER (WHERE total OR is_estimated) END AS cost,
+    {_SUMS},
+    CASE WHEN count(cost) FILTER (WHERE total + is_estimated > 0)
+        = count(*) FILTER (WHERE total + is_estimated > 0)
+        THEN sum(cost) FILTER (WHERE total + is_estimated > 0) END AS cost,
     coalesce(max(is_estimated), 0)
 FROM counted"""  # noqa: S608 - our own names
 
@@ -60,7 +66,7 @@ _IDS = {
 
 
 def summaries(
-    connection: sqlite3.Connection,
+    connection: Connection,
     limit: int,
     offset: int,
     project: str | None,
@@ -69,41 +75,44 @@ def summaries(
 ) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
     """Sessions with their metadata, the last used first: see `SessionReads.session_summaries`."""
     words = (query or "").casefold().split()
-    connection.create_function("fits", 3, lambda *texts: _fits(words, texts))
-    asked = (project, bool(words), limit, offset, forked_from)
-    return [_summary(connection, row) for row in connection.execute(_LISTED, asked).fetchall()]
+    page = (MAX_SEQ, 0) if words else (limit, offset)  # words are compared as Python folds them
+    rows = connection.execute(_LISTED, (project, *page, forked_from))
+    if words:
+        fitting = (row for row in rows if _fits(words, row))
+        rows = islice(islice(fitting, offset, None), limit)
+    ids = [session_id for session_id, *_ in rows]
+    found = [find_session(connection, session_id) for session_id in ids]
+    return [(_summary(connection, session), session.metadata) for session in found]
 
 
-def _fits(words: Sequence[str], texts: tuple[Any, ...]) -> bool:
+def _fits(words: Sequence[str], texts: Iterable[str | None]) -> bool:
     text = "\n".join(text for text in texts if text).casefold()
     return all(word in text for word in words)
 
 
-def _summary(
-    connection: sqlite3.Connection, row: sqlite3.Row
-) -> tuple[SessionSummary, Mapping[str, Any]]:
-    session_id = row["session_id"]
+def _summary(connection: Connection, session: SessionRecord) -> SessionSummary:
+    session_id = session.session_id
     turns, *counts, cost, is_estimated = connection.execute(_SPENT, (session_id,)).fetchone()
     last = connection.execute(_LAST_STATUS, (session_id,)).fetchone()
     (is_waiting,) = connection.execute(_WAITS, (session_id,)).fetchone()
     return SessionSummary(
         session_id=session_id,
         short_id=_short(connection, session_id),
-        title=row["title"] or None,
-        cwd=row["cwd"],
+        title=session.title or None,
+        cwd=session.cwd,
         status=last[0] if last else None,
         turns=turns,
         usage=Usage(
             **dict(zip(_COUNTS, counts, strict=True)), cost=cost, is_estimated=bool(is_estimated)
         ),
         is_waiting=bool(is_waiting),
-        parent_session_id=row["parent_session_id"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-    ), loads(row["metadata_json"])
+        parent_session_id=session.parent_session_id,
+        created_at=session.created_at,
+        updated_at=session.updated_at,
+    )
 
 
-def _short(connection: sqlite3.Connection, session_id: str) -> str:
+def _short(connection: Connection, session_id: str) -> str:
     """The shortest beginning of the id that no other id has."""
     before, after = connection.execute(
         """SELECT (SELECT max(session_id) FROM sessions WHERE session_id < ?1),
@@ -117,7 +126,7 @@ def _short(connection: sqlite3.Connection, session_id: str) -> str:
     return session_id[:length]
 
 
-def untitled(connection: sqlite3.Connection, limit: int) -> dict[str, str]:
+def untitled(connection: Connection, limit: int) -> dict[str, str]:
     """The words that sessions without a title began with; those that have none are left out."""
     ids = connection.execute("SELECT session_id FROM sessions WHERE title IS NULL")
     found: dict[str, str] = {}
@@ -129,7 +138,7 @@ def untitled(connection: sqlite3.Connection, limit: int) -> dict[str, str]:
     return found
 
 
-def _began_with(connection: sqlite3.Connection, session_id: str) -> str | None:
+def _began_with(connection: Connection, session_id: str) -> str | None:
     message = connection.execute(_FIRST_MESSAGE, (session_id,)).fetchone()
     try:
         return words_of(CONTENT.validate_python(loads(message[0]))) if message else None
@@ -138,7 +147,7 @@ def _began_with(connection: sqlite3.Connection, session_id: str) -> str | None:
 
 
 def nodes_like(
-    connection: sqlite3.Connection,
+    connection: Connection,
     patterns: Sequence[str],
     before: int | None,
     limit: int,
@@ -148,8 +157,9 @@ def nodes_like(
     likes = " AND ".join(["content_json LIKE ? ESCAPE '^'"] * len(patterns))
     rows = connection.execute(
         f"""SELECT rowid, node_id FROM nodes
-        WHERE (? IS NULL OR rowid < ?) AND node_type IN ('message', 'compaction')
-        AND (? IS NULL OR session_id IN (SELECT session_id FROM sessions WHERE cwd = ?))
+        WHERE (CAST(? AS BIGINT) IS NULL OR rowid < ?) AND node_type IN ('message', 'compaction')
+        AND (CAST(? AS TEXT) IS NULL
+            OR session_id IN (SELECT session_id FROM sessions WHERE cwd = ?))
         AND {likes} ORDER BY rowid DESC LIMIT ?""",  # noqa: S608 - our own words
         (before, before, project, project, *patterns, limit),
     )
@@ -157,20 +167,20 @@ def nodes_like(
     return [(number, node) for number, node in found if node is not None]
 
 
-def add_titles(connection: sqlite3.Connection, titles: Mapping[str, str]) -> None:
+def add_titles(connection: Connection, titles: Mapping[str, str]) -> None:
     """Give titles to sessions that have none."""
     sql = "UPDATE sessions SET title = ? WHERE session_id = ? AND title IS NULL"
     connection.executemany(sql, [(title, session_id) for session_id, title in titles.items()])
 
 
 def ids_beginning(
-    connection: sqlite3.Connection, kind: str, prefix: str, session_id: str | None, limit: int
+    connection: Connection, kind: str, prefix: str, session_id: str | None, limit: int
 ) -> list[str]:
     """Ids that begin so, the exact one first."""
     table, column = _IDS[kind]
     rows = connection.execute(
         f"""SELECT {column} FROM {table} WHERE {column} >= ?1 AND {column} < ?2
-        AND (?3 IS NULL OR session_id = ?3) ORDER BY {column} LIMIT ?4""",  # noqa: S608 - our own names
+        AND (CAST(?3 AS TEXT) IS NULL OR session_id = ?3) ORDER BY {column} LIMIT ?4""",  # noqa: S608 - our own names
         (prefix, prefix + _LAST, session_id, limit),
     )
     return [found for (found,) in rows]

@@ -3,12 +3,12 @@
 Every function is one job of a connection, as in `claims`. The snapshots themselves are files.
 """
 
-import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
 
 from agent_core.storage.claims import find_session, is_free, move_active_node
-from agent_core.storage.rows import dumps, iso, loads, read_all, storable
+from agent_core.storage.rows import dumps, iso, loads, read_all, start_of, storable
+from agent_core.storage.sql import Connection
 from agent_core.types import (
     NodeMove,
     OwnerIsDead,
@@ -18,6 +18,7 @@ from agent_core.types import (
     UndoneMessage,
     WorkspaceState,
 )
+from agent_core.types.lanes import SNAPSHOT
 
 NAME_SNAPSHOT = """INSERT INTO node_snapshots
     (node_id, session_id, run_id, folder, snapshot_id, previous_id, is_begin)
@@ -38,15 +39,18 @@ SELECT snapshot_id FROM above JOIN node_snapshots USING (node_id)
     WHERE folder = ?2 ORDER BY depth, node_snapshots.rowid DESC LIMIT 1"""
 
 
-def name_snapshot(connection: sqlite3.Connection, note: SnapshotNote) -> None:
+def name_snapshot(connection: Connection, note: SnapshotNote) -> None:
     """Let a node name a snapshot that was just recorded.
 
     What a run that has died left behind counts as its own: the next snapshot is its last one.
 
     Raises:
-        StorageError: `session_not_found`.
+        StorageError: `session_not_found`; `session_active`: another owner has the session now.
     """
-    find_session(connection, note.session_id)
+    if note.run_id is not None and note.epoch is not None:
+        start_of(connection, note.session_id, note.run_id, epoch=note.epoch)
+    else:
+        find_session(connection, note.session_id)
     folder = storable(note.folder)
     known = connection.execute(
         """SELECT snapshot_id FROM workspaces WHERE session_id = ? AND folder = ?
@@ -61,7 +65,7 @@ def name_snapshot(connection: sqlite3.Connection, note: SnapshotNote) -> None:
     connection.execute(KNOW_SNAPSHOT, (note.session_id, folder, note.snapshot_id, open_run))
 
 
-def end_changes(connection: sqlite3.Connection, run_id: str, session_id: str) -> None:
+def end_changes(connection: Connection, run_id: str, session_id: str) -> None:
     """Note that a run has ended, with nothing changed since its last snapshot."""
     connection.execute(
         "UPDATE workspaces SET open_run_id = NULL WHERE session_id = ? AND open_run_id = ?",
@@ -69,7 +73,7 @@ def end_changes(connection: sqlite3.Connection, run_id: str, session_id: str) ->
     )
 
 
-def workspace_state(connection: sqlite3.Connection, session_id: str, folder: str) -> WorkspaceState:
+def workspace_state(connection: Connection, session_id: str, folder: str) -> WorkspaceState:
     """What the session knows of the files of this project."""
     (runs,) = connection.execute(
         "SELECT count(*) FROM runs WHERE session_id = ? AND parent_run_id IS NULL", (session_id,)
@@ -92,7 +96,7 @@ def workspace_state(connection: sqlite3.Connection, session_id: str, folder: str
 
 
 def snapshot_at(
-    connection: sqlite3.Connection, session_id: str, node_id: str | None, folder: str
+    connection: Connection, session_id: str, node_id: str | None, folder: str
 ) -> str | None:
     """The snapshot that a node names: the nearest one recorded at it, or before it on its path.
 
@@ -109,7 +113,7 @@ def snapshot_at(
     return row and row[0]
 
 
-def changes_of(connection: sqlite3.Connection, run_id: str, folder: str) -> RunChanges | None:
+def changes_of(connection: Connection, run_id: str, folder: str) -> RunChanges | None:
     """What a run has changed in the files; None if it has recorded nothing."""
     rows = connection.execute(
         """SELECT snapshot_id, previous_id, is_begin FROM node_snapshots
@@ -125,14 +129,12 @@ def changes_of(connection: sqlite3.Connection, run_id: str, folder: str) -> RunC
     return RunChanges(known=rows[0][1], spans=spans) if rows else None
 
 
-def overlapping_changes(
-    connection: sqlite3.Connection, run_id: str, folder: str
-) -> list[tuple[str, str]]:
+def overlapping_changes(connection: Connection, run_id: str, folder: str) -> list[tuple[str, str]]:
     """First and last snapshot of each run of another session that was at work at the same time."""
     rows = connection.execute(
         """WITH spans AS (
             SELECT run_id, session_id, min(rowid) AS first, max(rowid) AS last
-            FROM node_snapshots WHERE folder = ?1 AND run_id IS NOT NULL GROUP BY run_id
+            FROM node_snapshots WHERE folder = ?1 AND run_id IS NOT NULL GROUP BY run_id, session_id
         ), mine AS (SELECT * FROM spans WHERE run_id = ?2)
         SELECT begins.snapshot_id, ends.snapshot_id FROM mine, spans AS other
         JOIN node_snapshots AS begins ON begins.rowid = other.first
@@ -145,7 +147,7 @@ def overlapping_changes(
 
 
 def begin_move(
-    connection: sqlite3.Connection,
+    connection: Connection,
     session_id: str,
     move: NodeMove,
     is_dead: OwnerIsDead,
@@ -170,7 +172,7 @@ def begin_move(
     )
 
 
-def drop_move(connection: sqlite3.Connection, session_id: str) -> None:
+def drop_move(connection: Connection, session_id: str) -> None:
     """Note that a move was not made."""
     connection.execute(
         "UPDATE workspaces SET pending_json = NULL WHERE session_id = ?", (session_id,)
@@ -178,7 +180,7 @@ def drop_move(connection: sqlite3.Connection, session_id: str) -> None:
 
 
 def move_node(
-    connection: sqlite3.Connection,
+    connection: Connection,
     session_id: str,
     move: NodeMove,
     is_dead: OwnerIsDead,
@@ -198,13 +200,13 @@ def move_node(
         """INSERT INTO workspaces (session_id, folder, snapshot_id, undone_json)
         VALUES (?1, ?2, ?3, ?4) ON CONFLICT (session_id) DO UPDATE
         SET folder = ?2, snapshot_id = ?3, undone_json = ?4, pending_json = NULL,
-            open_run_id = iif(?5, NULL, open_run_id)""",
+            open_run_id = CASE WHEN ?5 THEN NULL ELSE workspaces.open_run_id END""",
         (session_id, folder, move.known, undone, move.files is not None),
     )
     return moved
 
 
-def _keep_state_before(connection: sqlite3.Connection, session_id: str, move: NodeMove) -> None:
+def _keep_state_before(connection: Connection, session_id: str, move: NodeMove) -> None:
     """Keep the snapshot that was taken before a move, under its own name."""
     if move.files is not None:
         before, folder = move.files.before, storable(move.folder)
@@ -215,7 +217,7 @@ def _keep_state_before(connection: sqlite3.Connection, session_id: str, move: No
         connection.execute(NAME_SNAPSHOT, row)
 
 
-def pending_moves(connection: sqlite3.Connection, folder: str) -> list[str]:
+def pending_moves(connection: Connection, folder: str) -> list[str]:
     """The sessions of a project whose files were being restored."""
     rows = connection.execute(
         "SELECT session_id FROM workspaces WHERE pending_json IS NOT NULL AND folder = ?",
@@ -224,7 +226,7 @@ def pending_moves(connection: sqlite3.Connection, folder: str) -> list[str]:
     return [session_id for (session_id,) in rows]
 
 
-def snapshots_in_use(connection: sqlite3.Connection) -> set[str]:
+def snapshots_in_use(connection: Connection) -> set[str]:
     """Every snapshot that a session needs."""
     named = "SELECT snapshot_id, previous_id FROM node_snapshots"
     found = {each for row in connection.execute(named) for each in row}
@@ -240,12 +242,16 @@ def snapshots_in_use(connection: sqlite3.Connection) -> set[str]:
     return {each for each in found if each is not None}
 
 
-def drop_snapshots(connection: sqlite3.Connection, before: datetime) -> bool:
-    """Forget the snapshots of sessions that nothing was done in since a time."""
+def drop_snapshots(connection: Connection, before: datetime) -> bool:
+    """Forget the snapshots of sessions that nothing was done in since a time.
+
+    Those of a session are kept whose files are nowhere else.
+    """
     unused = connection.execute(
         """SELECT session_id FROM workspaces JOIN sessions USING (session_id)
-        WHERE snapshot_id IS NOT NULL AND sessions.updated_at < ?""",
-        (iso(before),),
+        WHERE snapshot_id IS NOT NULL AND sessions.updated_at < ?
+        AND coalesce(sessions.place, '') <> ?""",
+        (iso(before), SNAPSHOT),
     ).fetchall()
     connection.executemany("DELETE FROM node_snapshots WHERE session_id = ?", unused)
     connection.executemany(
@@ -257,7 +263,7 @@ def drop_snapshots(connection: sqlite3.Connection, before: datetime) -> bool:
 
 
 def working_sessions(
-    connection: sqlite3.Connection, is_dead: OwnerIsDead, now: datetime
+    connection: Connection, is_dead: OwnerIsDead, now: datetime
 ) -> Sequence[SessionRecord]:
     """The sessions in which a run of a living process is queued or under way."""
     rows = connection.execute(

@@ -204,6 +204,14 @@ class Telemetry:
             around = self._parent
         return RunTrace(self, run, clean, around, name=name)
 
+    def carrier(self) -> dict[str, str]:
+        """Names the current span, for a run that another process carries out."""
+        around, carried = otel_context.get_current(), dict[str, str]()
+        if not trace.get_current_span(around).get_span_context().is_valid:
+            around = self._parent
+        _PROPAGATOR.inject(carried, around)
+        return carried
+
     async def run(
         self, run: StandaloneRun, prompt: Draft, model: ModelConfig, *, name: str
     ) -> Outcome:

@@ -312,7 +312,8 @@ class Toolbox:
 
     def wrap(self, change: Callable[[Tool], Tool]) -> None:
         """Change every tool, those included that come later."""
-        self._wrap = change
+        before = self._wrap
+        self._wrap = (lambda tool: change(before(tool))) if before else change
         self._tools = {name: change(tool) for name, tool in self._tools.items()}
 
     def is_offered(self, name: str) -> bool:  # noqa: ARG002 - for those that hold tools back

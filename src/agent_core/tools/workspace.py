@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
 from functools import lru_cache, partial
 from glob import escape
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -86,6 +85,7 @@ class PathPolicy:
         protected: resolved folders and files of the program itself; they need not exist.
         own: those of them that are read only after a question.
         readable: what is below `own` and meant for models: instructions, skills, a project.
+        free: a folder below `protected` that is not: the project of a session.
         sensitive: patterns of `tools.sensitive_paths`. One without a slash is a glob for a name
             anywhere in a path, one with a slash a path (and all below it), or a glob for one;
             a relative one starts at the project, unless it begins with `*`.
@@ -102,8 +102,10 @@ class PathPolicy:
         readable: Iterable[Path] = (),
         sensitive: Sequence[str] = (),
         denied: PathGlobs | None = None,
+        free: Path | None = None,
     ) -> None:
         self.project = project
+        self.free = free
         self._denied = denied
         self.protected = tuple(protected)
         self._own = tuple(own)
@@ -137,6 +139,7 @@ class PathPolicy:
             readable=readable,
             sensitive=_filled(tools.sensitive_paths, setup),
             denied=_denied_paths(setup),
+            free=project if setup.is_workspace else None,
         )
 
     @property
@@ -210,10 +213,12 @@ class PathPolicy:
 
     def is_protected(self, path: Path) -> bool:
         """Whether it is one of the program's own places, or below one, however it is spelt."""
-        folded = _fold(path)
-        if any(folded.is_relative_to(_fold(root)) for root in self.protected):
+        folded, protected = _fold(path), self.protected
+        if self._is_free(path):
+            protected = [root for root in protected if self._is_free(root)]
+        if any(folded.is_relative_to(_fold(root)) for root in protected):
             return True
-        return _is_below_same_folder(path, self.protected)
+        return _is_below_same_folder(path, protected)
 
     def is_linked_from_protected(self, paths: Iterable[Path]) -> bool:
         """Whether one is a hard link to one of our files. Only files with several names count."""
@@ -225,12 +230,20 @@ class PathPolicy:
         }
         if not wanted:
             return False
-        walks = chain.from_iterable(map(os.walk, self.protected))
-        files = (Path(folder, name) for folder, _, names in walks for name in names)
+        files = (
+            Path(folder, name)
+            for root in self.protected
+            for folder, _, names in os.walk(root)
+            for name in names
+            if self._is_free(root) or not self._is_free(Path(folder))
+        )
         for count, file in enumerate(files):
             if _identity(file) in wanted or count > _MAX_LINKS_SEARCHED:
                 return True  # found, or too many files to be sure
         return False
+
+    def _is_free(self, path: Path) -> bool:
+        return self.free is not None and path.is_relative_to(self.free)
 
     def _is_own(self, path: Path, *, is_same: bool = False) -> bool:
         text = str(path)

@@ -57,6 +57,7 @@ from agent_core.types.history import (
     LEASE,
     Batch,
     Claim,
+    Dispatch,
     OpenedRun,
     OwnerIsDead,
     PendingEvent,
@@ -66,6 +67,7 @@ from agent_core.types.history import (
     SessionNote,
 )
 from agent_core.types.model import (
+    EFFECT_UNKNOWN,
     FINAL_ANSWER,
     ModelCompleted,
     ModelEvent,
@@ -149,6 +151,7 @@ from agent_core.types.workspace import (
 
 __all__ = [
     "CLOSING_EVENTS",
+    "EFFECT_UNKNOWN",
     "FINAL_ANSWER",
     "LEASE",
     "LIVE_EVENTS",
@@ -188,6 +191,7 @@ __all__ = [
     "CostUnit",
     "Decision",
     "DeleteSessionResult",
+    "Dispatch",
     "Draft",
     "ElicitationAnswer",
     "ElicitationRequest",

@@ -23,6 +23,8 @@ class EventType(StrEnum):
 
     RUN_QUEUED = "run_queued"
     RUN_DEQUEUED = "run_dequeued"
+    RUN_TAKEN_OVER = "run_taken_over"
+    RUN_WITHOUT_WORKER = "run_without_worker"
     RUN_COMPLETED = "run_completed"
     RUN_FAILED = "run_failed"
     RUN_CANCELLED = "run_cancelled"

@@ -19,6 +19,7 @@ from agent_core.types.content import (
     Usage,
 )
 from agent_core.types.events import EventDraft
+from agent_core.types.lanes import Lane, lane_of_process
 from agent_core.types.options import StoredOptions
 from agent_core.types.records import AgentRecord, RunPrompt, RunRecord, SessionRecord
 
@@ -33,7 +34,7 @@ LEASE = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A runtime that holds a session, and how long other hosts must believe that it lives."""
+    """A runtime that holds a session, and how long it counts as alive for other hosts."""
 
     owner: str
     lease: timedelta = LEASE
@@ -139,11 +140,12 @@ class RunOpening:
         options: what its caller asked for, if anything.
         title: of the session, if this creates it.
         owner: the runtime that runs the session from now on.
-        lease: how long other hosts must believe that the owner lives.
+        lease: how long the owner counts as alive for other hosts.
         agent_type: `main` or `orchestrator`; a session has at most one root agent of each.
         agent_id: id of that agent, if the session has none yet.
         status: `queued` or `pending`.
         events: what to record with the run.
+        dispatch: who takes it, if it is put into the queue of the workers.
     """
 
     session_id: str
@@ -163,6 +165,33 @@ class RunOpening:
     run_metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     session_metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     events: Sequence[PendingEvent] = ()
+    dispatch: "Dispatch | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """Who may take a run that is put into the queue of the workers.
+
+    Attributes:
+        queue: the name of the workers' queue.
+        home: where the session's files are, if it has no place yet.
+        place: where they are from now on, if its caller says so.
+        tenant: whose session it is, if this creates it; None also for one that there is.
+        process: the caller's in the queue, if no other one may take it.
+    """
+
+    queue: str
+    home: str
+    place: str | None = None
+    tenant: str | None = None
+    process: int | None = None
+
+    def lane(self, session: SessionRecord, run_id: str) -> str:
+        """The lane of a run of this session."""
+        if self.process is not None:
+            return lane_of_process(run_id)
+        place = session.place or self.home
+        return str(Lane(queue=self.queue, place=place, tenant=session.tenant))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

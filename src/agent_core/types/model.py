@@ -46,6 +46,9 @@ class ModelMessage(Frozen):
         ) -> None: ...
 
 
+EFFECT_UNKNOWN = "interrupted_effect_unknown"
+"""In the metadata of a call's result: its process died before it ended."""
+
 FINAL_ANSWER = "final_answer"
 """The tool that a model calls with its typed answer, where the service has no mode for that."""
 

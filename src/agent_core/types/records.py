@@ -24,6 +24,7 @@ from agent_core.types.content import (
     UtcDatetime,
 )
 from agent_core.types.events import RuntimeEvent
+from agent_core.types.lanes import HERE, SNAPSHOT
 from agent_core.types.model import ModelRequest
 from agent_core.types.options import PermissionMode, StoredOptions
 
@@ -84,6 +85,7 @@ class SessionRecord(Frozen):
 
     `epoch` counts the owners: an append of an earlier one is refused.
     `title` is None until there is a message to make it of.
+    `tenant` is whose session it is, and `place` where its files are, when workers carry out runs.
     """
 
     session_id: SafeId
@@ -99,6 +101,18 @@ class SessionRecord(Frozen):
     created_at: UtcDatetime
     updated_at: UtcDatetime
     title: str | None = None
+    tenant: str | None = None
+    place: str | None = None
+
+    @property
+    def files_folder(self) -> str:
+        """The name by which snapshots of its files are known: its folder, where they are there."""
+        return snapshot_folder(self.session_id) if self.place == SNAPSHOT else self.cwd
+
+
+def snapshot_folder(session_id: str) -> str:
+    """What stands for the folder of a session whose files every machine can have."""
+    return f"{SNAPSHOT}:{session_id}"
 
 
 class SessionSummary(Frozen):
@@ -212,6 +226,8 @@ class RunRecord(Frozen):
     `options` are those its caller gave, if any.
     `cancel_requested_at` is when a process asked for the run to be cancelled: its owner does so
     at its next heartbeat.
+    `lane` is the queue from which a worker takes the run; `takeovers` counts the dead workers
+    that others have taken it over from.
     """
 
     run_id: SafeId
@@ -232,6 +248,18 @@ class RunRecord(Frozen):
     prompt: RunPrompt | None = None
     cancel_requested_at: UtcDatetime | None = None
     options: StoredOptions | None = None
+    lane: str | None = None
+    takeovers: int = 0
+
+    @property
+    def is_for_workers(self) -> bool:
+        """Whether a worker takes it, and another one when that has died."""
+        return self.lane is not None and not self.lane.startswith(HERE)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a process carries it out, or has died over it."""
+        return self.status in {RunStatus.PENDING, RunStatus.RUNNING}
 
 
 ArtifactSource = bytes | Path | BinaryIO

@@ -16,6 +16,7 @@ class SnapshotNote:
         run_id: the user's run that recorded it; None between runs.
         is_begin: nothing of what differs from the snapshot before it is the run's doing.
         is_last: the run changes nothing after it, unless it notes that anew.
+        epoch: the session's when the run was opened; an earlier owner's note is refused.
     """
 
     session_id: str
@@ -25,6 +26,7 @@ class SnapshotNote:
     run_id: str | None = None
     is_begin: bool = False
     is_last: bool = False
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class SessionFork:
         new_session_id: its own.
         folder: the copy of the project that it works in.
         snapshot_id: what the files of the copy were recorded as.
+        place: where its files are, if that is said of sessions.
     """
 
     session_id: str
@@ -76,6 +79,7 @@ class SessionFork:
     new_session_id: str
     folder: str
     snapshot_id: str | None = None
+    place: str | None = None
 
 
 class FilesMove(Frozen):

@@ -7,7 +7,7 @@ import pytest
 
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.roles import READERS
-from agent_core.agents.workers import Worker, Workers
+from agent_core.agents.workers import PoolWorker, Workers
 from agent_core.config.models import AgentsConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.tasks.graph import Dag
@@ -49,13 +49,13 @@ def dag(**pools: str | None) -> Dag:
 
 
 def test_ids_depend_on_session_pool_and_worker_alone() -> None:
-    worker = Worker("p", "w", DEFINITION, None)
+    worker = PoolWorker("p", "w", DEFINITION, None)
     others = [
         worker.agent_id("s2"),
-        Worker("q", "w", DEFINITION, None).agent_id("s1"),
-        Worker("p", "v", DEFINITION, None).agent_id("s1"),
+        PoolWorker("q", "w", DEFINITION, None).agent_id("s1"),
+        PoolWorker("p", "v", DEFINITION, None).agent_id("s1"),
     ]
-    assert worker.agent_id("s1") == Worker("p", "w", "another", READERS).agent_id("s1")
+    assert worker.agent_id("s1") == PoolWorker("p", "w", "another", READERS).agent_id("s1")
     assert worker.agent_id("s1") not in others
     assert len(worker.agent_id("s1")) <= 128
 
@@ -94,7 +94,7 @@ def test_an_id_that_was_derived_and_is_taken_is_refused(tmp_path: Path) -> None:
 def test_what_a_dispatch_grants(
     ceiling: list[str] | None, asked: list[str] | None, granted: set[str]
 ) -> None:
-    worker = Worker("p", "w", DEFINITION, None if ceiling is None else frozenset(ceiling))
+    worker = PoolWorker("p", "w", DEFINITION, None if ceiling is None else frozenset(ceiling))
     assert worker.granted(asked) == granted
 
 

@@ -195,7 +195,9 @@ class StagedRuntime:
         mode: str = "normal",
         *,
         move_session: bool = False,
+        here: bool = False,
     ) -> StagedRun:
+        assert here
         if self._scene == "session_is_busy":
             raise StorageError(ErrorCode.SESSION_ACTIVE, "the session is busy")
         if self._scene == "breaks":

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.config.load import build_config, model_secrets, resolve_model
+from agent_core.config.load import build_config, config_secrets, resolve_model
 from agent_core.config.model_names import model_fields
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError
@@ -193,6 +193,6 @@ def test_the_keys_of_every_named_model_are_secrets() -> None:
     )
     environ = {"OPENAI_API_KEY": "of-openai", "ANTHROPIC_API_KEY": "of-anthropic"}
     environ |= {"GEMINI_API_KEY": "of-gemini", "OTHER": "x"}
-    assert model_secrets(config, "gemini:d", environ=environ) == {
+    assert config_secrets(config, "gemini:d", environ=environ) == {
         name: value for name, value in environ.items() if name != "OTHER"
     }

@@ -79,7 +79,7 @@ def test_the_walk_finds_every_kind_of_section() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_number_out_of_range_is_refused_by_its_key(tmp_path: Path, key: str) -> None:
-    is_float = key.endswith((".temperature", ".usd", ".wall_s")) or ".price." in key
+    is_float = key.endswith((".temperature", ".usd", "_s", "drain_seconds")) or ".price." in key
     for value in [*HOSTILE, *([] if is_float else ["1.5", "3.0", "1e3"])]:
         error = refusal(tmp_path, f"{key} = {value}\n")
         assert key in error.message, value
@@ -136,3 +136,18 @@ def test_a_maximum_below_the_default_lowers_the_default(tmp_path: Path) -> None:
     config = load(tmp_path, "[tools]\nmax_timeout_ms = 1000\n")
     assert config.tools.default_timeout_ms == 1000
     assert load(tmp_path, "[tools]\nmax_timeout_ms = 700000\n").tools.default_timeout_ms == 120_000
+
+
+def test_a_lease_outlives_the_heartbeats_that_extend_it(tmp_path: Path) -> None:
+    error = refusal(tmp_path, "[worker]\nheartbeat_s = 5\nlease_s = 5.0\n")
+    assert error.details["key"] == "worker.lease_s"
+    assert "worker.heartbeat_s" in error.message
+    for text, heartbeat, lease in (
+        ("", 5, 15),
+        ("lease_s = 3\n", 1, 3),
+        ("heartbeat_s = 20\n", 20, 60),
+        ("heartbeat_s = 1\n", 1, 15),
+        ("heartbeat_s = 2\nlease_s = 2.5\n", 2, 2.5),
+    ):
+        worker = load(tmp_path, f"[worker]\n{text}").worker
+        assert (worker.heartbeat_s, worker.lease_s) == (heartbeat, lease)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_core.config.load import model_secrets, resolve_model
+from agent_core.config.load import config_secrets, resolve_model
 from agent_core.config.models import Config, ModelProfile
 from agent_core.errors import ConfigError
 
@@ -97,7 +97,7 @@ def test_every_secret_variable_is_found_once() -> None:
     names = ["BIG_KEY", "OTHER_KEY", "INLINE_KEY", "AGENT_KEY"]
     environ = {name: f"the {name}" for name in names}
 
-    found = model_secrets(CONFIG, {"api_key_env": "AGENT_KEY"}, "other", environ=environ)
+    found = config_secrets(CONFIG, {"api_key_env": "AGENT_KEY"}, "other", environ=environ)
 
     assert found == environ
 
@@ -106,7 +106,7 @@ def test_an_empty_variable_name_means_that_there_is_no_key() -> None:
     config = Config.model_validate(
         {"model": {"provider": "openai", "name": "x", "api_key_env": ""}}
     )
-    assert model_secrets(config, environ={"": "x"}) == {}
+    assert config_secrets(config, environ={"": "x"}) == {}
 
 
 def test_the_password_of_a_proxy_is_a_secret_however_it_is_written() -> None:
@@ -115,6 +115,6 @@ def test_the_password_of_a_proxy_is_a_secret_however_it_is_written() -> None:
     )
     environ = {"HTTPS_PROXY": "only-a-token@proxy:2", "no_proxy": "a@b"}
 
-    found = model_secrets(config, environ=environ)
+    found = config_secrets(config, environ=environ)
 
     assert set(found.values()) == {"p@ss", "p%40ss", "only-a-token"}

@@ -21,12 +21,12 @@ from rows import an_opening
 COLUMNS = {
     "schema_migrations": "version name applied_at",
     "sessions": "session_id cwd root_agent_id active_node_id parent_session_id status owner"
-    " lease_expires_at metadata_json created_at updated_at epoch title",
+    " lease_expires_at metadata_json created_at updated_at epoch title tenant place",
     "agents": "agent_id session_id parent_agent_id agent_type agent_definition_id"
     " created_by_run_id fork_from_node_id status result_json metadata_json created_at updated_at",
     "runs": "run_id session_id agent_id parent_run_id mode status start_node_id end_node_id"
     " end_reason turn_count usage_json error_json metadata_json created_at updated_at prompt_json"
-    " cancel_requested_at options_json",
+    " cancel_requested_at options_json lane takeovers",
     "nodes": "node_id session_id node_seq parent_id agent_id run_id role node_type content_json"
     " metadata_json token_count created_at",
     "events": "event_id seq run_seq session_id agent_id run_id level event_type node_id"

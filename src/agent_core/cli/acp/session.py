@@ -203,7 +203,9 @@ class EditorSession:
         """
         options = RunOptions(model=self._models[self.model_name], permission_mode=self.mode)
         return await self._carry_out(
-            lambda: self.runtime.start(message, self.session_id, self.lead, options=options)
+            lambda: self.runtime.start(
+                message, self.session_id, self.lead, options=options, here=True
+            )
         )
 
     async def summarise(self) -> PromptResponse:

@@ -275,7 +275,7 @@ class Chat:
     async def _send(self, text: str, *, shown: str) -> None:
         message, attached = await self._message(text)
         options = RunOptions(model=self.model, permission_mode=self.mode)
-        handle = await self.runtime.start(message, self.session_id, options=options)
+        handle = await self.runtime.start(message, self.session_id, options=options, here=True)
         self._extra.clear()
         self.watch(shown, handle, attached, is_on_screen=not self.terminal.can_draw)
 

@@ -9,14 +9,23 @@ from importlib import import_module
 from agent_core.cli.options import Commands
 
 GROUPS = {
-    "work": ("run", "chat", "acp"),
+    "work": ("run", "attach", "cancel", "chat", "acp"),
     "sessions": ("sessions", "undo", "redo", "workspace", "tasks", "approvals", "memory", "cost"),
+    "several machines": ("worker", "workers", "queue", "store"),
     "settings": ("config", "permissions", "agents", "skills", "mcp"),
     "help": ("doctor", "completion", "schema"),
 }
 """The names of all commands, in the order of the help."""
 
-_HOMES = {"redo": "undo", "workspace": "undo", "agents": "catalog", "skills": "catalog"}
+_HOMES = {
+    "cancel": "attach",
+    "redo": "undo",
+    "workspace": "undo",
+    "agents": "catalog",
+    "skills": "catalog",
+    "workers": "worker",
+    "queue": "worker",
+}
 """Modules of more than one command; the others are named as their command is."""
 
 

@@ -8,7 +8,8 @@ _WHAT = """\
 See and answer what runs ask. With [permissions] unattended = "park" or "wait" a
 run that has to ask and cannot waits for an answer. The first answer counts:
 from a terminal, a program, or this command. A run that waits without a process
-goes on in this one, and is shown as `run` shows it.
+goes on in this one, and is shown as `run` shows it; a worker goes on with its
+own.
 """
 _LIST = """\
 examples:

@@ -20,6 +20,7 @@ run [--path <dir-or-file>] [--orchestrator]
        [--image <file>]... [--instructions <text>] [--no-memory]
        [--max-usd <amount>] [--max-turns <number>]
        [--answers <file>] [--events <file>] [--output-schema <file>]
+       [--detach [--place <place>] [--queue <queue>]] [--tenant <tenant>]
        "message" [-]\
 """
 _TOO_OFTEN = -1
@@ -48,9 +49,10 @@ examples:
   git diff | soong-agent run "write a commit message for this" -
   answer=$(soong-agent run "how would you split this module?")
   soong-agent run --events events.jsonl --max-usd 0.50 "update the changelog"
+  soong-agent run --detach --place snapshot "update the changelog"
 
-Exit codes: 0 completed, or waiting for an answer; 1 the run failed; 2 wrong
-usage or configuration; 130 interrupted; 143 terminated.
+Exit codes: 0 completed, waiting for an answer, or detached; 1 the run failed;
+2 wrong usage or configuration; 130 interrupted; 143 terminated.
 """
 
 
@@ -119,6 +121,22 @@ def add_parser(commands: Commands) -> None:
         metavar="<file>",
         help="a JSON Schema of the answer, which is printed as JSON",
     )
+    run.add_argument(
+        "--detach",
+        action="store_true",
+        help="leave the run to a worker, and print its id for attach and cancel; this, and what"
+        " follows, needs a Postgres database",
+    )
+    run.add_argument(
+        "--place",
+        metavar="<place>",
+        help="where the files of a new session are: snapshot sends the project along, so that"
+        " any worker with that place takes it; default: host:<this machine>",
+    )
+    run.add_argument(
+        "--queue", metavar="<queue>", help="the queue whose workers take the run; default: default"
+    )
+    run.add_argument("--tenant", metavar="<tenant>", help="whose a new session is")
     message = run.add_argument(
         "message",
         nargs="+",
@@ -164,6 +182,13 @@ def find_misuse(options: Options) -> str | None:
         return "--continue goes on with a session of this project: there is nothing to move"
     if options.content_at is not None and options.answers in {"-", "/dev/stdin"}:
         return "standard input cannot be both: the content of the message and --answers"
+    caller = [name for name in ("answers", "events") if getattr(options, name) is not None]
+    if options.detach and caller:
+        cure = "watch it with soong-agent attach, which asks and takes --events"
+        return f"--{caller[0]} is for a run of this process, and --detach leaves it: {cure}"
+    placed = [name for name in ("place", "queue") if getattr(options, name) is not None]
+    if placed and not options.detach:
+        return f"--{placed[0]} is for a run that is left to a worker: add --detach"
     if options.events == "-":
         return "standard output is for the answer: --events takes a file, such as /dev/fd/3"
     return None

@@ -312,6 +312,9 @@ def _own_names(
     """
     roots = (rf"(?i:{re.escape(str(root))})(?![\w.-])" for root in policy.protected)
     names_own = re.compile("|".join(("SOONG_AGENT_HOME", *roots)))
+    if policy.free is not None:  # words that name the project name a place of the program's, too
+        free = re.compile(rf"{re.escape(str(policy.free))}(?![\w.:-])")
+        words = [word for word in words if names_own.search(free.sub(".", word))]
     for word in filter(names_own.search, words):
         if known.isdisjoint(str(place.path) for place in _resolve(policy, word, cwd)):
             yield shortened(word, 500)

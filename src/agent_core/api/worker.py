@@ -1,0 +1,235 @@
+"""`Worker`, a process that carries out the runs that others have queued."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ValidationError
+
+from agent_core.config.databases import url_secrets
+from agent_core.config.load import config_secrets
+from agent_core.config.models import RunWorkerConfig
+from agent_core.config.problems import problems_of
+from agent_core.errors import ConfigError, ErrorCode
+from agent_core.loading import installed_version
+from agent_core.redaction import Redactor
+from agent_core.runtime.options import RuntimeOptions
+from agent_core.types import build_content
+from agent_core.types.lanes import PROTOCOL
+
+if TYPE_CHECKING:
+    from agent_core.api.monitor import WorkerFigures
+    from agent_core.config.models import Config
+    from agent_core.loop.options import AnyModel
+    from agent_core.mcp import ElicitationCallback
+    from agent_core.permissions import PermissionCallback
+    from agent_core.providers.base import ProviderRegistry
+    from agent_core.runtime.queue_worker import QueueWorker
+    from agent_core.telemetry.spans import Telemetry
+    from agent_core.tools.registry import ToolRegistry
+    from agent_core.tools.toolsets import Toolset
+    from agent_core.types import AgentDefinition
+
+logger = logging.getLogger(__name__)
+
+_NO_QUEUE = (
+    "a worker needs the Postgres database that runs are queued in: set [store] url_env in"
+    " config.toml to the name of the variable that has its address, or give a database_url"
+)
+
+
+class Worker:
+    """Carries out the runs that are queued in a Postgres database, for all their projects.
+
+        worker = Worker(database_url="postgresql://…", tool_registry=tools)
+        await worker.run()
+
+    What is not given is read from the configuration of the home, as `AgentRuntime` does; the
+    projects are those of the runs. What a program has registered, it has to register with its
+    workers too: tools, providers and definitions are not in the database.
+
+    Args:
+        config_path, config, model, home_dir, database_url: as for `AgentRuntime`.
+        permission_callback, elicitation_callback: asked in this process; questions may also be
+            answered from another one.
+        provider_registry, tool_registry, toolsets, definitions: beside the built-in ones.
+        debug, default_snapshots, telemetry: as for `AgentRuntime`.
+        tenant: the only one that it serves; it sees no other. None: all.
+        concurrency: how many runs at a time; by default `[worker] concurrency`, and so on.
+        places: `host:<id>` and `snapshot`, where the files of its runs are.
+        queues: which it serves.
+        drain_seconds: how long runs may go on after `drain`.
+        metrics_port: where to answer `/metrics` and `/healthz`; 0 is a free port, None is none.
+        metrics_address: which to listen at for that.
+
+    Attributes:
+        metrics_url: of `/metrics`, while it is answered.
+    """
+
+    def __init__(
+        self,
+        *,
+        config_path: str | Path | None = None,
+        config: "Config | Mapping[str, Any] | None" = None,
+        model: "AnyModel | None" = None,
+        home_dir: str | Path | None = None,
+        database_url: str | None = None,
+        permission_callback: "PermissionCallback | None" = None,
+        elicitation_callback: "ElicitationCallback | None" = None,
+        provider_registry: "ProviderRegistry | None" = None,
+        tool_registry: "ToolRegistry | None" = None,
+        toolsets: "Sequence[Toolset]" = (),
+        definitions: "Sequence[AgentDefinition]" = (),
+        debug: bool = False,
+        default_snapshots: Literal["off", "turn"] = "off",
+        telemetry: "Telemetry | Literal[False] | None" = None,
+        tenant: str | None = None,
+        concurrency: int | None = None,
+        places: Sequence[str] | None = None,
+        queues: Sequence[str] | None = None,
+        drain_seconds: float | None = None,
+        metrics_port: int | None = None,
+        metrics_address: str = "127.0.0.1",
+    ) -> None:
+        self._options = RuntimeOptions(
+            project_dir="/",  # it has none of its own; those of the runs take its place
+            config_path=config_path,
+            config=config,
+            model=model,
+            home_dir=home_dir,
+            database_url=database_url,
+            tenant=tenant,
+            permission_callback=permission_callback,
+            elicitation_callback=elicitation_callback,
+            provider_registry=provider_registry,
+            tool_registry=tool_registry,
+            toolsets=tuple(toolsets),
+            definitions=list(definitions),
+            debug=debug,
+            default_snapshots=default_snapshots,
+            telemetry=telemetry,
+        )
+        given = {
+            "concurrency": concurrency,
+            "places": None if places is None else list(places),
+            "queues": None if queues is None else list(queues),
+            "drain_seconds": drain_seconds,
+        }
+        self._given = {name: value for name, value in given.items() if value is not None}
+        self._metrics_port = metrics_port
+        self._metrics_address = metrics_address
+        self.metrics_url: str | None = None
+        self._is_drained = False
+        self._drain: Callable[[], object] = lambda: None
+
+    def drain(self) -> None:
+        """Take no more runs; `run` returns when those it has are over, or are handed over."""
+        self._is_drained = True
+        self._drain()
+
+    async def run(self) -> bool:
+        """Carry out runs until `drain` is called.
+
+        Who cancels this has its runs handed over to other workers at once.
+
+        Returns:
+            Whether every run of it has ended, or was handed over.
+
+        Raises:
+            ConfigError: the configuration cannot be used, names no Postgres database, or the port
+                is taken.
+            StorageError: the database cannot be opened.
+        """
+        options = self._options
+        setup = await asyncio.to_thread(options.read_setup)
+        config = self._checked(setup.config.worker)
+        build_content()
+        redactor = Redactor(config_secrets(setup.config, environ=os.environ))
+        if setup.database_url is not None:
+            redactor.learn(url_secrets(setup.database_url, "database_url", os.environ))
+        # Only a program that has a worker loads what carries runs out.
+        from agent_core.runtime.projects import OpenProjects  # noqa: PLC0415
+        from agent_core.runtime.queue_worker import QueueWorker  # noqa: PLC0415
+        from agent_core.runtime.stores import open_store  # noqa: PLC0415
+        from agent_core.runtime.workspaces import Workspaces  # noqa: PLC0415
+        from agent_core.telemetry.opening import open_telemetry  # noqa: PLC0415
+
+        async with AsyncExitStack() as stack:
+            telemetry = open_telemetry(options.telemetry, os.environ)
+            if telemetry is not None and telemetry is not options.telemetry:
+                stack.push_async_callback(telemetry.close)
+            opened = await stack.enter_async_context(open_store(setup))
+            if opened.queue is None or opened.workers is None:
+                raise ConfigError(ErrorCode.CONFIG_ERROR, _NO_QUEUE)
+            projects = OpenProjects(replace(options, store=opened, telemetry=telemetry or False))
+            stack.push_async_callback(projects.close)
+            worker = QueueWorker(
+                opened,
+                projects,
+                Workspaces(setup, opened.store, opened.blobs, key=opened.key),
+                config,
+                queue=opened.queue,
+                table=opened.workers,
+                tenant=options.tenant,
+                redactor=redactor,
+            )
+            if self._metrics_port is not None:
+                await stack.enter_async_context(self._served_metrics(worker, self._metrics_port))
+            self._drain = worker.drain
+            if self._is_drained:
+                worker.drain()
+            return await worker.work()
+
+    @asynccontextmanager
+    async def _served_metrics(self, worker: "QueueWorker", port: int) -> AsyncGenerator[None]:
+        """Answer `/metrics` and `/healthz`.
+
+        Raises:
+            ConfigError: the port is taken.
+        """
+        from agent_core.api.monitor import serve_monitor  # noqa: PLC0415 - if asked for
+
+        async with serve_monitor(partial(_figures, worker), self._metrics_address, port) as port:
+            self.metrics_url = f"http://{self._metrics_address}:{port}/metrics"
+            logger.info("the metrics are at %s", self.metrics_url)
+            yield
+
+    def _checked(self, config: RunWorkerConfig) -> RunWorkerConfig:
+        """The settings with what was given laid over them.
+
+        Raises:
+            ConfigError: something of it cannot be used.
+        """
+        try:
+            return RunWorkerConfig.model_validate(config.model_dump() | self._given)
+        except ValidationError as error:
+            problem = problems_of(error, RunWorkerConfig)[0]
+            raise ConfigError(
+                ErrorCode.CONFIG_ERROR, f"the worker cannot be made: {problem}"
+            ) from None
+
+
+async def _figures(worker: "QueueWorker") -> "WorkerFigures":
+    from agent_core.api.monitor import WorkerFigures  # noqa: PLC0415 - loaded by now
+
+    return WorkerFigures(
+        worker_id=worker.worker_id,
+        version=installed_version() or "unknown",
+        protocol=PROTOCOL,
+        concurrency=worker.concurrency,
+        running=worker.running,
+        started=worker.started,
+        ended=worker.ended,
+        takeovers=worker.takeovers,
+        handed_over=worker.handed_over,
+        is_draining=worker.is_draining,
+        heartbeat_age_s=worker.heartbeat_age_s,
+        is_alive=worker.is_alive,
+        lanes=await worker.depths(),
+    )

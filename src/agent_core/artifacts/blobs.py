@@ -1,0 +1,148 @@
+"""Artifacts whose content every machine can read: a redacted blob, and the row that names it."""
+
+import asyncio
+import io
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from agent_core.artifacts import files
+from agent_core.artifacts.store import ArtifactRows, ArtifactStore
+from agent_core.blobs.base import BlobId, spooled
+from agent_core.disk.folders import make_private
+from agent_core.disk.unfinished import Notes
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.redaction import Redactor
+from agent_core.types import ArtifactRecord, ArtifactSource, CleanupFailure, ErrorPayload
+
+BLOB_PATH = "blob:"
+"""How the path of an artifact begins whose content is a blob; its digest follows."""
+
+_SWEEP_EVERY_S = 24 * 3600
+
+
+class ArtifactBlobs(Protocol):
+    """What the artifacts need of the blobs. Every method blocks."""
+
+    def keep(self, blob: BlobId, file: BinaryIO, *, session_id: str, used_by: str) -> None:
+        """Keep a content for an artifact."""
+        ...
+
+    def pieces(self, digest: str) -> Iterator[bytes]:
+        """A content; the end is reached only if it is what its digest says."""
+        ...
+
+    def release(self, session_id: str, used_by: str | None = None) -> None:
+        """End the use by one artifact, or all of a session."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove what nothing names."""
+        ...
+
+
+class BlobArtifactStore(ArtifactStore):
+    """Keeps the content of artifacts in blobs; the path of a row is `blob:` and the SHA-256.
+
+    A row with another path is of a file below `root`, on the machine that has written it.
+
+    Args:
+        root: the folder of all sessions; what is on its way to the blobs is there, without a name.
+        rows: where artifacts are registered.
+        redactor: cleans everything that is written.
+        notes: of files that are not registered yet.
+        blobs: where the contents are.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        rows: ArtifactRows,
+        redactor: Redactor,
+        *,
+        notes: Notes,
+        blobs: ArtifactBlobs,
+    ) -> None:
+        super().__init__(root, rows, redactor, notes=notes)
+        self._blobs = blobs
+        self._swept = root / ".blobs-swept"
+
+    async def sweep(self) -> None:
+        """Once a day, remove what processes that died have left."""
+        await super().sweep()
+        await asyncio.to_thread(self._sweep_if_due)
+
+    async def delete_session_files(self, session_id: str) -> list[CleanupFailure]:
+        """Remove everything kept for a session, its snapshots too."""
+        failures = await super().delete_session_files(session_id)
+        try:
+            await asyncio.to_thread(self._blobs.release, session_id)
+        except StorageError as error:
+            failures.append(CleanupFailure(id=session_id, error=ErrorPayload.of(error)))
+        return failures
+
+    async def _store(
+        self, record: ArtifactRecord, place: Path, data: ArtifactSource
+    ) -> ArtifactRecord:
+        session_id, artifact_id = record.session_id, record.artifact_id
+
+        def write() -> BlobId:
+            with (
+                files.explaining(place),
+                spooled(files.redacted_pieces(data, self._redactor), self._root) as (blob, file),
+            ):
+                self._blobs.keep(blob, file, session_id=session_id, used_by=artifact_id)
+                return blob
+
+        blob = await asyncio.to_thread(write)
+        stored = record.model_copy(
+            update={"path": f"{BLOB_PATH}{blob.digest}", "size_bytes": blob.size_bytes}
+        )
+        try:
+            await self._rows.add_artifact(stored)
+        except StorageError:
+            await asyncio.to_thread(self._blobs.release, session_id, artifact_id)
+            raise
+        if isinstance(data, Path):
+            await asyncio.to_thread(data.unlink, missing_ok=True)
+        return stored
+
+    def _changed_at(self, record: ArtifactRecord) -> datetime:
+        return record.created_at
+
+    async def _read(self, record: ArtifactRecord) -> bytes:
+        if not record.path.startswith(BLOB_PATH):
+            return await super()._read(record)
+        digest = record.path.removeprefix(BLOB_PATH)
+        try:
+            return await asyncio.to_thread(self._content, digest)
+        except StorageError as error:
+            if error.code is not ErrorCode.FILE_NOT_FOUND:
+                raise
+            message = f"the content of artifact {record.artifact_id} is gone: {error.message}"
+            raise StorageError(error.code, message, details=error.details) from error
+
+    def _content(self, digest: str) -> bytes:
+        content = io.BytesIO()
+        for piece in self._blobs.pieces(digest):
+            content.write(piece)
+        return content.getvalue()
+
+    async def _delete(self, record: ArtifactRecord) -> None:
+        if record.path.startswith(BLOB_PATH):
+            await asyncio.to_thread(self._blobs.release, record.session_id, record.artifact_id)
+            await self._rows.delete_artifact_row(record.artifact_id)
+        else:
+            await super()._delete(record)
+
+    def _sweep_if_due(self) -> None:
+        with suppress(OSError):
+            if time.time() - self._swept.stat().st_mtime < _SWEEP_EVERY_S:
+                return
+        with suppress(OSError, StorageError):  # another time, then
+            self._blobs.sweep()
+            make_private(self._root)
+            self._swept.touch(mode=0o600)

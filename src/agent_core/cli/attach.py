@@ -1,0 +1,232 @@
+"""`soong-agent attach` and `soong-agent cancel`: runs that another process carries out."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from agent_core.api import AgentRuntime, RunHandle
+from agent_core.cli.options import COMPLETED, INTERRUPTED, Options
+from agent_core.cli.prompt import TerminalPrompt
+from agent_core.cli.run import (
+    Begin,
+    Interrupt,
+    Shown,
+    carry_out,
+    exit_code_of_run,
+    show_end,
+    watch,
+)
+from agent_core.cli.setup import NO_MODEL, open_runtime, read_command_setup, run_on_terminal
+from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal
+from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE
+from agent_core.config.paths import Setup, resolve_home
+from agent_core.errors import AgentCoreError
+from agent_core.permissions.questions import UnattendedError
+from agent_core.types import ApprovalRecord, EventLevel, EventType, RunStatus, RuntimeEvent
+
+_ABOUT_QUESTIONS = {
+    EventType.PERMISSION_REQUESTED,
+    EventType.PERMISSION_DECIDED,
+    EventType.PERMISSION_FAILED,
+}
+_MOST = 1_000
+_LOOK_S = 0.5
+"""How often it is looked whether an answered run goes on."""
+
+_STEP_S = 0.02
+
+
+def attach_run(options: Options) -> int:
+    """Watch a run to its end and return the exit code; every error has been shown."""
+    home = resolve_home()
+    if not os.environ.get(MODEL_VARIABLE) and not os.path.lexists(home / CONFIG_NAME):
+        options.model = NO_MODEL  # none is asked here
+
+    async def begin(runtime: AgentRuntime) -> RunHandle:
+        return await runtime.attach(await runtime.resolve_run_id(options.id), options.after_seq)
+
+    return carry_out(options, lambda _: begin, see_through=_attend)
+
+
+def cancel_run(options: Options) -> int:
+    """Cancel a run and return the exit code; every error has been shown."""
+
+    def cancel(setup: Setup, terminal: Terminal, _: Clean) -> int:
+        return asyncio.run(_cancel(options.id, setup, terminal))
+
+    return run_on_terminal(options.path, cancel, asks_model=False)
+
+
+async def _cancel(prefix: str, setup: Setup, terminal: Terminal) -> int:
+    async with open_runtime(setup) as runtime:
+        handle = await runtime.attach(await runtime.resolve_run_id(prefix))
+        if handle.status.is_terminal:
+            terminal.line(f"{handle.run_id} has ended before: it is {handle.status}")
+            return COMPLETED
+        result = await handle.cancel()
+    if result.status is RunStatus.CANCELLED:
+        terminal.line(f"{handle.run_id} is cancelled", Style.GOOD)
+    elif result.timed_out:
+        terminal.line(f"{handle.run_id} is asked to stop, and still {result.status}", Style.WARN)
+    else:
+        terminal.line(f"{handle.run_id} has ended before: it is {result.status}")
+    return COMPLETED
+
+
+async def _attend(
+    options: Options,
+    opened: Callable[[], AgentRuntime],  # noqa: ARG001 - that one would ask for runs of its own
+    begin: Begin,
+    shown: Shown,
+    prompt: TerminalPrompt,
+    *,
+    interrupt: Interrupt,
+) -> int:
+    setup = read_command_setup(options.path, options.model)
+    async with open_runtime(setup) as runtime, AsyncExitStack() as stack:
+        handle = await begin(runtime)
+        if shown.events is not None:
+            shown.events.facts = {"session_id": handle.session_id, "run_id": handle.run_id}
+        shown.view.session(handle.session_id)
+        questions = _Questions(runtime, handle, shown.terminal, prompt)
+        stack.push_async_callback(questions.close)
+        is_asked = sys.stdin.isatty()
+        if is_asked:
+            shown.on_event = questions.take
+        watching = asyncio.create_task(watch(handle, shown, None))
+        ending = asyncio.create_task(_end(handle, questions, may_ask=is_asked))
+        try:
+            await asyncio.wait({watching, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
+            elif (await ending).is_terminal:
+                await watching
+            else:
+                await _show_what_was(runtime, handle, shown, watching, options.after_seq)
+        except asyncio.CancelledError:
+            interrupt.stop_with(None)
+            if shown.events is not None:
+                shown.events.facts["status"] = (await runtime.attach(handle.run_id)).status
+            last_seq = max(shown.last_seq, options.after_seq)
+            seen = f" --after {last_seq}" if last_seq else ""
+            _say_left(handle.run_id, seen, shown.terminal)
+            return INTERRUPTED
+        except OutputClosedError:
+            interrupt.stop_with(None)
+            raise
+        finally:
+            for task in (watching, ending):
+                task.cancel()
+            await asyncio.wait({watching, ending})
+        interrupt.stop_with(None)
+        await questions.close()
+        await handle.wait()
+        await show_end(runtime, handle, shown, prompt, is_typed=False)
+        return exit_code_of_run(handle, shown.view)
+
+
+def _say_left(run_id: str, seen: str, terminal: Terminal) -> None:
+    terminal.leave_line()
+    terminal.line(
+        f"left; the run goes on. To watch it again: soong-agent attach {run_id}{seen};"
+        f" to cancel it: soong-agent cancel {run_id}",
+        Style.WARN,
+    )
+
+
+async def _end(handle: RunHandle, questions: "_Questions", *, may_ask: bool) -> RunStatus:
+    """The status of a run that has ended, or waits for an answer that is not given here.
+
+    One that is answered goes on in a worker, or where it is answered if it has none.
+    """
+    while (status := await handle.wait()) is RunStatus.WAITING and handle.is_for_workers:
+        if may_ask:
+            await questions.look()
+            if not await questions.are_answered():
+                break
+        elif await questions.are_open():
+            break
+        await asyncio.sleep(_LOOK_S)
+    return status
+
+
+async def _show_what_was(
+    runtime: AgentRuntime,
+    handle: RunHandle,
+    shown: Shown,
+    watching: asyncio.Task[None],
+    after_seq: int,
+) -> None:
+    """Wait until all is shown that a run has done before it waited."""
+    history = await runtime.inspect_run(handle.run_id)
+    visible = [each for each in history.events if each.level is not EventLevel.DEBUG]
+    last_seq = (visible[-1].run_seq if visible else None) or 0
+    while max(shown.last_seq, after_seq) < last_seq and not watching.done():  # noqa: ASYNC110 - shown has no event
+        await asyncio.sleep(_STEP_S)
+
+
+class _Questions:
+    """The open questions of a run and its children, asked at the terminal."""
+
+    def __init__(
+        self, runtime: AgentRuntime, handle: RunHandle, terminal: Terminal, prompt: TerminalPrompt
+    ) -> None:
+        self._runtime = runtime
+        self._handle = handle
+        self._terminal = terminal
+        self._prompt = prompt
+        self._asked: dict[str, asyncio.Task[bool]] = {}
+
+    async def take(self, event: RuntimeEvent) -> None:
+        """Look again if an event is about a question."""
+        if event.event_type in _ABOUT_QUESTIONS:
+            await self.look()
+
+    async def look(self) -> None:
+        """Ask what is open, and ask no longer what was answered elsewhere."""
+        mine = await self._open()
+        for question in mine:
+            if question.request_id not in self._asked:
+                self._asked[question.request_id] = asyncio.create_task(self._ask(question))
+        for request_id in self._asked.keys() - {each.request_id for each in mine}:
+            self._asked[request_id].cancel()
+
+    async def are_open(self) -> bool:
+        """Whether a question has no answer."""
+        return bool(await self._open())
+
+    async def are_answered(self) -> bool:
+        """Whether every question that was asked has an answer, once none is open here."""
+        if not self._asked:
+            return False
+        await asyncio.wait(self._asked.values())
+        return all(each.cancelled() or each.result() for each in self._asked.values())
+
+    async def close(self) -> None:
+        """Ask nothing more."""
+        for asking in self._asked.values():
+            asking.cancel()
+        if self._asked:
+            await asyncio.wait(self._asked.values())
+
+    async def _open(self) -> list[ApprovalRecord]:
+        every = await self._runtime.approvals(self._handle.session_id, limit=_MOST)
+        return [each for each in every if each.root_run_id == self._handle.run_id]
+
+    async def _ask(self, question: ApprovalRecord) -> bool:
+        request = question.request
+        # The process that carries out the run adds no rule for an answer from elsewhere.
+        facts = {key: value for key, value in request.metadata.items() if key != "rule"}
+        try:
+            answer = await self._prompt(request.model_copy(update={"metadata": facts}))
+        except UnattendedError:
+            return False
+        try:
+            await self._runtime.answer(
+                question.request_id, answer.decision, answer.reason, decided_by="terminal"
+            )
+        except AgentCoreError as error:
+            self._terminal.line(error.message, Style.WARN)
+        return True

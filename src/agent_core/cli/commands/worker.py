@@ -1,0 +1,147 @@
+"""The arguments of `soong-agent worker`, `workers` and `queue`."""
+
+import argparse
+from collections.abc import Callable
+from math import inf
+
+from agent_core.cli.options import Commands, Options, add_command, positive
+
+_WORKER = """\
+Carry out the runs that are queued in the Postgres database of [store] url_env,
+as many at a time as --concurrency says. Start as many workers as you like, on
+as many machines: a run goes to one of them, and if that one dies, to another.
+SIGTERM and Ctrl-C drain it: it takes no more runs, lets those it has go on for
+--drain-seconds, and leaves the rest to other workers. A second signal ends it
+at once. What is not given is read from [worker] in config.toml.
+"""
+_WORKER_EXAMPLES = """\
+examples:
+  soong-agent worker
+  soong-agent worker --concurrency 8 --places snapshot --queues fast,slow
+  soong-agent worker --tenant acme --metrics-port 9090
+  soong-agent worker --places host:build-7,snapshot --drain-seconds 600
+
+A place is where the files of a run are: host:<id> is the machine of that
+host_id, snapshot is any machine. With --metrics-port it answers /metrics, for
+Prometheus, and /healthz (200, or 503 when it cannot take a run).
+
+Needs the extra: pip install 'soong-agent[postgres]'
+Exit codes: 0 drained; 1 the database failed at the start, or a run could not be
+handed over; 2 wrong usage or configuration; 130, 143 a second signal.
+"""
+_WORKERS = """\
+List the workers of the Postgres database of [store] url_env: where each of them
+runs, what it takes, how busy it is, and when its last heartbeat was.
+"""
+_WORKERS_EXAMPLES = """\
+examples:
+  soong-agent workers
+  soong-agent workers --json
+
+Exit codes: 0 listed; 1 the database cannot be read; 2 wrong usage or
+configuration.
+"""
+_QUEUE = """\
+List the runs that wait for a worker in the database of [store] url_env, and
+those that workers carry out, with the worker that has each, the oldest first.
+"""
+_QUEUE_EXAMPLES = """\
+examples:
+  soong-agent queue
+  soong-agent queue --limit 1000 --json
+
+Exit codes: 0 listed; 1 the database cannot be read; 2 wrong usage or
+configuration.
+"""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the arguments of the three commands."""
+    worker = add_command(
+        commands,
+        "worker",
+        "carry out the queued runs of a database",
+        description=_WORKER,
+        epilog=_WORKER_EXAMPLES,
+    )
+    worker.set_defaults(load=_load_worker)
+    worker.add_argument(
+        "--concurrency", type=positive, metavar="<n>", help="runs at a time (default: 4)"
+    )
+    worker.add_argument(
+        "--places",
+        type=_names,
+        metavar="<place>,…",
+        help="whose runs it takes (default: host:<this machine>,snapshot)",
+    )
+    worker.add_argument(
+        "--queues", type=_names, metavar="<queue>,…", help="which it serves (default: default)"
+    )
+    worker.add_argument("--tenant", metavar="<tenant>", help="serve this one only (default: all)")
+    worker.add_argument(
+        "--drain-seconds",
+        type=_seconds,
+        metavar="<s>",
+        help="how long runs may go on after SIGTERM (default: 30)",
+    )
+    worker.add_argument(
+        "--metrics-port", type=_port, metavar="<n>", help="serve /metrics and /healthz; 0: any"
+    )
+    worker.add_argument(
+        "--metrics-address",
+        default="127.0.0.1",
+        metavar="<address>",
+        help="where to serve them; default: 127.0.0.1, which other machines do not reach",
+    )
+    for name, what, about, examples in (
+        ("workers", "list the workers of a database", _WORKERS, _WORKERS_EXAMPLES),
+        ("queue", "list the queued runs of a database", _QUEUE, _QUEUE_EXAMPLES),
+    ):
+        listing = add_command(commands, name, what, description=about, epilog=examples)
+        listing.set_defaults(load=_load_listing)
+        listing.add_argument("--json", action="store_true", help="one JSON object a line")
+        if name == "queue":
+            listing.add_argument(
+                "--limit",
+                type=positive,
+                default=100,
+                metavar="<n>",
+                help="of more the oldest; default: 100",
+            )
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _seconds(text: str) -> float:
+    """How long; 0 is not at all.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < inf:
+        raise argparse.ArgumentTypeError(f"seconds are needed, 0 or more, not {text!r}")
+    return seconds
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < 65_536):
+        raise argparse.ArgumentTypeError(f"a port is needed, 0 to 65535, not {text!r}")
+    return int(text)
+
+
+def _load_worker() -> Callable[[Options], int]:
+    from agent_core.cli.worker import run_worker  # noqa: PLC0415 - help must not wait for it
+
+    return run_worker
+
+
+def _load_listing() -> Callable[[Options], int]:
+    from agent_core.cli.workers import list_workers  # noqa: PLC0415 - help must not wait for it
+
+    return list_workers

@@ -1,0 +1,76 @@
+"""Checks of session databases: files, and those of several machines."""
+
+import os
+from pathlib import Path
+
+from agent_core.cli.findings import Finding
+from agent_core.config.paths import Setup
+from agent_core.errors import AgentCoreError
+from agent_core.runtime.stores import needing_postgres
+from agent_core.storage.health import examine
+
+_LITTLE_SPACE = 200 * 2**20
+
+
+def examine_file(path: Path) -> list[Finding]:
+    """Whether sessions can be read and stored in a file; nothing is written."""
+    name = "database"
+    try:
+        health = examine(path)
+    except (AgentCoreError, OSError) as error:
+        cure = f"make {path} readable and writable for you, or restore it from a backup"
+        return [Finding(name, "broken", str(error), cure)]
+    free = f"{health.free_bytes / 2**30:.1f} GiB free"
+    if health.free_bytes < _LITTLE_SPACE:
+        return [Finding(name, "broken", f"{path}: only {free}", "free some space on its disk")]
+    if health.version is None:
+        folder = next(folder for folder in path.parents if folder.exists())
+        if not os.access(folder, os.W_OK | os.X_OK):
+            cure = f"make {folder} writable for you, or set $SOONG_AGENT_HOME"
+            return [Finding(name, "broken", f"{path} cannot be made", cure)]
+        return [Finding(name, "ok", f"{path} is made by the first run; {free}")]
+    text = f"{path}, version {health.version}, {health.size_bytes / 2**20:.1f} MiB, {free}"
+    if health.is_locked:
+        cure = "wait for the other process, or end it"
+        return [Finding(name, "remark", f"{text}; another process is writing", cure)]
+    if health.version < health.newest:
+        return [Finding(name, "ok", f"{text}; the next run brings it to {health.newest}")]
+    return [Finding(name, "ok", text)]
+
+
+def examine_server(url: str, setup: Setup) -> list[Finding]:
+    """Whether sessions can be read and stored in a Postgres database; nothing is written."""
+    name = "database"
+    try:
+        with needing_postgres():
+            from agent_core.storage.postgres import health  # noqa: PLC0415
+        found = health.examine(url)
+    except AgentCoreError as error:
+        return [Finding(name, "broken", error.message, "mend what is named")]
+    place = f"PostgreSQL {found.server}, database {found.database}"
+    problems = {
+        f"PostgreSQL {health.OLDEST_SERVER} or newer": found.server < health.OLDEST_SERVER,
+        "a database in UTF8": found.encoding != "UTF8",
+        "the address of the primary server, not of one that is read-only": found.is_read_only,
+        f"the right to read and write {found.closed_tables}": bool(found.closed_tables),
+        "the right to make tables": found.version < found.newest and not found.can_create,
+    }
+    if wanted := [what for what, is_missing in problems.items() if is_missing]:
+        return [Finding(name, "broken", place, f"sessions need {'; and '.join(wanted)}")]
+    size = f"{found.size_bytes / 2**20:.1f} MiB"
+    if not found.version:
+        return [Finding(name, "ok", f"{place}: the tables are made by the first run; {size}")]
+    text = f"{place}, version {found.version}, {size}"
+    findings = [Finding(name, "ok", text)]
+    if found.version < found.newest:
+        findings = [Finding(name, "ok", f"{text}; the next run brings it to {found.newest}")]
+    if found.upgrades:
+        text = "the tables of the queue are older than the package procrastinate here"
+        cure = "soong-agent store migrate, when every worker has this version"
+        findings.append(Finding("queue", "remark", text, cure))
+    if abs(found.clock_s) > setup.config.worker.lease_s / 3:
+        ahead = "ahead of" if found.clock_s > 0 else "behind"
+        text = f"its clock is {abs(found.clock_s):.1f} s {ahead} this machine's"
+        cure = "set both by NTP: whether a process is alive is judged by times"
+        findings.append(Finding("clock", "remark", text, cure))
+    return findings

@@ -1,0 +1,46 @@
+"""What checks have found, as lines or as JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from agent_core.cli.options import COMPLETED, FAILED
+from agent_core.cli.terminal import Terminal
+
+State = Literal["ok", "remark", "broken"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check has found.
+
+    Attributes:
+        name: of the check.
+        state: `broken` if something is missing that a run needs.
+        text: what is so.
+        cure: what helps; None where all is well.
+    """
+
+    name: str
+    state: State
+    text: str
+    cure: str | None = None
+
+
+def show_findings(findings: Sequence[Finding], terminal: Terminal, *, as_json: bool) -> int:
+    """Show them, and return the exit code: whether nothing is broken.
+
+    Raises:
+        OutputClosedError: standard output takes no more text.
+    """
+    is_well = all(finding.state != "broken" for finding in findings)
+    if as_json:
+        checks = [asdict(finding) for finding in findings]
+        terminal.text(json.dumps({"ok": is_well, "checks": checks}, indent=2) + "\n")
+    else:
+        for finding in findings:
+            terminal.text(f"{finding.state:<7} {finding.name:<14} {finding.text}\n")
+            if finding.cure:
+                terminal.text(f"{'':<23}{finding.cure}\n")
+    return COMPLETED if is_well else FAILED

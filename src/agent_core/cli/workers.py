@@ -1,0 +1,72 @@
+"""`soong-agent workers` and `queue`: who carries out runs, and which of them wait."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+from agent_core.cli.figures import format_age, plural
+from agent_core.cli.options import COMPLETED, Options
+from agent_core.cli.setup import open_runtime, run_on_terminal
+from agent_core.cli.sheet import Piece, Sheet
+from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.config.paths import Setup
+from agent_core.types.workers import QueuedRun, WorkerRecord
+
+
+def list_workers(options: Options) -> int:
+    """List the workers or the queue, and return the exit code."""
+
+    def show(setup: Setup, terminal: Terminal, clean: Clean) -> int:
+        return asyncio.run(_list(options, setup, terminal, clean))
+
+    return run_on_terminal("/", show, asks_model=False)
+
+
+async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    async with open_runtime(setup) as runtime:
+        if options.command == "workers":
+            found = await runtime.workers()
+        else:
+            found = await runtime.queue(options.limit + 1)
+    more = options.command == "queue" and len(found) > options.limit
+    found = found[: options.limit] if more else found
+    sheet = Sheet()
+    for each in found:
+        if options.json:
+            terminal.text(f"{clean(json.dumps(each.model_dump(mode='json')))}\n")
+            continue
+        lines = _worker(each) if isinstance(each, WorkerRecord) else _queued_run(each)
+        for line in lines:
+            sheet.line(*line, cut=True)
+    if not found:
+        nothing = "no worker is there" if options.command == "workers" else "no run waits"
+        terminal.line(nothing, Style.DIM)
+    if more and not options.json:
+        terminal.line(f"only the oldest {options.limit:,} are shown; --limit shows more", Style.DIM)
+    return COMPLETED
+
+
+def _worker(worker: WorkerRecord) -> Iterator[list[Piece]]:
+    if not worker.is_alive:
+        state, style = "dead", Style.BAD
+    elif worker.is_draining:
+        state, style = "draining", Style.WARN
+    else:
+        state, style = "alive", Style.GOOD
+    busy = f"{worker.running} of {plural(worker.concurrency, 'run')}"
+    beat = f"heartbeat {format_age(worker.heartbeat_at)}"
+    yield [worker.worker_id, "  ", (state, style), f"  {busy}  {beat}"]
+    since = f"started {worker.started_at.astimezone():%Y-%m-%d %H:%M}"
+    version = f"version {worker.version}, protocol {worker.protocol}"
+    yield [f"  {worker.host}, process {worker.pid}, {since}, {version}"]
+    takes = f"  places: {', '.join(worker.places)}; queues: {', '.join(worker.queues)}"
+    yield [takes + (f"; tenant: {worker.tenant}" if worker.tenant else "")]
+
+
+def _queued_run(run: QueuedRun) -> Iterator[list[Piece]]:
+    style = Style.GOOD if run.worker_id else Style.PLAIN
+    facts = [format_age(run.queued_at), run.queue, run.place] if run.queue else []
+    facts += [f"tenant {run.tenant}"] if run.tenant else []
+    facts += [plural(run.takeovers, "takeover")] if run.takeovers else []
+    facts += [f"by {run.worker_id}"] if run.worker_id else []
+    yield [run.run_id, "  ", (run.status.value, style), f"  {'  '.join(facts)}"]

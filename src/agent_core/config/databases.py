@@ -1,0 +1,76 @@
+"""The address of a Postgres database: found where it is named, checked, and never shown.
+
+A message about it names where it comes from; a part of it may be a password.
+"""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from agent_core.errors import ConfigError, ErrorCode
+
+if TYPE_CHECKING:
+    from agent_core.config.paths import Setup
+
+_URL = re.compile(r"postgres(?:ql)?://(?:[^\s\x00-\x1f\x7f%]|%[0-9A-Fa-f]{2})+")
+_SECRET_PARAMETERS = {"password", "sslpassword"}
+
+
+def find_database_url(setup: "Setup", environ: Mapping[str, str]) -> str | None:
+    """The address that the program gives, else that of the variable `[store] url_env`, else None.
+
+    Raises:
+        ConfigError: the variable is not set, or what it holds is no address of a database.
+    """
+    if setup.database_url is not None:
+        return setup.database_url
+    name = setup.config.store.url_env
+    if name is None:
+        return None
+    if not (url := environ.get(name, "").strip()):
+        raise ConfigError(
+            ErrorCode.CONFIG_ERROR,
+            f"store.url_env names the environment variable {name}, and it is not set; set it to"
+            " postgresql://user:password@host/database, or remove store.url_env to keep sessions"
+            " in a file",
+            details={"key": "store.url_env", "variable": name},
+        )
+    check_database_url(url, f"the environment variable {name} of store.url_env")
+    return url
+
+
+def check_database_url(url: str, place: str) -> None:
+    """Refuse what is no address of a Postgres database.
+
+    Raises:
+        ConfigError: names the place.
+    """
+    if not isinstance(url, str) or not _URL.fullmatch(url):  # pyright: ignore[reportUnnecessaryIsInstance] - from a program
+        raise ConfigError(
+            ErrorCode.CONFIG_ERROR,
+            f"{place} is no address of a Postgres database: it must be"
+            " postgresql://user:password@host/database, with other characters than letters and"
+            " digits in the password written as %XX",
+        )
+
+
+def database_secrets(variable: str | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """What must not be shown of the address in a variable, and of libpq's own; `kind -> value`."""
+    if variable is None:
+        return {}
+    return url_secrets(environ.get(variable, "").strip(), variable, environ)
+
+
+def url_secrets(url: str, kind: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What must not be shown of an address: it as a whole, and the passwords in it."""
+    secrets = {kind: url, "PGPASSWORD": environ.get("PGPASSWORD", "")}
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        quoted = parts.netloc.rpartition("@")[0].partition(":")[2]
+        secrets |= {f"{kind}_password": unquote(quoted), f"{kind}_password_quoted": quoted}
+        for name, value in parse_qsl(parts.query):
+            if name in _SECRET_PARAMETERS:
+                secrets[f"{kind}_{name}"] = value
+    return {kind: value for kind, value in secrets.items() if value}

@@ -1,0 +1,256 @@
+"""Puts runs into the queue of the workers, and waits for the turn of those of this process."""
+
+import asyncio
+import re
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from agent_core.aio import to_the_end
+from agent_core.config.paths import Setup
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.events import SessionStore
+from agent_core.loop.options import malformed_option
+from agent_core.runtime.scheduler import RunProgress, identity_of
+from agent_core.runtime.workspaces import Workspaces
+from agent_core.storage.owners import Owner
+from agent_core.types import (
+    Batch,
+    Claim,
+    Dispatch,
+    EventDraft,
+    EventLevel,
+    EventType,
+    OpenedRun,
+    PendingEvent,
+    RunOpening,
+    StoredOptions,
+    new_id,
+    utc_now,
+)
+from agent_core.types.lanes import (
+    NAME_PATTERN,
+    PLACE_PATTERN,
+    QUEUE_PATTERN,
+    SNAPSHOT,
+    Lane,
+    Placement,
+    own_place,
+)
+
+if TYPE_CHECKING:
+    from agent_core.storage.postgres.queue import Job, RunQueue
+    from agent_core.storage.postgres.workers import WorkerTable
+
+_LOOK_S = 0.1
+"""How often a process looks whether it is its run's turn: no notice says so."""
+
+_FORMS = {
+    "queue": (QUEUE_PATTERN, "1 to 24 letters, digits, _ or -"),
+    "place": (PLACE_PATTERN, '"snapshot", or "host:" with the host_id of a machine'),
+    "tenant": (NAME_PATTERN, "1 to 40 letters, digits, _, . or -"),
+}
+
+
+class Dispatcher:
+    """Who carries out the runs of this process' project, where workers may.
+
+    Args:
+        queue, workers: of the database.
+        store, owner: of this process.
+        setup: the settings of the project.
+        workspaces: lets every machine have the files of a session.
+    """
+
+    def __init__(
+        self,
+        queue: "RunQueue",
+        workers: "WorkerTable",
+        *,
+        store: SessionStore,
+        owner: Owner,
+        setup: Setup,
+        workspaces: Workspaces,
+    ) -> None:
+        self.queue = queue
+        self._workspaces = workspaces
+        self._workers = workers
+        self._store = store
+        self._owner = owner
+        self._tenant = setup.tenant
+        self._config = setup.config.worker
+        self._timeout_s = setup.config.store.queue_timeout_s
+
+    @property
+    def heartbeat_s(self) -> float:
+        """How often this process says that it lives."""
+        return self._config.heartbeat_s
+
+    def claim(self) -> Claim:
+        """This process' claim to a session."""
+        return Claim(self._owner.owner_id, timedelta(seconds=self._config.lease_s))
+
+    async def dispatch_of(
+        self, placement: Placement, options: StoredOptions | None, *, has_message: bool
+    ) -> Dispatch:
+        """Who may take a run that is asked for so.
+
+        Raises:
+            AgentCoreError: `validation_error`: an argument is malformed, the run is of another
+                tenant than this runtime, or one of its options is in this process alone.
+        """
+        for name, (pattern, form) in _FORMS.items():
+            value: object = getattr(placement, name)
+            if value is not None and not (isinstance(value, str) and re.fullmatch(pattern, value)):
+                raise malformed_option(name, f"{value!r} is not one: it is {form}")
+        tenant = placement.tenant or self._tenant
+        if self._tenant is not None and tenant != self._tenant:
+            raise malformed_option("tenant", f"is {self._tenant!r} for every run of this runtime")
+        is_here, home = bool(placement.here) or not has_message, own_place(self._config.host_id)
+        if is_here and placement.place not in {None, home}:
+            raise malformed_option("place", f"is {home!r} for what is carried out here")
+        if not is_here and options is not None and options.needs_caller:
+            names = ", ".join(options.needs_caller)
+            message = (
+                f"{names}: only this program has that, and a worker carries the run out; start it"
+                " with here=True, or give the workers what they need by name"
+            )
+            details = {"options": options.needs_caller}
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
+        return Dispatch(
+            queue=placement.queue or "default",
+            home=home,
+            place=placement.place,
+            tenant=tenant,
+            process=await self.queue.register() if is_here else None,
+        )
+
+    async def add(self, opening: RunOpening) -> RunProgress:
+        """Put a run into the queue; a warning says if there is no worker for it.
+
+        If every machine is to have the files, the project is recorded and sent before.
+
+        Raises:
+            StorageError: what `queue_run` raises; the files cannot be recorded, or not be sent.
+        """
+        if opening.dispatch is not None and opening.dispatch.place == SNAPSHOT:
+            await to_the_end(self._workspaces.begin(opening.session_id))
+        try:
+            opened = await self._queue_run(opening)
+            warnings = await self._warn(opened)
+        except BaseException:  # there is no handle
+            await to_the_end(self._drop(opening.run_id, None))
+            raise
+        record = opened.run
+        return RunProgress(
+            identity=identity_of(record),
+            status=record.status,
+            is_for_workers=record.is_for_workers,
+            warnings=warnings,
+        )
+
+    async def _warn(self, opened: OpenedRun) -> list[str]:
+        """Record that no worker is there for a run, if so; returns what is recorded."""
+        run = opened.run
+        lane = Lane.parse(run.lane or "")
+        if lane is None or await self._workers.has_worker(lane):
+            return []
+        whose = f", and of tenant {lane.tenant}" if lane.tenant else ""
+        message = (
+            f"no worker is alive that takes runs of place {lane.place} and queue {lane.queue}"
+            f"{whose}: the run waits until one is started (soong-agent worker)"
+        )
+        facts = {"message": message, "lane": run.lane}
+        draft = EventDraft(EventType.RUN_WITHOUT_WORKER, facts, EventLevel.WARNING)
+        batch = Batch(
+            session_id=run.session_id,
+            agent_id=run.agent_id,
+            run_id=run.run_id,
+            events=[PendingEvent(new_id("evt"), utc_now(), draft)],
+            epoch=opened.session.epoch,
+        )
+        try:
+            await self._store.append(batch)
+        except StorageError as error:
+            if error.code is not ErrorCode.SESSION_ACTIVE:
+                raise
+            return []  # a worker has it by now
+        return [message]
+
+    async def _queue_run(self, opening: RunOpening) -> OpenedRun:
+        return await to_the_end(self._store.queue_run(opening, is_dead=self._owner.is_dead))
+
+    async def turn(
+        self, opening: RunOpening, timeout_s: float | None
+    ) -> "tuple[Job, OpenedRun] | None":
+        """Queue a run of this process, wait until it is next in its session, and claim that.
+
+        Returns:
+            None: the run was cancelled meanwhile, or closed as one of a dead process.
+
+        Raises:
+            StorageError: what `queue_run` raises; `session_active`: it was not next in time, and is
+                cancelled.
+        """
+        run_id = opening.run_id
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        until, sweep_at = monotonic() + timeout_s, monotonic() + self._config.heartbeat_s
+        job: Job | None = None
+        try:
+            await self._queue_run(opening)
+            while True:
+                job = job or await to_the_end(self.queue.fetch_own(run_id))
+                if job is not None:
+                    try:
+                        taken = await to_the_end(self._take(run_id))
+                    except StorageError as error:
+                        if error.code is not ErrorCode.SESSION_ACTIVE:
+                            raise
+                    else:
+                        if taken is None:
+                            await self.queue.finish(job)
+                            return None
+                        return job, taken
+                if monotonic() >= until:
+                    raise _still_active(opening, timeout_s)
+                if monotonic() >= sweep_at + self._config.lease_s:  # the database was away, perhaps
+                    await self.queue.heartbeat()
+                    sweep_at = monotonic() + self._config.lease_s
+                if monotonic() >= sweep_at:  # no worker may be there to do it
+                    sweep_at += self._config.heartbeat_s
+                    await self._store.close_lost_runs(self._owner.is_dead)
+                    await self.queue.heartbeat()
+                    await self.queue.sweep(self._owner.is_dead)
+                    record = await self._store.run(run_id)
+                    if job is None and (record is None or record.status.is_terminal):
+                        return None
+                await asyncio.sleep(min(_LOOK_S, max(until - monotonic(), 0)))
+        except BaseException:  # it must not hold its place: there is no handle
+            await to_the_end(self._drop(run_id, job))
+            raise
+
+    async def _take(self, run_id: str) -> OpenedRun | None:
+        return await self._store.take_run(
+            run_id,
+            self.claim(),
+            is_dead=self._owner.is_dead,
+            max_takeovers=self._config.max_takeovers,
+        )
+
+    async def _drop(self, run_id: str, job: "Job | None") -> None:
+        await self._store.drop_queued(run_id)
+        if job is not None:
+            await self.queue.finish(job)
+        else:
+            await self.queue.remove(run_id)
+
+
+def _still_active(run: RunOpening, timeout_s: float) -> StorageError:
+    return StorageError(
+        ErrorCode.SESSION_ACTIVE,
+        f"runs of session {run.session_id} that were queued before have not ended within"
+        f" {timeout_s:g} s (queue_timeout_s); wait until they have, cancel them, or start the run"
+        " without here=True, so that it waits for a worker",
+        retryable=True,
+        details={"session_id": run.session_id, "run_id": run.run_id},
+    )

@@ -1,0 +1,145 @@
+"""Keeps a run from acting whose session is another process' by now, after a pause for example.
+
+What it writes is refused by the store anyway. Before anything else that others could notice (a
+tool, a hook, a model call) its hold on the session is looked at; as long as the lease is sure to
+last, that costs a look at the clock.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.loop.context import Hooks
+from agent_core.providers.adapter_faults import opened_stream
+from agent_core.providers.base import ProviderAdapter
+from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput, ToolReturn
+from agent_core.tools.registry import Toolbox
+from agent_core.types import ModelEvent, ModelRequest, ToolCall, ToolDefinition, ToolResult
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now() -> float:
+    """Seconds of a clock that goes on while the process is paused, or the machine asleep."""
+    return time.clock_gettime(_CLOCK)
+
+
+def session_lost(run_id: str) -> StorageError:
+    """Why a run stops whose session another process has taken over."""
+    message = (
+        f"run {run_id} was taken over by another process, which saw no heartbeat of this one for"
+        " longer than its lease; it goes on there"
+    )
+    return StorageError(ErrorCode.SESSION_ACTIVE, message, details={"run_id": run_id})
+
+
+class SessionHold:
+    """One run's hold on its session, as far as this process knows.
+
+    Attributes:
+        epoch: of the session since it was claimed for the run.
+        is_lost: another process has the session.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        session_id: str,
+        epoch: int,
+        *,
+        confirm: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.run_id = run_id
+        self.session_id = session_id
+        self.epoch = epoch
+        self.is_lost = False
+        self._confirm = confirm
+
+    async def require(self) -> None:
+        """Return if the session is sure to be this process'.
+
+        Raises:
+            StorageError: `session_active`: it is not; or the store does not answer.
+        """
+        if not self.is_lost:
+            await self._confirm()
+        if self.is_lost:
+            raise session_lost(self.run_id)
+
+
+class FencedProvider:
+    """An adapter that is asked only while the session is held."""
+
+    def __init__(self, adapter: ProviderAdapter, hold: SessionHold) -> None:
+        self._adapter = adapter
+        self._hold = hold
+
+    async def close(self) -> None:
+        """See `ProviderAdapter.close`; there is nothing to give back."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """See `ProviderAdapter.stream`.
+
+        Raises:
+            StorageError: `session_active`, before anything was sent.
+        """
+        await self._hold.require()
+        async with aclosing(opened_stream(self._adapter, request)) as events:
+            async for event in events:
+                yield event
+
+
+class FencedHooks:
+    """Hooks that run only while the session is held: see `Hooks`."""
+
+    def __init__(self, hooks: Hooks, hold: SessionHold) -> None:
+        self._hooks = hooks
+        self._hold = hold
+
+    async def session_start(self) -> None:
+        """The session has its first run in this process."""
+        await self._hold.require()
+        await self._hooks.session_start()
+
+    async def user_prompt(self, text: str) -> None:
+        """The user has said this."""
+        await self._hold.require()
+        await self._hooks.user_prompt(text)
+
+    async def before_tool(
+        self, call: ToolCall, definition: ToolDefinition
+    ) -> Mapping[str, Any] | None:
+        """A call is about to be made."""
+        await self._hold.require()
+        return await self._hooks.before_tool(call, definition)
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+        """A call has been answered."""
+        await self._hold.require()
+        await self._hooks.after_tool(call, result)
+
+    async def before_stop(self) -> str | None:
+        """Return a reason to go on, or None."""
+        await self._hold.require()
+        return await self._hooks.before_stop()
+
+
+def fence_tools(toolbox: Toolbox, hold: SessionHold) -> None:
+    """Let the tools act only while the session is held: that is looked at right before."""
+
+    def fenced(tool: Tool) -> Tool:
+        async def prepare(arguments: Any, context: ToolContext) -> Action:
+            action = await tool.prepare(arguments, context)
+
+            async def run() -> ToolReturn | ToolOutput:
+                await hold.require()
+                return await action.run()
+
+            return replace(action, run=run)
+
+        return replace(tool, prepare=prepare)
+
+    toolbox.wrap(fenced)

@@ -1,0 +1,500 @@
+"""Takes queued runs out of a database and carries them out, side by side, until it is drained."""
+
+import asyncio
+import logging
+import os
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from agent_core.aio import stop_task, to_the_end
+from agent_core.config.models import RunWorkerConfig
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.events import EventStream, Journal
+from agent_core.loading import installed_version
+from agent_core.loop import Outcome, settle
+from agent_core.providers.estimates import estimate_blocks
+from agent_core.redaction import Redactor, log_failure
+from agent_core.redaction.redactor import JournalRedactor
+from agent_core.runtime.projects import OpenProjects
+from agent_core.runtime.scheduler import identity_of
+from agent_core.runtime.workspaces import Workspaces
+from agent_core.types import Claim, EndReason, ErrorPayload, OpenedRun, RunStatus, utc_now
+from agent_core.types.lanes import PROTOCOL, SNAPSHOT, Lane, own_place
+from agent_core.types.workers import QueueDepth, WorkerRecord
+
+if TYPE_CHECKING:
+    from agent_core.runtime.scheduler import Run
+    from agent_core.runtime.services import Services
+    from agent_core.runtime.stores import OpenedStore
+    from agent_core.storage.postgres.queue import Job, RunQueue
+    from agent_core.storage.postgres.workers import WorkerTable
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 1.0
+"""How often an idle worker looks: a run that waits behind another one is announced by no notice."""
+
+_LOOK_S = 5.0
+"""How long a look at the figures may wait for the database."""
+
+_BUSY_S = 1.0
+"""How long a run waits whose session another process is still using."""
+
+
+_QUEUED = "procrastinate_any_queue_v1"
+"""The channel on which Procrastinate announces jobs."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Taken:
+    """A job of this worker, and the run of it once it is carried out.
+
+    Attributes:
+        is_left: it is to be carried on by another worker.
+        leaving: gives it up here.
+        is_handed_over: it has been given up here, in the database.
+        is_fetched_again: others had given this worker up, and it has taken the job once more.
+    """
+
+    job: "Job"
+    services: "Services | None" = None
+    run: "Run | None" = None
+    is_left: bool = False
+    leaving: asyncio.Task[None] | None = None
+    is_handed_over: bool = False
+    is_fetched_again: bool = False
+
+
+class QueueWorker:
+    """One worker, from its first heartbeat to its end.
+
+    Args:
+        opened: the database.
+        queue, table: of the same database.
+        projects: the services of the projects, on that database.
+        workspaces: the folders of sessions whose files any machine can have.
+        config: how much it takes of what, and how long its lease is.
+        tenant: the only one that it serves; None: all.
+        redactor: takes secrets out of what is written about runs whose project cannot be opened.
+
+    Attributes:
+        started, ended, takeovers, handed_over: how many runs, those that have ended by status.
+    """
+
+    def __init__(
+        self,
+        opened: "OpenedStore",
+        projects: OpenProjects,
+        workspaces: Workspaces,
+        config: RunWorkerConfig,
+        *,
+        queue: "RunQueue",
+        table: "WorkerTable",
+        tenant: str | None,
+        redactor: Redactor,
+    ) -> None:
+        self._store, self._owner, self._notices = opened.store, opened.owner, opened.notices
+        self._queue, self._table = queue, table
+        self._projects = projects
+        self._workspaces = workspaces
+        self._config = config
+        self._tenant = tenant
+        self._redactor = redactor
+        self._places = config.places or [own_place(config.host_id), SNAPSHOT]
+        self._taken: dict[asyncio.Task[None], _Taken] = {}
+        self._wake = asyncio.Event()
+        self._began_at = utc_now()
+        self._beat_at = monotonic()
+        self._judges_from = 0.0
+        self._is_away = False
+        self._draining = asyncio.Event()
+        self._looking: asyncio.Task[list[QueueDepth]] | None = None
+        self.started = 0
+        self.ended: Counter[str] = Counter()
+        self.takeovers = 0
+        self.handed_over = 0
+
+    @property
+    def worker_id(self) -> str:
+        """What sessions name as their owner while it has them."""
+        return self._owner.owner_id
+
+    @property
+    def concurrency(self) -> int:
+        """How many runs it carries out at most at a time."""
+        return self._config.concurrency
+
+    @property
+    def is_alive(self) -> bool:
+        """Its lease is not over, as far as it knows."""
+        return self.heartbeat_age_s < self._config.lease_s
+
+    async def depths(self) -> Sequence[QueueDepth] | None:
+        """What waits in the queue; None: the database does not answer."""
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                return await asyncio.shield(self._look())
+        except (StorageError, TimeoutError):
+            return None
+
+    def _look(self) -> asyncio.Future[list[QueueDepth]]:
+        """One look at a time, however many ask while the database does not answer."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._depths())
+        return self._looking
+
+    async def _depths(self) -> list[QueueDepth]:
+        """What waits, with the lanes of its own that are empty: a monitor needs the 0."""
+        found = await self._table.depths()
+        filled = {(each.queue, each.place, each.tenant, each.protocol) for each in found}
+        own = [
+            (queue, place, self._tenant, PROTOCOL)
+            for queue in self._config.queues
+            for place in self._places
+        ]
+        return found + [
+            QueueDepth(
+                queue=queue, place=place, tenant=tenant, protocol=protocol, depth=0, oldest_s=0
+            )
+            for queue, place, tenant, protocol in own
+            if (queue, place, tenant, protocol) not in filled
+        ]
+
+    @property
+    def is_draining(self) -> bool:
+        """It takes no more runs."""
+        return self._draining.is_set()
+
+    @property
+    def running(self) -> int:
+        """How many runs it has now."""
+        return len(self._taken)
+
+    @property
+    def heartbeat_age_s(self) -> float:
+        """How long ago the database has taken a heartbeat."""
+        return monotonic() - self._beat_at
+
+    def drain(self) -> None:
+        """Take no more runs, and end when those it has are over, or are handed over."""
+        self._draining.set()
+        self._wake.set()
+
+    async def work(self) -> bool:
+        """Carry out runs until it is drained; returns whether none of them is left behind.
+
+        A caller that is cancelled has them handed over at once.
+
+        Raises:
+            StorageError: the database failed at the start.
+        """
+        await self._queue.register()
+        await self._beat()
+        what = "%s takes runs of %s in the queues %s, %d at a time%s"
+        places, queues = ", ".join(self._places), ", ".join(self._config.queues)
+        of = f", of the tenant {self._tenant}" if self._tenant else ""
+        logger.info(what, self.worker_id, places, queues, self._config.concurrency, of)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._unregister)
+            for loop in (self._keep_alive(), self._listen()):
+                stack.push_async_callback(stop_task, asyncio.create_task(loop))
+            taking = asyncio.create_task(self._take_runs())
+            draining = asyncio.create_task(self._draining.wait())
+            try:
+                await asyncio.wait([taking, draining], return_when=asyncio.FIRST_COMPLETED)
+                if self._taken:
+                    patience = self._config.drain_seconds
+                    what = "drains: its %d under way may go on for %g s"
+                    logger.info(what, len(self._taken), patience)
+                    await asyncio.wait(self._taken, timeout=patience)
+            finally:
+                self.drain()
+                draining.cancel()
+                is_clean = await to_the_end(self._hand_over())
+                await asyncio.wait([taking], timeout=_LOOK_S)  # a job that it is being given
+                taking.cancel()
+        if taking.done() and not taking.cancelled():
+            taking.result()
+        return is_clean
+
+    async def _take_runs(self) -> None:
+        while not self.is_draining:
+            self._wake.clear()
+            if len(self._taken) < self._config.concurrency and await self._take():
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_S):
+                    await self._wake.wait()
+
+    async def _take(self) -> bool:
+        """Begin the next run, if there is one."""
+        try:
+            most = self._config.tenant_concurrency
+            job = await self._queue.fetch_next(self._serves, tenant_concurrency=most)
+        except StorageError as error:
+            self._log_outage(error)
+            return False
+        if job is None:
+            return False
+        if self.is_draining:
+            await self._queue.give_back(job, 0)
+            return False
+        for task, mine in self._taken.items():
+            if mine.job == job and not task.done():  # it had been given up, and has its run still
+                mine.is_fetched_again = True
+                return True
+        taken = _Taken(job=job)
+        task = asyncio.create_task(self._carry_out(taken), name=job.run_id)
+        self._taken[task] = taken
+        task.add_done_callback(self._gone)
+        return True
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        """A place is free."""
+        del self._taken[task]
+        self._wake.set()
+
+    def _serves(self, lane: Lane) -> bool:
+        """Whether it takes the runs of a lane."""
+        return (
+            lane.protocol == PROTOCOL
+            and lane.place in self._places
+            and lane.queue in self._config.queues
+            and (self._tenant is None or lane.tenant == self._tenant)
+        )
+
+    async def _carry_out(self, taken: _Taken) -> None:
+        """See a job through: its run has ended here, or the job goes back into the queue."""
+        run_id = taken.job.run_id
+        try:
+            pause_s = await self._conduct(taken)
+        except Exception as error:  # noqa: BLE001 - the worker lives on, and the run gets an end
+            pause_s = await self._fail(taken, error)
+        is_lost = taken.run is not None and taken.run.journal.is_abandoned
+        while True:
+            try:
+                if is_lost and not taken.is_handed_over:  # it may be this worker's still
+                    await self._store.hand_over(run_id, self._owner.owner_id)
+                if pause_s is None and await self._is_over(taken):
+                    await self._queue.finish(taken.job)
+                else:
+                    await self._queue.give_back(taken.job, pause_s or 0)
+                if not taken.is_fetched_again:
+                    return
+                taken.is_fetched_again = False
+                continue
+            except StorageError as error:
+                self._log_outage(error)
+            await asyncio.sleep(self._config.heartbeat_s)
+
+    async def _conduct(self, taken: _Taken) -> float | None:
+        """Carry out the run of a job.
+
+        Returns:
+            After how many seconds it is to be tried again, by any worker; None: it has ended, or is
+            another worker's.
+
+        Raises:
+            Exception: what is wrong with its project.
+        """
+        run_id = taken.job.run_id
+        record = await self._store.run(run_id)
+        session = await self._store.session(record.session_id) if record else None
+        if record is None or session is None:
+            return None  # it was deleted
+        folder = session.cwd
+        if session.place == SNAPSHOT:
+            folder = str(await self._workspaces.prepare(session))
+        async with self._projects.use(folder) as services:
+            if taken.is_left:
+                return 0
+            taken.services = services
+            try:
+                taken.run = run = await services.runs.take_up(record)
+            except StorageError as error:
+                if error.code is ErrorCode.SESSION_ACTIVE:
+                    return _BUSY_S
+                raise
+            if run is None:
+                return None
+            self.started += 1
+            verb = "begins" if record.status is RunStatus.QUEUED else "goes on"
+            logger.info("%s %s, of session %s", run_id, verb, record.session_id)
+            if record.status is not RunStatus.QUEUED:
+                now = await self._store.run(run_id)
+                self.takeovers += now is not None and now.takeovers > record.takeovers
+            if taken.is_left:
+                await self._leave(taken)
+            await run.ended.wait()
+            if taken.leaving is not None:
+                await taken.leaving
+            if taken.is_handed_over:
+                return 0
+            if not run.journal.is_abandoned:
+                self.ended[run.status.value] += 1
+                logger.info("%s is %s", run_id, run.status)
+            return None
+
+    async def _is_over(self, taken: _Taken) -> bool:
+        """Whether a run has its end in the database, or waits there for an answer."""
+        run, run_id = taken.run, taken.job.run_id
+        if run is not None and run.status.is_terminal and run.journal.is_stored:
+            return True
+        record = await self._store.run(run_id)
+        if record is None or record.status.is_terminal or record.status is RunStatus.WAITING:
+            return True
+        session = await self._store.session(record.session_id)
+        if session is not None and session.owner == self._owner.owner_id:
+            message = f"the end of run {run_id} is not stored yet"
+            raise StorageError(ErrorCode.STORAGE_ERROR, message, retryable=True)
+        return False
+
+    async def _fail(self, taken: _Taken, error: Exception) -> float | None:
+        """End a run that cannot be begun here; returns what `_conduct` does.
+
+        What the database may do for another attempt is left to that.
+        """
+        run_id = taken.job.run_id
+        if isinstance(error, StorageError) and error.retryable:
+            self._log_outage(error)
+            return _BUSY_S
+        if not isinstance(error, AgentCoreError):
+            what = f"run {run_id} could not be begun"
+            log_failure(logger, what, error=error, clean=self._redactor.text)
+            message = f"the worker could not begin the run ({type(error).__name__}: {error})"
+            error = AgentCoreError(ErrorCode.INTERNAL_ERROR, message)
+        try:
+            opened = await self._store.take_run(
+                run_id,
+                Claim(self._owner.owner_id),
+                is_dead=self._owner.is_dead,
+                max_takeovers=self._config.max_takeovers,
+            )
+            if opened is not None:
+                outcome = Outcome(EndReason.FAILED, error=ErrorPayload.of(error))
+                await settle(self._journal(opened), outcome)
+                await self._store.release(opened.run.session_id, self._owner.owner_id)
+                self.started += 1
+                self.ended[outcome.status.value] += 1
+                logger.warning("%s cannot be carried out here: %s", run_id, error)
+        except StorageError as failure:
+            self._log_outage(failure)
+            return _BUSY_S
+        return None
+
+    def _journal(self, opened: OpenedRun) -> Journal:
+        return Journal(
+            identity_of(opened.run),
+            store=self._store,
+            stream=EventStream(),
+            redactor=JournalRedactor(self._redactor),
+            estimate=estimate_blocks,
+            session_owner=self._owner.owner_id,
+            epoch=opened.session.epoch,
+        )
+
+    async def _hand_over(self) -> bool:
+        """Leave what is left to other workers; returns whether the database knows of it all."""
+        left = list(self._taken.values())
+        for taken in left:
+            taken.is_left = True
+            taken.leaving = asyncio.create_task(self._leave(taken))
+        if self._taken:  # the database may be away, or a tool may not stop
+            await asyncio.wait(self._taken, timeout=self._config.lease_s)
+        stuck = list(self._taken.items())
+        if stuck or self._is_away or not self.is_alive:  # others find it all; the end must come
+            self._queue.hurry()
+        for task, taken in stuck:
+            logger.warning("%s could not be handed over", taken.job.run_id)
+            task.cancel()
+        if stuck:
+            await asyncio.wait([task for task, _ in stuck])
+        return not stuck
+
+    async def _leave(self, taken: _Taken) -> None:
+        """Stop the work on a run, so that another worker goes on with it."""
+        if taken.run is None or taken.services is None:
+            return  # `_conduct` looks before it begins
+        run_id = taken.job.run_id
+        try:
+            if await taken.services.runs.hand_over(run_id):
+                taken.is_handed_over = True
+                self.handed_over += 1
+                logger.info("%s is handed over", run_id)
+        except StorageError as error:
+            self._log_outage(error)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.heartbeat_s)
+            try:
+                await self._beat()
+            except Exception as error:  # noqa: BLE001 - the next beat may succeed
+                self._log_outage(error)
+
+    async def _beat(self) -> None:
+        """Say that this worker lives, and take care of what those leave that do not."""
+        lease_s = self._config.lease_s
+        await self._table.beat(self._record(), lease_s)
+        await self._queue.heartbeat()
+        was_cut_off = self.heartbeat_age_s > lease_s / 2  # a beat may have waited for the database
+        self._beat_at = monotonic()
+        if was_cut_off:  # maybe all were: who lives has said so again when a lease is over
+            self._judges_from = self._beat_at + lease_s
+        if self._is_away:
+            self._is_away = False
+            logger.info("the database answers again")
+        is_dead = self._is_dead if self._beat_at < self._judges_from else self._owner.is_dead
+        await self._store.close_lost_runs(is_dead)
+        if await self._queue.sweep(is_dead):
+            self._wake.set()
+
+    def _is_dead(self, owner_id: str, is_lease_over: bool) -> bool:  # noqa: ARG002
+        """Whether the process of an owner is gone, whatever its lease says."""
+        return self._owner.is_dead(owner_id, False)
+
+    async def _listen(self) -> None:
+        """Look for runs whenever one is queued."""
+        if self._notices is None:
+            return
+        with self._notices.subscribe(_QUEUED) as inbox:
+            while True:
+                await inbox.wait()
+                inbox.take()
+                self._wake.set()
+
+    async def _unregister(self) -> None:
+        """Take this worker out of the lists of those there are."""
+        with suppress(Exception):  # its lease will be over
+            await self._table.remove(self._owner.owner_id)
+            await self._queue.unregister()
+
+    def _log_outage(self, error: Exception) -> None:
+        """Log a failure of the database, once until it answers again."""
+        if not self._is_away:
+            self._is_away = True
+            logger.warning(
+                "the database fails, it is tried again: %s", self._redactor.text(str(error))
+            )
+
+    def _record(self) -> WorkerRecord:
+        return WorkerRecord(
+            worker_id=self._owner.owner_id,
+            host=platform.node(),
+            pid=os.getpid(),
+            version=installed_version() or "unknown",
+            protocol=PROTOCOL,
+            places=self._places,
+            queues=self._config.queues,
+            tenant=self._tenant,
+            concurrency=self._config.concurrency,
+            running=len(self._taken),
+            is_draining=self.is_draining,
+            started_at=self._began_at,
+            heartbeat_at=utc_now(),
+        )

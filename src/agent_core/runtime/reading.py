@@ -1,0 +1,353 @@
+"""Reads a run from the store, whichever process carries it out: its events, its text, its end."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.events import MESSAGE_BOUNDS, SessionStore, whole_text
+from agent_core.redaction.redactor import JournalRedactor
+from agent_core.storage.owners import Owner
+from agent_core.types import (
+    CLOSING_EVENTS,
+    LIVE_EVENTS,
+    EventLevel,
+    EventType,
+    RunRecord,
+    RunStatus,
+    RuntimeEvent,
+    new_id,
+    utc_now,
+)
+
+if TYPE_CHECKING:
+    from agent_core.storage.postgres.notices import Inbox, Notices
+
+CONTROL = "soong_control"
+"""Where a process sends what it asks of the one that carries a run out."""
+
+_POLL_S = 0.25
+"""How often the store is asked about a run of another process."""
+
+_CONNECTED_POLL_S = 2.0
+"""The same, while its process can send a notice of what it has stored."""
+
+_LOST_S = 10.0
+"""After how long it is checked whether the owner of a run is still there."""
+
+_ASK_S = 5.0
+"""How often the text of messages under way is asked for, while a run is watched."""
+
+_ASK_ANEW_S = 0.5
+"""The same from a message's beginning, where some of it may not have come."""
+
+_SHOWN_CHARS = 80
+"""How much an error shows of an id that is none; ids are ASCII, and shorter."""
+
+_PAGE = 1000
+
+
+def channel_of(run_id: str) -> str:
+    """Where the process that carries out a run sends that it has stored something, and text."""
+    return f"run_{run_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Some text of a message that is not finished, as a notice carries it.
+
+    Attributes:
+        event_type: of the delta it is.
+        bound: number of the stored event after which its message began.
+        after: number of the last event that was stored before it.
+        start: how many characters of the message come before.
+        text: what comes then.
+    """
+
+    event_type: EventType
+    bound: int
+    after: int
+    start: int
+    text: str
+
+    @classmethod
+    def read(cls, payload: str) -> "TextPiece | None":
+        """The piece in a notice; None if there is none."""
+        try:
+            match json.loads(payload):
+                case [str(event_type), int(bound), int(after), int(start), str(text)]:
+                    is_possible = 0 <= bound <= after and start >= 0
+                    if is_possible and event_type in LIVE_EVENTS:
+                        return cls(EventType(event_type), bound, after, start, text)
+                case _:
+                    pass
+        except (ValueError, RecursionError):
+            pass
+        return None
+
+    def __str__(self) -> str:
+        return json.dumps([self.event_type, self.bound, self.after, self.start, self.text])
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a reader is.
+
+    Attributes:
+        seen: number of the last event it has.
+        bound: that of the last event after which another message begins, if it is known.
+        lengths: how much it has of that message, by the type of the deltas.
+        text: the same of its text, whole.
+        is_new_message: a message has begun whose text was not asked for yet.
+    """
+
+    seen: int
+    bound: int | None
+    is_new_message: bool = False
+    lengths: dict[EventType, int] = field(default_factory=dict[EventType, int])
+    text: str = ""
+
+    def pass_event(self, event: RuntimeEvent) -> None:
+        self.seen = event.run_seq or self.seen
+        self.is_new_message = event.event_type is EventType.MODEL_STARTED
+        if event.event_type in MESSAGE_BOUNDS:
+            self.begin(self.seen)
+
+    def begin(self, bound: int) -> None:
+        self.bound = bound
+        self.lengths.clear()
+        self.text = ""
+
+    def new_text(self, piece: TextPiece) -> str:
+        """What the reader does not have yet; nothing if some before it has not come."""
+        had = self.lengths.get(piece.event_type, 0)
+        new = piece.text[had - piece.start :] if piece.start <= had else ""
+        if new:
+            self.lengths[piece.event_type] = had + len(new)
+            if piece.event_type is EventType.MODEL_TEXT_DELTA:
+                self.text += new
+        return new
+
+
+class RunReader:
+    """Answers for runs from the store.
+
+    Args:
+        store, owner, redactor: of the process.
+        notices: of the store, if it has any; otherwise it is looked at again and again.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        owner: Owner,
+        redactor: JournalRedactor,
+        notices: "Notices | None" = None,
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._redactor = redactor
+        self._notices = notices
+
+    async def record(self, run_id: str) -> RunRecord:
+        """The run.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        shown = f"{run_id}"[:_SHOWN_CHARS].encode("ascii", "backslashreplace").decode()
+        record = await self._store.run(run_id) if shown == run_id else None
+        if record is None:
+            message = f"there is no run {shown}"
+            raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": shown})
+        return record
+
+    async def wait(self, run_id: str, *, only_end: bool = False) -> RunStatus:
+        """Return the status of a run that has ended or, unless `only_end`, waits for an answer.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        with self._watched(await self.record(run_id)) as changes:
+            while True:
+                record = await self.record(run_id)
+                status = record.status
+                if status.is_terminal or (status is RunStatus.WAITING and not only_end):
+                    return status
+                await changes.wait()
+
+    async def events(
+        self, run_id: str, after: int, *, follow: bool = True
+    ) -> AsyncGenerator[RuntimeEvent]:
+        """The stored events after a number; `follow` waits for more until the run has ended.
+
+        Of a message under way its text comes as it is sent; what is missing of it at its end, or
+        all of it, comes before the event of that end.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        progress = _Progress(after, bound=0 if after == 0 else None)
+        if not follow:
+            async for event in self._stored(run_id, progress):
+                yield event
+            return
+        record = await self.record(run_id)
+        pieces: Sequence[TextPiece] = ()
+        with self._watched(record, is_read=True) as changes:
+            while True:
+                is_over = (await self.record(run_id)).status.is_terminal
+                async for event in self._stored(run_id, progress):
+                    yield event
+                    if event.event_type in CLOSING_EVENTS:
+                        return
+                if is_over:
+                    return
+                if progress.is_new_message:  # maybe by a process that did not have the run before
+                    progress.is_new_message = False
+                    changes.ask_for_text()
+                is_behind = False
+                while not is_behind:
+                    for piece in pieces:
+                        if delta := await self._delta(record, piece, progress):
+                            yield delta
+                    pieces, is_behind = await changes.wait()
+                    is_behind = is_behind or any(each.after > progress.seen for each in pieces)
+
+    async def _stored(self, run_id: str, progress: _Progress) -> AsyncGenerator[RuntimeEvent]:
+        while page := await self._store.events_after(run_id, progress.seen, limit=_PAGE):
+            for event in page:
+                if text := await self._rest_of(event, progress.text):
+                    yield text
+                progress.pass_event(event)
+                yield event
+
+    async def _rest_of(self, event: RuntimeEvent, shown: str) -> RuntimeEvent | None:
+        """What a reader lacks of the text of a message that is complete, as one delta."""
+        if event.event_type is not EventType.MESSAGE_COMPLETED or event.node_id is None:
+            return None
+        node = await self._store.node(event.node_id)
+        if node is None or not node.text:
+            return None
+        text = self._redactor.payload({"text": node.text})["text"]
+        whole = whole_text(event, EventType.MODEL_TEXT_DELTA, text)
+        if not shown or not text.startswith(shown):
+            return whole
+        rest = text[len(shown) :]
+        return whole.model_copy(update={"payload": {"text": rest}}) if rest else None
+
+    async def _delta(
+        self, record: RunRecord, piece: TextPiece, progress: _Progress
+    ) -> RuntimeEvent | None:
+        """A piece as an event, if it belongs to the message that is under way, and is new."""
+        if piece.after > progress.seen:
+            return None
+        if progress.bound is None:  # the reader has begun in the middle of a message, perhaps
+            between = await self._store.events_after(record.run_id, piece.bound, limit=_PAGE)
+            if any(event.event_type in MESSAGE_BOUNDS for event in between):
+                return None
+            progress.begin(piece.bound)
+        text = progress.new_text(piece) if piece.bound == progress.bound else ""
+        if not text:
+            return None
+        payload: dict[str, Any] = {"text": text}
+        if piece.start == 0 and progress.lengths[piece.event_type] == len(text):
+            payload["from_start"] = True
+        return RuntimeEvent.of_checked(
+            event_id=new_id("evt"),
+            seq=None,
+            run_seq=None,
+            session_id=record.session_id,
+            agent_id=record.agent_id,
+            run_id=record.run_id,
+            level=EventLevel.INFO,
+            event_type=piece.event_type,
+            node_id=None,
+            tool_call_id=None,
+            payload=payload,
+            created_at=utc_now(),
+        )
+
+    @contextmanager
+    def _watched(self, record: RunRecord, *, is_read: bool = False) -> Generator["_Changes"]:
+        """What changes in a run; `is_read` asks its process for the text under way, too."""
+        if self._notices is None or record.status.is_terminal:
+            yield _Changes(self._store, self._owner)
+            return
+        notices, channel = self._notices, channel_of(record.run_id)
+        with notices.watch(record.session_id), notices.subscribe(channel) as inbox:
+            run_id = record.run_id if is_read else None
+            yield _NoticedChanges(self._store, self._owner, notices, inbox, run_id)
+
+
+class _Changes:
+    """When to look again at a run of another process."""
+
+    def __init__(self, store: SessionStore, owner: Owner) -> None:
+        self._store = store
+        self._owner = owner
+        self._checked = monotonic()
+
+    async def wait(self) -> tuple[Sequence[TextPiece], bool]:
+        """Return what text has come meanwhile, and whether it is time to look into the store.
+
+        A run whose owner has died is closed as lost.
+        """
+        come = await self._next()
+        if monotonic() - self._checked > _LOST_S:
+            await self._store.close_lost_runs(self._owner.is_dead)
+            self._checked = monotonic()
+        return come
+
+    def ask_for_text(self) -> None:
+        """Have the process that carries the run out send the text of messages under way."""
+
+    async def _next(self) -> tuple[Sequence[TextPiece], bool]:
+        await asyncio.sleep(_POLL_S)
+        return (), True
+
+
+class _NoticedChanges(_Changes):
+    """The same where notices say when; without a connection for them it looks as others do."""
+
+    def __init__(
+        self,
+        store: SessionStore,
+        owner: Owner,
+        notices: "Notices",
+        inbox: "Inbox",
+        read_run_id: str | None,
+    ) -> None:
+        super().__init__(store, owner)
+        self._notices = notices
+        self._inbox = inbox
+        self._run_id = read_run_id
+        self._asked = self._asked_anew = self._looked = -_ASK_S
+        self._lacks_text = False
+
+    def ask_for_text(self, *, is_anew: bool = False) -> None:
+        if self._run_id is not None:
+            request = {"what": "watch", "run_id": self._run_id, "anew": is_anew}
+            self._notices.send(CONTROL, json.dumps(request))
+            self._asked = monotonic()
+
+    async def _next(self) -> tuple[Sequence[TextPiece], bool]:
+        poll_s = _CONNECTED_POLL_S if self._notices.is_connected else _POLL_S
+        await self._inbox.wait(poll_s)
+        payloads, has_missed = self._inbox.take()
+        now = monotonic()
+        self._lacks_text |= has_missed
+        is_anew = self._lacks_text and now - self._asked_anew > _ASK_ANEW_S
+        if is_anew or now - self._asked > _ASK_S:
+            self.ask_for_text(is_anew=is_anew)
+            if is_anew:
+                self._asked_anew, self._lacks_text = now, False
+        pieces = [piece for each in payloads if (piece := TextPiece.read(each))]
+        is_behind = has_missed or len(pieces) < len(payloads) or now - self._looked > poll_s
+        if is_behind:
+            self._looked = now
+        return pieces, is_behind

@@ -1,0 +1,117 @@
+"""Where the sessions of a process are kept: a file, or a Postgres database of many machines."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent_core.config.databases import find_database_url
+from agent_core.config.paths import Setup, database_key
+from agent_core.disk.unfinished import UnfinishedWrites
+from agent_core.errors import ConfigError, ErrorCode
+from agent_core.events import SessionStore
+from agent_core.storage.owners import Owner
+from agent_core.storage.sqlite import SqliteSessionStore
+
+if TYPE_CHECKING:
+    from agent_core.storage.postgres.blobs import PostgresBlobs
+    from agent_core.storage.postgres.notices import Notices
+    from agent_core.storage.postgres.queue import RunQueue
+    from agent_core.storage.postgres.workers import WorkerTable
+
+_MISSING = "a Postgres database needs the extra postgres: pip install 'soong-agent[postgres]'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedStore:
+    """The store of a process, and who it is there.
+
+    Attributes:
+        store: sessions and their history.
+        owner: this process, as an owner of sessions.
+        key: what of a home belongs to the database has this in its name.
+        notices: what processes send each other, where the store can carry it.
+        blobs: contents that are too large for its rows, where those are for many machines.
+        queue: the runs that wait for a process; `workers` are those that take them.
+    """
+
+    store: SessionStore
+    owner: Owner
+    key: str
+    notices: "Notices | None" = None
+    blobs: "PostgresBlobs | None" = None
+    queue: "RunQueue | None" = None
+    workers: "WorkerTable | None" = None
+
+
+@asynccontextmanager
+async def open_store(setup: Setup) -> AsyncGenerator[OpenedStore]:
+    """Open the database that the settings name, until the end of the block.
+
+    Raises:
+        ConfigError: the database is named by a variable that is not set, its address is none, or
+            the packages for it are missing.
+        StorageError: the database cannot be opened.
+    """
+    url = find_database_url(setup, os.environ)
+    with Owner.open(setup.home, heeds_leases=url is not None) as owner:
+        await asyncio.to_thread(UnfinishedWrites.at(setup.home).clear)
+        if url is None:
+            async with SqliteSessionStore.open(setup.session_db) as store:
+                yield OpenedStore(store=store, owner=owner, key=database_key(setup.session_db))
+            return
+        async with _open_postgres(url, setup, owner) as opened:
+            yield opened
+
+
+@asynccontextmanager
+async def _open_postgres(url: str, setup: Setup, owner: Owner) -> AsyncGenerator[OpenedStore]:
+    with needing_postgres():  # only now are the packages for it loaded
+        from agent_core.storage.postgres import PostgresSessionStore  # noqa: PLC0415
+        from agent_core.storage.postgres.notices import Notices  # noqa: PLC0415
+    async with (
+        PostgresSessionStore.open(url, tenant=setup.tenant) as store,
+        Notices.open(url) as notices,
+    ):
+        key = database_key(await store.identity())
+        with closing(open_blobs(url, setup.config.store.blobs)) as blobs:
+            yield OpenedStore(
+                store=store,
+                owner=owner,
+                key=key,
+                notices=notices,
+                blobs=blobs,
+                queue=store.queue(setup.config.worker.lease_s),
+                workers=store.workers(setup.tenant),
+            )
+
+
+def open_blobs(url: str, objects: str | None) -> "PostgresBlobs":
+    """The blobs of a database, whose contents are in it or at the address of an object store.
+
+    Raises:
+        ConfigError: the object store cannot be used.
+    """
+    from agent_core.storage.postgres.blobs import PostgresBlobs  # noqa: PLC0415
+
+    contents = None
+    if objects is not None:
+        from agent_core.blobs.objects import ObjectBlobs  # noqa: PLC0415
+
+        contents = ObjectBlobs.at(objects)
+    return PostgresBlobs(url, contents)
+
+
+@contextmanager
+def needing_postgres() -> Generator[None]:
+    """Import what a Postgres database needs in the block.
+
+    Raises:
+        ConfigError: a package for it is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(ErrorCode.CONFIG_ERROR, f"{_MISSING} ({error})") from None

@@ -1,0 +1,222 @@
+"""Sessions whose files every machine can have: each has a folder here when one of its runs is here.
+
+The snapshots in the blobs are the files of such a session; the folder is a copy, which is brought
+to the latest of them when a run begins, and which may be removed while none is at work in it.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_core.config.paths import Setup
+from agent_core.disk.folders import make_private
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.events import SessionStore
+from agent_core.runtime.project_files import ProjectFiles
+from agent_core.types import SessionRecord
+from agent_core.types.lanes import SNAPSHOT, own_place
+
+if TYPE_CHECKING:
+    from agent_core.storage.postgres.blobs import PostgresBlobs
+
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_:\-][A-Za-z0-9_.:\-]{0,127}").fullmatch
+_DAY_S = 24 * 3600
+
+
+class Workspaces:
+    """The folders of sessions in the place `snapshot`, on this machine.
+
+    Args:
+        setup: the home and the settings; its project is that of callers, or one of these folders.
+        store: of the sessions.
+        blobs: where the snapshots are; None: the store is of one machine.
+        key: of the database that names the snapshots.
+
+    Attributes:
+        place: of sessions whose files are on this machine; None where that is not said.
+    """
+
+    def __init__(
+        self, setup: Setup, store: SessionStore, blobs: "PostgresBlobs | None", *, key: str
+    ) -> None:
+        self._setup = setup
+        self._key = key
+        self._store = store
+        self._blobs = blobs
+        self._here = own_place(setup.config.worker.host_id)
+        self.place = None if blobs is None else self._here
+
+    def project_files(self) -> ProjectFiles:
+        """The files of the project: those of a session, if it is the folder of one."""
+        if self._blobs is not None and self._setup.is_workspace:
+            return self._of_session(self._setup.project.name)
+        return ProjectFiles(self._setup, self._key)
+
+    def files_of(self, session: SessionRecord) -> ProjectFiles:
+        """The files of a session.
+
+        Raises:
+            StorageError: `session_elsewhere`: they are on another host.
+        """
+        if session.place == SNAPSHOT:
+            return self._of_session(session.session_id)
+        self.require_here(session)
+        own = self.project_files()
+        return (
+            own
+            if session.cwd in {"", own.folder}
+            else ProjectFiles(self._setup, self._key, Path(session.cwd))
+        )
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the store shows the sessions of all tenants."""
+        return self._setup.tenant is None
+
+    def is_here(self, session: SessionRecord) -> bool:
+        """Whether the files of a session are on this machine, or every machine can have them."""
+        return session.place in {None, SNAPSHOT, self._here}
+
+    def require_here(self, session: SessionRecord) -> None:
+        """Refuse a session whose files are on another host.
+
+        Raises:
+            StorageError: `session_elsewhere`, with the place in `details.place`.
+        """
+        if self.is_here(session):
+            return
+        host = (session.place or "").partition(":")[2]
+        raise StorageError(
+            ErrorCode.SESSION_ELSEWHERE,
+            f"session {session.session_id} works in {session.cwd} on host {host}, and this is"
+            f" {self._here.partition(':')[2]}; do it there, or leave its runs to the workers there",
+            details={
+                "session_id": session.session_id,
+                "place": session.place,
+                "cwd": session.cwd,
+                "opened_from": self._here,
+            },
+        )
+
+    async def begin(self, session_id: str) -> None:
+        """Record the caller's project as what a session begins with, where all can have it.
+
+        Call it before a run with the place `snapshot` is queued; a session that there is already
+        has its files.
+
+        Raises:
+            StorageError: there are too many files, or they cannot be read or sent.
+        """
+        session = await self._store.session(session_id)
+        if session is not None and session.place is not None:
+            return
+        shared = self._of_session(session_id).shared
+        if shared is not None and await asyncio.to_thread(shared.latest) is None:
+            snapshot = await ProjectFiles(self._setup, self._key).record()
+            await asyncio.to_thread(shared.send, snapshot)
+
+    async def prepare(self, session: SessionRecord) -> Path:
+        """The folder in which a run of the session is carried out on this machine.
+
+        It is made if it is missing. When the run begins it is brought to the session's latest
+        snapshot, and what the run has changed is recorded and sent before its end is stored
+        (`bring_up_to_date` and `recording` do that, within the run).
+
+        Raises:
+            StorageError: the session can have no folder here.
+            OSError: the folder cannot be made.
+        """
+        files = self._of_session(session.session_id)
+        await asyncio.to_thread(self._forget_unused)
+        if not await asyncio.to_thread(files.root.is_dir):
+            with suppress(StorageError):  # the run is to say it, and to fail
+                await bring_up_to_date(files, self._store)
+            await asyncio.to_thread(make_private, files.root)
+        return files.root
+
+    async def snapshots_in_use(self) -> set[str]:
+        """Every snapshot that a session needs, of other tenants, too: they may be in this home.
+
+        Raises:
+            StorageError: they cannot be read.
+        """
+        if self._blobs is None or self._setup.tenant is None:
+            return await self._store.snapshots_in_use()
+        return await asyncio.to_thread(self._blobs.snapshots_in_use)
+
+    async def fork(self, session_id: str, fork_id: str) -> None:
+        """Let a session that is about to begin as a copy of another one have its snapshots.
+
+        Raises:
+            StorageError: they cannot be stored.
+        """
+        if self._blobs is not None:
+            await asyncio.to_thread(self._blobs.share_with_fork, session_id, fork_id)
+
+    async def forget(self, session_id: str) -> None:
+        """Remove the folder of a session that was deleted."""
+        if self._blobs is not None and _PLAIN_ID(session_id):
+            await asyncio.to_thread(_remove, self._setup.workspaces_dir / session_id)
+
+    def _of_session(self, session_id: str) -> ProjectFiles:
+        if self._blobs is None:
+            message = f"the files of session {session_id} are in the blobs of a Postgres database"
+            raise StorageError(ErrorCode.STORAGE_ERROR, message + ", and this store has none")
+        if not _PLAIN_ID(session_id):
+            message = f"the session {session_id[:80]!r} can have no folder of its own"
+            raise StorageError(ErrorCode.STORAGE_ERROR, message)
+        root = self._setup.workspaces_dir / session_id
+        return ProjectFiles(self._setup, self._key, root, session_id=session_id, blobs=self._blobs)
+
+    def _forget_unused(self) -> None:
+        """Remove the folders of sessions that had no run here for as long as snapshots are kept."""
+        before = time.time() - self._setup.config.workspace.keep_days * _DAY_S
+        with suppress(FileNotFoundError), os.scandir(self._setup.workspaces_dir) as folders:
+            for entry in folders:
+                with suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_mtime < before:
+                        _remove(Path(entry.path))
+
+
+async def bring_up_to_date(files: ProjectFiles, store: SessionStore) -> None:
+    """Bring the folder of a session to its latest snapshot, whatever was left in it.
+
+    Files that are on one machine alone are left as they are.
+
+    Raises:
+        StorageError: the session has no snapshot, or it cannot be had; a file cannot be written.
+        OSError: the folder cannot be made.
+    """
+    if files.shared is not None:
+        async with files.alone() as alone:
+            await alone.follow(await latest_snapshot(files, store))
+
+
+async def latest_snapshot(files: ProjectFiles, store: SessionStore) -> str:
+    """What the files of a session are that every machine can have.
+
+    What a process has begun to restore and died over is as it was.
+
+    Raises:
+        StorageError: the session has no snapshot.
+    """
+    session_id, shared = files.session_id or "", files.shared
+    state = await store.workspace_state(session_id, files.folder)
+    if state.pending is not None:
+        await store.drop_move(session_id)
+    found = state.snapshot_id
+    if found is None and shared is not None:
+        found = await asyncio.to_thread(shared.latest)
+    if found is None:
+        message = f"session {session_id} has no snapshot to begin with; start another one with"
+        raise StorageError(ErrorCode.STORAGE_ERROR, f'{message} place="{SNAPSHOT}"')
+    return found
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

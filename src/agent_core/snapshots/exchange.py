@@ -1,0 +1,93 @@
+"""What other machines need of a snapshot, as packs that are sent there and taken over here."""
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from agent_core.disk.folders import make_private, remove_tree
+from agent_core.snapshots.contents import digests_in
+from agent_core.snapshots.packs import MissingObjectError, Packs, PackWriter
+from agent_core.snapshots.records import FileType, TreeEntry
+from agent_core.snapshots.trees import decode_tree
+
+SENDING = "sending"
+"""The folder of packs that are on their way to another machine."""
+_PACK_BYTES = 64 << 20
+"""A pack that is sent is closed when it is larger."""
+
+
+def objects_beyond(packs: Packs, tree: bytes, known: bytes | None) -> Iterator[bytes]:
+    """The digests of all that a folder is made of, but for what another folder has, too.
+
+    Args:
+        packs: has all of the folder.
+        tree: the folder.
+        known: the other one; what of it is not in the packs counts as not known.
+
+    Raises:
+        StorageError: an object of the folder is missing or damaged.
+        OSError: it cannot be read.
+    """
+    seen: set[bytes] = set()
+    waiting = [(tree, known)]
+    while waiting:
+        digest, other = waiting.pop()
+        if digest == other or digest in seen:
+            continue
+        seen.add(digest)
+        yield digest
+        before = _entries(packs, other)
+        for name, entry in decode_tree(packs.get(digest)).items():
+            was = before.get(name)
+            is_same_kind = was is not None and was.kind is entry.kind
+            old = was.content if was is not None and is_same_kind else None
+            if entry.kind is FileType.FOLDER:
+                waiting.append((entry.content, old))
+            elif entry.kind is FileType.FILE and entry.content != old:
+                found = [entry.content]
+                if entry.is_chunked:
+                    found += digests_in(packs.get(entry.content))
+                new = dict.fromkeys(each for each in found if each not in seen)
+                seen.update(new)
+                yield from new
+
+
+def write_packs(packs: Packs, digests: Iterable[bytes], folder: Path) -> Iterator[Path]:
+    """Write objects into packs of a folder; each is removed when the next one is asked for.
+
+    Raises:
+        StorageError: an object is missing, or a pack cannot be written.
+        OSError: it cannot be read.
+    """
+    place = folder / secrets.token_hex(8)
+    make_private(place)
+    writer = PackWriter(place)
+    try:
+        size = 0
+        for digest in digests:
+            record = packs.record(digest)
+            writer.add_record(digest, record)
+            size += len(record)
+            if size > _PACK_BYTES:
+                yield from _committed(writer, place)
+                size = 0
+        yield from _committed(writer, place)
+    finally:
+        writer.abandon()
+        remove_tree(place, keep=False)
+
+
+def _committed(writer: PackWriter, place: Path) -> Iterator[Path]:
+    if writer.commit():
+        for path in place.iterdir():
+            yield path
+            path.unlink()
+
+
+def _entries(packs: Packs, digest: bytes | None) -> Mapping[bytes, TreeEntry]:
+    if digest is None:
+        return {}
+    try:
+        return decode_tree(packs.get(digest))
+    except MissingObjectError:
+        return {}

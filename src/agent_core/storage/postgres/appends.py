@@ -1,0 +1,90 @@
+"""The write that every step of a run waits for: one call of a function of the database."""
+
+from typing import Any
+
+import orjson
+import psycopg
+from psycopg import Connection
+
+from agent_core.storage.postgres.statements import Row, Statements
+from agent_core.storage.rows import (
+    EVENT_COLUMNS,
+    NODE_COLUMNS,
+    BatchRows,
+    change_rows,
+    run_not_found,
+    run_taken_over,
+)
+from agent_core.types import Batch, Position
+
+_APPEND = "SELECT * FROM append_batch($1, $2, $3, $4, $5, $6, $7, $8)"
+_FIND_EVENT = "SELECT seq, run_seq FROM events WHERE run_id = $1 AND event_id = $2"
+_FIND_NODE = "SELECT node_seq FROM nodes WHERE node_id = $1"
+_REFUSALS = {"SA001": run_not_found, "SA002": run_taken_over}
+
+
+class Append:
+    """A batch on its way into the database; it can tell whether it has arrived."""
+
+    def __init__(self, batch: Batch, rows: BatchRows, epoch: int | None) -> None:
+        self._batch = batch
+        self._rows = rows
+        self._is_alone = batch.run is None and batch.agent_status is None and batch.release is None
+        self._values = (
+            batch.session_id,
+            batch.agent_id,
+            batch.run_id,
+            batch.owner,
+            epoch,
+            _as_json(NODE_COLUMNS, rows.nodes),
+            _as_json(EVENT_COLUMNS, rows.events),
+            batch.active_node_id,
+        )
+
+    def send(self, connection: Connection[Row]) -> Position:
+        """Store it, wholly or not at all, in one round trip.
+
+        Raises:
+            StorageError: `run_not_found`; `session_active`, the session is another owner's by now.
+            psycopg.Error: it was not stored, or the connection broke.
+        """
+        try:
+            if self._is_alone:
+                row = connection.execute(_APPEND, self._values, prepare=True).fetchone()
+            else:
+                with connection.pipeline() as pipeline:
+                    connection.execute("BEGIN")
+                    appended = connection.execute(_APPEND, self._values)
+                    change_rows(Statements(connection, pipeline), self._batch, self._rows.changes)
+                    connection.execute("COMMIT")
+                row = appended.fetchone()
+        except psycopg.Error as error:
+            if refusal := _REFUSALS.get(error.sqlstate or ""):
+                raise refusal(self._batch.run_id) from None
+            raise
+        return Position(*row) if row else Position(0, 0, 0)
+
+    def find(self, connection: Connection[Row]) -> Position | None:
+        """Where it stands, if it was stored before a connection broke.
+
+        One of neither nodes nor events may be stored again.
+        """
+        seq, run_seq, node_seq = 0, 0, 0
+        if self._rows.events:
+            of = (self._batch.run_id, self._rows.events[0][0])
+            row = connection.execute(_FIND_EVENT, of).fetchone()
+            if row is None:
+                return None
+            seq, run_seq = row
+        if self._rows.nodes:
+            row = connection.execute(_FIND_NODE, (self._rows.nodes[0][0],)).fetchone()
+            if row is None:
+                return None
+            (node_seq,) = row
+        return Position(seq, run_seq, node_seq) if seq or node_seq else None
+
+
+def _as_json(columns: tuple[str, ...], rows: Any) -> str | None:
+    if not rows:
+        return None
+    return orjson.dumps([dict(zip(columns, row, strict=True)) for row in rows]).decode()

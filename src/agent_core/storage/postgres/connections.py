@@ -1,0 +1,494 @@
+"""Carries jobs out on PostgreSQL, in a bounded number of threads with a connection each.
+
+Jobs of one session keep the order of the calls, those of several run side by side: each begins by
+locking the row of its session. A job whose connection breaks is done again on another one, unless
+it turns out to have been committed.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg import Connection, RawCursor
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import UniqueViolation
+from psycopg.pq import TransactionStatus
+from psycopg.types.numeric import Int8Dumper
+
+from agent_core.errors import ConfigError, ErrorCode, StorageError
+from agent_core.storage.postgres.appends import Append
+from agent_core.storage.postgres.faults import DATABASE, explain, is_passing
+from agent_core.storage.postgres.schema import views_of
+from agent_core.storage.postgres.statements import (
+    NumberLoader,
+    Row,
+    Statements,
+    TextDumper,
+    make_rows,
+)
+from agent_core.storage.sql import Job, Named, Result
+from agent_core.types import Position
+
+PATIENCE = 60.0
+"""Seconds a job waits for a server that is away, or for other processes, before it fails."""
+
+SILENCE_S, _SILENCE_OF_KEEPER_S = 45.0, 10.0
+"""How long a server may take to answer a statement: it may be large, or wait for another."""
+_SILENCE_AT_END_S = 2.0
+
+_WRITERS = 4
+_READERS = 2
+
+_REACH: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+    "application_name": "soong-agent",
+}
+"""How libpq finds out that the other end is gone."""
+
+_SETTINGS = """SET idle_in_transaction_session_timeout = '10s'; SET tcp_keepalives_idle = 10;
+SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;
+SET enable_hashjoin = off; SET enable_mergejoin = off"""
+"""A process that is paused in a transaction loses it, and its locks, before its lease is over.
+
+The jobs look rows up by their keys: the planner, which cannot know how short a path is, would read
+whole tables in order to join them.
+"""
+
+_SESSION_OF = {
+    "session_id": "$1",
+    "run_id": "(SELECT session_id FROM runs WHERE run_id = $1)",
+    "agent_id": "(SELECT session_id FROM agents WHERE agent_id = $1)",
+    "request_id": "(SELECT session_id FROM approvals WHERE request_id = $1)",
+    "hold_id": "(SELECT session_id FROM budget_holds WHERE hold_id = $1)",
+}
+_LOCKS = {
+    by: f"""WITH held AS MATERIALIZED (
+        SELECT FROM sessions WHERE session_id = {found} FOR NO KEY UPDATE
+    ) SELECT CAST(pg_current_xact_id() AS TEXT), (SELECT count(*) FROM held)"""  # noqa: S608
+    for by, found in _SESSION_OF.items()
+}
+_NO_LOCK = "SELECT CAST(pg_current_xact_id() AS TEXT)"
+_WHO = """SELECT pid, CAST(backend_start AS TEXT) FROM pg_stat_activity
+    WHERE pid = pg_backend_pid()"""
+_END = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+    WHERE pid = $1 AND CAST(backend_start AS TEXT) = $2"""
+_STATUS = """SELECT CASE
+    WHEN pg_postmaster_start_time() > CAST($2 AS TIMESTAMPTZ) AND CAST($1 AS NUMERIC)
+        >= CAST(split_part(next_xid, ':', 1) AS NUMERIC) * 4294967296
+        + CAST(split_part(next_xid, ':', 2) AS NUMERIC) THEN 'lost'
+    ELSE pg_xact_status(CAST($1 AS xid8)) END FROM pg_control_checkpoint()"""
+"""What became of a transaction. A server that has crashed gives the numbers of those that it has
+lost to others, beginning with the next one after its recovery.
+"""
+_RACES = 3
+"""How often a job is tried whose row another process has added meanwhile."""
+
+
+class _Answering(Connection[Row]):
+    """A connection that is closed when an answer does not come.
+
+    What stands between may take every byte and pass none of them on; the other end is there, then,
+    as far as the network knows.
+
+    Attributes:
+        silence_s: how long an answer may take to begin, or to go on.
+        is_silent: one has taken longer.
+    """
+
+    silence_s = math.inf
+    is_silent = False
+
+    def wait(self, gen: PQGen[Any], *values: Any, **options: Any) -> Any:
+        """See `psycopg.Connection.wait`."""
+        return super().wait(self._in_time(gen), *values, **options)
+
+    def _in_time(self, answer: PQGen[Any]) -> PQGen[Any]:
+        heard_at = time.monotonic()
+        try:
+            wanted = next(answer)
+            while True:
+                ready = yield wanted
+                if ready:
+                    heard_at = time.monotonic()
+                elif time.monotonic() > heard_at + self.silence_s:
+                    self.is_silent = True
+                    self.close()
+                    raise psycopg.OperationalError("the server does not answer")
+                wanted = answer.send(ready)
+        except StopIteration as end:
+            return end.value
+
+
+def connect(url: str, *, tenant: str | None = None, silence_s: float = math.inf) -> _Answering:
+    """Another connection; it is in no transaction.
+
+    Args:
+        url: see `PostgresSessionStore.open`.
+        tenant: the same.
+        silence_s: how long an answer may take; the connection is closed then.
+
+    Raises:
+        ConfigError: the address is none.
+        psycopg.Error: the server cannot be reached, or it refuses the user.
+    """
+    try:
+        address = make_conninfo("", **{**_REACH, **conninfo_to_dict(url)})
+    except psycopg.ProgrammingError:  # it repeats the address
+        message = f"the address of {DATABASE} is none that libpq reads; check what follows its host"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message) from None
+    connection = _Answering.connect(
+        address,
+        autocommit=True,
+        prepare_threshold=0,  # at once: later, psycopg loses count of what a pipeline has aborted
+        row_factory=make_rows,
+        cursor_factory=RawCursor[Any],
+    )
+    try:
+        connection.silence_s = silence_s
+        connection.prepared_max = 300
+        connection.adapters.register_dumper(str, TextDumper)
+        connection.adapters.register_dumper(int, Int8Dumper)
+        connection.adapters.register_loader("numeric", NumberLoader)
+        connection.execute(_SETTINGS.encode(), prepare=False)
+        with suppress(psycopg.errors.UndefinedObject):  # from version 17 on
+            connection.execute("SET transaction_timeout = '120s'", prepare=False)
+        with suppress(psycopg.errors.InvalidParameterValue):  # days are the server's then
+            connection.execute("SELECT set_config('TimeZone', $1, FALSE)", (_zone(),))
+        if tenant is not None:
+            _bind(connection, tenant)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def attempts(patience: float = PATIENCE) -> Iterator[bool]:
+    """Whether each attempt is the last one; waits between them, longer and longer."""
+    until = time.monotonic() + patience
+    pause = 0.02
+    while time.monotonic() + pause < until:
+        yield False
+        time.sleep(pause)
+        pause = min(pause * 2, 1.0)
+    yield True
+
+
+def _zone() -> str:
+    """This machine's time zone, by which days are counted."""
+    zone = os.environ.get("TZ", "").removeprefix(":") or os.path.realpath("/etc/localtime")
+    return zone.rpartition("zoneinfo/")[2] if "zoneinfo/" in zone else zone
+
+
+def _bind(connection: Connection[Row], tenant: str) -> None:
+    """Let the connection see the rows of one tenant alone."""
+    bound = """SELECT set_config('soong.tenant', $1, FALSE),
+        set_config('search_path', $2 || ', ' || current_setting('search_path'), FALSE)"""
+    connection.execute(bound, (tenant, views_of(connection)))
+
+
+@dataclass(slots=True)
+class _Link:
+    """A thread's connection, and what ends its server process if it breaks."""
+
+    connection: _Answering
+    pid: int
+    began: str
+    made_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Work for a thread, and where its result goes."""
+
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]
+
+
+class Threads:
+    """Carries out jobs that write and queries, until it is closed."""
+
+    def __init__(self, url: str, *, tenant: str | None = None, patience: float = PATIENCE) -> None:
+        self._url = url
+        self._tenant = tenant
+        self._patience = patience
+        self._local = threading.local()
+        self._links: list[_Link] = []
+        self._lock = threading.Lock()
+        self._lanes: dict[tuple[Named, str], deque[_Waiting]] = {}
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="session-writer")
+        # Leases are extended here: behind nothing that waits for a session.
+        self._keeper = ThreadPoolExecutor(
+            1, thread_name_prefix="session-keeper", initializer=self._keep_short
+        )
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="session-reader")
+        self._closed = False
+        self._silent_at = -math.inf
+        self._is_hurried = False
+        logging.getLogger("psycopg").addFilter(_is_news)
+
+    def submit(
+        self,
+        job: Job[Result],
+        about: str | None = None,
+        /,
+        *,
+        by: Named = "session_id",
+        is_small: bool = False,  # noqa: ARG002 - the network is never small
+    ) -> asyncio.Future[Result]:
+        """Do a job in a thread: in the order of the calls for one session."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_exception(_closed_error())
+            return future
+        work = partial(self._write, job, about, by)
+        if about is None:
+            self._keeper.submit(self._finish, _Waiting(work, future))
+        else:
+            self._line_up((by, about), _Waiting(work, future))
+        return future
+
+    def append(self, batch: Append, session_id: str) -> asyncio.Future[Position]:
+        """Store a batch in a thread, in the order of the calls for its session."""
+        future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_exception(_closed_error())
+        else:
+            work = partial(self._send, batch)
+            self._line_up(("session_id", session_id), _Waiting(work, future))
+        return future
+
+    async def read(self, query: Job[Result], *, is_single: bool = False) -> Result:
+        """Run a query in a thread.
+
+        Raises:
+            StorageError: the database cannot be read, or is closed.
+        """
+        if self._closed:
+            raise _closed_error()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self._read, query, is_single)
+
+    def hurry(self) -> None:
+        """Wait no more for a server that is away: the process is to end."""
+        self._is_hurried = True
+        with self._lock:
+            for link in self._links:
+                link.connection.silence_s = _SILENCE_AT_END_S
+
+    async def close(self) -> None:
+        """Finish what is queued, then close every connection."""
+        self._closed = True
+        while True:
+            with self._lock:
+                if not self._lanes:
+                    break
+            await asyncio.sleep(0.005)
+        for threads in (self._writers, self._keeper, self._readers):
+            await asyncio.to_thread(threads.shutdown)
+        for link in self._links:
+            link.connection.close()
+        self._links.clear()
+
+    def _line_up(self, key: tuple[Named, str], waiting: _Waiting) -> None:
+        with self._lock:
+            lane = self._lanes.get(key)
+            if lane is not None:
+                lane.append(waiting)
+                return
+            self._lanes[key] = deque([waiting])
+        self._writers.submit(self._go_on, key)
+
+    def _go_on(self, key: tuple[Named, str]) -> None:
+        """Do the next job of a session; the one after it is another turn, to be fair."""
+        with self._lock:
+            waiting = self._lanes[key][0]
+        self._finish(waiting)
+        with self._lock:
+            lane = self._lanes[key]
+            lane.popleft()
+            if not lane:
+                del self._lanes[key]
+                return
+        self._writers.submit(self._go_on, key)
+
+    def _finish(self, waiting: _Waiting) -> None:
+        """Do a job, and give its result to the caller that waits for it."""
+        value: Any = None
+        failure: Exception | None = None
+        try:
+            value = waiting.work()
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the job
+            failure = explain(error)
+        with suppress(RuntimeError):  # the loop is gone, and the waiting caller with it
+            waiting.future.get_loop().call_soon_threadsafe(_settle, waiting.future, value, failure)
+
+    def _write(self, job: Job[Result], about: str | None, by: Named) -> Result:
+        races = 0
+        for is_last in attempts(self._patience):
+            done: tuple[str, Result] | None = None
+            try:
+                connection = self._connection()
+                with connection.pipeline() as pipeline:
+                    statements = Statements(connection, pipeline)
+                    statements.send("BEGIN")
+                    if about is None:
+                        begun = statements.send(_NO_LOCK)
+                    else:
+                        begun = statements.send(_LOCKS[by], (about,))
+                    value = job(statements)
+                    row = begun.fetchone()
+                    done = str(row and row[0]), value
+                    connection.execute("COMMIT")
+                return value
+            except UniqueViolation:
+                self._take_back()
+                races += 1
+                if races > _RACES:
+                    raise
+            except psycopg.Error as error:
+                is_lost = self._take_back()
+                if is_last or self._is_hurried or not (is_lost or is_passing(error)):
+                    raise
+                if is_lost and done is not None and self._was_committed(done[0]):
+                    return done[1]
+            except BaseException:
+                self._take_back()
+                raise
+        raise AssertionError
+
+    def _send(self, batch: Append) -> Position:
+        is_lost = False
+        for is_last in attempts(self._patience):
+            try:
+                connection = self._connection()
+                stored = batch.find(connection) if is_lost else None
+                return stored or batch.send(connection)
+            except psycopg.Error as error:
+                broke = self._take_back()
+                is_lost = is_lost or broke
+                if is_last or self._is_hurried or not (broke or is_passing(error)):
+                    raise
+            except BaseException:
+                self._take_back()
+                raise
+        raise AssertionError
+
+    def _read(self, query: Job[Result], is_single: bool) -> Result:
+        for is_last in attempts(self._patience):
+            try:
+                connection = self._connection()
+                if is_single:  # one round trip instead of two, one statement instead of three
+                    return query(Statements(connection))
+                with connection.pipeline() as pipeline:
+                    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                    value = query(Statements(connection, pipeline))
+                    connection.execute("COMMIT")
+                return value
+            except psycopg.Error as error:
+                is_lost = self._take_back()
+                if is_last or self._is_hurried or not (is_lost or is_passing(error)):
+                    raise explain(error) from None
+            except (UnicodeEncodeError, OverflowError) as error:
+                self._take_back()
+                raise explain(error) from error
+            except BaseException:
+                self._take_back()
+                raise
+        raise AssertionError
+
+    def _connection(self) -> Connection[Row]:
+        """This thread's connection; a new one for one that broke, whose process is ended."""
+        link: _Link | None = getattr(self._local, "link", None)
+        if link is not None and link.made_at < self._silent_at:  # it may be silent, too
+            link.connection.close()
+        if link is not None and not link.connection.closed:
+            return link.connection
+        if link is not None and self._is_hurried:
+            raise psycopg.OperationalError("the connection is lost, and this is the end")
+        made_at = time.monotonic()
+        silence_s = getattr(self._local, "silence_s", SILENCE_S)
+        connection = connect(self._url, tenant=self._tenant, silence_s=silence_s)
+        try:
+            if link is not None:
+                connection.execute(_END, (link.pid, link.began))
+            row = connection.execute(_WHO).fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        pid, began = row or (0, "")
+        self._local.link = new = _Link(connection, pid, began, made_at)
+        with self._lock:
+            if link is not None:
+                self._links.remove(link)
+            self._links.append(new)
+        return connection
+
+    def _keep_short(self) -> None:
+        """Let this thread wait no longer than a lease may last: its jobs are small."""
+        self._local.silence_s = _SILENCE_OF_KEEPER_S
+
+    def _take_back(self) -> bool:
+        """End what an error left open; returns whether the connection is lost."""
+        link: _Link | None = getattr(self._local, "link", None)
+        if link is None:
+            return True
+        connection = link.connection
+        if connection.is_silent:
+            self._silent_at = max(self._silent_at, time.monotonic())
+        if not connection.closed:
+            try:
+                if connection.info.transaction_status != TransactionStatus.IDLE:
+                    connection.execute("ROLLBACK")
+            except psycopg.Error:
+                connection.close()
+        return connection.closed
+
+    def _was_committed(self, xid: str) -> bool:
+        """Whether a transaction was committed whose connection broke on the way."""
+        broken: _Link = self._local.link
+        for is_last in attempts(self._patience):
+            try:
+                row = self._connection().execute(_STATUS, (xid, broken.began)).fetchone()
+            except psycopg.errors.InvalidParameterValue:  # it is of the future: another server
+                return False
+            except psycopg.Error:
+                if is_last or self._is_hurried or not self._take_back():
+                    raise
+            else:
+                if is_last or row is None or row[0] != "in progress":
+                    return row is not None and row[0] == "committed"
+        raise AssertionError
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record says more than the error does that a job is done again for."""
+    return not str(record.msg).startswith("error ignored terminating")
+
+
+def _settle(future: asyncio.Future[Any], value: Any, failure: Exception | None) -> None:
+    if future.done():
+        return
+    if failure is not None:
+        future.set_exception(failure)
+    else:
+        future.set_result(value)
+
+
+def _closed_error() -> StorageError:
+    return StorageError(ErrorCode.STORAGE_ERROR, f"{DATABASE} is closed")

@@ -1,0 +1,77 @@
+"""Translates psycopg's errors into what a person can do about them.
+
+Where the database is stands in none of them: an address that is read wrongly may have a part of
+the password where the host is expected.
+"""
+
+import psycopg
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage.rows import unstorable
+
+DATABASE = "the Postgres database of the sessions"
+
+_MEANINGS = {
+    "08": "cannot be reached; check that the server runs, and the network",
+    "53": "has no room or no free connection; check its disk, memory and max_connections",
+    "57": "was stopped, or ended the statement; try again when it runs, and check its timeouts",
+    "58": "cannot be read or written; check the disk of the server",
+    "28": "refuses the user or the password; check them in the address",
+    "3D": "does not exist; create it, or correct its name in the address",
+    "42501": "may not be used; give the user of the address the right to create and change tables",
+    "25006": "is read-only; use the address of the primary server",
+    "55P03": "is held by another process; wait for it to finish, or end it",
+    "23505": "has a row of this id already; use another one",
+    "44": "does not let one tenant write into the sessions of another",
+    "40": "is held by another process; wait for it to finish, or end it",
+    "XX": "is damaged, or its server has a fault; look at the server's log",
+}
+"""By code of the error, or its class."""
+
+_LASTING = {"23505", "28", "3D", "42501", "44", "XX"}
+
+_REFUSALS = {
+    "password authentication failed": "28",
+    "no password supplied": "28",
+    "no pg_hba.conf entry": "28",
+    'role "': "28",
+    'database "': "3D",
+    "too many clients": "53",
+    "remaining connection slots": "53",
+}
+"""What libpq, which knows no codes, says of a server that takes no connection."""
+
+_AGAIN = {"40001", "40P01", "53300", "55P03", "57P03"}
+"""Another attempt may succeed: a deadlock, a server that starts or has no connection left."""
+
+
+def is_passing(error: psycopg.Error) -> bool:
+    """Whether another attempt may succeed on this connection, or on a new one."""
+    return error.sqlstate in _AGAIN
+
+
+def is_broken(error: psycopg.Error) -> bool:
+    """Whether the connection is lost, or there was none: the server says nothing, or ends it."""
+    is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return is_of_connection and error.sqlstate in {None, "57P01", "57P02"}
+
+
+def explain(error: Exception) -> Exception:
+    """The error for the caller: a `StorageError` for everything that PostgreSQL refuses."""
+    if not isinstance(error, psycopg.Error):
+        return unstorable(error)
+    name, code = type(error).__name__, error.sqlstate
+    if error.diag.constraint_name == "sessions_pkey":  # of a tenant's, that the others do not see
+        message = "a session of another tenant has this id; use another id"
+        return StorageError(ErrorCode.VALIDATION_ERROR, message, details={"option": "session_id"})
+    if code is None and isinstance(error, psycopg.OperationalError):
+        text = str(error)
+        code = next((code for said, code in _REFUSALS.items() if said in text), "08")
+    known = next((key for key in (code, (code or "")[:2]) if key in _MEANINGS), None)
+    meaning = _MEANINGS[known] if known else f"refused a write or a query ({name})"
+    return StorageError(
+        ErrorCode.STORAGE_ERROR,
+        f"{DATABASE} {meaning}",
+        retryable=known is not None and known not in _LASTING,
+        details={"postgres": name},
+    )

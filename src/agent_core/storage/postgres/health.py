@@ -1,0 +1,85 @@
+"""What can be said of a Postgres database without changing it."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import psycopg
+
+from agent_core.storage.migrations import MIGRATIONS
+from agent_core.storage.postgres.connections import connect
+from agent_core.storage.postgres.faults import explain
+from agent_core.storage.postgres.schema import version_of
+from agent_core.storage.postgres.upgrades import pending_upgrades
+
+OLDEST_SERVER = 14
+
+_ABOUT = """SELECT current_database(), pg_database_size(current_database()),
+    has_schema_privilege(current_schema(), 'CREATE'), pg_is_in_recovery(), clock_timestamp(),
+    current_setting('server_encoding')"""
+_LOCKED_TABLES = """SELECT coalesce(string_agg(relname, ', ' ORDER BY relname), '')
+    FROM pg_class WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind = 'r'
+    AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
+        AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerHealth:
+    """The state of a Postgres database of sessions.
+
+    Attributes:
+        database: its name.
+        server: the version of the server.
+        version: of the schema; 0 if there are no tables yet, or they may not be read.
+        newest: the version that this program makes of it.
+        size_bytes: of the database.
+        can_create: tables can be made, which migrations need.
+        is_read_only: it is a standby server.
+        encoding: of its text.
+        closed_tables: names of tables that may not be read or written.
+        upgrades: how many of Procrastinate's its tables lack.
+        clock_s: how far the server's clock is ahead of this machine's.
+    """
+
+    database: str
+    server: int
+    version: int
+    newest: int
+    size_bytes: int
+    can_create: bool
+    is_read_only: bool
+    encoding: str
+    closed_tables: str
+    upgrades: int
+    clock_s: float
+
+
+def examine(url: str) -> ServerHealth:
+    """Look at a database; blocks.
+
+    Raises:
+        StorageError: it cannot be reached or used, or is of a newer version.
+    """
+    try:
+        with connect(url) as connection:
+            before = datetime.now(UTC)
+            row = connection.execute(_ABOUT).fetchone()
+            passed = datetime.now(UTC) - before
+            assert row is not None  # noqa: S101 - it selects no table
+            database, size, can_create, is_read_only, now, encoding = row
+            closed = connection.execute(_LOCKED_TABLES).fetchone()
+            closed_tables = closed[0] if closed else ""
+            return ServerHealth(
+                database=database,
+                server=connection.info.server_version // 10_000,
+                version=0 if closed_tables else version_of(connection),
+                newest=MIGRATIONS[-1].version,
+                size_bytes=size,
+                can_create=can_create,
+                is_read_only=is_read_only,
+                encoding=encoding,
+                closed_tables=closed_tables,
+                upgrades=len(pending_upgrades(connection)),
+                clock_s=(now - before - passed / 2).total_seconds(),
+            )
+    except psycopg.Error as error:
+        raise explain(error) from None

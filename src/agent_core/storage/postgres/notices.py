@@ -1,0 +1,274 @@
+"""What processes send each other through Postgres: LISTEN and NOTIFY on one connection.
+
+A notice only says that there is something to look at. What counts is in the tables: notices may be
+lost, repeated or made up, and a reader that looks now and then misses nothing.
+"""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager, suppress
+from time import monotonic
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+
+logger = logging.getLogger(__name__)
+
+LONGEST_NOTICE = 7_999
+"""In bytes; Postgres refuses a longer one."""
+
+_LONGEST_CHANNEL = 63
+_MOST_KEPT = 4_096
+"""Notices that wait in an inbox, and those that wait to be sent."""
+
+_CHECK_S = 10.0
+"""How often an idle connection is tried, and how long any answer may take."""
+
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 2.0
+_LAST_S = 1.0
+"""How long the end waits for what is to be sent still."""
+
+_WATCH_S = 15.0
+"""How long a session stays watched; it is renewed three times meanwhile."""
+
+_RENEW = """
+    UPDATE sessions SET watched_until = clock_timestamp() + make_interval(secs => %s)
+    WHERE session_id IN (SELECT session_id FROM sessions WHERE session_id = ANY(%s)
+    ORDER BY session_id FOR UPDATE)
+"""
+_SEND = (
+    "SELECT pg_notify(channel, payload) FROM unnest(%s::text[], %s::text[]) AS n(channel, payload)"
+)
+
+
+class Inbox:
+    """The notices of one channel that its subscriber has not taken yet."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[str] = deque()
+        self._has_missed = False
+        self._readable = asyncio.Event()
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Return when there is something to take, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._readable.wait()
+
+    def take(self) -> tuple[list[str], bool]:
+        """What has come since the last time, in order, and whether something may be missing."""
+        taken, has_missed = list(self._waiting), self._has_missed
+        self._waiting.clear()
+        self._has_missed = False
+        self._readable.clear()
+        return taken, has_missed
+
+    def add(self, payload: str) -> None:
+        """Keep a notice; if too many wait, they are dropped, and something is missing."""
+        if len(self._waiting) >= _MOST_KEPT:
+            self.miss()
+            return
+        self._waiting.append(payload)
+        self._readable.set()
+
+    def miss(self) -> None:
+        """Something may have been sent that has not come."""
+        self._waiting.clear()
+        self._has_missed = True
+        self._readable.set()
+
+
+class Notices:
+    """The notices of this process. A connection that breaks is opened again, as often as it takes.
+
+    Args:
+        url: of the database; a secret.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._inboxes: dict[str, list[Inbox]] = {}
+        self._listening: set[str] = set()
+        self._unsent: deque[tuple[str, str]] = deque()
+        self._watched: dict[str, int] = {}
+        self._renewed: dict[str, float] = {}
+        self._due = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._sent.set()
+        self.is_connected = False
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str) -> AsyncGenerator["Notices"]:
+        """Receive and send until the end of the block, from the moment the database answers."""
+        notices = cls(url)
+        serving = asyncio.create_task(notices._serve(), name="notices")
+        try:
+            yield notices
+        finally:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_S):
+                    await notices._sent.wait()
+            while not serving.done():  # psycopg, too, ends a statement that is cancelled
+                serving.cancel()
+                await asyncio.wait([serving], timeout=_LAST_S)
+
+    @contextmanager
+    def subscribe(self, channel: str) -> Generator[Inbox]:
+        """Receive what is sent on a channel.
+
+        The inbox says that something may be missing once the server sends what comes from then on,
+        and whenever the connection was lost meanwhile: its subscriber looks into the tables then.
+        """
+        inbox = Inbox()
+        inboxes = self._inboxes.setdefault(channel, [])
+        inboxes.append(inbox)
+        if channel in self._listening:
+            inbox.miss()
+        self._due.set()
+        try:
+            yield inbox
+        finally:
+            inboxes.remove(inbox)
+            if not inboxes:
+                del self._inboxes[channel]
+                self._due.set()
+
+    @contextmanager
+    def watch(self, session_id: str) -> Generator[None]:
+        """Have all that write to a session send a notice of it, until the end of the block."""
+        self._watched[session_id] = self._watched.get(session_id, 0) + 1
+        self._due.set()
+        try:
+            yield
+        finally:
+            self._watched[session_id] -= 1
+            if not self._watched[session_id]:
+                del self._watched[session_id]
+                self._renewed.pop(session_id, None)
+
+    def send(self, channel: str, *payloads: str) -> None:
+        """Send soon, in the order of the calls; what cannot be sent is dropped."""
+        if len(channel.encode()) > _LONGEST_CHANNEL:
+            return
+        self._unsent.extend(
+            (channel, payload)
+            for payload in payloads
+            if len(payload.encode()) <= LONGEST_NOTICE and "\0" not in payload
+        )
+        while len(self._unsent) > _MOST_KEPT:
+            self._unsent.popleft()
+        self._sent.clear()
+        self._due.set()
+
+    async def _serve(self) -> None:
+        pause = _FIRST_RETRY_S
+        while True:
+            try:
+                async with asyncio.timeout(_CHECK_S):
+                    connection = await psycopg.AsyncConnection.connect(
+                        self._url,
+                        autocommit=True,
+                        client_encoding="utf8",
+                        application_name="soong-agent notices",
+                    )
+                pause = _FIRST_RETRY_S
+                try:
+                    await self._use(connection)
+                finally:
+                    connection.pgconn.finish()  # at once: the server may not answer any more
+                    self._forget_connection()
+            except Exception as error:  # noqa: BLE001 - it is tried again, and readers poll meanwhile
+                # Its words may quote the address of the database.
+                if pause == _FIRST_RETRY_S:  # once for each time that it is away
+                    what = "the connection for notices is lost and opened again (%s)"
+                    logger.warning(what, type(error).__name__)
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
+            pause = min(pause * 2, _LAST_RETRY_S)
+
+    def _forget_connection(self) -> None:
+        self.is_connected = False
+        self._listening.clear()
+        self._unsent.clear()
+        self._sent.set()
+        self._renewed.clear()
+        for inbox in self._all_inboxes():
+            inbox.miss()
+
+    async def _use(self, connection: psycopg.AsyncConnection) -> None:
+        """Receive and send on a connection until it breaks.
+
+        Raises:
+            psycopg.Error, TimeoutError: it has broken.
+        """
+        connection.add_notify_handler(lambda notice: self._deliver(notice.channel, notice.payload))
+        pgconn, loop = connection.pgconn, asyncio.get_running_loop()
+        await connection.execute("SET lock_timeout = '200ms'")
+        while True:
+            self._due.clear()
+            async with asyncio.timeout(_CHECK_S):
+                await self._renew(connection)  # first: a reader looks as soon as it is listening
+                await self._listen(connection)
+                self.is_connected = True
+                await self._send(connection)
+            loop.add_reader(pgconn.socket, self._due.set)
+            try:
+                async with asyncio.timeout(self._pause()):
+                    await self._due.wait()
+            except TimeoutError:
+                async with asyncio.timeout(_CHECK_S):
+                    await connection.execute("SELECT 1")
+            finally:
+                loop.remove_reader(pgconn.socket)
+            pgconn.consume_input()
+            while (notice := pgconn.notifies()) is not None:
+                self._deliver(
+                    notice.relname.decode(errors="replace"), notice.extra.decode(errors="replace")
+                )
+
+    def _pause(self) -> float:
+        """How long nothing is to be done, if nothing happens."""
+        known = (self._renewed.get(each, 0.0) for each in self._watched)
+        oldest = min(known, default=monotonic() + _CHECK_S)
+        return min(max(oldest + _WATCH_S / 3 - monotonic(), 0.0), _CHECK_S)
+
+    async def _listen(self, connection: psycopg.AsyncConnection) -> None:
+        wanted = {each for each in self._inboxes if len(each.encode()) <= _LONGEST_CHANNEL}
+        for channel in self._listening - wanted:
+            await connection.execute(SQL("UNLISTEN {}").format(Identifier(channel)))
+            self._listening.discard(channel)
+        for channel in wanted - self._listening:
+            await connection.execute(SQL("LISTEN {}").format(Identifier(channel)))
+            self._listening.add(channel)
+            for inbox in self._inboxes.get(channel, ()):
+                inbox.miss()
+
+    async def _renew(self, connection: psycopg.AsyncConnection) -> None:
+        late = monotonic() - _WATCH_S / 3
+        due = [each for each in self._watched if self._renewed.get(each, late) <= late]
+        if due:
+            try:
+                await connection.execute(_RENEW, (_WATCH_S, due))
+            except psycopg.errors.LockNotAvailable:  # its readers poll meanwhile
+                due_again = late + 1.0
+            else:
+                due_again = monotonic()
+            known = self._renewed | dict.fromkeys(due, due_again)
+            self._renewed = {each: at for each, at in known.items() if each in self._watched}
+
+    async def _send(self, connection: psycopg.AsyncConnection) -> None:
+        while self._unsent:
+            batch = [self._unsent.popleft() for _ in range(min(len(self._unsent), 64))]
+            channels, payloads = zip(*batch, strict=True)
+            await connection.execute(_SEND, (list(channels), list(payloads)))
+        self._sent.set()
+
+    def _deliver(self, channel: str, payload: str) -> None:
+        for inbox in self._inboxes.get(channel, ()):
+            inbox.add(payload)
+
+    def _all_inboxes(self) -> Iterable[Inbox]:
+        return (inbox for inboxes in self._inboxes.values() for inbox in inboxes)

@@ -1,0 +1,326 @@
+"""The schema: SQLite's migrations in PostgreSQL's words, and what only this database has.
+
+Rows are numbered by a column, since no table has a number of its own here. Sequence numbers are
+counted in the rows of sessions and runs. A connection bound to a tenant sees views of the same
+names, in a schema that is searched first.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import LiteralString
+
+import psycopg
+from procrastinate.schema import SchemaManager
+from psycopg import Connection
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage.migrations import LEDGER, MIGRATIONS
+from agent_core.storage.postgres.faults import DATABASE
+from agent_core.storage.postgres.statements import Row
+from agent_core.storage.postgres.upgrades import newest_comment
+from agent_core.storage.rows import iso
+from agent_core.types import utc_now
+
+FIRST = 11
+"""The version that a database on Postgres begins with; it holds all earlier ones."""
+
+IDENTITY: LiteralString = (
+    "SELECT 'postgresql ' || current_database() || ' ' || min(applied_at) FROM schema_migrations"
+)
+"""Finds what tells this database from every other, by whatever address it is reached."""
+
+BLOB_TABLES: tuple[LiteralString, ...] = (
+    """CREATE TABLE blobs (
+        blob TEXT COLLATE "C" PRIMARY KEY,
+        size_bytes BIGINT NOT NULL,
+        is_whole BOOLEAN NOT NULL DEFAULT FALSE
+    )""",
+    """CREATE TABLE blob_uses (
+        session_id TEXT COLLATE "C" NOT NULL,
+        used_by TEXT COLLATE "C" NOT NULL,
+        blob TEXT COLLATE "C" NOT NULL REFERENCES blobs,
+        made_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+        PRIMARY KEY (session_id, used_by, blob)
+    )""",
+    "CREATE INDEX blob_uses_of_blob ON blob_uses (blob)",
+    """CREATE TABLE blob_pieces (
+        blob TEXT COLLATE "C" NOT NULL,
+        number INTEGER NOT NULL,
+        content BYTEA NOT NULL,
+        PRIMARY KEY (blob, number)
+    )""",
+    """CREATE TABLE shared_snapshots (
+        number BIGINT GENERATED ALWAYS AS IDENTITY,
+        session_id TEXT COLLATE "C" NOT NULL,
+        snapshot_id TEXT COLLATE "C" NOT NULL,
+        about TEXT NOT NULL,
+        made_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+        PRIMARY KEY (session_id, snapshot_id)
+    )""",
+)
+"""Blobs, who uses them, the contents of those that are in the database, and snapshots."""
+
+_WORKERS = """
+CREATE TABLE workers (
+    worker_id TEXT COLLATE "C" PRIMARY KEY,
+    host TEXT NOT NULL,
+    pid BIGINT NOT NULL,
+    version TEXT NOT NULL,
+    protocol INTEGER NOT NULL,
+    places TEXT[] NOT NULL,
+    queues TEXT[] NOT NULL,
+    tenant TEXT,
+    concurrency INTEGER NOT NULL,
+    running INTEGER NOT NULL,
+    is_draining BOOLEAN NOT NULL,
+    lease_s DOUBLE PRECISION NOT NULL,
+    started_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    heartbeat_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
+)
+"""
+
+_FUNCTIONS = r"""
+CREATE FUNCTION json_plain(given TEXT) RETURNS JSON LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    -- NULs and lone surrogates, which JSON of this database may not hold, become U+FFFD.
+    SELECT CASE WHEN given LIKE '%\\u0000%' OR given ~* '\\ud[89a-f]' THEN
+        CAST(regexp_replace(replace(given, '\\', '\u005c'), '\\u(0000|d[89a-f]..)', '\\ufffd', 'gi')
+            AS JSON)
+        ELSE CAST(given AS JSON) END
+$$;
+CREATE FUNCTION json_strings(given TEXT) RETURNS TEXT[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT ARRAY(SELECT json_array_elements_text(json_plain(given)))
+$$;
+CREATE FUNCTION json_extract(given TEXT, path TEXT) RETURNS TEXT
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE found WHEN 'true' THEN '1' WHEN 'false' THEN '0' ELSE found END
+    FROM (SELECT json_plain(given) #>> string_to_array(substr(path, 3), '.') AS found) AS field
+$$;
+CREATE FUNCTION json_each(given TEXT, path TEXT) RETURNS TABLE (key TEXT, value TEXT)
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT each.key, CAST(each.value AS TEXT)
+    FROM json_each(json_plain(given) #> string_to_array(substr(path, 3), '.')) AS each
+$$;
+CREATE FUNCTION date(given TEXT, zone TEXT) RETURNS TEXT LANGUAGE sql STABLE AS $$
+    SELECT to_char(CAST(given AS TIMESTAMPTZ), 'YYYY-MM-DD')
+$$;
+"""
+
+_COUNTERS = """
+ALTER TABLE sessions ADD COLUMN last_seq BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN last_node_seq BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN watched_until TIMESTAMPTZ;
+ALTER TABLE runs ADD COLUMN last_run_seq BIGINT NOT NULL DEFAULT 0;
+CREATE INDEX nodes_by_rowid ON nodes (rowid);
+CREATE INDEX node_snapshots_by_rowid ON node_snapshots (rowid);
+
+CREATE FUNCTION count_events() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    one record;
+    watched TIMESTAMPTZ;
+BEGIN
+    FOR one IN SELECT session_id, run_id, max(seq) AS seq, max(run_seq) AS run_seq
+        FROM added GROUP BY session_id, run_id
+    LOOP
+        UPDATE sessions SET last_seq = greatest(last_seq, one.seq), last_node_seq = coalesce(
+            (SELECT max(node_seq) FROM nodes WHERE nodes.session_id = one.session_id), 0)
+        WHERE session_id = one.session_id RETURNING watched_until INTO watched;
+        IF one.run_id IS NOT NULL THEN
+            UPDATE runs SET last_run_seq = one.run_seq WHERE run_id = one.run_id;
+            IF watched > now() THEN
+                PERFORM pg_notify('run_' || one.run_id, '');
+            END IF;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER count_events AFTER INSERT ON events REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT WHEN (current_setting('soong.counts', TRUE) IS DISTINCT FROM 'itself')
+    EXECUTE FUNCTION count_events();
+
+-- Counts what it adds itself: one update of a row instead of three.
+CREATE FUNCTION append_batch(of_session TEXT, of_agent TEXT, of_run TEXT, holder TEXT,
+    in_epoch BIGINT, new_nodes TEXT, new_events TEXT, new_active TEXT,
+    OUT first_seq BIGINT, OUT first_run_seq BIGINT, OUT first_node_seq BIGINT)
+LANGUAGE plpgsql AS $$
+DECLARE
+    its record;
+    run record;
+    nodes_added BIGINT := 0;
+    events_added BIGINT := 0;
+BEGIN
+    PERFORM set_config('soong.counts', 'itself', TRUE);  -- until the transaction ends
+    SELECT owner, epoch, last_seq, last_node_seq, active_node_id, watched_until INTO its
+        FROM sessions WHERE session_id = of_session FOR NO KEY UPDATE;
+    SELECT status, last_run_seq, metadata_json INTO run
+        FROM runs WHERE run_id = of_run AND session_id = of_session;
+    IF run IS NULL THEN
+        RAISE EXCEPTION 'run_not_found' USING ERRCODE = 'SA001';
+    ELSIF (holder IS NOT NULL AND holder IS DISTINCT FROM its.owner) OR in_epoch <> its.epoch
+        OR (run.status = 'failed' AND json_extract(run.metadata_json, '$.reason') = 'owner_lost')
+    THEN
+        RAISE EXCEPTION 'run_taken_over' USING ERRCODE = 'SA002';
+    END IF;
+    first_seq := its.last_seq + 1;
+    first_run_seq := run.last_run_seq + 1;
+    first_node_seq := its.last_node_seq + 1;
+    IF new_nodes IS NOT NULL THEN
+        INSERT INTO nodes (node_seq, node_id, session_id, parent_id, agent_id, run_id, role,
+            node_type, content_json, metadata_json, token_count, created_at)
+        SELECT its.last_node_seq + number, node_id, session_id, parent_id, agent_id, run_id, role,
+            node_type, content_json, metadata_json, token_count, created_at
+        FROM ROWS FROM (json_to_recordset(CAST(new_nodes AS JSON)) AS (node_id TEXT,
+            session_id TEXT, parent_id TEXT, agent_id TEXT, run_id TEXT, role TEXT, node_type TEXT,
+            content_json TEXT, metadata_json TEXT, token_count BIGINT, created_at TEXT))
+            WITH ORDINALITY AS given (node_id, session_id, parent_id, agent_id, run_id, role,
+            node_type, content_json, metadata_json, token_count, created_at, number)
+        ORDER BY number;
+        GET DIAGNOSTICS nodes_added = ROW_COUNT;
+    END IF;
+    IF new_events IS NOT NULL THEN
+        INSERT INTO events (seq, run_seq, session_id, agent_id, run_id, event_id, level, event_type,
+            node_id, tool_call_id, payload_json, created_at)
+        SELECT its.last_seq + number, run.last_run_seq + number, of_session, of_agent, of_run,
+            event_id, level, event_type, nullif(node_id, ''), nullif(tool_call_id, ''),
+            payload_json, created_at
+        FROM ROWS FROM (json_to_recordset(CAST(new_events AS JSON)) AS (event_id TEXT, level TEXT,
+            event_type TEXT, node_id TEXT, tool_call_id TEXT, payload_json TEXT, created_at TEXT))
+            WITH ORDINALITY AS given (event_id, level, event_type, node_id, tool_call_id,
+            payload_json, created_at, number);
+        GET DIAGNOSTICS events_added = ROW_COUNT;
+        UPDATE runs SET last_run_seq = run.last_run_seq + events_added WHERE run_id = of_run;
+        IF its.watched_until > now() THEN
+            PERFORM pg_notify('run_' || of_run, '');
+        END IF;
+    END IF;
+    UPDATE sessions SET last_seq = its.last_seq + events_added,
+        last_node_seq = its.last_node_seq + nodes_added,
+        active_node_id = coalesce(new_active, its.active_node_id) WHERE session_id = of_session;
+END $$;
+"""
+
+_TENANT = "current_setting('soong.tenant')"
+_SESSION = f"sessions AS its WHERE its.tenant = {_TENANT} AND its.session_id"
+_OF_SESSION = (
+    *("agents", "runs", "nodes", "events", "artifacts", "budgets", "budget_holds", "approvals"),
+    *("node_snapshots", "workspaces", "grants", "memory_backlog"),
+)
+_SEEN: Mapping[str, str] = {
+    "sessions": f"tenant = {_TENANT}",
+    **{table: f"EXISTS (SELECT 1 FROM {_SESSION} = {table}.session_id)" for table in _OF_SESSION},  # noqa: S608
+    "budget_agents": f"""EXISTS (SELECT 1 FROM budgets AS one, {_SESSION} = one.session_id
+        AND one.scope_id = budget_agents.scope_id)""",  # noqa: S608 - our own names
+}
+"""Which rows of a table a tenant sees."""
+
+_FLAG = re.compile(r"\b((?:is|keeps)_\w+) INTEGER")
+_TABLE = re.compile(r"CREATE TABLE (\w+) \(")
+_INDEX = re.compile(r"^(CREATE INDEX \w+ ON (?!events)\w+ \([^)]+)\)")
+
+
+def version_of(connection: Connection[Row]) -> int:
+    """The schema version of a database; 0 is one without our tables.
+
+    Raises:
+        StorageError: `migration_failed`, it is newer than this program or another program's.
+        psycopg.errors.InsufficientPrivilege: it may not be read.
+    """
+    try:
+        found = connection.execute(
+            "SELECT to_regclass('schema_migrations'), to_regclass('sessions')"
+        ).fetchone()
+        if found is not None and found[0] is None and found[1] is None:
+            return 0
+        ledger = "SELECT max(version) FROM schema_migrations WHERE name <> '' AND applied_at <> ''"
+        row = connection.execute(ledger).fetchone()
+        version = int(row[0] or 0) if row else 0
+    except psycopg.errors.InsufficientPrivilege:
+        raise
+    except (psycopg.ProgrammingError, psycopg.DataError, ValueError) as error:
+        raise StorageError(
+            ErrorCode.MIGRATION_FAILED,
+            f"{DATABASE} has tables of another program; give the sessions a database of their own",
+        ) from error
+    newest = MIGRATIONS[-1].version
+    if version > newest:
+        raise StorageError(
+            ErrorCode.MIGRATION_FAILED,
+            f"{DATABASE} was written by a newer version of this program (schema {version}, known"
+            f" up to {newest}); upgrade the program, or use another database. It was not touched",
+            details={"schema": version, "known": newest},
+        )
+    return version
+
+
+def migrate(connection: Connection[Row]) -> None:
+    """Bring the database up to date, one process at a time.
+
+    Raises:
+        StorageError: `migration_failed`.
+        psycopg.OperationalError: the server or the network failed, not a migration.
+    """
+    if version_of(connection) == MIGRATIONS[-1].version:
+        return
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext('soong-agent schema'))")
+        current = version = version_of(connection)
+        try:
+            for version, name, script in _steps_from(current):
+                connection.execute(script.encode(), prepare=False)
+                connection.execute(
+                    "INSERT INTO schema_migrations (version, name, applied_at) VALUES ($1, $2, $3)",
+                    (version, name, iso(utc_now())),
+                )
+            _make_views(connection)
+        except psycopg.OperationalError:
+            raise
+        except psycopg.Error as error:
+            raise StorageError(
+                ErrorCode.MIGRATION_FAILED,
+                f"{DATABASE} could not be brought to schema {version} ({type(error).__name__}:"
+                f" {error.diag.message_primary}). It is as it was",
+            ) from error
+
+
+def _steps_from(current: int) -> Iterator[tuple[int, str, str]]:
+    """The migrations that are to be applied, as scripts; the first one makes all of the tables."""
+    if not current:
+        begin = [one for one in MIGRATIONS if one.version <= FIRST]
+        tables = [_in_our_words(each) for one in begin for each in one.statements]
+        queue = SchemaManager.get_schema()
+        script = ";\n".join([_in_our_words(LEDGER), *tables, *BLOB_TABLES, _WORKERS])
+        yield (
+            FIRST,
+            "sessions, history, workers and blobs",
+            f"{script};{_FUNCTIONS}{_COUNTERS}{queue};{newest_comment()}",
+        )
+    for one in MIGRATIONS:
+        if one.version > max(current, FIRST):
+            yield one.version, one.name, ";\n".join(map(_in_our_words, one.statements))
+
+
+def _in_our_words(statement: str) -> str:
+    """A statement of SQLite's schema for PostgreSQL: its types, and a number for every row."""
+    statement = _FLAG.sub(r"\1 BOOLEAN", statement)
+    statement = statement.replace(" INTEGER", " BIGINT").replace(" TEXT", ' TEXT COLLATE "C"')
+    if statement.endswith(" WITHOUT ROWID"):
+        return statement.removesuffix(" WITHOUT ROWID")
+    statement = _TABLE.sub(r"\g<0> rowid BIGINT GENERATED BY DEFAULT AS IDENTITY,", statement)
+    return _INDEX.sub(r"\1, rowid)", statement)  # as every index of SQLite ends
+
+
+def _make_views(connection: Connection[Row]) -> None:
+    """Make the views that a tenant sees in place of the tables; those of an older schema go."""
+    schema = views_of(connection)
+    views = [
+        f"CREATE VIEW {schema}.{table} AS SELECT * FROM {table} WHERE {condition} WITH CHECK OPTION"  # noqa: S608
+        for table, condition in _SEEN.items()
+    ]
+    default = f"ALTER VIEW {schema}.sessions ALTER COLUMN tenant SET DEFAULT {_TENANT}"
+    begin = f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}"
+    connection.execute(";\n".join([begin, *views, default]).encode(), prepare=False)
+
+
+def views_of(connection: Connection[Row]) -> str:
+    """The schema of a tenant's views, quoted: it stands beside the one that holds the tables."""
+    row = connection.execute("SELECT quote_ident(current_schema() || '_of_tenant')").fetchone()
+    return str(row and row[0])

@@ -1,0 +1,103 @@
+"""The session store on PostgreSQL, which many machines may share."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Self
+
+import psycopg
+
+from agent_core.storage import claims
+from agent_core.storage.postgres.appends import Append
+from agent_core.storage.postgres.connections import PATIENCE, Threads, connect
+from agent_core.storage.postgres.faults import explain
+from agent_core.storage.postgres.queue import RunQueue, add_job, remove_job
+from agent_core.storage.postgres.schema import IDENTITY, migrate
+from agent_core.storage.postgres.statements import read_clock
+from agent_core.storage.postgres.workers import WorkerTable
+from agent_core.storage.rows import BatchRows
+from agent_core.storage.sql import Connection
+from agent_core.storage.store import SqlSessionStore
+from agent_core.types import Batch, OwnerIsDead, Position, RunOpening, RunRecord
+
+
+class PostgresSessionStore(SqlSessionStore):
+    """Sessions and their history in a database that many machines may share."""
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        url: str,
+        *,
+        tenant: str | None = None,
+        patience: float = PATIENCE,
+        clock: Callable[[], datetime] | None = None,
+    ) -> AsyncGenerator[Self]:
+        """Open the database, creating or migrating its tables, until the end of the block.
+
+        Args:
+            url: where it is, as libpq reads it: `postgresql://user:password@host/database`.
+            tenant: whose sessions there are to see and to change; None: all tenants'.
+            patience: seconds a job waits for a server that is away, or for other processes.
+            clock: what leases are judged by, in place of the server's clock; a test moves it.
+
+        Raises:
+            StorageError: `migration_failed` for a newer database, which is left untouched;
+                `storage_error` if the database cannot be used.
+        """
+        try:
+            await asyncio.to_thread(_prepare, url)
+        except psycopg.Error as error:
+            raise explain(error) from None
+        threads = Threads(url, tenant=tenant, patience=patience)
+        try:
+            yield cls(threads, read_clock if clock is None else lambda _: clock())
+        finally:
+            await threads.close()
+
+    def __init__(self, threads: Threads, clock: Callable[[Connection], datetime]) -> None:
+        super().__init__(threads, threads, clock)
+        self._threads = threads
+
+    async def close_lost_runs(self, is_dead: OwnerIsDead) -> list[RunRecord]:
+        found = await self._reader.read(lambda c: claims.lost_sessions(c, is_dead, self._clock(c)))
+        lost: list[RunRecord] = []
+        for session_id in found:  # a transaction each: one for all would lock them all
+            lost += await self._writer.submit(
+                lambda c, one=session_id: claims.close_lost_session(
+                    c, one, is_dead, self._clock(c)
+                ),
+                session_id,
+            )
+        return lost
+
+    def _append(self, batch: Batch, rows: BatchRows, epoch: int | None) -> asyncio.Future[Position]:
+        return self._threads.append(Append(batch, rows, epoch), batch.session_id)
+
+    async def identity(self) -> str:
+        """What tells this database from every other, by whatever address it is reached."""
+        return await self._reader.read(lambda c: c.execute(IDENTITY).fetchone()[0])
+
+    def queue(self, lease_s: float) -> RunQueue:
+        """The runs that wait for a process; one that is silent for so long is given up."""
+        return RunQueue(self._writer, lease_s=lease_s, hurry=self._threads.hurry)
+
+    def workers(self, tenant: str | None) -> WorkerTable:
+        """The workers of the database; of those of one tenant alone, only that one's."""
+        return WorkerTable(self._writer, self._reader, tenant)
+
+    def _add_job(self, connection: Connection, run: RunRecord, opening: RunOpening | None) -> None:
+        if opening is None:
+            add_job(connection, run)
+        elif opening.dispatch is not None:
+            add_job(connection, run, opening.dispatch.process, opening.owner)
+
+    def _remove_job(self, connection: Connection, run_id: str) -> None:
+        remove_job(connection, run_id)
+
+
+def _prepare(url: str) -> None:
+    with connect(url) as connection:
+        migrate(connection)

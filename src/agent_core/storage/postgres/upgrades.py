@@ -1,0 +1,57 @@
+"""The upgrades of Procrastinate's own tables, which it brings as scripts and records nowhere.
+
+The name of the last script stands in a comment on its table of jobs.
+"""
+
+from pathlib import Path
+from typing import LiteralString
+
+from procrastinate.schema import SchemaManager
+from psycopg import Connection
+from psycopg.sql import SQL, Literal
+
+from agent_core.storage.postgres.statements import Row
+
+_FIRST = "03.04.00_50"
+"""The last script of the tables that the first of our migrations has made."""
+
+_NAME = len(_FIRST)
+_RECORDED: LiteralString = """SELECT to_regclass('procrastinate_jobs') IS NOT NULL,
+    obj_description(to_regclass('procrastinate_jobs'), 'pg_class')"""
+
+
+def pending_upgrades(connection: Connection[Row]) -> list[Path]:
+    """The scripts that are newer than the tables, the oldest first; none without tables."""
+    row = connection.execute(_RECORDED).fetchone()
+    if row is None or not row[0]:
+        return []
+    recorded = row[1] or _FIRST
+    return [each for each in _scripts() if each.name[:_NAME] > recorded]
+
+
+def upgrade_queue(connection: Connection[Row]) -> int:
+    """Apply the scripts that are newer than the tables, and return how many there were.
+
+    Raises:
+        psycopg.Error: one of them failed; those before it are applied.
+    """
+    count = 0
+    while pending := pending_upgrades(connection):
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('soong-agent schema'))")
+            if pending_upgrades(connection)[:1] == pending[:1]:
+                script = pending[0].read_text(encoding="utf-8")
+                connection.execute(script.encode(), prepare=False)
+                connection.execute(newest_comment(pending[0]).encode(), prepare=False)
+                count += 1
+    return count
+
+
+def newest_comment(script: Path | None = None) -> str:
+    """The statement that records a script as the last one; by default the newest there is."""
+    name = (script or _scripts()[-1]).name[:_NAME]
+    return SQL("COMMENT ON TABLE procrastinate_jobs IS {}").format(Literal(name)).as_string()
+
+
+def _scripts() -> list[Path]:
+    return sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))

@@ -1,0 +1,426 @@
+"""What the store on PostgreSQL survives: cut connections, servers that stop, limits, refusals."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage.postgres import PostgresSessionStore
+from agent_core.storage.postgres.connections import connect
+from agent_core.types import Batch, BudgetHold, BudgetScope, EventType, RunChange, RunStatus
+from postgres import Server
+from rows import a_batch, a_node, an_event, an_opening
+from tcp_proxy import Proxy
+
+
+def dead(owner: str, lease: object) -> bool:
+    return True
+
+
+def alive(owner: str, lease: object) -> bool:
+    return False
+
+
+def query(url: str, sql: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(sql.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not await asyncio.to_thread(is_so):  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.01)
+
+
+def through(url: str, port: int) -> str:
+    parts = urlsplit(url)
+    user, _, _ = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user}@127.0.0.1:{port}"))
+
+
+@pytest.fixture
+async def proxy(database_url: str) -> AsyncGenerator[Proxy]:
+    with Proxy.in_thread(urlsplit(database_url).port or 0) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def store(database_url: str, proxy: Proxy) -> AsyncGenerator[PostgresSessionStore]:
+    """A store behind a proxy, with a session `s1`, its run `run_1` open."""
+    url = through(database_url, proxy.port)
+    async with PostgresSessionStore.open(url, patience=20) as opened:
+        await opened.open_run(an_opening(), is_dead=alive)
+        yield opened
+
+
+def seqs(url: str) -> list[int]:
+    return [seq for (seq,) in query(url, "SELECT seq FROM events ORDER BY seq")]
+
+
+BATCHES: dict[str, Callable[[], Batch]] = {
+    "of a node": lambda: a_batch(a_node("the_last"), active_node_id="the_last"),
+    "of events": lambda: a_batch(an_event(payload={"a": "the_last"}), an_event()),
+    "that ends the run": lambda: a_batch(
+        a_node("the_last"),
+        run=RunChange(status=RunStatus.COMPLETED),
+        owner="me",
+        release="me",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+async def test_a_batch_that_was_stored_without_an_answer_is_not_stored_twice(
+    store: PostgresSessionStore, proxy: Proxy, database_url: str, name: str
+) -> None:
+    await store.append(a_batch(an_event()))
+    proxy.unanswered = b"the_last"
+    appending = store.append(BATCHES[name]())
+    await until(lambda: len(seqs(database_url)) > 1)
+    stored = seqs(database_url)
+    proxy.unanswered = None
+    proxy.cut()
+
+    position = await appending
+
+    assert (position.seq, position.run_seq) == (2, 2)
+    assert seqs(database_url) == stored
+
+
+async def test_a_job_that_was_done_without_an_answer_is_not_done_twice(
+    store: PostgresSessionStore, proxy: Proxy, database_url: str
+) -> None:
+    scope = BudgetScope(kind="session", scope_id="s1", limits={"turns": 10})
+    hold = BudgetHold(
+        hold_id="the_last",
+        session_id="s1",
+        run_id="run_1",
+        agent_id="agent_s1",
+        scopes=[scope],
+        fixed={"turns": 1},
+    )
+    proxy.unanswered = b"the_last"
+    reserving = asyncio.create_task(store.reserve_budget(hold))
+    await until(lambda: bool(query(database_url, "SELECT 1 FROM budget_holds")))
+    proxy.unanswered = None
+    proxy.cut()
+
+    grant = await reserving
+
+    assert grant.refused_by is None
+    (use,) = await store.budget_uses(["s1"])
+    assert use.reserved["turns"] == 1
+
+
+async def test_an_append_that_is_cut_before_it_arrives_is_stored_once(
+    store: PostgresSessionStore, proxy: Proxy, database_url: str
+) -> None:
+    with psycopg.connect(database_url) as other:
+        other.execute("SELECT 1 FROM sessions WHERE session_id = 's1' FOR UPDATE")
+        appending = [store.append(a_batch(a_node(f"n{i}"))) for i in range(3)]
+        waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        await until(lambda: bool(query(database_url, waits)))
+        proxy.cut()
+
+    positions = await asyncio.gather(*appending)
+
+    assert [position.seq for position in positions] == [1, 2, 3]
+    assert seqs(database_url) == [1, 2, 3]
+
+
+async def test_a_connection_that_the_server_ends_is_replaced(
+    store: PostgresSessionStore, database_url: str
+) -> None:
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+    for number in range(1, 4):
+        query(database_url, f"{end} AND datname = current_database()")
+        assert (await store.append(a_batch(an_event()))).seq == number
+        assert len(await store.events_after("run_1", 0)) == number
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["restarted", "killed"])
+async def test_no_acknowledged_event_is_lost_when_the_server_goes_away(
+    postgres_server: Server, kill: bool
+) -> None:
+    async with PostgresSessionStore.open(postgres_server.url()) as store:
+        await store.open_run(an_opening(), is_dead=alive)
+        acknowledged: list[str] = []
+        is_over = asyncio.Event()
+
+        async def write() -> None:
+            while not is_over.is_set():
+                events = [an_event(payload={"text": "x" * 100}) for _ in range(3)]
+                position = await store.append(a_batch(*events))
+                assert position.seq == len(acknowledged) + 1
+                acknowledged.extend(event.event_id for event in events)
+
+        writing = asyncio.create_task(write())
+        for _ in range(2):
+            enough = len(acknowledged) + 30
+            await until(lambda enough=enough: len(acknowledged) > enough)
+            await asyncio.to_thread(postgres_server.kill if kill else postgres_server.stop)
+            await asyncio.to_thread(postgres_server.start)
+        is_over.set()
+        await writing
+
+        stored = await store.events_after("run_1", 0, limit=100_000)
+        assert [event.event_id for event in stored] == acknowledged
+        assert [event.seq for event in stored] == list(range(1, len(stored) + 1))
+
+
+async def test_a_server_that_stays_away_is_said_so_and_found_again(postgres_server: Server) -> None:
+    url = postgres_server.url()
+    async with PostgresSessionStore.open(url, patience=0.3) as store:
+        await store.open_run(an_opening(), is_dead=alive)
+        await asyncio.to_thread(postgres_server.stop)
+        for work in (store.append(a_batch(an_event())), store.session("s1"), store.heartbeat("me")):
+            with pytest.raises(StorageError) as caught:
+                await work
+            assert caught.value.retryable
+            assert "cannot be reached" in str(caught.value)
+            assert_says_nothing_of(caught.value, url)
+        await asyncio.to_thread(postgres_server.start)
+        assert (await store.append(a_batch(an_event()))).seq == 1
+
+
+def assert_says_nothing_of(error: BaseException, url: str) -> None:
+    """No text of the error, or of what it came from, has a part of the address."""
+    parts = urlsplit(url)
+    secrets = [parts.password, f"{parts.hostname}:{parts.port}", "postgresql://"]
+    shown: BaseException | None = error
+    while shown is not None:
+        text = f"{shown} {shown!r} {getattr(shown, 'details', '')}"
+        assert not [each for each in secrets if each and each in text], text
+        shown = shown.__cause__ or (None if shown.__suppress_context__ else shown.__context__)
+
+
+BAD_ADDRESSES = {
+    "password": ("soong:wrong", "127.0.0.1", "", "refuses the user or the password"),
+    "user": ("nobody:secret", "127.0.0.1", "", "refuses the user or the password"),
+    "database": ("", "127.0.0.1", "missing", "does not exist"),
+    "host": ("", "no-such-host.invalid", "", "cannot be reached"),
+    "at sign in the password": ("soong:se@cret", "127.0.0.1", "", ""),
+    "slash in the password": ("soong:se/cret", "127.0.0.1", "", ""),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ADDRESSES)
+async def test_an_address_that_leads_nowhere_is_refused_without_being_shown(
+    database_url: str, name: str
+) -> None:
+    account, host, database, reason = BAD_ADDRESSES[name]
+    parts = urlsplit(database_url)
+    account = account or parts.netloc.rpartition("@")[0]
+    address = f"postgresql://{account}@{host}:{parts.port}/{database or parts.path[1:]}"
+
+    with pytest.raises(StorageError) as caught:
+        async with PostgresSessionStore.open(address):
+            pass
+
+    assert reason in str(caught.value)
+    assert "cret" not in f"{caught.value!r} {caught.value.details} {caught.value.__cause__!r}"
+    assert_says_nothing_of(caught.value, database_url)
+
+
+FAULTS = {
+    "53100": ("has no room", True),
+    "53200": ("has no room", True),
+    "57014": ("timeouts", True),
+    "58030": ("disk of the server", True),
+    "XX001": ("damaged", False),
+    "25006": ("read-only", True),
+    "42501": ("right to create", False),
+}
+
+
+@pytest.mark.parametrize("code", FAULTS)
+async def test_what_a_server_refuses_is_explained_and_leaves_nothing_half_done(
+    store: PostgresSessionStore, database_url: str, code: str
+) -> None:
+    query(
+        database_url,
+        f"""CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN RAISE EXCEPTION 'as asked, at {database_url}' USING ERRCODE = '{code}'; END $$;
+        CREATE TRIGGER fails BEFORE INSERT ON events EXECUTE FUNCTION fail()""",
+    )
+    meaning, retryable = FAULTS[code]
+    queued = an_opening(run_id="run_2", events=[an_event(EventType.RUN_QUEUED)])
+
+    for work in (store.append(a_batch(a_node("n1"))), store.open_run(queued, is_dead=alive)):
+        with pytest.raises(StorageError) as caught:
+            await work
+        assert caught.value.code is ErrorCode.STORAGE_ERROR
+        assert meaning in str(caught.value)
+        assert caught.value.retryable is retryable
+        assert_says_nothing_of(caught.value, database_url)
+
+    query(database_url, "DROP TRIGGER fails ON events")
+    assert await store.node("n1") is None
+    assert [run.run_id for run in await store.runs("s1")] == ["run_1"]
+    assert (await store.append(a_batch(a_node("n1")))).seq == 1
+
+
+async def test_a_timeout_of_the_server_ends_a_write_that_waits(
+    proxy: Proxy, database_url: str
+) -> None:
+    url = through(database_url, proxy.port)
+    name = urlsplit(database_url).path[1:]
+    query(database_url, f"ALTER DATABASE {name} SET statement_timeout = '200ms'")
+    async with PostgresSessionStore.open(url) as store:
+        await store.open_run(an_opening(), is_dead=alive)
+        with psycopg.connect(database_url) as other:
+            other.execute("SELECT 1 FROM sessions WHERE session_id = 's1' FOR UPDATE")
+            with pytest.raises(StorageError, match="timeouts") as caught:
+                await store.append(a_batch(an_event()))
+        assert caught.value.retryable
+        assert (await store.append(a_batch(an_event()))).seq == 1
+
+
+async def test_a_deadlock_is_tried_again(database_url: str) -> None:
+    """Two stores give titles to the same sessions in opposite orders, again and again."""
+    async with (
+        PostgresSessionStore.open(database_url) as one,
+        PostgresSessionStore.open(database_url) as other,
+    ):
+        ids = [f"s{number}" for number in range(30)]
+        for session_id in ids:
+            opening = an_opening(session_id, f"run_{session_id}")
+            await one.open_run(opening, is_dead=alive)
+        for _ in range(10):
+            query(database_url, "UPDATE sessions SET title = NULL")
+            await asyncio.gather(
+                one.add_titles(dict.fromkeys(ids, "one")),
+                other.add_titles(dict.fromkeys(reversed(ids), "other")),
+            )
+        assert {(await one.sessions(limit=100))[i].title for i in range(30)} <= {"one", "other"}
+
+
+async def test_a_closed_store_refuses_and_says_so(database_url: str) -> None:
+    async with PostgresSessionStore.open(database_url) as store:
+        await store.open_run(an_opening(), is_dead=alive)
+        queued = [store.append(a_batch(an_event())) for _ in range(20)]
+    assert [(await each).seq for each in queued] == list(range(1, 21))
+    for work in (store.append(a_batch(an_event())), store.session("s1"), store.heartbeat("me")):
+        with pytest.raises(StorageError, match="is closed"):
+            await work
+
+
+async def test_nothing_is_left_connected_when_the_store_is_closed(database_url: str) -> None:
+    async with PostgresSessionStore.open(database_url) as store:
+        await asyncio.gather(*(store.session(f"s{i}") for i in range(20)))
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    await until(lambda: query(database_url, others) == [(1,)])
+
+
+async def test_several_processes_and_loops_use_one_database(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Each loop, in a thread of its own, with a store of its own."""
+
+    async def write(session_id: str) -> list[int]:
+        async with PostgresSessionStore.open(database_url) as store:
+            opening = an_opening(session_id, f"run_{session_id}")
+            await store.open_run(opening, is_dead=alive)
+            of = {"session_id": session_id, "run_id": f"run_{session_id}"}
+            return [(await store.append(a_batch(an_event(), **of))).seq for _ in range(10)]
+
+    names = [f"s{number}" for number in range(4)]
+    found = await asyncio.gather(*(asyncio.to_thread(asyncio.run, write(name)) for name in names))
+    assert found == [list(range(1, 11))] * 4
+
+
+async def test_a_process_that_is_paused_in_a_transaction_does_not_count_as_busy(
+    store: PostgresSessionStore, database_url: str
+) -> None:
+    """The server ends a transaction that is idle, and waits for an active one for ever."""
+    states = "SELECT DISTINCT state FROM pg_stat_activity WHERE xact_start IS NOT NULL"
+    others = f"{states} AND datname = current_database() AND pid != pg_backend_pid()"
+    is_paused, goes_on = threading.Event(), threading.Event()
+
+    def pause(owner: str, lease: object) -> bool:
+        is_paused.set()
+        return goes_on.wait(20)
+
+    opening = an_opening(run_id="run_2", owner="you")
+    opened = asyncio.create_task(store.open_run(opening, is_dead=pause))
+    try:
+        await until(is_paused.is_set)
+        assert query(database_url, others) == [("idle in transaction",)]
+    finally:
+        goes_on.set()
+    assert (await opened).run.run_id == "run_2"
+
+
+async def test_a_connection_that_takes_everything_and_says_nothing_is_given_up(
+    database_url: str, proxy: Proxy
+) -> None:
+    def ask() -> None:
+        with connect(through(database_url, proxy.port), silence_s=0.5) as connection:
+            connection.execute("SELECT pg_sleep(0.2)")
+            proxy.unanswered = b"SELECT"
+            with pytest.raises(psycopg.OperationalError, match="does not answer"):
+                connection.execute("SELECT 1")
+            assert connection.is_silent
+            assert connection.closed
+
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(ask)
+
+
+@pytest.mark.timeout(60)
+async def test_leases_are_extended_on_a_new_connection_when_the_old_one_is_silent(
+    store: PostgresSessionStore, proxy: Proxy, database_url: str
+) -> None:
+    lease = timedelta(hours=1)
+    await store.heartbeat("me", lease)
+    proxy.unanswered = b"UPDATE sessions SET lease_expires_at"
+    beating = asyncio.create_task(store.heartbeat("me", lease))
+    await asyncio.sleep(1)
+    proxy.unanswered = None
+    assert await beating == []
+
+
+async def test_a_job_that_a_crash_has_lost_after_its_commit_is_done_again(
+    postgres_server: Server,
+) -> None:
+    for setting in ("synchronous_commit = off", "wal_writer_delay = '10s'"):
+        postgres_server.sql(f"ALTER SYSTEM SET {setting}")
+    await asyncio.to_thread(postgres_server.restart)
+    url = postgres_server.url()
+    scope = BudgetScope(kind="session", scope_id="s1", limits={"turns": 10})
+    hold = BudgetHold(
+        hold_id="the_last",
+        session_id="s1",
+        run_id="run_1",
+        agent_id="agent_s1",
+        scopes=[scope],
+        fixed={"turns": 1},
+    )
+    with Proxy.in_thread(urlsplit(url).port or 0) as proxy:
+        async with PostgresSessionStore.open(through(url, proxy.port), patience=20) as store:
+            await store.open_run(an_opening(), is_dead=alive)
+            postgres_server.sql("CHECKPOINT")
+            proxy.unanswered = b"the_last"
+            reserving = asyncio.create_task(store.reserve_budget(hold))
+            await until(lambda: bool(query(url, "SELECT 1 FROM budget_holds")))
+            await asyncio.to_thread(postgres_server.kill)
+            proxy.unanswered = None
+            proxy.cut()
+            proxy.target = 1  # nothing listens there
+            await asyncio.to_thread(postgres_server.start)
+            for _ in range(30):  # they have the numbers of the transactions that were lost
+                query(url, "SELECT pg_current_xact_id()")
+            proxy.target = urlsplit(url).port or 0
+
+            assert (await reserving).refused_by is None
+            (use,) = await store.budget_uses(["s1"])
+            assert use.reserved["turns"] == 1
+            assert len(query(url, "SELECT 1 FROM budget_holds")) == 1

@@ -1,0 +1,196 @@
+"""A process that was paused for longer than its lease, or hands a run over, does no more of it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import RunStatus, StorageError, tool
+from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
+from agent_core.runtime.services import Services
+from agent_core.types import EventType, ModelRequest
+from isolation import Home
+from runtimes import CONFIG
+from takeovers import queue, services_of
+
+SHORT = CONFIG + "\n[worker]\nheartbeat_s = 0.3\nlease_s = 1.0\n"
+
+PAUSED = """
+import asyncio, os, sys
+from pathlib import Path
+from agent_core import tool
+from agent_core.providers.scripted import ScriptedProvider, calls
+from takeovers import services_of
+
+home, project, url = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+
+@tool(permission="write")
+async def note(text: str) -> str:
+    "Writes a line into a file."
+    with open(project / "effects.txt", "a", encoding="utf-8") as file:
+        file.write(f"{os.getpid()} {text}" + chr(10))
+    return "noted"
+
+def go_on(request):
+    answers = [b for m in request.messages for b in m.content if b.type == "tool_result"]
+    return calls("note", text=str(len(answers)))
+
+async def main():
+    provider = ScriptedProvider(go_on)
+    async with services_of(home, project, provider, note, database_url=url) as services:
+        queued = await services.store.run("run_1")
+        assert queued is not None
+        run = await services.runs.take_up(queued)
+        await run.ended.wait()
+        print("stopped", run.journal.is_abandoned, flush=True)
+        assert services.runs.known("run_1") is None
+        await asyncio.sleep(0.5)
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def paused_worker(home: Home, project: Path, url: str) -> Generator[subprocess.Popen[str]]:
+    script = home.write("paused.py", PAUSED)
+    arguments = [sys.executable, str(script), str(home.path), str(project), url]
+    environ = home.env(PYTHONPATH=str(Path(__file__).parents[1]))
+    process = subprocess.Popen(  # noqa: S603 - our own script
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def lines(project: Path) -> list[str]:
+    file = project / "effects.txt"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+async def until_written(project: Path, count: int) -> None:
+    async with asyncio.timeout(30):
+        while len(lines(project)) < count:  # noqa: ASYNC110 - another process writes them
+            await asyncio.sleep(0.02)
+
+
+async def take_over(services: Services) -> Any:
+    """Take the run up as soon as its owner's lease is over."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                queued = await services.store.run("run_1")
+                assert queued is not None
+                run = await services.runs.take_up(queued)
+            except StorageError:
+                await asyncio.sleep(0.1)
+            else:
+                assert run is not None
+                return run
+
+
+@pytest.mark.timeout(90)
+async def test_a_paused_process_does_nothing_after_its_run_was_taken_over(
+    home: Home, project: Path, database_url: str
+) -> None:
+    home.write_config(SHORT)
+
+    @tool(permission="write")
+    async def note(text: str) -> str:
+        """Writes a line into a file."""
+        with (project / "effects.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()} {text}\n")
+        return "noted"
+
+    def finish(request: ModelRequest) -> Any:
+        answers = [b for m in request.messages for b in m.content if b.type == "tool_result"]
+        said = [b for m in request.messages for b in m.content if b.type == "tool_call"]
+        mine = sum(call.arguments["text"] == "mine" for call in said)
+        return "done" if mine >= 2 and answers else calls("note", text="mine")
+
+    provider = ScriptedProvider(finish)
+    async with services_of(
+        home.path, project, provider, note, database_url=database_url
+    ) as services:
+        await queue(services)
+        with paused_worker(home, project, database_url) as worker:
+            await until_written(project, 3)
+            worker.send_signal(signal.SIGSTOP)
+            run = await take_over(services)
+            await run.ended.wait()
+            before = lines(project)
+            worker.send_signal(signal.SIGCONT)
+            out, errors = await asyncio.to_thread(worker.communicate, timeout=30)
+        assert worker.returncode == 0, errors
+        assert out.strip() == "stopped True"
+        assert lines(project) == before, "an effect after the fence"
+        history = await services.store.run_history("run_1")
+    assert before.count(f"{os.getpid()} mine") == 2
+    numbered = [text for text in (line.split()[1] for line in before) if text != "mine"]
+    assert len(numbered) == len(set(numbered)), "a call that was made twice"
+    assert history.runs[0].status is RunStatus.COMPLETED
+    assert history.runs[0].takeovers == 1
+    types = [event.event_type for event in history.events]
+    closing = {EventType.RUN_COMPLETED, EventType.RUN_FAILED, EventType.RUN_CANCELLED}
+    assert [each for each in types if each in closing] == [EventType.RUN_COMPLETED]
+    assert [event.run_seq for event in history.events] == list(range(1, len(types) + 1))
+
+
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+async def test_a_run_that_is_handed_over_goes_on_where_it_was(
+    home: Home, project: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("database_url") if kind == "postgres" else None
+    home.write_config(CONFIG)
+    held = asyncio.Event()
+
+    @tool(permission="write")
+    async def note(text: str) -> str:
+        """Writes a line into a file, and may wait."""
+        with (project / "effects.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+        if text == "slow" and not held.is_set():
+            held.set()
+            await asyncio.Event().wait()
+        return "noted"
+
+    pair = [ScriptedCall(name="note", arguments={"text": text}) for text in ("slow", "later")]
+    script = [calls("note", text="first"), Calls(calls=pair), "done"]
+    async with services_of(home.path, project, script, note, database_url=url) as services:
+        await queue(services)
+        queued = await services.store.run("run_1")
+        assert queued is not None
+        first = await services.runs.take_up(queued)
+        assert first is not None
+        await held.wait()
+        assert await services.runs.hand_over("run_1")
+        assert first.ended.is_set()
+        assert not await services.runs.hand_over("run_1")
+        between = await services.store.run_history("run_1")
+        assert between.runs[0].status is RunStatus.RUNNING
+        queued = await services.store.run("run_1")
+        assert queued is not None
+        second = await services.runs.take_up(queued)
+        assert second is not None
+        await second.ended.wait()
+        history = await services.store.run_history("run_1")
+    run = history.runs[0]
+    assert (run.status, run.takeovers) == (RunStatus.COMPLETED, 0)
+    assert lines(project) == ["first", "slow", "later"]
+    results = [result for node in history.nodes for result in node.results]
+    assert [result.metadata.get("reason") for result in results] == [
+        None,
+        "interrupted_effect_unknown",
+        None,
+    ]
+    (taken,) = [e for e in history.events if e.event_type is EventType.RUN_TAKEN_OVER]
+    assert taken.payload == {"takeovers": 0, "reason": "handed_over"}

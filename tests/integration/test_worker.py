@@ -1,0 +1,364 @@
+"""`soong-agent worker` as a process: what it takes, how it ends, and what it leaves when killed."""
+
+import asyncio
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from agent_core import AgentRuntime, RunHandle, RunStatus
+from agent_core.providers.scripted import Hangs, calls
+from agent_core.types.lanes import Lane
+from isolation import Home, fresh_folder
+from model_server import ModelServer
+from otlp_receiver import OtlpReceiver
+from tcp_proxy import Proxy
+from worker_processes import URL_VARIABLE, Workers, page, workers, write_config
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+CALLER = "b7ad6b7169203331"
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def crew(home: Home, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    monkeypatch.setenv(URL_VARIABLE, database_url)
+    with workers(home, database_url) as made:
+        yield made
+
+
+def opened(home: Home, project: Path, **more: Any) -> AgentRuntime:
+    return AgentRuntime(project_dir=project, home_dir=home.path, **more)
+
+
+async def ended(runtime: AgentRuntime, handle: RunHandle) -> RunHandle:
+    """The handle of a run as another process sees it once it has ended."""
+    await (await runtime.attach(handle.run_id)).wait()
+    return await runtime.attach(handle.run_id)
+
+
+async def until_asked(server: ModelServer, number: int = 1) -> None:
+    while len(server.requests) < number:  # noqa: ASYNC110 - the server is in a thread
+        await asyncio.sleep(0.02)
+
+
+async def test_a_run_that_was_queued_before_there_was_a_worker_is_carried_out(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread(["hello from afar"]) as server:
+        write_config(home, server)
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go", session_id="s1")
+            (queued,) = await runtime.queue()
+            assert (queued.run_id, queued.status) == (handle.run_id, RunStatus.QUEUED)
+            assert queued.worker_id is None
+            assert await runtime.workers() == []
+            worker = await asyncio.to_thread(crew.start)
+            done = await ended(runtime, handle)
+            assert (done.status, done.result_text) == (RunStatus.COMPLETED, "hello from afar")
+            (listed,) = await runtime.workers()
+            assert (listed.pid, listed.is_alive) == (worker.process.pid, True)
+            assert await runtime.queue() == []
+        worker.signal()
+        assert await asyncio.to_thread(worker.exit_code) == 0
+        async with opened(home, project) as runtime:
+            assert await runtime.workers() == []
+
+
+async def test_a_drained_worker_lets_its_run_end(home: Home, project: Path, crew: Workers) -> None:
+    with ModelServer.in_thread([Hangs(), "never"]) as server:
+        write_config(home, server)
+        worker = await asyncio.to_thread(crew.start, "--drain-seconds", "30")
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go")
+            await until_asked(server)
+            worker.signal()
+            await asyncio.to_thread(worker.wait_for, "drains")
+            await runtime.start("a later one")
+            assert worker.process.poll() is None
+            await handle.cancel()
+            assert await asyncio.to_thread(worker.exit_code) == 0
+            assert (await ended(runtime, handle)).status is RunStatus.CANCELLED
+            (waiting,) = await runtime.queue()
+            assert waiting.status is RunStatus.QUEUED
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
+async def test_what_is_left_after_the_drain_goes_to_another_worker(
+    number: signal.Signals, home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread([Hangs(), "the rest"]) as server:
+        write_config(home, server, lease_s=60)
+        first = await asyncio.to_thread(crew.start, "--drain-seconds", "0.2")
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go")
+            await until_asked(server)
+            first.signal(number)
+            assert await asyncio.to_thread(first.exit_code) == 0
+            assert "is handed over" in first.text
+            (waiting,) = await runtime.queue()
+            assert (waiting.takeovers, waiting.worker_id) == (0, None)
+            await asyncio.to_thread(crew.start)
+            done = await ended(runtime, handle)
+            assert (done.status, done.result_text) == (RunStatus.COMPLETED, "the rest")
+            replay = await runtime.replay_run(handle.run_id)
+            assert replay.runs[0].takeovers == 0
+
+
+@pytest.mark.timeout(90)
+async def test_a_worker_whose_database_is_silent_ends_soon_after_its_drain(
+    home: Home, project: Path, crew: Workers, database_url: str
+) -> None:
+    parts = urlsplit(database_url)
+    user, _, _ = parts.netloc.rpartition("@")
+    with ModelServer.in_thread([Hangs()]) as server, Proxy.in_thread(parts.port or 0) as proxy:
+        write_config(home, server)
+        there = urlunsplit(parts._replace(netloc=f"{user}@127.0.0.1:{proxy.port}"))
+        with workers(home, there) as cut_off:
+            worker = await asyncio.to_thread(cut_off.start, "--drain-seconds", "0.2")
+            async with opened(home, project) as runtime:
+                await runtime.start("go")
+                await until_asked(server)
+                proxy.stall()
+                worker.signal()
+                assert await asyncio.to_thread(worker.process.wait, 60) == 1
+            assert "could not be handed over" in worker.text
+
+
+async def test_a_killed_workers_run_is_taken_over_at_once_on_the_same_host(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread([Hangs(), "taken over"]) as server:
+        write_config(home, server, lease_s=3600)
+        first = await asyncio.to_thread(crew.start)
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go")
+            await until_asked(server)
+            second = await asyncio.to_thread(crew.start, "--metrics-port", "0")
+            first.signal(signal.SIGKILL)
+            done = await ended(runtime, handle)
+            assert (done.status, done.result_text) == (RunStatus.COMPLETED, "taken over")
+            replay = await runtime.replay_run(handle.run_id)
+            assert replay.runs[0].takeovers == 1
+            closing = [e for e in replay.events if e.event_type == "run_completed"]
+            assert len(closing) == 1
+            _, metrics = await page(second, "/metrics")
+            assert "\nsoong_agent_takeovers_total 1\n" in metrics
+
+
+async def test_a_run_whose_project_is_gone_fails_and_the_worker_lives_on(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    gone = project / "gone"
+    gone.mkdir()
+    with ModelServer.in_thread(["still here"]) as server:
+        write_config(home, server)
+        async with opened(home, gone) as runtime:
+            lost = await runtime.start("go")
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go")
+            shutil.rmtree(gone)
+            await asyncio.to_thread(crew.start)
+            assert (await ended(runtime, handle)).status is RunStatus.COMPLETED
+            failed = await ended(runtime, await runtime.attach(lost.run_id))
+            assert failed.status is RunStatus.FAILED
+            assert failed.error is not None
+            assert failed.error.code == "config_error"
+            assert str(gone) in failed.error.message
+            assert await runtime.queue() == []
+
+
+async def test_a_lane_of_another_protocol_is_never_taken(
+    home: Home, project: Path, crew: Workers, database_url: str
+) -> None:
+    with ModelServer.in_thread(["done", "not now"]) as server:
+        write_config(home, server)
+        async with opened(home, project) as runtime:
+            other = await runtime.start("for a later version")
+            async with await psycopg.AsyncConnection.connect(database_url) as connection:
+                cursor = await connection.execute("SELECT queue_name FROM procrastinate_jobs")
+                ((name,),) = await cursor.fetchall()
+                lane = Lane.parse(name)
+                assert lane is not None
+                newer = Lane(queue=lane.queue, place=lane.place, protocol=lane.protocol + 1)
+                await connection.execute(
+                    "UPDATE procrastinate_jobs SET queue_name = %s", (str(newer),)
+                )
+            await asyncio.to_thread(crew.start)
+            handle = await runtime.start("go")
+            assert (await ended(runtime, handle)).status is RunStatus.COMPLETED
+            (waiting,) = await runtime.queue()
+            assert (waiting.run_id, waiting.protocol) == (other.run_id, lane.protocol + 1)
+            assert waiting.status is RunStatus.QUEUED
+
+
+async def test_a_worker_of_one_tenant_serves_no_other(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread(["for a"]) as server:
+        write_config(home, server)
+        async with opened(home, project) as runtime:
+            other = await runtime.start("go", tenant="b")
+            none = await runtime.start("go")
+            handle = await runtime.start("go", tenant="a")
+            await asyncio.to_thread(crew.start, "--tenant", "a")
+            assert (await ended(runtime, handle)).result_text == "for a"
+            waiting = {run.run_id: run.tenant for run in await runtime.queue()}
+            assert waiting == {other.run_id: "b", none.run_id: None}
+            assert len(server.requests) == 1
+
+
+async def test_a_tenant_has_no_more_runs_at_a_time_than_it_may(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread([Hangs(), Hangs(), Hangs(), "last"]) as server:
+        write_config(home, server, "tenant_concurrency = 1")
+        async with opened(home, project) as runtime:
+            first = [await runtime.start("go", tenant="a") for _ in range(3)]
+            await asyncio.to_thread(crew.start)
+            await asyncio.to_thread(crew.start)
+            others = [await runtime.start("go", tenant="b")]
+            await until_asked(server, 2)
+            await asyncio.sleep(1.5)
+            running = [run for run in await runtime.queue() if run.status is RunStatus.RUNNING]
+            assert sorted(str(run.tenant) for run in running) == ["a", "b"]
+            for handle in (*first, *others):
+                await handle.cancel()
+
+
+async def test_one_trace_goes_from_whoever_starts_a_run_through_both_of_its_workers(
+    home: Home, project: Path, crew: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        OtlpReceiver.open() as collector,
+        ModelServer.in_thread([Hangs(), "done"]) as server,
+    ):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{CALLER}-01")
+        write_config(home, server, lease_s=60)
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go")
+        monkeypatch.delenv("TRACEPARENT")
+        first = await asyncio.to_thread(crew.start, "--drain-seconds", "0")
+        await until_asked(server)
+        first.signal()
+        assert await asyncio.to_thread(first.exit_code) == 0
+        second = await asyncio.to_thread(crew.start)
+        async with opened(home, project) as runtime:
+            assert (await ended(runtime, handle)).status is RunStatus.COMPLETED
+        second.signal()
+        assert await asyncio.to_thread(second.exit_code) == 0
+        names = [span.name for span in collector.spans if span.trace_id == TRACE]
+        assert [span.name for span in collector.spans if span.trace_id != TRACE] == []
+        assert names.count("chat m") == 2
+        assert "invoke_agent main" in names
+
+
+async def test_a_killed_worker_leaves_no_command_running(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    note = '[[permissions.rules]]\ndecision = "allow"\ntool = "code.run_command"\n'
+    wait = calls("code.run_command", argv=["sh", "-c", "echo $$ > pid; sleep 300"])
+    with ModelServer.in_thread([wait, "I looked"]) as server:
+        write_config(home, server, note, lease_s=60)
+        first = await asyncio.to_thread(crew.start)
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go")
+            while not (project / "pid").exists() or not (project / "pid").read_text():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            pid = int((project / "pid").read_text())
+            first.signal(signal.SIGKILL)
+            await asyncio.to_thread(crew.start)
+            assert (await ended(runtime, handle)).result_text == "I looked"
+            assert "interrupted_effect_unknown" in server.requests[1].text or (
+                "its effect is unknown" in server.requests[1].text
+            )
+            while Path(f"/proc/{pid}").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            assert len(server.requests) == 2
+
+
+async def test_another_machine_takes_a_run_over_when_the_lease_is_over(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    elsewhere = Home(fresh_folder("home", "elsewhere"))
+    with ModelServer.in_thread([Hangs(), "from over there"]) as server:
+        for each in (home, elsewhere):
+            write_config(each, server, heartbeat_s=0.3, lease_s=2)
+        first = await asyncio.to_thread(crew.start)
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go")
+            await until_asked(server)
+            second = await asyncio.to_thread(crew.start, home=elsewhere)
+            await asyncio.sleep(3)
+            assert "goes on" not in second.text, "a living worker keeps its run"
+            first.signal(signal.SIGSTOP)
+            done = await ended(runtime, handle)
+            assert (done.status, done.result_text) == (RunStatus.COMPLETED, "from over there")
+            first.signal(signal.SIGCONT)
+            await asyncio.sleep(2)
+            assert first.process.poll() is None, "it lives on, without that run"
+            replay = await runtime.replay_run(handle.run_id)
+            assert len([e for e in replay.events if e.event_type == "run_completed"]) == 1
+            assert await runtime.queue() == []
+
+
+async def test_runs_that_end_and_go_on_are_never_taken_for_lost(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    writes = [calls("code.write_file", path=f"{n}.txt", content="x") for n in range(3)]
+    with ModelServer.in_thread([*writes, "done"]) as server:
+        park = '[permissions]\nunattended = "park"\n'
+        write_config(home, server, park, heartbeat_s=0.01)
+        worker = await asyncio.to_thread(crew.start)
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go")
+            for number in range(3):
+                while (project / f"{number}.txt").exists() or not await runtime.approvals():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+                (question,) = await runtime.approvals()
+                await runtime.answer(question.request_id, "allow_once")
+            while (await runtime.attach(handle.run_id)).status is not RunStatus.COMPLETED:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            replay = await runtime.replay_run(handle.run_id)
+            assert replay.runs[0].takeovers == 0
+        assert "taken over" not in worker.text
+        assert len(server.requests) == 4
+
+
+async def test_a_worker_that_was_given_up_keeps_the_run_that_it_still_has(
+    home: Home, project: Path, crew: Workers, database_url: str
+) -> None:
+    with ModelServer.in_thread([Hangs()]) as server:
+        write_config(home, server)
+        await asyncio.to_thread(crew.start)
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go")
+            await until_asked(server)
+            async with await psycopg.AsyncConnection.connect(
+                database_url, autocommit=True
+            ) as connection:
+                job = "FROM procrastinate_jobs"
+                put_back = f"SELECT procrastinate_retry_job_v2(id, NULL, NULL, NULL, NULL) {job}"
+                await connection.execute(put_back)
+                while True:
+                    found = await connection.execute(f"SELECT status, attempts {job}")
+                    if await found.fetchone() == ("doing", 1):
+                        break
+                    await asyncio.sleep(0.05)
+                await asyncio.sleep(0.5)
+                found = await connection.execute(f"SELECT status, attempts {job}")
+                assert await found.fetchone() == ("doing", 1)
+                await (await runtime.attach(handle.run_id)).cancel()
+                assert (await ended(runtime, handle)).status is RunStatus.CANCELLED
+                while await (  # noqa: ASYNC110 - the worker removes it
+                    await connection.execute(f"SELECT 1 {job}")
+                ).fetchone():
+                    await asyncio.sleep(0.05)
+            assert len(server.requests) == 1

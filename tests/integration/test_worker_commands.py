@@ -1,0 +1,257 @@
+"""What people, programs and monitors see of workers: exit codes, lists, figures, the class."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import AgentRuntime, ConfigError, RunStatus, ToolRegistry, Worker, tool
+from agent_core.cli.command import parse
+from agent_core.providers.scripted import Hangs, calls
+from isolation import Home
+from model_server import ModelServer
+from postgres import Server
+from worker_processes import URL_VARIABLE, WorkerProcess, Workers, page, workers, write_config
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def crew(home: Home, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    monkeypatch.setenv(URL_VARIABLE, database_url)
+    with workers(home, database_url) as made:
+        yield made
+
+
+async def started(crew: Workers, *arguments: str) -> WorkerProcess:
+    return await asyncio.to_thread(crew.start, *arguments)
+
+
+async def until_asked(server: ModelServer, number: int = 1) -> None:
+    while len(server.requests) < number:  # noqa: ASYNC110 - the server is in a thread
+        await asyncio.sleep(0.02)
+
+
+async def test_a_second_signal_ends_a_worker_at_once(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread([Hangs()]) as server:
+        write_config(home, server)
+        worker = await started(crew)
+        async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
+            await runtime.start("go")
+            await until_asked(server)
+            worker.signal(signal.SIGINT)
+            await asyncio.to_thread(worker.wait_for, "drains: its 1 under way")
+            worker.signal(signal.SIGTERM)
+            assert await asyncio.to_thread(worker.exit_code) == 143
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--concurrency", "0"),
+        ("--drain-seconds", "-1"),
+        ("--drain-seconds", "nan"),
+        ("--metrics-port", "65536"),
+        ("--metrics-port", "x"),
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_cannot_be_read_is_wrong_usage(
+    arguments: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        parse(["worker", *arguments])
+    assert leaving.value.code == 2
+    assert f"argument {arguments[0]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"places": ["elsewhere"]}, "places"),
+        ({"places": []}, "places"),
+        ({"queues": ["a b"]}, "queues"),
+        ({"queues": [""]}, "queues"),
+        ({"tenant": "a/b"}, "tenant"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"metrics_port": 0, "metrics_address": "there.invalid"}, r"there\.invalid"),
+    ],
+    ids=["place", "no-place", "queue", "empty-queue", "tenant", "concurrency", "address"],
+)
+async def test_what_a_worker_cannot_use_is_named(
+    given: dict[str, Any], said: str, home: Home, database_url: str
+) -> None:
+    worker = Worker(model="ollama:m", home_dir=home.path, database_url=database_url, **given)
+    with pytest.raises(ConfigError, match=said):
+        await worker.run()
+
+
+def test_a_worker_that_cannot_be_made_ends_with_2(home: Home, crew: Workers) -> None:
+    with ModelServer.in_thread([]) as server:
+        write_config(home, server)
+    worker = crew.start("--places", "elsewhere", waits=False)
+    assert worker.exit_code() == 2
+    assert "places" in worker.text
+    assert "Traceback" not in worker.text
+
+
+def test_a_worker_needs_a_postgres_database(home: Home, crew: Workers) -> None:
+    home.write_config('[model]\nprovider = "openai"\nname = "m"\n')
+    for command in ("worker", "workers", "queue"):
+        done = crew.command(command)
+        assert done.returncode == 2
+        assert "[store] url_env" in done.stderr
+        assert done.stdout == ""
+
+
+def test_a_variable_that_is_not_set_is_named(home: Home, crew: Workers) -> None:
+    home.write_config('[model]\nprovider = "openai"\nname = "m"\n[store]\nurl_env = "NOT_SET"\n')
+    done = crew.command("worker")
+    assert done.returncode == 2
+    assert "NOT_SET" in done.stderr
+
+
+async def test_the_health_of_a_worker_says_whether_it_takes_runs(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread([Hangs()]) as server:
+        write_config(home, server)
+        worker = await started(crew, "--metrics-port", "0", "--concurrency", "1")
+        _, metrics = await page(worker, "/metrics")
+        empty = [
+            each for each in metrics.splitlines() if each.startswith("soong_agent_queue_depth")
+        ]
+        assert [each.partition('",tenant')[2] for each in empty] == ['="",protocol="1"} 0'] * 2
+        async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
+            await runtime.start("go")
+            await runtime.start("wait")
+            await until_asked(server)
+            status, text = await page(worker, "/healthz")
+            health = json.loads(text)
+            assert (status, health["status"]) == (200, "ok")
+            assert (health["running"], health["queue_depth"], health["concurrency"]) == (1, 1, 1)
+            assert health["oldest_s"] >= 0
+            _, metrics = await page(worker, "/metrics")
+            assert 'soong_agent_queue_depth{queue="default",place="host:' in metrics
+            worker.signal()
+            await asyncio.to_thread(worker.wait_for, "drains")
+            status, text = await page(worker, "/healthz")
+            assert (status, json.loads(text)["status"]) == (503, "draining")
+
+
+async def test_the_lists_show_people_and_programs_who_does_what(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread([Hangs()]) as server:
+        write_config(home, server)
+        worker = await started(crew, "--concurrency", "1", "--queues", "default,slow")
+        async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
+            first = await runtime.start("go")
+            second = await runtime.start("wait")
+            await until_asked(server)
+            await asyncio.sleep(0.5)  # a heartbeat
+            (known,) = await runtime.workers()
+        listed = await asyncio.to_thread(crew.command, "workers")
+        assert listed.returncode == 0
+        assert known.worker_id in listed.stdout
+        assert "alive  1 of 1 run" in listed.stdout
+        assert f"process {worker.process.pid}" in listed.stdout
+        assert "queues: default, slow" in listed.stdout
+        queue = await asyncio.to_thread(crew.command, "queue")
+        assert queue.returncode == 0
+        lines = queue.stdout.splitlines()
+        assert [line.split()[:2] for line in lines] == [
+            [first.run_id, "running"],
+            [second.run_id, "queued"],
+        ]
+        assert f"by {known.worker_id}" in lines[0]
+        short = await asyncio.to_thread(crew.command, "queue", "--limit", "1", "--json")
+        (run,) = [json.loads(line) for line in short.stdout.splitlines()]
+        assert (run["run_id"], run["worker_id"]) == (first.run_id, known.worker_id)
+
+
+async def test_an_empty_database_has_neither_workers_nor_runs(home: Home, crew: Workers) -> None:
+    with ModelServer.in_thread([]) as server:
+        write_config(home, server)
+    for words, said in ((("workers",), "no worker"), (("queue", "--json"), "no run")):
+        done = await asyncio.to_thread(crew.command, *words)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert said in done.stderr
+
+
+@tool(permission="readonly")
+async def lookup(word: str) -> str:
+    """Looks a word up."""
+    return f"{word}: 42"
+
+
+async def test_a_program_gives_its_workers_the_tools_of_its_runs(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread([calls("lookup", word="answer"), "it is 42"]) as server:
+        write_config(home, server)
+        tools = ToolRegistry()
+        tools.register(lookup)
+        worker = Worker(home_dir=home.path, tool_registry=tools, metrics_port=0)
+        working = asyncio.create_task(worker.run())
+        async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
+            handle = await runtime.start("go")
+            await handle.wait()
+            done = await runtime.attach(handle.run_id)
+            assert (done.status, done.result_text) == (RunStatus.COMPLETED, "it is 42")
+        assert "answer: 42" in server.requests[1].text
+        assert worker.metrics_url is not None
+        worker.drain()
+        assert await working is True
+
+
+async def test_a_worker_that_is_cancelled_hands_its_runs_over(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread([Hangs(), "the rest"]) as server:
+        write_config(home, server, lease_s=60)
+        working = asyncio.create_task(Worker(home_dir=home.path).run())
+        async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
+            handle = await runtime.start("go")
+            await until_asked(server)
+            working.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await working
+            (left,) = await runtime.queue()
+            assert (left.status, left.takeovers) == (RunStatus.QUEUED, 0)
+            await started(crew)
+            await handle.wait()
+            done = await runtime.attach(handle.run_id)
+            assert (done.status, done.result_text) == (RunStatus.COMPLETED, "the rest")
+
+
+async def test_a_worker_of_a_program_without_a_database_is_refused(home: Home) -> None:
+    with pytest.raises(ConfigError, match=r"\[store\] url_env"):
+        await Worker(model="ollama:m", home_dir=home.path).run()
+
+
+async def test_a_worker_goes_on_when_its_database_has_been_restarted(
+    home: Home, project: Path, postgres_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres_server.url()
+    monkeypatch.setenv(URL_VARIABLE, url)
+    with workers(home, url) as crew, ModelServer.in_thread(["before", "after"]) as server:
+        write_config(home, server, lease_s=30)
+        worker = await started(crew)
+        async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
+            first = await runtime.start("go")
+            await first.wait()
+            await asyncio.to_thread(postgres_server.restart)
+            second = await runtime.start("again")
+            await second.wait()
+            done = await runtime.attach(second.run_id)
+            assert (done.status, done.result_text) == (RunStatus.COMPLETED, "after")
+            assert worker.process.poll() is None
+        worker.signal()
+        assert await asyncio.to_thread(worker.exit_code) == 0

@@ -1,0 +1,165 @@
+"""What machines read of a worker, over a real socket and with Prometheus' own parser."""
+
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent_core import ConfigError
+from agent_core.api.monitor import WorkerFigures, serve_monitor
+from agent_core.types.workers import QueueDepth
+
+FIGURES = WorkerFigures(
+    worker_id="own_1",
+    version="1.2",
+    protocol=1,
+    concurrency=4,
+    running=2,
+    started=7,
+    ended={"completed": 4, "failed": 1},
+    takeovers=1,
+    handed_over=3,
+    is_draining=False,
+    heartbeat_age_s=0.25,
+    is_alive=True,
+    lanes=(),
+)
+
+
+def lane(tenant: str | None, depth: int, age_s: float) -> QueueDepth:
+    return QueueDepth(
+        queue="default",
+        place="host:a",
+        tenant=tenant,
+        protocol=1,
+        depth=depth,
+        oldest_s=age_s,
+    )
+
+
+async def read(figures: WorkerFigures, path: str) -> tuple[int, str, str]:
+    async def look() -> WorkerFigures:
+        return figures
+
+    async with (
+        serve_monitor(look, "127.0.0.1", 0) as port,
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}{path}") as response,
+    ):
+        return response.status, response.headers["Content-Type"], await response.text()
+
+
+async def samples(figures: WorkerFigures) -> Mapping[tuple[str, frozenset[str]], float]:
+    status, content_type, text = await read(figures, "/metrics")
+    assert status == 200
+    assert content_type.startswith("text/plain")
+    found: dict[tuple[str, frozenset[str]], float] = {}
+    for family in text_string_to_metric_families(text):
+        assert family.name.startswith("soong_agent_")
+        assert family.documentation
+        assert family.type in {"gauge", "counter"}
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.values()))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+async def test_every_figure_is_a_metric_that_prometheus_reads() -> None:
+    waiting = [lane(None, 3, 40), lane('a"b\\c\nd', 1, 5)]
+    found = await samples(replace(FIGURES, lanes=waiting))
+    none = frozenset[str]()
+    assert found["soong_agent_runs_running", none] == 2
+    assert found["soong_agent_runs_started_total", none] == 7
+    assert found["soong_agent_runs_ended_total", frozenset({"completed"})] == 4
+    assert found["soong_agent_runs_ended_total", frozenset({"failed"})] == 1
+    assert found["soong_agent_takeovers_total", none] == 1
+    assert found["soong_agent_handed_over_total", none] == 3
+    assert found["soong_agent_worker_protocol", none] == 1
+    assert found["soong_agent_worker_concurrency", none] == 4
+    assert found["soong_agent_worker_draining", none] == 0
+    assert found["soong_agent_worker_heartbeat_age_seconds", none] == 0.25
+    assert found["soong_agent_database_up", none] == 1
+    assert found["soong_agent_worker_info", frozenset({"own_1", "1.2"})] == 1
+    first = frozenset({"default", "host:a", "", "1"})
+    odd = frozenset({"default", "host:a", 'a"b\\c\nd', "1"})
+    assert found["soong_agent_queue_depth", first] == 3
+    assert found["soong_agent_queue_depth", odd] == 1
+    assert 40 <= found["soong_agent_queue_oldest_seconds", first] < 60
+    assert 5 <= found["soong_agent_queue_oldest_seconds", odd] < 40
+
+
+async def test_an_idle_worker_has_every_metric_without_a_lane() -> None:
+    found = await samples(replace(FIGURES, ended={}))
+    assert ("soong_agent_runs_running", frozenset[str]()) in found
+    assert not [name for name, _ in found if "queue" in name or "ended" in name]
+
+
+async def test_metrics_are_served_while_the_database_is_away() -> None:
+    found = await samples(replace(FIGURES, lanes=None))
+    assert found["soong_agent_database_up", frozenset[str]()] == 0
+
+
+@pytest.mark.parametrize(
+    ("figures", "status", "word"),
+    [
+        (FIGURES, 200, "ok"),
+        (replace(FIGURES, lanes=None), 503, "the database does not answer"),
+        (replace(FIGURES, is_alive=False), 503, "the lease is over"),
+        (replace(FIGURES, is_draining=True), 503, "draining"),
+    ],
+    ids=["ready", "no-database", "late", "draining"],
+)
+async def test_health_says_whether_runs_are_taken(
+    figures: WorkerFigures, status: int, word: str
+) -> None:
+    answered, content_type, text = await read(figures, "/healthz")
+    assert answered == status
+    assert content_type.startswith("application/json")
+    assert f'"status": "{word}"' in text
+
+
+async def test_health_has_the_figures_of_the_queue() -> None:
+    _, _, text = await read(
+        replace(FIGURES, lanes=[lane(None, 3, 9), lane("t", 2, 90)]), "/healthz"
+    )
+    assert '"queue_depth": 5' in text
+    assert '"oldest_s": 90' in text
+    assert '"running": 2' in text
+    assert '"takeovers": 1' in text
+
+
+async def test_other_pages_are_not_there() -> None:
+    assert (await read(FIGURES, "/"))[0] == 404
+
+
+async def test_a_port_that_is_taken_is_a_configuration_error() -> None:
+    async def look() -> WorkerFigures:
+        return FIGURES
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port}.*choose another port"):
+            async with serve_monitor(look, "127.0.0.1", port):
+                pass
+    with pytest.raises(ConfigError, match="cannot be served at there\\.invalid"):
+        async with serve_monitor(look, "there.invalid", 0):
+            pass
+
+
+async def test_the_page_about_workers_names_every_metric_with_its_labels() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "scale.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(soong_agent_\w+)` \| (.*?) \|", page, re.MULTILINE)
+    _, _, text = await read(replace(FIGURES, lanes=[lane("t", 1, 1)]), "/metrics")
+    families = text_string_to_metric_families(text)
+    samples = {sample.name: sample for family in families for sample in family.samples}
+    assert [name for name, _ in rows] == list(dict.fromkeys(name for name, _ in rows))
+    assert {name for name, _ in rows} == samples.keys()
+    for name, labels in rows:
+        if labels != "the same":
+            assert re.findall(r"`(\w+)`", labels) == list(samples[name].labels), name

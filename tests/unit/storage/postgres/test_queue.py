@@ -1,0 +1,165 @@
+"""The queue of runs in a real database: whose turn it is, and what becomes of dead processes."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from agent_core.errors import StorageError
+from agent_core.storage.postgres.queue import Job, RunQueue
+from agent_core.storage.postgres.store import PostgresSessionStore
+from agent_core.types import Claim, Dispatch, RunChange, RunOpening, RunPrompt, RunStatus, TextBlock
+from agent_core.types.lanes import Lane
+from rows import a_batch, an_opening
+
+LANE = Lane(queue="default", place="host:here")
+LEASE_S = 30.0
+
+
+def all_live(owner: str, is_lease_over: bool) -> bool:
+    return is_lease_over
+
+
+def all_are_dead(owner: str, is_lease_over: bool) -> bool:
+    return True
+
+
+def opening(run_id: str, session_id: str = "s1", **dispatch: Any) -> RunOpening:
+    return an_opening(
+        session_id,
+        run_id,
+        owner="me",
+        prompt=RunPrompt(content=[TextBlock(text="go")]),
+        dispatch=Dispatch(queue="default", home="host:here", **dispatch),
+    )
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncGenerator[tuple[PostgresSessionStore, RunQueue]]:
+    async with PostgresSessionStore.open(url) as store:
+        yield store, store.queue(LEASE_S)
+
+
+async def queue_run(store: PostgresSessionStore, run_id: str, *of: str, **dispatch: Any) -> None:
+    await store.queue_run(opening(run_id, *of, **dispatch), is_dead=all_live)
+
+
+async def fetched(queue: RunQueue) -> Job:
+    job = await queue.fetch_next(LANE.__eq__)
+    assert job is not None
+    return job
+
+
+async def test_runs_of_a_session_come_one_after_the_other_and_sessions_side_by_side(
+    database_url: str,
+) -> None:
+    async with opened(database_url) as (store, queue), opened(database_url) as (_, other):
+        await queue_run(store, "run_1")
+        await queue_run(store, "run_2")
+        await queue_run(store, "run_3", "s2")
+        one, three = await fetched(queue), await fetched(other)
+        assert (one.run_id, three.run_id) == ("run_1", "run_3")
+        assert await queue.fetch_next(LANE.__eq__) is None
+        await queue.give_back(one)
+        assert (await fetched(other)).run_id == "run_1", "it keeps its place"
+        await other.finish(one)
+        assert (await fetched(queue)).run_id == "run_2"
+
+
+async def test_a_run_is_taken_from_its_own_lane_only(database_url: str) -> None:
+    async with opened(database_url) as (store, queue):
+        await queue_run(store, "run_1", place="host:there", tenant="acme")
+        others = [
+            LANE,
+            Lane(queue="default", place="host:there"),
+            Lane(queue="slow", place="host:there", tenant="acme"),
+            Lane(queue="default", place="host:there", tenant="acme", protocol=2),
+        ]
+        assert await queue.fetch_next(others.__contains__) is None
+        assert await queue.fetch_next(Lane.parse("default/host:there/acme/1").__eq__)
+
+
+async def test_a_run_that_is_refused_leaves_no_job(database_url: str) -> None:
+    async with opened(database_url) as (store, queue):
+        await queue_run(store, "run_1")
+        with pytest.raises(StorageError):
+            await queue_run(store, "run_2", tenant="other")
+        await queue.finish(await fetched(queue))
+        assert await queue.fetch_next(LANE.__eq__) is None
+
+
+async def test_a_process_finishes_no_job_that_another_one_has_by_now(database_url: str) -> None:
+    async with opened(database_url) as (store, paused), opened(database_url) as (_, queue):
+        await queue_run(store, "run_1")
+        await queue_run(store, "run_2")
+        old = await fetched(paused)
+        await store.take_run("run_1", Claim("me"), is_dead=all_live, max_takeovers=3)
+        assert await queue.sweep(all_live) == 0
+        assert await queue.sweep(all_are_dead) == 1
+        new = await fetched(queue)
+        assert new == old
+        await paused.finish(old)
+        await paused.give_back(old)
+        assert await paused.fetch_next(LANE.__eq__) is None
+        await queue.finish(new)
+        assert (await fetched(paused)).run_id == "run_2"
+
+
+async def test_a_job_whose_process_is_silent_goes_back_though_no_session_was_claimed(
+    database_url: str,
+) -> None:
+    async with opened(database_url) as (store, dead), opened(database_url) as (_, queue):
+        await queue_run(store, "run_1")
+        await fetched(dead)
+        assert await queue.sweep(all_live) == 0
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1 hour'"
+            )
+        assert await queue.sweep(all_live) == 1
+        assert (await fetched(queue)).run_id == "run_1"
+        await dead.heartbeat()  # its row was removed: it begins anew
+        await queue_run(store, "run_2", "s2")
+        assert (await fetched(dead)).run_id == "run_2"
+
+
+async def test_a_run_that_only_its_own_process_may_take_ends_with_it(database_url: str) -> None:
+    async with opened(database_url) as (store, queue), opened(database_url) as (_, own):
+        number = await own.register()
+        await queue_run(store, "run_1", process=number)
+        await queue_run(store, "run_2")
+        assert await queue.fetch_next(LANE.__eq__) is None, "the one before it goes first"
+        assert await queue.fetch_own("run_2") is None
+        assert await queue.sweep(all_live) == 0
+        assert await queue.sweep(all_are_dead) == 1
+        run = await store.run("run_1")
+        assert run is not None
+        assert run.status is RunStatus.FAILED
+        assert run.metadata["reason"] == "owner_lost"
+        assert (await fetched(queue)).run_id == "run_2"
+
+
+async def test_a_run_of_its_own_process_that_has_begun_is_closed_with_its_session(
+    database_url: str,
+) -> None:
+    async with opened(database_url) as (store, queue), opened(database_url) as (_, own):
+        await queue_run(store, "run_1", process=await own.register())
+        await queue_run(store, "run_2")
+        assert await own.fetch_own("run_1") is not None
+        await store.take_run("run_1", Claim("me"), is_dead=all_live, max_takeovers=3)
+        await store.append(a_batch(run=RunChange(status=RunStatus.RUNNING), owner="me"))
+        await queue.sweep(all_are_dead)
+        (lost,) = await store.close_lost_runs(all_are_dead)
+        assert lost.run_id == "run_1"
+        assert await queue.sweep(all_are_dead) == 1
+        assert (await fetched(queue)).run_id == "run_2"
+
+
+async def test_a_run_that_was_cancelled_before_its_turn_leaves_the_queue(database_url: str) -> None:
+    async with opened(database_url) as (store, queue):
+        await queue_run(store, "run_1")
+        assert await store.drop_queued("run_1")
+        await queue.remove("run_1")
+        assert await queue.fetch_next(LANE.__eq__) is None

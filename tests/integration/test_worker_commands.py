@@ -176,6 +176,78 @@ async def test_the_lists_show_people_and_programs_who_does_what(
         assert (run["run_id"], run["worker_id"]) == (first.run_id, known.worker_id)
 
 
+async def test_runs_that_no_live_worker_takes_are_named_with_what_to_start(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    async def queue(*options: str) -> tuple[list[str], list[str]]:
+        done = await asyncio.to_thread(crew.command, "queue", *options)
+        return done.stdout.splitlines(), done.stderr.splitlines()
+
+    with ModelServer.in_thread([Hangs()]) as server:
+        write_config(home, server)
+        await started(crew, "--tenant", "acme")
+        async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
+            taken = await runtime.start("go", tenant="acme")
+            assert not taken.warnings
+            left = [
+                await runtime.start("wait", tenant="other"),
+                await runtime.start("wait", queue="slow", place="host:far"),
+                await runtime.start("wait", queue="slow", place="host:far"),
+            ]
+            assert all("no worker is alive" in " ".join(each.warnings) for each in left)
+            await until_asked(server)
+            runs = await runtime.queue()
+            assert [run.is_without_worker for run in runs] == [False, True, True, True]
+            shown, (first, second) = await queue()
+            assert [line.endswith("  no worker") for line in shown] == [False, True, True, True]
+            assert first.startswith("1 run: no worker is alive that takes runs of place host:")
+            assert "queue default, and of tenant other; start one: soong-agent worker" in first
+            assert second.startswith("2 runs: ")
+            assert second.endswith("soong-agent worker --places host:far --queues slow")
+            shown, told = await queue("--json")
+            assert [json.loads(each)["is_without_worker"] for each in shown] == [False, *[True] * 3]
+            assert told == [first, second]
+            await started(crew, "--places", "host:far", "--queues", "slow")
+            _, told = await queue()
+            assert told == [first]
+
+
+async def test_a_run_whose_worker_has_died_is_without_one_if_no_other_takes_it(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread([Hangs(), Hangs()]) as server:
+        write_config(home, server)
+        worker = await started(crew)
+        async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
+            await runtime.start("go")
+            await until_asked(server)
+            worker.process.kill()
+            while not (await runtime.queue())[0].is_without_worker:  # noqa: ASYNC110 - it is of another process
+                await asyncio.sleep(0.05)
+            await started(crew)
+            (run,) = await runtime.queue()
+            assert not run.is_without_worker
+
+
+async def test_a_worker_that_drains_is_listed_so_at_once(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread([Hangs()]) as server:
+        write_config(home, server, heartbeat_s=60, lease_s=180)
+        worker = await started(crew)
+        async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
+            await runtime.start("go")
+            await until_asked(server)
+            worker.signal()
+            while not (known := (await runtime.workers())[0]).is_draining:  # noqa: ASYNC110 - it is of another process
+                await asyncio.sleep(0.05)
+            assert (known.is_alive, known.running) == (True, 1)
+            (warning,) = (await runtime.start("wait")).warnings
+            assert "no worker is alive" in warning
+            listed = await asyncio.to_thread(crew.command, "workers")
+            assert "draining  1 of" in listed.stdout
+
+
 async def test_an_empty_database_has_neither_workers_nor_runs(home: Home, crew: Workers) -> None:
     with ModelServer.in_thread([]) as server:
         write_config(home, server)

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from agent_core.cli.figures import format_age, plural
 from agent_core.cli.options import COMPLETED, Options
@@ -10,6 +11,7 @@ from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Piece, Sheet
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
+from agent_core.types.lanes import Lane
 from agent_core.types.workers import QueuedRun, WorkerRecord
 
 
@@ -38,12 +40,23 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         lines = _worker(each) if isinstance(each, WorkerRecord) else _queued_run(each)
         for line in lines:
             sheet.line(*line, cut=True)
+    for lane, runs in _without_worker(found).items():
+        terminal.line(clean(f"{plural(runs, 'run')}: {lane.say_no_worker()}"), Style.WARN)
     if not found:
         nothing = "no worker is there" if options.command == "workers" else "no run waits"
         terminal.line(nothing, Style.DIM)
     if more and not options.json:
         terminal.line(f"only the oldest {options.limit:,} are shown; --limit shows more", Style.DIM)
     return COMPLETED
+
+
+def _without_worker(found: Sequence[WorkerRecord | QueuedRun]) -> Counter[Lane]:
+    """How many of the runs each lane has that no worker takes."""
+    return Counter(
+        Lane(queue=each.queue, place=each.place, tenant=each.tenant, protocol=each.protocol)
+        for each in found
+        if isinstance(each, QueuedRun) and each.is_without_worker
+    )
 
 
 def _worker(worker: WorkerRecord) -> Iterator[list[Piece]]:
@@ -69,4 +82,5 @@ def _queued_run(run: QueuedRun) -> Iterator[list[Piece]]:
     facts += [f"tenant {run.tenant}"] if run.tenant else []
     facts += [plural(run.takeovers, "takeover")] if run.takeovers else []
     facts += [f"by {run.worker_id}"] if run.worker_id else []
+    facts += ["no worker"] if run.is_without_worker else []
     yield [run.run_id, "  ", (run.status.value, style), f"  {'  '.join(facts)}"]

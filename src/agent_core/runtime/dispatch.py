@@ -155,11 +155,7 @@ class Dispatcher:
         lane = Lane.parse(run.lane or "")
         if lane is None or await self._workers.has_worker(lane):
             return []
-        whose = f", and of tenant {lane.tenant}" if lane.tenant else ""
-        message = (
-            f"no worker is alive that takes runs of place {lane.place} and queue {lane.queue}"
-            f"{whose}: the run waits until one is started (soong-agent worker)"
-        )
+        message = f"the run waits: {lane.say_no_worker()}"
         facts = {"message": message, "lane": run.lane}
         draft = EventDraft(EventType.RUN_WITHOUT_WORKER, facts, EventLevel.WARNING)
         batch = Batch(

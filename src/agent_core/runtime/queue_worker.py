@@ -108,6 +108,7 @@ class QueueWorker:
         self._places = config.places or [own_place(config.host_id), SNAPSHOT]
         self._taken: dict[asyncio.Task[None], _Taken] = {}
         self._wake = asyncio.Event()
+        self._must_beat = asyncio.Event()
         self._began_at = utc_now()
         self._beat_at = monotonic()
         self._judges_from = 0.0
@@ -184,6 +185,7 @@ class QueueWorker:
         """Take no more runs, and end when those it has are over, or are handed over."""
         self._draining.set()
         self._wake.set()
+        self._must_beat.set()
 
     async def work(self) -> bool:
         """Carry out runs until it is drained; returns whether none of them is left behind.
@@ -261,12 +263,7 @@ class QueueWorker:
 
     def _serves(self, lane: Lane) -> bool:
         """Whether it takes the runs of a lane."""
-        return (
-            lane.protocol == PROTOCOL
-            and lane.place in self._places
-            and lane.queue in self._config.queues
-            and (self._tenant is None or lane.tenant == self._tenant)
-        )
+        return lane.suits(self._places, self._config.queues, self._tenant)
 
     async def _carry_out(self, taken: _Taken) -> None:
         """See a job through: its run has ended here, or the job goes back into the queue."""
@@ -431,7 +428,10 @@ class QueueWorker:
 
     async def _keep_alive(self) -> None:
         while True:
-            await asyncio.sleep(self._config.heartbeat_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._config.heartbeat_s):
+                    await self._must_beat.wait()
+            self._must_beat.clear()
             try:
                 await self._beat()
             except Exception as error:  # noqa: BLE001 - the next beat may succeed

@@ -2,6 +2,7 @@
 
 import platform
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -43,6 +44,31 @@ class Lane:
 
     def __str__(self) -> str:
         return f"{self.queue}/{self.place}/{self.tenant or ''}/{self.protocol}"
+
+    def suits(
+        self,
+        places: Collection[str],
+        queues: Collection[str],
+        tenant: str | None,
+        protocol: int = PROTOCOL,
+    ) -> bool:
+        """Whether who takes this takes runs of the lane; `tenant` None is all."""
+        return (
+            self.protocol == protocol
+            and self.place in places
+            and self.queue in queues
+            and (tenant is None or self.tenant == tenant)
+        )
+
+    def say_no_worker(self) -> str:
+        """That nobody takes its runs, and what to start."""
+        whose = f", and of tenant {self.tenant}" if self.tenant else ""
+        if self.protocol != PROTOCOL:
+            whose += f", of protocol {self.protocol}: that is another version of the program"
+        return (
+            f"no worker is alive that takes runs of place {self.place} and queue {self.queue}"
+            f"{whose}; start one: soong-agent worker --places {self.place} --queues {self.queue}"
+        )
 
     @classmethod
     def parse(cls, text: str) -> "Lane | None":

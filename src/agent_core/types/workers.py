@@ -1,6 +1,7 @@
 """Workers, and the runs that wait for one."""
 
 from agent_core.types.content import Frozen, RunStatus, SafeId, UtcDatetime
+from agent_core.types.lanes import Lane
 
 
 class WorkerRecord(Frozen):
@@ -33,6 +34,11 @@ class WorkerRecord(Frozen):
     started_at: UtcDatetime
     heartbeat_at: UtcDatetime
 
+    def takes(self, lane: Lane) -> bool:
+        """Whether it is alive and takes runs of this lane."""
+        takes_runs = self.is_alive and not self.is_draining
+        return takes_runs and lane.suits(self.places, self.queues, self.tenant, self.protocol)
+
 
 class QueuedRun(Frozen):
     """A run that waits for a worker, or is carried out by one.
@@ -43,6 +49,7 @@ class QueuedRun(Frozen):
         queue, place, tenant, protocol: which workers may take it.
         takeovers: how many workers have died of it, or with it.
         worker_id: which one has it.
+        is_without_worker: no worker that is alive has it or takes runs of its lane.
         queued_at: since when it waits, or did.
     """
 
@@ -55,6 +62,7 @@ class QueuedRun(Frozen):
     protocol: int
     takeovers: int = 0
     worker_id: SafeId | None = None
+    is_without_worker: bool = False
     queued_at: UtcDatetime
 
 

@@ -44,6 +44,8 @@ configuration.
 _QUEUE = """\
 List the runs that wait for a worker in the database of [store] url_env, and
 those that workers carry out, with the worker that has each, the oldest first.
+Standard error names the places, queues and tenants that no live worker takes,
+of the runs that are listed; in JSON these runs have "is_without_worker".
 """
 _QUEUE_EXAMPLES = """\
 examples:

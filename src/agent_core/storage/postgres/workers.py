@@ -3,6 +3,7 @@
 The times of workers are the server's: their own clocks may differ.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from agent_core.storage.sql import Connection, JobReader, JobWriter
@@ -77,7 +78,7 @@ class WorkerTable:
         sql = f"""SELECT *, {_IS_ALIVE} AS is_alive FROM workers WHERE {_OURS}
             ORDER BY started_at, worker_id"""  # noqa: S608 - constants
         rows = await self._reader.read(
-            lambda c: c.execute(sql, {"tenant": self._tenant}).fetchall()
+            lambda c: c.execute(sql, {"tenant": self._tenant}).fetchall(), is_single=True
         )
         return [
             WorkerRecord(**{name: row[name] for name in WorkerRecord.model_fields}) for row in rows
@@ -85,22 +86,13 @@ class WorkerTable:
 
     async def has_worker(self, lane: Lane) -> bool:
         """Whether a worker is alive that takes the runs of this lane."""
-        sql = f"""SELECT 1 FROM workers WHERE {_IS_ALIVE} AND NOT is_draining
-            AND protocol = :protocol AND :place = ANY(places) AND :queue = ANY(queues)
-            AND (tenant IS NULL OR tenant = CAST(:tenant AS TEXT)) LIMIT 1"""  # noqa: S608
-        wanted = {
-            "protocol": lane.protocol,
-            "place": lane.place,
-            "queue": lane.queue,
-            "tenant": lane.tenant,
-        }
-        found = await self._reader.read(lambda c: c.execute(sql, wanted).fetchone(), is_single=True)
-        return found is not None
+        return any(worker.takes(lane) for worker in await self.listed())
 
     async def queued(self, limit: int) -> list[QueuedRun]:
         """The runs that wait, and those that are carried out, in the order of the queue."""
         rows = await self._reader.read(lambda c: c.execute(_QUEUED, {"most": limit}).fetchall())
-        return [_queued_run(row) for row in rows]
+        alive = [worker for worker in await self.listed() if worker.is_alive]
+        return [_queued_run(row, alive) for row in rows]
 
     async def depths(self) -> list[QueueDepth]:
         """How much waits in each lane; runs that wait for their own process are left out."""
@@ -119,8 +111,10 @@ class WorkerTable:
         ]
 
 
-def _queued_run(row: Any) -> QueuedRun:
+def _queued_run(row: Any, alive: Sequence[WorkerRecord]) -> QueuedRun:
     lane = Lane.parse(row["lane"])
+    worker_id = row["owner"] if row["is_taken"] else None
+    has_worker = any(each.worker_id == worker_id for each in alive)
     return QueuedRun(
         run_id=row["run_id"],
         session_id=row["session_id"],
@@ -130,6 +124,8 @@ def _queued_run(row: Any) -> QueuedRun:
         tenant=lane.tenant if lane else None,
         protocol=lane.protocol if lane else PROTOCOL,
         takeovers=row["takeovers"],
-        worker_id=row["owner"] if row["is_taken"] else None,
+        worker_id=worker_id,
+        is_without_worker=lane is not None
+        and not (has_worker or any(each.takes(lane) for each in alive)),
         queued_at=row["created_at"],
     )

@@ -13,7 +13,7 @@ from obstore.store import MemoryStore
 from agent_core.blobs.base import PIECE_BYTES, BlobId, BlobStore
 from agent_core.blobs.objects import ObjectBlobs
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.postgres.blobs import TableBlobs
+from agent_core.storage.postgres.blobs import Connections, TableBlobs
 from blobs import with_blob_tables
 
 OpenBlobs = Callable[[], BlobStore]
@@ -33,9 +33,9 @@ def in_database(request: pytest.FixtureRequest) -> OpenBlobs:
     url = with_blob_tables(request.getfixturevalue("database_url"))
 
     def opened() -> BlobStore:
-        blobs = TableBlobs(url)
-        request.addfinalizer(blobs.close)
-        return blobs
+        connections = Connections(url)
+        request.addfinalizer(connections.close)
+        return TableBlobs(connections)
 
     return opened
 

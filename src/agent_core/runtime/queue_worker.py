@@ -99,6 +99,7 @@ class QueueWorker:
         redactor: Redactor,
     ) -> None:
         self._store, self._owner, self._notices = opened.store, opened.owner, opened.notices
+        self._blobs = opened.blobs
         self._queue, self._table = queue, table
         self._projects = projects
         self._workspaces = workspaces
@@ -406,6 +407,8 @@ class QueueWorker:
         stuck = list(self._taken.items())
         if stuck or self._is_away or not self.is_alive:  # others find it all; the end must come
             self._queue.hurry()
+            if self._blobs is not None:
+                self._blobs.hurry()
         for task, taken in stuck:
             logger.warning("%s could not be handed over", taken.job.run_id)
             task.cancel()

@@ -4,7 +4,7 @@ import hashlib
 import io
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -17,6 +17,7 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.postgres.blobs import PostgresBlobs
 from blobs import with_blob_tables
 from postgres import Server
+from tcp_proxy import Proxy
 
 
 @pytest.fixture
@@ -174,3 +175,42 @@ def test_a_restart_of_the_database_is_outlived(postgres_server: Server) -> None:
     restarting.join()
     assert content_of(blobs, digest) == b"before"
     blobs.close()
+
+
+@pytest.mark.parametrize("end", [PostgresBlobs.close, PostgresBlobs.hurry])
+def test_who_ends_waits_no_more_for_a_server_that_is_away(
+    postgres_server: Server, end: Callable[[PostgresBlobs], None]
+) -> None:
+    blobs = PostgresBlobs(with_blob_tables(postgres_server.url()))
+    keep(blobs, b"before", by="art_1")
+    postgres_server.stop()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(keep, blobs, b"meanwhile", by="art_2")
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
+        end(blobs)
+        with pytest.raises(StorageError):
+            waiting.result(timeout=5)
+    blobs.close()
+
+
+def test_who_ends_waits_no_more_for_a_server_that_says_nothing(postgres_server: Server) -> None:
+    with Proxy.in_thread(postgres_server.port) as proxy, ThreadPoolExecutor(1) as threads:
+        blobs = PostgresBlobs(with_blob_tables(postgres_server.url(port=proxy.port)))
+        digest = keep(blobs, b"before", by="art_1")
+        proxy.stall()
+        waiting = threads.submit(content_of, blobs, digest)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
+        blobs.close()
+        with pytest.raises(StorageError):
+            waiting.result(timeout=10)
+        proxy.flow()
+
+
+def test_what_is_under_way_at_the_end_is_done(url: str) -> None:
+    blobs = PostgresBlobs(url)
+    pieces = blobs.pieces(keep(blobs, b"a" * (2 << 20), by="art_1"))
+    begun = next(pieces)
+    blobs.close()
+    assert begun + b"".join(pieces) == b"a" * (2 << 20)

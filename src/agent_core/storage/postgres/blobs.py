@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from queue import Empty, SimpleQueue
+from threading import Event
 from typing import Any, BinaryIO, LiteralString, TypeVar, cast
 
 import psycopg
@@ -16,7 +17,13 @@ from psycopg import Connection
 
 from agent_core.blobs.base import PIECE_BYTES, BlobId, BlobStore, checked
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.postgres.connections import SILENCE_S, attempts, connect
+from agent_core.storage.postgres.connections import (
+    SILENCE_AT_END_S,
+    SILENCE_S,
+    Answering,
+    attempts,
+    connect,
+)
 from agent_core.storage.postgres.faults import explain, is_broken, is_passing
 from agent_core.storage.postgres.statements import Row
 from agent_core.storage.workspaces import snapshots_in_use
@@ -30,14 +37,24 @@ _Result = TypeVar("_Result")
 _Rows = Connection[Row]
 
 
-class _Connections:
+class Connections:
     """Connections for transactions that block, which outlive a restart of the server."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._idle = SimpleQueue[_Rows]()
+        self._idle = SimpleQueue[Answering]()
+        self._used = set[Answering]()
+        self._is_hurried = Event()
+
+    def hurry(self) -> None:
+        """See `PostgresBlobs.hurry`."""
+        self._is_hurried.set()
+        for connection in self._used.copy():
+            connection.silence_s = SILENCE_AT_END_S
 
     def close(self) -> None:
+        """Close those that are idle, and the others after what is under way."""
+        self.hurry()
         with suppress(Empty):
             while True:
                 self._idle.get_nowait().close()
@@ -48,11 +65,12 @@ class _Connections:
         Raises:
             StorageError: the database cannot be reached, or refuses it.
         """
-        for is_last in attempts():
+        for is_last in attempts(wait=self._is_hurried.wait):
             try:
                 with self._connection() as connection, connection.transaction():
                     return job(connection)
             except psycopg.Error as error:
+                is_last = is_last or self._is_hurried.is_set()
                 if is_last or not (is_passing(error) or is_broken(error)):
                     raise explain(error) from None
         raise AssertionError
@@ -65,13 +83,19 @@ class _Connections:
             connection = connect(self._url, silence_s=SILENCE_S)
             # An object store is given its time between two statements.
             connection.execute("SET idle_in_transaction_session_timeout = '60s'")
+        self._used.add(connection)
+        if self._is_hurried.is_set():
+            connection.silence_s = SILENCE_AT_END_S
         try:
             yield connection
         finally:
-            if connection.closed:
+            self._used.discard(connection)
+            if connection.closed or self._is_hurried.is_set():
                 connection.close()
             else:
                 self._idle.put(connection)
+                if self._is_hurried.is_set():  # it is being closed at this moment
+                    self.close()
 
 
 class TableBlobs:
@@ -79,12 +103,8 @@ class TableBlobs:
 
     max_bytes = _LARGEST_IN_DATABASE
 
-    def __init__(self, url: str) -> None:
-        self._connections = _Connections(url)
-
-    def close(self) -> None:
-        """Give the connections back."""
-        self._connections.close()
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
 
     def put(self, blob: BlobId, file: BinaryIO) -> None:
         """See `BlobStore.put`."""
@@ -129,14 +149,16 @@ class PostgresBlobs:
     """
 
     def __init__(self, url: str, contents: BlobStore | None = None) -> None:
-        self._connections = _Connections(url)
-        self._table = TableBlobs(url)
-        self._contents: BlobStore = contents or self._table
+        self._connections = Connections(url)
+        self._contents: BlobStore = contents or TableBlobs(self._connections)
+
+    def hurry(self) -> None:
+        """Wait no more for a server that is away: the process is to end."""
+        self._connections.hurry()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Give the connections back, and wait no more for a server that is away."""
         self._connections.close()
-        self._table.close()
 
     def keep(self, blob: BlobId, file: BinaryIO, *, session_id: str, used_by: str) -> None:
         """Keep a content for a use, which lasts until it is released.

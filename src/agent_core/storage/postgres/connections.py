@@ -46,7 +46,7 @@ PATIENCE = 60.0
 
 SILENCE_S, _SILENCE_OF_KEEPER_S = 45.0, 10.0
 """How long a server may take to answer a statement: it may be large, or wait for another."""
-_SILENCE_AT_END_S = 2.0
+SILENCE_AT_END_S = 2.0
 
 _WRITERS = 4
 _READERS = 2
@@ -100,7 +100,7 @@ _RACES = 3
 """How often a job is tried whose row another process has added meanwhile."""
 
 
-class _Answering(Connection[Row]):
+class Answering(Connection[Row]):
     """A connection that is closed when an answer does not come.
 
     What stands between may take every byte and pass none of them on; the other end is there, then,
@@ -135,7 +135,7 @@ class _Answering(Connection[Row]):
             return end.value
 
 
-def connect(url: str, *, tenant: str | None = None, silence_s: float = math.inf) -> _Answering:
+def connect(url: str, *, tenant: str | None = None, silence_s: float = math.inf) -> Answering:
     """Another connection; it is in no transaction.
 
     Args:
@@ -152,7 +152,7 @@ def connect(url: str, *, tenant: str | None = None, silence_s: float = math.inf)
     except psycopg.ProgrammingError:  # it repeats the address
         message = f"the address of {DATABASE} is none that libpq reads; check what follows its host"
         raise ConfigError(ErrorCode.CONFIG_ERROR, message) from None
-    connection = _Answering.connect(
+    connection = Answering.connect(
         address,
         autocommit=True,
         prepare_threshold=0,  # at once: later, psycopg loses count of what a pipeline has aborted
@@ -178,13 +178,15 @@ def connect(url: str, *, tenant: str | None = None, silence_s: float = math.inf)
     return connection
 
 
-def attempts(patience: float = PATIENCE) -> Iterator[bool]:
+def attempts(
+    patience: float = PATIENCE, wait: Callable[[float], object] = time.sleep
+) -> Iterator[bool]:
     """Whether each attempt is the last one; waits between them, longer and longer."""
     until = time.monotonic() + patience
     pause = 0.02
     while time.monotonic() + pause < until:
         yield False
-        time.sleep(pause)
+        wait(pause)
         pause = min(pause * 2, 1.0)
     yield True
 
@@ -206,7 +208,7 @@ def _bind(connection: Connection[Row], tenant: str) -> None:
 class _Link:
     """A thread's connection, and what ends its server process if it breaks."""
 
-    connection: _Answering
+    connection: Answering
     pid: int
     began: str
     made_at: float
@@ -289,7 +291,7 @@ class Threads:
         self._is_hurried = True
         with self._lock:
             for link in self._links:
-                link.connection.silence_s = _SILENCE_AT_END_S
+                link.connection.silence_s = SILENCE_AT_END_S
 
     async def close(self) -> None:
         """Finish what is queued, then close every connection."""

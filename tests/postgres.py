@@ -26,6 +26,9 @@ from pathlib import Path
 from typing import IO, Literal
 
 CHOICE = "SOONG_AGENT_TEST_POSTGRES"
+MARK = "SOONG_AGENT_TEST_SESSION"
+"""A variable that all programs of a test session inherit; its servers are ended otherwise."""
+
 SERVERS = "soong-agent-postgres-"
 NOBODY = 65534
 # Shared memory of the servers lies in their folders, so that a killed one leaves nothing elsewhere.
@@ -157,12 +160,27 @@ class Cluster:
 
 
 def hold_session(session: Path) -> IO[str]:
-    """Mark a test session as alive for as long as the returned file is open."""
+    """Mark a test session as alive for as long as the returned file is open.
+
+    Its programs are killed then, however its process has ended.
+    """
     session.mkdir(parents=True, exist_ok=True)
     file = (session / "lock").open("a", encoding="utf-8")
     with suppress(BlockingIOError):  # a session within a session
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.environ[MARK] = secrets.token_hex(8)
+        _watch(session, programs=os.environ[MARK])
     return file
+
+
+def programs_with(variable: str, value: str) -> list[Path]:
+    """The folders in `/proc` of the programs whose variable has a value that begins so."""
+    mark, found = f"\0{variable}={value}".encode(), list[Path]()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in b"\0" + (folder / "environ").read_bytes():
+                found.append(folder)
+    return found
 
 
 def shared_server(session: Path) -> Server:
@@ -200,11 +218,7 @@ def make_cluster(session: Path) -> Cluster:
     found = _find_binaries()
     folder = Path(tempfile.mkdtemp(prefix=SERVERS, dir=_reachable_parent()))
     _hand_over(folder)
-    watch = (sys.executable, "-I", __file__, str(session / "lock"), str(folder))
-    null = subprocess.DEVNULL
-    subprocess.run(  # noqa: S603 - this file
-        watch, check=True, stdin=null, stdout=null, stderr=null
-    )
+    _watch(session, servers=str(folder))
     if os.geteuid() == 0 and not _is_open_to_others(found):
         package = found.parent.parent
         for part in (package, package.with_suffix(".libs")):
@@ -258,7 +272,7 @@ def _free_port() -> int:
 
 def _run(command: Sequence[str], *, stdin: str = "", account: int | None = None) -> str:
     """Run to the end; output goes through files, since a server keeps what it inherits open."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
+    environment = _without("PG", MARK)
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         done = subprocess.run(  # noqa: S603 - the binaries that were found
             command,
@@ -295,19 +309,47 @@ def _family(pid: int) -> list[int]:
     return [own for own, state in related if not state.startswith("Z")]
 
 
-def _watch(lock: Path, folder: Path) -> None:
-    """Wait for the end of the session, then end its servers and remove their folder."""
-    with _locked(lock):
-        for found in folder.glob("*/data/postmaster.pid"):
-            with suppress(OSError, ValueError, PostgresUnavailableError):
-                pid = int(found.read_text("ascii").split()[0])
-                if str(found.parent) in _run(("ps", "-ww", "-o", "args=", "-p", str(pid))):
-                    os.kill(pid, signal.SIGQUIT)
-                    while _family(pid):
-                        time.sleep(0.05)
-        shutil.rmtree(folder, ignore_errors=True)
+def _without(*prefixes: str) -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
+
+
+def _watch(session: Path, **what: str) -> None:
+    """Start a process of its own that waits for the end of a session, to end what is left of it."""
+    ((kind, which),) = what.items()
+    null = subprocess.DEVNULL
+    subprocess.run(  # noqa: S603 - this file
+        (sys.executable, "-I", __file__, str(session / "lock"), kind, which),
+        check=True,
+        stdin=null,
+        stdout=null,
+        stderr=null,
+        env=_without(MARK),
+    )
+
+
+def _end_programs(mark: str) -> None:
+    while left := programs_with(MARK, mark):
+        for folder in left:
+            with suppress(ProcessLookupError):
+                os.kill(int(folder.name), signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _end_servers(folder: Path) -> None:
+    for found in folder.glob("*/data/postmaster.pid"):
+        with suppress(OSError, ValueError, PostgresUnavailableError):
+            pid = int(found.read_text("ascii").split()[0])
+            if str(found.parent) in _run(("ps", "-ww", "-o", "args=", "-p", str(pid))):
+                os.kill(pid, signal.SIGQUIT)
+                while _family(pid):
+                    time.sleep(0.05)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__" and os.fork() == 0:  # a process of its own, that no test waits for
     os.setsid()
-    _watch(Path(sys.argv[1]), Path(sys.argv[2]))
+    with _locked(Path(sys.argv[1])):
+        if sys.argv[2] == "programs":
+            _end_programs(sys.argv[3])
+        else:
+            _end_servers(Path(sys.argv[3]))

@@ -1,6 +1,8 @@
 """O10: the suite writes below its own `test-runs` folder and nowhere else."""
 
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,28 @@ def test_o10_a_run_that_touches_the_home_fails_though_its_tests_passed(
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*changed outside the suite's own folder*", "*stray"])
+
+
+def test_a_run_that_is_killed_leaves_no_program_behind(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(pytester.path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    pytester.makepyfile(
+        """
+        import os, signal, subprocess
+
+        def test_starts_a_program_and_is_killed():
+            words = ["sh", "-c", "echo $$ > pid; exec sleep 60"]
+            subprocess.Popen(words, start_new_session=True)
+            while not (os.path.exists("pid") and open("pid").read().endswith(chr(10))):
+                pass
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    assert result.ret == -signal.SIGKILL
+    program = Path("/proc", (pytester.path / "pid").read_text("ascii").strip())
+    while program.exists() and b"sleep" in (program / "cmdline").read_bytes():
+        time.sleep(0.01)

@@ -41,6 +41,8 @@ class Proxy:
     passed: int = 0
     """Connections taken so far."""
     unanswered: bytes | None = None
+    muted: int = 0
+    """Connections on which it was sent."""
     asked: int = 0
     """Round trips: how often a client has gone on after an answer."""
     _loop: asyncio.AbstractEventLoop | None = None
@@ -137,6 +139,7 @@ class Proxy:
                     continue
                 if not is_answer and self.unanswered is not None and self.unanswered in data:
                     connection.is_mute = True
+                    self.muted += 1
                 sink.write(data)
                 await sink.drain()
         if not sink.is_closing():

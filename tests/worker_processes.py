@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -56,7 +56,33 @@ def write_config(
     )
 
 
-@dataclass(frozen=True)
+WORKER = (sys.executable, "-m", "agent_core.cli", "worker")
+
+
+def start_process(
+    command: Sequence[str], log: Path, environ: Mapping[str, str], folder: Path | str = "/"
+) -> subprocess.Popen[bytes]:
+    """Start a worker in a session of its own, so that a signal to the tests is none to it."""
+    with log.open("wb") as file:
+        return subprocess.Popen(  # noqa: S603 - our own program
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            cwd=folder,
+            start_new_session=True,
+        )
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Kill a worker that has not ended, and what is still in its session."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@dataclass(eq=False, kw_only=True)
 class WorkerProcess:
     """One worker; `log` is its standard error."""
 
@@ -65,7 +91,16 @@ class WorkerProcess:
 
     @property
     def text(self) -> str:
-        return self.log.read_text("utf-8")
+        return self.log.read_text("utf-8", "replace")
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it came to take runs; before, it ends where its database fails."""
+        return " takes runs of " in self.text
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
 
     def wait_for(self, words: str) -> str:
         """Wait until the worker has written this, and return its log."""
@@ -97,23 +132,20 @@ class Workers:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(
-        self, *arguments: str, home: Home | None = None, waits: bool = True, **environ: str
+        self,
+        *arguments: str,
+        home: Home | None = None,
+        waits: bool = True,
+        command: Sequence[str] = WORKER,
+        **environ: str,
     ) -> WorkerProcess:
         """Start a worker; it `waits` until that takes runs."""
         home = home or self._home
         log = home.path / f"worker-{next(self._numbers)}.log"
-        with log.open("wb") as file:
-            process = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-m", "agent_core.cli", "worker", *arguments],
-                env=home.env(**{URL_VARIABLE: self._url}, **environ),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                cwd="/",
-                start_new_session=True,
-            )
+        environ = home.env(**{URL_VARIABLE: self._url}, **environ)
+        process = start_process((*command, *arguments), log, environ)
         self._started.append(process)
-        worker = WorkerProcess(process, log)
+        worker = WorkerProcess(process=process, log=log)
         if waits:
             worker.wait_for("takes runs")
         return worker
@@ -132,9 +164,7 @@ class Workers:
 
     def end(self) -> None:
         for process in self._started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            end_process(process)
 
 
 @contextmanager

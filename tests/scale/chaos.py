@@ -96,8 +96,10 @@ class Shape:
     patience_s: float = 300.0
     faults: tuple[str, ...] = (
         "kill",
-        "kill",
+        "kill_in_call",
         "pause",
+        "pause_in_call",
+        "lose_answer",
         "cut",
         "cut",
         "half_close",
@@ -261,11 +263,10 @@ class Round:
                 while not (living := self.fleet.living()):
                     await asyncio.sleep(0.1)
                     self._fill_places()
-            if fault == "pause" and not self._may_pause():
+            if fault.startswith("pause") and not self._may_pause(fault):
                 continue
             place = self.random.choice(living)
             self.made[fault] += 1
-            self.note(f"{fault} {self.fleet.worker(place).name}")
             await self._break(fault, place)
         while True:
             await asyncio.sleep(0.1)
@@ -274,7 +275,7 @@ class Round:
     def _fill_places(self) -> None:
         self.fleet.wake()
         for place, worker in enumerate(self.fleet.workers):
-            if worker is None or worker.process.poll() is not None:
+            if worker is None or worker.has_ended:
                 self.note(f"start {self.fleet.start(place).name}")
 
     def _faults(self) -> Iterator[str]:
@@ -283,17 +284,21 @@ class Round:
         for _ in range(self.shape.more_faults):
             yield self.random.choice(self.shape.faults)
 
-    def _may_pause(self) -> bool:
+    def _may_pause(self, fault: str) -> bool:
         is_paused = any(worker and worker.is_paused for worker in self.fleet.workers)
-        return not is_paused and self.made["pause"] < self.shape.most_pauses
+        return not is_paused and self.made[fault] < self.shape.most_pauses
 
     async def _break(self, fault: str, place: int) -> None:
         proxy = self.random.choice((self.fleet.proxies[place], self.own_proxy))
+        is_own = fault in {"cut", "half_close", "stall"} and proxy is self.own_proxy
+        self.note(f"{fault} {'this process' if is_own else self.fleet.worker(place).name}")
         match fault:
             case "kill":
                 self.fleet.kill(place)
             case "pause":
                 self.fleet.pause(place, self.shape.pause_s)
+            case "kill_in_call" | "lose_answer" | "pause_in_call":
+                await self._break_in_call(fault, place)
             case "cut":
                 proxy.cut()
             case "half_close":
@@ -302,6 +307,8 @@ class Round:
                 proxy.stall()
                 seconds = self.random.uniform(0.5, 1.5 * self.shape.lease_s)
                 asyncio.get_running_loop().call_later(seconds, proxy.flow)
+                if is_own:
+                    self.was_away_s = max(self.was_away_s, seconds)
             case "drain":
                 self.fleet.drain(place)
             case "restart":
@@ -310,6 +317,16 @@ class Round:
                 await self._be_away(self.fleet.server.kill, self.fleet.server.start)
             case _:
                 raise ValueError(fault)
+
+    async def _break_in_call(self, fault: str, place: int) -> None:
+        if not await asyncio.to_thread(self.fleet.lose_answer, place):
+            self.note("    no call has begun")
+        elif fault == "kill_in_call":
+            self.fleet.kill(place)
+        elif fault == "pause_in_call":  # nothing but its hold on the session stops the call then
+            self.fleet.pause(place, self.shape.pause_s)
+        else:  # it finds out on another connection
+            self.fleet.proxies[place].cut()
 
     async def _be_away(self, *steps: Callable[[], None]) -> None:
         begun = time.monotonic()
@@ -325,7 +342,7 @@ class Round:
         self.fleet.wake(all_of_them=True)
         await asyncio.sleep(3)
         for place, worker in enumerate(self.fleet.workers):
-            if worker is None or worker.process.poll() is not None:
+            if worker is None or worker.has_ended:
                 continue
             self.fleet.drain(place)
             await asyncio.to_thread(worker.process.wait, 60)
@@ -335,7 +352,8 @@ class Round:
         if not self.shape.snapshots:
             return
         place = len(self.fleet.workers) - 1
-        shutil.rmtree(self.homes[place] / "workspaces", ignore_errors=True)
+        for name in ("workspaces", "snapshots"):
+            shutil.rmtree(self.homes[place] / name, ignore_errors=True)
         worker = self.fleet.start(place)
         shows: list[str] = []
         for session in range(self.shape.snapshots):
@@ -353,7 +371,8 @@ class Round:
 async def play(shape: Shape, seed: int, server: Server, database: str, folder: Path) -> list[str]:
     """One round in a migrated database; what was wrong."""
     project = folder / "project"
-    homes = [folder / name for name in ("home", "home", "far")]  # locks are seen in one home alone
+    # Locks are seen, and snapshots kept, in one home alone: the last worker has one of its own.
+    homes = [*[folder / "home"] * (shape.workers - 1), folder / "far"]
     for each in (project, *homes):
         each.mkdir(parents=True, exist_ok=True)
     plans = Plans.prepare(project)

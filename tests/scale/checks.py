@@ -11,6 +11,7 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg.rows import dict_row
 
+from agent_core.storage.rows import TOO_MANY_TAKEOVERS
 from agent_core.types import CLOSING_EVENTS, EventLevel, EventType
 from scale.plans import Effect
 
@@ -77,26 +78,57 @@ def _endings(stored: Stored, started: Sequence[str], cancelled: frozenset[str]) 
     for run_id in started:
         if run_id not in stored.runs:
             yield f"{run_id}: lost, there is no row"
+    ids = Counter(row["event_id"] for rows in stored.events.values() for row in rows)
+    yield from (f"{each}: stored {count} times" for each, count in ids.items() if count > 1)
     for run_id, run in stored.runs.items():
         events = stored.events[run_id]
         closing = [row["event_type"] for row in events if row["event_type"] in _CLOSING]
         numbers = [row["run_seq"] for row in events]
-        takeovers = run["takeovers"] or 0
-        if run["parent_run_id"] is None and closing != [_ENDED.get(run["status"])]:
-            yield f"{run_id}: is {run['status']}, its closing events are {closing}"
         if closing and events[-1]["event_type"] != closing[-1]:
             yield f"{run_id}: its last event is {events[-1]['event_type']}"
         if numbers != list(range(1, len(events) + 1)):
             yield f"{run_id}: the stored numbers are {numbers}"
-        if takeovers > MAX_TAKEOVERS and run["status"] != "failed":
-            yield f"{run_id}: {takeovers} takeovers, and {run['status']}"
+        if run["status"] == "completed":
+            yield from _answers(run_id, events)
         if run["parent_run_id"] is not None:
             if run["status"] not in _ENDED:
                 yield f"{run_id}: a child that is {run['status']}"
-        elif run["status"] == "cancelled" and run_id not in cancelled:
-            yield f"{run_id}: cancelled, and nothing has asked for it"
-        elif run["status"] == "failed" and takeovers < MAX_TAKEOVERS:
-            yield f"{run_id}: failed after {takeovers} takeovers: {run['error_json']}"
+            continue
+        if closing != [_ENDED.get(run["status"])]:
+            yield f"{run_id}: is {run['status']}, its closing events are {closing}"
+        yield from _reasons(run_id, run, cancelled)
+
+
+def _reasons(run_id: str, run: Mapping[str, Any], cancelled: Set[str]) -> Iterator[str]:
+    """A user's run ends in another way than its own only if that was asked for, or by takeovers."""
+    takeovers = run["takeovers"] or 0
+    if takeovers > MAX_TAKEOVERS:
+        yield f"{run_id}: {takeovers} takeovers, and {run['status']}"
+    if run["status"] == "cancelled" and run_id not in cancelled:
+        yield f"{run_id}: cancelled, and nothing has asked for it"
+    if run["status"] == "failed" and not _is_given_up(run):
+        yield f"{run_id}: failed after {takeovers} takeovers: {run['error_json']}"
+
+
+def _is_given_up(run: Mapping[str, Any]) -> bool:
+    """Whether it has failed because as many workers have died over it as may."""
+    error = json.loads(run["error_json"] or "{}")
+    reason = error.get("details", {}).get("reason")
+    return run["takeovers"] == MAX_TAKEOVERS and reason == TOO_MANY_TAKEOVERS
+
+
+def _answers(run_id: str, events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each call of a run that has completed was begun once at most, and answered once."""
+    begun = Counter(_calls(events, {str(EventType.TOOL_STARTED)}))
+    ended = Counter(_calls(events, _RESULTS))
+    for call_id in begun | ended:
+        if begun[call_id] > 1 or ended[call_id] != 1:
+            times = f"begun {begun[call_id]} times, answered {ended[call_id]} times"
+            yield f"{run_id}: {call_id} was {times}"
+
+
+def _calls(events: Sequence[Mapping[str, Any]], kinds: Set[str]) -> list[str]:
+    return [row["tool_call_id"] for row in events if row["event_type"] in kinds]
 
 
 def _order(stored: Stored, started: Sequence[str]) -> Iterator[str]:
@@ -105,7 +137,7 @@ def _order(stored: Stored, started: Sequence[str]) -> Iterator[str]:
     for run_id in started:
         events = stored.events[run_id]
         begun = next((row for row in events if row["event_type"] == EventType.LOOP_STARTED), None)
-        if begun is None:  # cancelled before it began
+        if begun is None or run_id not in stored.runs:  # cancelled before it began, or lost
             continue
         session = stored.runs[run_id]["session_id"]
         before, ended = last.get(session, ("", 0))
@@ -122,7 +154,6 @@ def _effects(stored: Stored, effects: Sequence[Effect]) -> Iterator[str]:
     )
     begun: dict[str, float] = {}
     ended: dict[str, tuple[float, str]] = {}
-    closed: dict[str, float] = {}
     for rows in stored.events.values():
         for row in rows:
             seconds = datetime.fromisoformat(row["created_at"]).timestamp()
@@ -131,7 +162,6 @@ def _effects(stored: Stored, effects: Sequence[Effect]) -> Iterator[str]:
                 begun[call_id] = seconds
             elif row["event_type"] in _RESULTS:
                 ended[call_id] = seconds, row["event_type"]
-                closed[call_id] = seconds
     for effect in effects:
         if effect.call_id not in begun:
             yield f"{effect.call_id}: an effect in {effect.worker} whose start was never stored"

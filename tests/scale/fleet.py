@@ -2,31 +2,27 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
-from postgres import Server
+from postgres import Server, programs_with
 from tcp_proxy import Proxy
+from worker_processes import WORKER, WorkerProcess, end_process, start_process
 
 URL_VARIABLE = "SOONG_CHAOS_URL"
 WORKER_VARIABLE = "SOONG_CHAOS_WORKER"
 KEY_VARIABLE = "SOONG_CHAOS_KEY"
 
 
-@dataclass(eq=False)
-class WorkerProcess:
-    """One worker; `number` grows with every start, so that its effects can be told from others'."""
+@dataclass(eq=False, kw_only=True)
+class FleetWorker(WorkerProcess):
+    """One worker; its name is no other's, so that its effects can be told from theirs."""
 
     name: str
     proxy: Proxy
-    process: subprocess.Popen[bytes]
-    log: Path
     paused_until: float = 0.0
     is_draining: bool = False
 
@@ -37,27 +33,23 @@ class WorkerProcess:
 
 @dataclass
 class Fleet:
-    """The workers of one round. `arguments` follow `soong-agent worker`.
-
-    The places have the homes by turns.
-    """
+    """The workers of one round; each place has its home."""
 
     server: Server
     database: str
     homes: Sequence[Path]
     project: Path
-    arguments: tuple[str, ...]
     environment: Mapping[str, str]
     proxies: list[Proxy]
-    workers: list[WorkerProcess | None] = field(default_factory=list[WorkerProcess | None])
-    started: list[WorkerProcess] = field(default_factory=list[WorkerProcess])
+    workers: list[FleetWorker | None] = field(default_factory=list[FleetWorker | None])
+    started: list[FleetWorker] = field(default_factory=list[FleetWorker])
 
-    def start(self, place: int) -> WorkerProcess:
+    def start(self, place: int, command: Sequence[str] = WORKER) -> FleetWorker:
         """Start the worker of one place, or another one after the last has gone."""
         name = f"{self.environment['SOONG_CHAOS_ROUND']}.w{place}.{len(self.started)}"
         proxy = self.proxies[place]
         proxy.flow()
-        home = self.homes[place % len(self.homes)]
+        home = self.homes[place]
         variables = {
             **self.environment,
             "SOONG_AGENT_HOME": str(home),
@@ -65,23 +57,11 @@ class Fleet:
             URL_VARIABLE: self.server.url(self.database, port=proxy.port),
         }
         log = home / f"{name}.log"
-        with log.open("wb") as output:
-            process = self._spawn(variables, output)
-        worker = WorkerProcess(name, proxy, process, log)
+        process = start_process(command, log, variables, self.project)
+        worker = FleetWorker(process=process, log=log, name=name, proxy=proxy)
         self.workers[place] = worker
         self.started.append(worker)
         return worker
-
-    def _spawn(self, variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-        command = (sys.executable, "-m", "agent_core.cli", "worker", *self.arguments)
-        return subprocess.Popen(  # noqa: S603 - our own command
-            command,
-            cwd=self.project,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
 
     def living(self) -> list[int]:
         """The places whose worker takes runs, and is neither gone nor paused."""
@@ -89,12 +69,12 @@ class Fleet:
             place
             for place, worker in enumerate(self.workers)
             if worker is not None
-            and worker.process.poll() is None
+            and not worker.has_ended
             and not worker.is_paused
-            and _has_begun(worker)
+            and worker.has_begun
         ]
 
-    def worker(self, place: int) -> WorkerProcess:
+    def worker(self, place: int) -> FleetWorker:
         found = self.workers[place]
         assert found is not None
         return found
@@ -112,14 +92,28 @@ class Fleet:
         worker.process.send_signal(signal.SIGSTOP)
         worker.paused_until = time.monotonic() + seconds
 
+    def lose_answer(self, place: int, patience_s: float = 5.0) -> bool:
+        """Leave a worker that has stored that a call begins without the answer that it did.
+
+        Returns whether there was a call.
+        """
+        worker = self.worker(place)
+        before, end = worker.proxy.muted, time.monotonic() + patience_s
+        worker.proxy.unanswered = b'"tool_started"'
+        while worker.proxy.muted == before and time.monotonic() < end and not worker.has_ended:
+            time.sleep(0.01)
+        worker.proxy.unanswered = None
+        return worker.proxy.muted > before and not worker.has_ended
+
     def wake(self, *, all_of_them: bool = False) -> None:
         """Let the paused workers go on whose time is over."""
         for worker in filter(None, self.workers):
             if worker.is_paused and (all_of_them or time.monotonic() >= worker.paused_until):
+                worker.proxy.cut()  # nobody keeps a connection for as long
                 worker.process.send_signal(signal.SIGCONT)
                 worker.paused_until = 0.0
 
-    def drain(self, place: int) -> WorkerProcess:
+    def drain(self, place: int) -> FleetWorker:
         """Ask a worker to end, once: a second time would end it at once."""
         worker = self.worker(place)
         if not worker.is_draining:
@@ -130,23 +124,17 @@ class Fleet:
     def failures(self) -> list[str]:
         """Workers that ended in a way that nothing here has caused, with the end of their logs."""
         return [
-            f"{worker.name} ended with {worker.process.returncode}:"
-            f" {worker.log.read_text('utf-8', 'replace')[-2000:]}"
+            f"{worker.name} ended with {worker.process.returncode}: {worker.text[-2000:]}"
             for worker in self.started
             if worker.process.poll() not in {None, 0, -signal.SIGKILL}
-            and _has_begun(worker)
+            and worker.has_begun
             and not _is_cut_off(worker)
         ]
 
 
-def _is_cut_off(worker: WorkerProcess) -> bool:
+def _is_cut_off(worker: FleetWorker) -> bool:
     """Whether it was drained while its database did not answer, and says so."""
-    return worker.process.poll() == 1 and b" could not be handed over" in worker.log.read_bytes()
-
-
-def _has_begun(worker: WorkerProcess) -> bool:
-    """Whether it came to take runs; before, it ends where its database fails, or when asked to."""
-    return b" takes runs of " in worker.log.read_bytes()
+    return worker.process.poll() == 1 and " could not be handed over" in worker.text
 
 
 @contextmanager
@@ -158,7 +146,6 @@ def fleet(
     *,
     size: int,
     name: str,
-    arguments: tuple[str, ...] = (),
 ) -> Generator[Fleet]:
     """Places for workers, none of them started; whatever is left at the end is killed."""
     with ExitStack() as stack:
@@ -168,24 +155,20 @@ def fleet(
             "SOONG_CHAOS_ROUND": name,
             KEY_VARIABLE: "sk-chaos-0123456789abcdef",
         }
-        made = Fleet(server, database, homes, project, arguments, environment, proxies)
+        made = Fleet(server, database, homes, project, environment, proxies)
         made.workers = [None] * size
         try:
             yield made
         finally:
             for worker in made.started:
-                if worker.process.poll() is None:
-                    worker.process.kill()
-                    worker.process.wait()
+                end_process(worker.process)
 
 
 def left_behind(name: str) -> list[str]:
     """Command lines of the processes that still carry the name of a round in their environment."""
     found: list[str] = []
-    mark = f"SOONG_CHAOS_WORKER={name}.".encode()
-    for folder in Path("/proc").glob("[0-9]*"):
+    for folder in programs_with(WORKER_VARIABLE, f"{name}."):
         with suppress(OSError):
-            if mark in (folder / "environ").read_bytes():
-                words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                found.append(f"{folder.name} {' '.join(words)}")
+            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            found.append(f"{folder.name} {' '.join(words)}")
     return found

@@ -12,7 +12,7 @@ from scale.chaos import Shape, play
 SHORT = Shape(
     runs=24,
     sessions=8,
-    snapshots=2,
+    snapshots=3,
     readers=1,
     workers=2,
     heartbeat_s=0.3,
@@ -20,7 +20,10 @@ SHORT = Shape(
     pause_s=2.5,
     between_faults_s=(0.7, 0.7),
     patience_s=60,
-    faults=("kill", "cut", "pause", "half_close", "drain", "stall"),
+    faults=(
+        *("pause_in_call", "kill", "cut", "lose_answer"),
+        *("pause", "half_close", "kill_in_call", "drain", "stall"),
+    ),
     more_faults=0,
 )
 

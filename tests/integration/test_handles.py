@@ -15,6 +15,7 @@ from agent_core import AgentRuntime, EventType, RunStatus, RuntimeEvent
 from agent_core.config.models import ModelConfig
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import Hangs, ScriptedProvider, calls
+from agent_core.runtime.reading import TextPiece
 from agent_core.types import ModelRequest
 from isolation import Home
 from postgres import Server
@@ -216,6 +217,33 @@ async def test_nothing_is_sent_without_a_reader(
             assert any('"watch"' in each for each in sent)
             await handle.cancel()
             await collected(reading)
+
+
+async def test_text_is_sent_in_few_pieces_however_many_the_model_says_it_in(
+    home: Home, project: Path, database_url: str
+) -> None:
+    model, words = Typed(), [f"{number} " for number in range(300)]
+    connecting = psycopg.AsyncConnection.connect(database_url, autocommit=True)
+    async with (
+        await connecting as listener,
+        process(home, project, database_url, model) as one,
+        process(home, project, database_url) as other,
+    ):
+        handle = await one.start("go", here=True)
+        reading = (await other.attach(handle.run_id)).events()
+        model.say("begin ")
+        await until(reading, "begin ")
+        await listener.execute(SQL("LISTEN {}").format(Identifier(f"run_{handle.run_id}")))
+        for word in words:
+            model.say(word)
+            await asyncio.sleep(0.001)
+        await until(reading, "".join(words))
+        found = [TextPiece.read(each.payload) async for each in listener.notifies(timeout=0.1)]
+        pieces = [piece for piece in found if piece is not None]
+        assert "".join(piece.text for piece in pieces) == "".join(words)
+        assert len(pieces) < len(words) / 2
+        model.say(None)
+        await collected(reading)
 
 
 async def test_an_answer_and_a_cancellation_are_seen_without_a_heartbeat(

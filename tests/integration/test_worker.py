@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,16 @@ from model_server import ModelServer
 from otlp_receiver import OtlpReceiver
 from tcp_proxy import Proxy
 from worker_processes import URL_VARIABLE, Workers, page, workers, write_config
+
+_NEWER = """
+from agent_core.types import lanes
+lanes.PROTOCOL += 1
+lanes.Lane.__init__.__kwdefaults__["protocol"] += 1
+from agent_core.cli import main
+raise SystemExit(main(["worker"]))
+"""
+NEWER = (sys.executable, "-c", _NEWER)
+"""A worker of a version of the program that knows the next protocol, and no other."""
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"
@@ -174,10 +185,10 @@ async def test_a_run_whose_project_is_gone_fails_and_the_worker_lives_on(
             assert await runtime.queue() == []
 
 
-async def test_a_lane_of_another_protocol_is_never_taken(
+async def test_runs_of_a_newer_protocol_are_left_to_newer_workers_beside_older_ones(
     home: Home, project: Path, crew: Workers, database_url: str
 ) -> None:
-    with ModelServer.in_thread(["done", "not now"]) as server:
+    with ModelServer.in_thread(["done", "done by the newer one"]) as server:
         write_config(home, server)
         async with opened(home, project) as runtime:
             other = await runtime.start("for a later version")
@@ -190,12 +201,17 @@ async def test_a_lane_of_another_protocol_is_never_taken(
                 await connection.execute(
                     "UPDATE procrastinate_jobs SET queue_name = %s", (str(newer),)
                 )
-            await asyncio.to_thread(crew.start)
+            older = await asyncio.to_thread(crew.start)
             handle = await runtime.start("go")
             assert (await ended(runtime, handle)).status is RunStatus.COMPLETED
             (waiting,) = await runtime.queue()
             assert (waiting.run_id, waiting.protocol) == (other.run_id, lane.protocol + 1)
             assert waiting.status is RunStatus.QUEUED
+            await asyncio.to_thread(crew.start, command=NEWER)
+            assert (await ended(runtime, other)).result_text == "done by the newer one"
+            assert {each.protocol for each in await runtime.workers()} == {1, 2}
+            assert other.run_id not in older.text
+            assert await runtime.queue() == []
 
 
 async def test_a_worker_of_one_tenant_serves_no_other(

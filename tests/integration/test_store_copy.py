@@ -7,9 +7,11 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from agent_core import AgentRuntime
@@ -17,7 +19,8 @@ from agent_core.config.load import read_setup
 from agent_core.providers.scripted import ScriptedProvider
 from agent_core.runtime.copying import SessionCopies, StoreAddress
 from agent_core.storage.migrations import LEDGER, MIGRATIONS
-from agent_core.types import RunStatus
+from agent_core.storage.workspaces import drop_snapshots
+from agent_core.types import RunStatus, utc_now
 from isolation import Home
 from zoo import (
     PARKING,
@@ -222,7 +225,7 @@ def test_what_cannot_be_copied_is_named_and_the_rest_is_copied(
     assert named.returncode == 1
     assert "nothing" in named.stderr
     assert named.stderr.count("already") == 2
-    assert "beginning of 7 sessions" in named.stderr
+    assert "'' says none" in named.stderr
     back = tmp_path / "back.sqlite"
     assert store(home, "copy", "--from", there, "--to", f"sqlite:{back}", THERE=url).returncode == 0
     owners = {row[0]: row[6] for row in rows_of(back)["sessions"]}
@@ -291,6 +294,81 @@ def test_the_size_of_a_session_is_no_matter_of_memory(
         large = most_memory(home, *each, "large", THERE=empty_database_url)
         assert large < small + 28
     assert rows_of(tmp_path / "back.sqlite") == rows_of(database)
+
+
+@pytest.mark.timeout(120)  # whole processes, on a machine that may be busy
+@pytest.mark.parametrize("kind", ["file", "server"])
+async def test_a_session_whose_contents_are_not_at_the_source_is_refused(
+    home: Home, zoo: Path, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("empty_database_url") if kind == "server" else "not used"
+    other = another_home(home, tmp_path / "other")
+    there = "env:THERE" if kind == "server" else f"sqlite:{other.path}/sessions.sqlite"
+    ends = ("copy", "--from", f"sqlite:{zoo}", "--to", there)
+    wrong = (*ends, "--from-home", str(tmp_path / "wrong"))
+    done = store(home, *wrong, "--json", THERE=url)
+    assert done.returncode == 1
+    copied = {name for name, line in said(done).items() if line["is_copied"]}
+    assert copied == {"parked"}  # it has none
+    errors = {name: line["error"]["message"] for name, line in said(done).items() if line["error"]}
+    assert len(errors) == 3
+    for word in ("story", "artifacts", "snapshots of files", "--from-home", "--incomplete"):
+        assert word in errors["story"]
+    assert "the logs of its Tasks" in errors["team"]
+    assert not contents_of(other.path)
+    if kind == "server":
+        with psycopg.connect(url) as connection:
+            for table in ("blobs", "shared_snapshots"):
+                count = connection.execute(f"SELECT count(*) FROM {table}".encode())  # noqa: S608
+                assert count.fetchone() == (0,)
+    done = store(home, *wrong, "story", "--incomplete", THERE=url)
+    assert done.returncode == 0
+    assert "story is copied without" in done.stderr
+    assert "1 copied, 1 of them incomplete" in done.stderr
+    done = store(home, *ends, THERE=url)
+    assert (done.returncode, len(done.stdout.split())) == (1, 2)
+    assert "incomplete" not in done.stderr
+
+
+async def test_contents_that_are_lost_or_damaged_are_those_of_their_sessions_alone(
+    home: Home, project: Path, zoo: Path, tmp_path: Path
+) -> None:
+    async with opened(home, project) as made:
+        await (await made.start("tell a tale", session_id="whole")).wait()
+    with closing(sqlite3.connect(zoo)) as connection, connection:
+        ((lost,),) = connection.execute(
+            "SELECT artifact_id FROM artifacts WHERE session_id = 'story' LIMIT 1"
+        )
+        connection.execute(
+            """INSERT INTO workspaces (session_id, folder, snapshot_id, undone_json)
+            VALUES ('parked', '/project', ?, '[]')""",
+            (f"snap_{'0' * 32}",),
+        )
+    shutil.rmtree(home.path / "sessions" / "story" / "artifacts" / lost)
+    copy = f"sqlite:{another_home(home, tmp_path / 'other').path}/sessions.sqlite"
+    done = store(home, "copy", "--from", f"sqlite:{zoo}", "--to", copy, "--json")
+    assert done.returncode == 1
+    errors = {name: line["error"] for name, line in said(done).items() if line["error"]}
+    assert set(errors) == {"story", "parked"}
+    assert "1 of 1 artifacts are missing" in errors["story"]["message"]
+    assert "1 of 1 snapshots of files are missing" in errors["parked"]["message"]
+    assert not (tmp_path / "other" / "sessions" / "story").exists()
+
+
+async def test_snapshots_that_were_swept_are_not_missing(
+    home: Home, zoo: Path, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(zoo)) as connection, connection:
+        (undone,) = connection.execute(
+            "SELECT count(*) FROM workspaces WHERE undone_json <> '[]'"
+        ).fetchone()
+        assert undone
+        connection.row_factory = sqlite3.Row
+        assert drop_snapshots(connection, utc_now() + timedelta(days=1))
+    shutil.rmtree(home.path / "snapshots")
+    copy = f"sqlite:{another_home(home, tmp_path / 'other').path}/sessions.sqlite"
+    done = store(home, "copy", "--from", f"sqlite:{zoo}", "--to", copy, "story")
+    assert (done.returncode, done.stdout) == (0, "story\n"), done.stderr
 
 
 @pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))

@@ -382,7 +382,7 @@ async def test_a_copied_session_has_its_files_on_every_machine_of_the_other_data
         ) as copies:
             (copied,) = copies.copy()
         assert copied.error is None
-        assert not copied.remarks
+        assert not copied.missing
 
     await asyncio.to_thread(copy, database_url, empty_database_url)
     async with there.open(project) as services:

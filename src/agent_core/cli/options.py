@@ -104,6 +104,7 @@ class Options(argparse.Namespace):
     source: str = ""
     target: str = ""
     source_home: str | None = None
+    incomplete: bool = False
     target_home: str | None = None
 
 

@@ -87,19 +87,22 @@ def _copy(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> i
             terminal.line(f"warning: {advice}", Style.WARN)
     if options.tenant is not None:
         check_tenant(options.tenant)
-    copied = refused = 0
+    copied = refused = incomplete = 0
     with SessionCopies.open(
         *sides,
         setup=setup,
         source_home=_folder(options.source_home),
         target_home=_folder(options.target_home),
         tenant=options.tenant,
+        allows_missing=options.incomplete,
     ) as copies:
         for done in copies.copy(options.ids):
             _show(done, terminal, clean, as_json=options.json)
             copied, refused = copied + (done.error is None), refused + (done.error is not None)
+            incomplete += bool(done.missing)
     if not options.json:
-        terminal.line(f"{copied} copied" + (f", {refused} not" if refused else ""))
+        what = f"{copied} copied" + (f", {incomplete} of them incomplete" if incomplete else "")
+        terminal.line(what + (f", {refused} not" if refused else ""))
     return FAILED if refused else COMPLETED
 
 
@@ -112,7 +115,7 @@ def _show(done: CopiedSession, terminal: Terminal, clean: Clean, *, as_json: boo
         shown = {
             "session_id": done.session_id,
             "is_copied": done.error is None,
-            "remarks": [clean(each) for each in done.remarks],
+            "missing": done.missing,
             "error": done.error and {"code": done.error.code, "message": clean(done.error.message)},
         }
         terminal.text(json.dumps(shown, ensure_ascii=False) + "\n")
@@ -120,5 +123,6 @@ def _show(done: CopiedSession, terminal: Terminal, clean: Clean, *, as_json: boo
         terminal.line(f"error: {clean(done.error.message)}", Style.BAD)
     else:
         terminal.text(f"{clean(done.session_id)}\n")
-        for each in done.remarks:
-            terminal.line(f"{done.session_id}: {clean(each)}", Style.WARN)
+        if done.missing:
+            lost = f"{done.session_id} is copied without {' and '.join(done.missing)}"
+            terminal.line(clean(lost), Style.WARN)

@@ -15,20 +15,24 @@ from agent_core.blobs.base import spooled
 from agent_core.config.databases import check_database_url
 from agent_core.config.paths import Setup, database_key, tasks_folder
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
+from agent_core.runtime.ids import meant, spellings_of
+from agent_core.runtime.shared_snapshots import SharedSnapshots
 from agent_core.runtime.stores import needing_postgres, open_blobs
+from agent_core.snapshots.catalogue import write_whole
+from agent_core.snapshots.store import SnapshotStore
 from agent_core.storage.copying import (
     Changes,
     CopyEnd,
     SqliteEnd,
     copy_rows,
     has_session,
+    has_tasks,
     require_idle,
     session_ids,
     snapshots_of,
 )
 from agent_core.storage.health import examine
 from agent_core.storage.owners import Owner
-from agent_core.storage.rows import session_not_found
 from agent_core.types.lanes import own_place
 
 if TYPE_CHECKING:
@@ -89,12 +93,12 @@ class CopiedSession:
 
     Attributes:
         error: why it was not copied; None if it was.
-        remarks: what is not as it was.
+        missing: the contents that it was copied without.
     """
 
     session_id: str
     error: AgentCoreError | None = None
-    remarks: Sequence[str] = ()
+    missing: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,21 @@ class _Place:
         if self.blobs is not None and row["path"].startswith(BLOB_PATH):
             return self.blobs.pieces(row["path"].removeprefix(BLOB_PATH))
         return files.pieces_of(self._file_of(row))
+
+    def has_artifact(self, row: Mapping[str, Any]) -> bool:
+        """Whether there is the content of an artifact.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        try:
+            with files.explaining(self.home):
+                next(self.artifact(row), b"")
+        except StorageError as error:
+            if error.code is not ErrorCode.FILE_NOT_FOUND:
+                raise
+            return False
+        return True
 
     def keep_artifact(self, row: Mapping[str, Any], pieces: Iterator[bytes]) -> str:
         """Keep the content of an artifact, and return the path of its row.
@@ -154,16 +173,26 @@ class SessionCopies:
         setup: says where Task logs are.
         owner: knows which owners of sessions live.
         tenant: of the sessions that are copied, which are its own in the target.
+        allows_missing: a session is copied without contents that are missing or damaged; else it
+            is refused.
     """
 
     def __init__(
-        self, source: _Place, target: _Place, *, setup: Setup, owner: Owner, tenant: str | None
+        self,
+        source: _Place,
+        target: _Place,
+        *,
+        setup: Setup,
+        owner: Owner,
+        tenant: str | None,
+        allows_missing: bool,
     ) -> None:
         self._source = source
         self._target = target
         self._setup = setup
         self._owner = owner
         self._tenant = tenant
+        self._allows_missing = allows_missing
 
     @classmethod
     @contextmanager
@@ -176,6 +205,7 @@ class SessionCopies:
         source_home: Path | None = None,
         target_home: Path | None = None,
         tenant: str | None = None,
+        allows_missing: bool = False,
     ) -> Generator["SessionCopies"]:
         """Open both databases until the end of the block; the target is made, or migrated.
 
@@ -187,6 +217,7 @@ class SessionCopies:
                 its folder if it is called as a home's database is, else the home of the settings.
             target_home: the same of the target.
             tenant: see the class.
+            allows_missing: the same.
 
         Raises:
             ConfigError: both are the same, or packages are missing.
@@ -200,7 +231,14 @@ class SessionCopies:
                 raise ConfigError(ErrorCode.CONFIG_ERROR, message)
             owners = first.home / "sessions" / ".owners"
             owner = Owner("", owners) if owners.is_dir() else Owner.in_memory()
-            yield cls(first, second, setup=setup, owner=owner, tenant=tenant)
+            yield cls(
+                first,
+                second,
+                setup=setup,
+                owner=owner,
+                tenant=tenant,
+                allows_missing=allows_missing,
+            )
 
     def copy(self, wanted: Sequence[str] = ()) -> Iterator[CopiedSession]:
         """Copy sessions one by one, and say what became of each.
@@ -214,8 +252,8 @@ class SessionCopies:
         known = session_ids(self._source.rows, self._tenant)
         for name in wanted or known:
             try:
-                session_id = name if not wanted else _resolved(name, known)
-                yield CopiedSession(session_id=session_id, remarks=self._copy(session_id))
+                session_id = meant("session", name, _beginning(name, known)) if wanted else name
+                yield CopiedSession(session_id=session_id, missing=self._copy(session_id))
             except AgentCoreError as error:
                 yield CopiedSession(session_id=name, error=error)
             except (OSError, ValueError) as error:  # a disk, or a row that was edited
@@ -228,11 +266,26 @@ class SessionCopies:
             raise _exists(session_id)
         with source.rows.transaction():
             keeps_owner = require_idle(source.rows, session_id, self._owner.is_dead)
-            snapshots = snapshots_of(source.rows, session_id)
-            paths, remarks = self._copy_artifacts(session_id)
-            if snapshots:
-                remarks += self._copy_snapshots(session_id, snapshots)
-            self._copy_task_logs(session_id)
+            shared = self._shared_snapshots(session_id)
+            snapshots = snapshots_of(source.rows, session_id) | set(shared)
+            artifacts = self._artifacts(session_id)
+            found = [row for row in artifacts if source.has_artifact(row)]
+            missing: list[str] = []
+            if lost := len(artifacts) - len(found):
+                missing.append(f"{lost} of {len(artifacts)} artifacts")
+            if lost := self._copy_snapshots(session_id, snapshots, shared):
+                missing.append(f"{lost} of {len(snapshots)} snapshots of files")
+            before, after = self._task_logs(session_id)
+            if before != after and not before.is_dir() and has_tasks(source.rows, session_id):
+                missing.append("the logs of its Tasks")
+            if missing and not self._allows_missing:
+                raise _not_whole(session_id, missing)
+            if before != after and before.is_dir():
+                _copy_logs(before, after)
+            self._share_snapshots(session_id, shared)
+            paths = {
+                row["artifact_id"]: target.keep_artifact(row, source.artifact(row)) for row in found
+            }
             changes = self._changes(paths, keeps_owner=keeps_owner)
             try:
                 with target.rows.transaction():
@@ -241,62 +294,50 @@ class SessionCopies:
                 if has_session(target.rows, session_id):  # another copy was faster
                     raise _exists(session_id) from None
                 raise
-        return remarks
+        return missing
 
-    def _copy_artifacts(self, session_id: str) -> tuple[dict[str, str], list[str]]:
-        """Copy the contents; returns the paths of the rows, by artifact, and what is to be said."""
-        paths: dict[str, str] = {}
-        gone = 0
+    def _artifacts(self, session_id: str) -> list[Mapping[str, Any]]:
         columns = ("artifact_id", "session_id", "filename", "path")
         sql = f"SELECT {', '.join(columns)} FROM artifacts WHERE session_id = ?"  # noqa: S608
-        for values in self._source.rows.select(sql, session_id):
-            row: dict[str, Any] = dict(zip(columns, values, strict=True))
-            try:
-                kept = self._target.keep_artifact(row, self._source.artifact(row))
-                paths[row["artifact_id"]] = kept
-            except StorageError as error:
-                if error.code is not ErrorCode.FILE_NOT_FOUND:
-                    raise
-                gone += 1
-        return paths, [f"the contents of {gone} artifacts were gone already"] if gone else []
+        rows = self._source.rows.select(sql, session_id)
+        return [dict(zip(columns, values, strict=True)) for values in rows]
 
-    def _copy_snapshots(self, session_id: str, snapshots: set[str]) -> list[str]:
-        from agent_core.runtime.shared_snapshots import SharedSnapshots  # noqa: PLC0415 - rarely
-        from agent_core.snapshots.store import SnapshotStore  # noqa: PLC0415
+    def _shared_snapshots(self, session_id: str) -> list[str]:
+        """Those that every machine can have; the last of them is what the session's files are."""
+        if self._source.blobs is None:
+            return []
+        sql = "SELECT snapshot_id FROM shared_snapshots WHERE session_id = ? ORDER BY number"
+        return [each for (each,) in self._source.rows.select(sql, session_id)]
 
-        source, target = self._source, self._target
-        local, copies = SnapshotStore(source.snapshots), SnapshotStore(target.snapshots)
-        shared: list[str] = []  # the last of them is what the files of the session are
-        if source.blobs is not None:
-            sql = "SELECT snapshot_id FROM shared_snapshots WHERE session_id = ? ORDER BY number"
-            shared = [each for (each,) in source.rows.select(sql, session_id)]
-            reach = SharedSnapshots(session_id, source.blobs, local)
+    def _copy_snapshots(self, session_id: str, snapshots: set[str], shared: Sequence[str]) -> int:
+        """Copy them between the homes; returns how many are missing, or damaged."""
+        if not snapshots:
+            return 0
+        local = SnapshotStore(self._source.snapshots)
+        if self._source.blobs is not None:
+            reach = SharedSnapshots(session_id, self._source.blobs, local)
             for snapshot_id in shared:
                 reach.fetch(snapshot_id)
-        wanted = snapshots | set(shared)
-        unusable = local.copy_to(copies, sorted(wanted))
-        if target.blobs is not None and shared:
-            reach = SharedSnapshots(session_id, target.blobs, copies)
-            for snapshot_id in shared:
-                reach.send(copies.get(snapshot_id))
-        if not unusable:
-            return []
-        return [f"{len(unusable)} of {len(wanted)} snapshots of files cannot be restored"]
+        return len(local.copy_to(SnapshotStore(self._target.snapshots), sorted(snapshots)))
 
-    def _copy_task_logs(self, session_id: str) -> None:
-        """Copy the logs that are kept in the home; those in a project stay where they are."""
+    def _share_snapshots(self, session_id: str, shared: Sequence[str]) -> None:
+        if self._target.blobs is None:
+            return
+        copies = SnapshotStore(self._target.snapshots)
+        reach = SharedSnapshots(session_id, self._target.blobs, copies)
+        for snapshot_id in shared:
+            reach.send(copies.get(snapshot_id))
+
+    def _task_logs(self, session_id: str) -> tuple[Path, Path]:
+        """The folders of its Task logs in both homes; the same one if they are in its project."""
         sql = "SELECT cwd FROM sessions WHERE session_id = ?"
-        for (cwd,) in self._source.rows.select(sql, session_id):
-            wal_dir, project = self._setup.config.task.wal_dir, Path(cwd)
-            before = tasks_folder(wal_dir, home=self._source.home, project=project) / session_id
-            after = tasks_folder(wal_dir, home=self._target.home, project=project) / session_id
-            if before == after or not before.is_dir():
-                continue
-            from agent_core.snapshots.catalogue import write_whole  # noqa: PLC0415 - rarely
-
-            for log in sorted(before.iterdir()):
-                if log.is_file() and not log.is_symlink():
-                    write_whole(after / log.name, log.read_bytes())
+        ((cwd,),) = self._source.rows.select(sql, session_id)
+        wal_dir, project = self._setup.config.task.wal_dir, Path(cwd)
+        before, after = (
+            tasks_folder(wal_dir, home=place.home, project=project) / session_id
+            for place in (self._source, self._target)
+        )
+        return before, after
 
     def _changes(self, paths: Mapping[str, str], *, keeps_owner: bool) -> Changes:
         """What is of a place or of a time in the rows of a session."""
@@ -349,23 +390,25 @@ def _exists(session_id: str) -> StorageError:
     return StorageError(ErrorCode.VALIDATION_ERROR, message, details=details)
 
 
-def _resolved(name: str, known: Sequence[str]) -> str:
-    """The session whose id is, or begins with, a name; `sess_` may be left out.
+def _beginning(name: str, known: Sequence[str]) -> list[str]:
+    spellings = tuple(spellings_of("session", name))
+    return [each for each in known if each.startswith(spellings)]
 
-    Raises:
-        StorageError: `session_not_found`.
-        AgentCoreError: `validation_error`: several do.
-    """
-    found = [each for each in known if each == name] or [
-        each for each in known if each.startswith((name, f"sess_{name}"))
-    ]
-    if not found:
-        raise session_not_found(name)
-    if len(found) > 1:
-        message = f"{name} is the beginning of {len(found)} sessions: {', '.join(found[:5])}"
-        details = {"candidates": found[:10]}
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
-    return found[0]
+
+def _not_whole(session_id: str, missing: Sequence[str]) -> StorageError:
+    message = (
+        f"session {session_id} is not copied: {' and '.join(missing)} are missing at the source, or"
+        " damaged; name the home that has them with --from-home, copy it on the machine that has"
+        " them, or without them with --incomplete"
+    )
+    details = {"reason": "incomplete", "session_id": session_id, "missing": list(missing)}
+    return StorageError(ErrorCode.FILE_NOT_FOUND, message, details=details)
+
+
+def _copy_logs(before: Path, after: Path) -> None:
+    for log in sorted(before.iterdir()):
+        if log.is_file() and not log.is_symlink():
+            write_whole(after / log.name, log.read_bytes())
 
 
 @contextmanager

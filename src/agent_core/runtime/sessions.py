@@ -1,18 +1,19 @@
 """Sessions for people: what happened in them, where they continue, how they are deleted."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.composer import rebuild_requests
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import SessionStore
 from agent_core.loop.context import Outcome
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import read_background_usage
 from agent_core.runtime.compact_agent import PURPOSE
+from agent_core.runtime.ids import Kind, meant, spellings_of
 from agent_core.runtime.models import RequestRedactor
 from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.project import Project
@@ -20,7 +21,7 @@ from agent_core.runtime.runs import Runs
 from agent_core.runtime.scheduler import RunProgress, identity_of
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner
-from agent_core.storage.rows import node_not_found, run_not_found, session_not_found
+from agent_core.storage.rows import session_not_found
 from agent_core.text import first_words, join_surrogates
 from agent_core.tools.base import OutputMisfitError
 from agent_core.types import (
@@ -47,13 +48,6 @@ if TYPE_CHECKING:
 PAGE_EVENTS = 1000
 _TITLES_AT_ONCE = 200
 _LONGEST_TITLE = 200
-_SHOWN_CANDIDATES = 5
-_BEGINNINGS = {"session": "sess_", "run": "run_", "node": "node_"}
-_UNKNOWN: Mapping[str, Callable[[str], StorageError]] = {
-    "session": session_not_found,
-    "run": run_not_found,
-    "node": node_not_found,
-}
 
 _Record = TypeVar("_Record", SessionRecord, AgentRecord, RunRecord, Node)
 
@@ -168,35 +162,17 @@ class Sessions:
             raise session_not_found(session_id)
         return session
 
-    async def resolve_id(
-        self, kind: Literal["session", "run", "node"], prefix: str, *, session_id: str | None = None
-    ) -> str:
+    async def resolve_id(self, kind: Kind, prefix: str, *, session_id: str | None = None) -> str:
         """The one id of this kind that begins so, with or without what all begin with.
 
         Raises:
             StorageError: `session_not_found`, `run_not_found` or `node_not_found`: none does.
             AgentCoreError: `validation_error`: several do, or it is too short to say any.
         """
-        general = _BEGINNINGS[kind]
-        if not prefix.removeprefix(general):
-            message = f"the id of a {kind}, or its beginning, is required: {prefix!r} says none"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-        spellings = [prefix] if prefix.startswith(general) else [prefix, f"{general}{prefix}"]
         found: list[str] = []
-        for spelling in spellings:
-            some = await self._store.ids_beginning(kind, spelling, session_id=session_id)
-            if prefix in some:
-                return prefix
-            found += some
-        if not found:
-            raise _UNKNOWN[kind](prefix)
-        if len(found) > 1:
-            shown = ", ".join(found[:_SHOWN_CANDIDATES])
-            more = ", …" if len(found) > _SHOWN_CANDIDATES else ""
-            message = f"{prefix} begins the ids of several {kind}s: {shown}{more}; write more of it"
-            details = {"candidates": found[:_SHOWN_CANDIDATES]}
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
-        return found[0]
+        for spelling in spellings_of(kind, prefix):
+            found += await self._store.ids_beginning(kind, spelling, session_id=session_id)
+        return meant(kind, prefix, found)
 
     async def replay_session(
         self,

@@ -139,10 +139,18 @@ def snapshots_of(source: CopyEnd, session_id: str) -> set[str]:
             message = f"the files of session {session_id} are being restored; open it once, and"
             message += " copy it when that is done"
             raise StorageError(ErrorCode.SESSION_ACTIVE, message, retryable=True)
+        if snapshot_id is None:  # they were swept: see `drop_snapshots`
+            continue
         for each in map(UndoneMessage.model_validate, loads(undone)):
             found |= {each.before, each.after, each.known}
         found.add(snapshot_id)
     return {each for each in found if each}
+
+
+def has_tasks(source: CopyEnd, session_id: str) -> bool:
+    """Whether a Task was ever begun in a session."""
+    sql = "SELECT 1 FROM events WHERE session_id = ? AND event_type = 'task_created' LIMIT 1"
+    return bool(source.select(sql, session_id))
 
 
 def copy_rows(source: CopyEnd, target: CopyEnd, session_id: str, changes: Changes) -> None:

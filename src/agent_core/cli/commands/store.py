@@ -38,8 +38,10 @@ examples:
 Copies whole sessions: messages, events, runs, questions and answers, budgets,
 artifacts with their contents, snapshots of files. The source stays as it is.
 A session that the target has already, or in which a run is under way, is left
-out, and the others are copied; a copy that was ended at any moment is gone on
-with by the same command. --json writes a line for each session.
+out, and so is one of which contents are missing or damaged at the source; the
+others are copied, and a copy that was ended at any moment is gone on with by
+the same command. --incomplete copies such a session without those contents,
+and names them. --json writes a line for each session.
 
 The contents of a file's sessions are in its home: the folder of a file that is
 called sessions.sqlite, else the home of the settings, unless --from-home or
@@ -65,6 +67,9 @@ def add_parser(commands: Commands) -> None:
     copy = add_command(actions, "copy", "copy sessions to another database", epilog=_COPY)
     _add_side(copy, "from", "source")
     _add_side(copy, "to", "target")
+    copy.add_argument(
+        "--incomplete", action="store_true", help="leave out contents that are missing or damaged"
+    )
     copy.add_argument("--tenant", metavar="<name>", help="whose sessions are copied")
     copy.add_argument(
         "ids", nargs="*", metavar="session", help="its id, or the beginning; default: all"

@@ -1,0 +1,50 @@
+"""The ids of sessions, runs and nodes, of which people write the beginning."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.storage.rows import node_not_found, run_not_found, session_not_found
+
+Kind = Literal["session", "run", "node"]
+
+_SHOWN_CANDIDATES = 5
+_BEGINNINGS = {"session": "sess_", "run": "run_", "node": "node_"}
+_UNKNOWN: Mapping[str, Callable[[str], StorageError]] = {
+    "session": session_not_found,
+    "run": run_not_found,
+    "node": node_not_found,
+}
+
+
+def spellings_of(kind: Kind, prefix: str) -> list[str]:
+    """How an id may begin of which this is written; what all begin with may be left out.
+
+    Raises:
+        AgentCoreError: `validation_error`: it is too short to say any.
+    """
+    general = _BEGINNINGS[kind]
+    if not prefix.removeprefix(general):
+        message = f"the id of a {kind}, or its beginning, is required: {prefix!r} says none"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return [prefix] if prefix.startswith(general) else [prefix, f"{general}{prefix}"]
+
+
+def meant(kind: Kind, prefix: str, found: Sequence[str]) -> str:
+    """The one id that is meant, of those that begin so.
+
+    Raises:
+        StorageError: `session_not_found`, `run_not_found` or `node_not_found`: there is none.
+        AgentCoreError: `validation_error`: there are several, and none is just this.
+    """
+    if prefix in found:
+        return prefix
+    if not found:
+        raise _UNKNOWN[kind](prefix)
+    if len(found) > 1:
+        shown = ", ".join(found[:_SHOWN_CANDIDATES])
+        more = ", …" if len(found) > _SHOWN_CANDIDATES else ""
+        message = f"{prefix} begins the ids of several {kind}s: {shown}{more}; write more of it"
+        details = {"candidates": found[:_SHOWN_CANDIDATES]}
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
+    return found[0]

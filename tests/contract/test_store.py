@@ -1600,6 +1600,22 @@ async def test_a_session_keeps_its_tenant_and_its_place(
     assert await store.run("run_4") is None
 
 
+async def test_ids_are_in_the_order_of_the_codes_of_their_characters(session: SessionStore) -> None:
+    ids = ["z", "B", "a", "_", "1", "Z", ":"]
+    for each in (*ids, "é", "ß", "😀"):
+        values: dict[str, Any] = {"tool_name": "t", "covers": "c", "key": each}
+        grant = PermissionGrant(grant_id=each, session_id="s1", created_at=utc_now(), **values)
+        await session.add_grant(grant)
+    for each in ids:
+        await session.ask(a_question(each, tool_call_id=each))
+    listed = [grant.grant_id for grant in await session.grants("s1")]
+    assert listed == sorted(listed)
+    assert len(listed) == 10
+    asked = await session.approvals(session_id="s1", limit=10)
+    assert [question.request_id for question in asked] == sorted(ids)
+    assert [each.request_id for each in await session.approvals(prefix="B", limit=10)] == ["B"]
+
+
 ODD_TEXTS = {"a NUL": "a\0b", "half a character": "a\ud800b", "an escape": "a\\u0000\\x00b"}
 
 

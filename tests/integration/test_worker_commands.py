@@ -11,9 +11,9 @@ import pytest
 
 from agent_core import AgentRuntime, ConfigError, RunStatus, ToolRegistry, Worker, tool
 from agent_core.cli.command import parse
-from agent_core.providers.scripted import Hangs, calls
+from agent_core.providers.scripted import Hangs, Says, calls
 from isolation import Home
-from model_server import ModelServer
+from model_server import ModelServer, Received, Reply
 from postgres import Server
 from worker_processes import URL_VARIABLE, WorkerProcess, Workers, page, workers, write_config
 
@@ -308,22 +308,35 @@ async def test_a_worker_of_a_program_without_a_database_is_refused(home: Home) -
         await Worker(model="ollama:m", home_dir=home.path).run()
 
 
-async def test_a_worker_goes_on_when_its_database_has_been_restarted(
-    home: Home, project: Path, postgres_server: Server, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way", ["stopped", "killed"])
+async def test_a_run_goes_on_when_its_database_was_away_and_no_event_is_lost(
+    home: Home, project: Path, postgres_server: Server, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     url = postgres_server.url()
     monkeypatch.setenv(URL_VARIABLE, url)
-    with workers(home, url) as crew, ModelServer.in_thread(["before", "after"]) as server:
+
+    def answer(asked: Received) -> Reply:
+        if "nothing.txt" in asked.text:
+            return Says(text="after")
+        postgres_server.sql("INSERT INTO kept SELECT event_id FROM events")
+        (postgres_server.kill if way == "killed" else postgres_server.stop)()
+        postgres_server.start()
+        return calls("code.read_file", path="nothing.txt")
+
+    with workers(home, url) as crew, ModelServer.in_thread(answer) as server:
         write_config(home, server, lease_s=30)
         worker = await started(crew)
+        postgres_server.sql("CREATE TABLE kept (event_id text)")
         async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
-            first = await runtime.start("go")
-            await first.wait()
-            await asyncio.to_thread(postgres_server.restart)
-            second = await runtime.start("again")
-            await second.wait()
-            done = await runtime.attach(second.run_id)
+            handle = await runtime.start("go")
+            reading = [event async for event in handle.events(debug=True)]
+            done = await runtime.attach(handle.run_id)
+            stored = [event.event_id for event in (await runtime.replay_run(handle.run_id)).events]
             assert (done.status, done.result_text) == (RunStatus.COMPLETED, "after")
+            assert [event.event_id for event in reading if event.run_seq] == stored
+            kept = postgres_server.sql("SELECT event_id FROM kept").split()
+            assert len(kept) > 3
+            assert stored[: len(kept)] == kept
             assert worker.process.poll() is None
         worker.signal()
         assert await asyncio.to_thread(worker.exit_code) == 0

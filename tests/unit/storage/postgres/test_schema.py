@@ -1,0 +1,85 @@
+"""The tables on PostgreSQL: how text is ordered in them, and how older ones go on."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from agent_core.storage.migrations import MIGRATIONS, Migration
+from agent_core.storage.postgres import PostgresSessionStore, schema
+from agent_core.storage.postgres.connections import connect
+from agent_core.types import Dispatch
+from rows import a_batch, a_node, an_event, an_opening
+
+FREE_TEXT = {
+    *("workers.host", "workers.version", "workers.tenant"),  # never compared with an id of SQLite's
+    "shared_snapshots.about",
+}
+NEXT = Migration(
+    MIGRATIONS[-1].version + 1,
+    "something new",
+    (
+        "CREATE TABLE later (later_id TEXT PRIMARY KEY NOT NULL, is_new INTEGER NOT NULL)",
+        "ALTER TABLE sessions ADD COLUMN extra TEXT",
+    ),
+)
+
+
+def alive(owner: str, is_lease_over: bool) -> bool:
+    return False
+
+
+def test_text_is_ordered_by_the_codes_of_its_characters_whatever_the_database_does(
+    database_url: str,
+) -> None:
+    with psycopg.connect(database_url) as connection:
+        columns = connection.execute(
+            """SELECT table_name || '.' || column_name FROM information_schema.columns
+            WHERE table_schema = 'public' AND data_type = 'text' AND table_name NOT LIKE 'procra%%'
+            AND table_name IN (SELECT tablename FROM pg_tables)
+            AND collation_name IS DISTINCT FROM 'C'"""
+        ).fetchall()
+    assert {name for (name,) in columns} == FREE_TEXT
+
+
+@contextmanager
+def known(monkeypatch: pytest.MonkeyPatch, *migrations: Migration) -> Generator[None]:
+    """A program that knows these versions."""
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "MIGRATIONS", migrations)
+        yield
+
+
+@pytest.mark.parametrize("released", range(schema.FIRST, MIGRATIONS[-1].version + 1))
+async def test_a_database_of_every_released_schema_goes_on_with_its_rows(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch, released: int
+) -> None:
+    with known(monkeypatch, *MIGRATIONS[:released]), connect(empty_database_url) as connection:
+        schema.migrate(connection)
+    async with PostgresSessionStore.open(empty_database_url) as store:
+        opening = an_opening(dispatch=Dispatch(queue="q", home="host:a", tenant="acme"))
+        await store.queue_run(opening, is_dead=alive)
+    with known(monkeypatch, *MIGRATIONS, NEXT):
+        async with PostgresSessionStore.open(empty_database_url, tenant="acme") as store:
+            assert (await store.session("s1")) is not None
+        async with PostgresSessionStore.open(empty_database_url, tenant="other") as store:
+            assert (await store.session("s1")) is None
+        async with PostgresSessionStore.open(empty_database_url) as store:
+            (queued,) = await store.events_after("run_1", 0)
+            position = await store.append(a_batch(a_node("n1"), an_event(), owner=None))
+            assert (position.seq, position.node_seq) == ((queued.seq or 0) + 1, 1)
+    assert selected(empty_database_url, "SELECT max(version) FROM schema_migrations") == [
+        (NEXT.version,)
+    ]
+    for tenant in (None, "acme"):
+        with connect(empty_database_url, tenant=tenant) as connection:
+            found = connection.execute("SELECT session_id, extra FROM sessions").fetchall()
+            assert [tuple(row) for row in found] == [("s1", None)]
+    assert selected(empty_database_url, "SELECT status FROM procrastinate_jobs") == [("todo",)]
+
+
+def selected(url: str, statement: Any) -> list[Any]:
+    with psycopg.connect(url) as connection:
+        return connection.execute(statement).fetchall()

@@ -109,6 +109,31 @@ def test_what_keeps_runs_from_a_server_is_found(home: Home, database_url: str) -
     execute(database_url, f"DROP OWNED BY r_{name}; DROP ROLE r_{name}")
 
 
+@pytest.mark.parametrize(
+    ("password", "said"),
+    [
+        ("soong", "THERE_password is short, or an ordinary word"),
+        ("postgres", "ordinary word"),
+        ("12345678901", "ordinary word"),
+        ("x1%40", "ordinary word"),
+        ("abc", "too short"),
+        ("x8Kw2mPq", ""),
+        ("only-for-trying", ""),
+    ],
+)
+def test_a_password_that_stands_in_ordinary_texts_is_named_with_the_cure(
+    home: Home, password: str, said: str
+) -> None:
+    home.write_config(HERE)
+    url = f"postgresql://ann:{password}@127.0.0.1:1/agents"
+    for words in (("store", "check"), ("store", "check", "env:THERE"), ("doctor",)):
+        shown = shown_by(home, *words, THERE=url)
+        (line,) = [each for each in shown.splitlines() if each.startswith("remark  secret")] or [""]
+        assert said in line
+        assert bool(line) == bool(said)
+        assert ("16 letters and digits" in shown) == bool(said)
+
+
 def test_a_newer_database_is_left_as_it_is(home: Home, tmp_path: Path, database_url: str) -> None:
     home.write_config(HERE)
     assert store(home, "migrate", THERE=database_url).returncode == 0
@@ -170,9 +195,9 @@ async def test_the_address_stays_out_of_all_that_is_stored_and_shown(
             assert "THERE" in shown
 
 
-def shown_by(home: Home, *words: str) -> str:
+def shown_by(home: Home, *words: str, **environ: str) -> str:
     done = subprocess.run(  # noqa: S603
-        [SOONG, *words], env=home.env(), capture_output=True, text=True, check=False
+        [SOONG, *words], env=home.env(**environ), capture_output=True, text=True, check=False
     )
     return done.stdout + done.stderr
 

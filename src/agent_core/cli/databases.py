@@ -1,15 +1,19 @@
-"""Checks of session databases: files, and those of several machines."""
+"""Checks of session databases: files, and those of several machines; and of secrets."""
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from agent_core.cli.findings import Finding
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
+from agent_core.redaction.redactor import SHORTEST_SECRET
 from agent_core.runtime.stores import needing_postgres
 from agent_core.storage.health import examine
 
 _LITTLE_SPACE = 200 * 2**20
+_ORDINARY = re.compile(r".{,7}|[A-Za-z_.-]{,11}|[0-9]{,11}", re.DOTALL).fullmatch
 
 
 def examine_file(path: Path) -> list[Finding]:
@@ -73,4 +77,21 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
         text = f"its clock is {abs(found.clock_s):.1f} s {ahead} this machine's"
         cure = "set both by NTP: whether a process is alive is judged by times"
         findings.append(Finding("clock", "remark", text, cure))
+    return findings
+
+
+def examine_secrets(secrets: Mapping[str, str]) -> list[Finding]:
+    """What is wrong with removing these values, by their names, from all that is stored or shown.
+
+    An address is no finding of its own: the password in it is.
+    """
+    findings: list[Finding] = []
+    for name, value in secrets.items():
+        if "://" in value or name.endswith("_quoted") or not _ORDINARY(value.strip()):
+            continue
+        text = f"{name} is short, or an ordinary word: all texts lose it, in other words, too"
+        if len(value.strip()) < SHORTEST_SECRET:
+            text = f"{name} is too short to be removed from what is stored and shown"
+        cure = "choose a random one, 16 letters and digits or more; where none is needed, name none"
+        findings.append(Finding("secret", "remark", text, cure))
     return findings

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_core.cli.databases import examine_file, examine_server
+from agent_core.cli.databases import examine_file, examine_secrets, examine_server
 from agent_core.cli.findings import Finding, show_findings
 from agent_core.cli.first_start import cure_of, find_models
 from agent_core.cli.options import INTERRUPTED, Options
 from agent_core.cli.setup import NO_MODEL, build_terminal_redactor, read_command_setup
 from agent_core.cli.terminal import OutputClosedError, Terminal, report_closed_output
 from agent_core.config.databases import find_database_url
-from agent_core.config.load import CONFIG_NAME, read_setup, resolve_model
+from agent_core.config.load import CONFIG_NAME, config_secrets, read_setup, resolve_model
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
@@ -91,11 +91,13 @@ async def _examine(options: Options) -> list[Finding]:
             asyncio.to_thread(_examine_sandbox, setup),
             asyncio.to_thread(_examine_database, setup),
         )
+        secrets = config_secrets(setup.config, environ=os.environ) if setup else {}
 
     def line(text: str) -> str:
         return visible(opened.redactor.text(text), one_line=True)
 
     findings = [opened.finding, *(finding for each in found for finding in each)]
+    findings += examine_secrets(secrets)
     return [
         Finding(one.name, one.state, line(one.text), one.cure and line(one.cure))
         for one in findings

@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from agent_core.cli.databases import examine_file, examine_server
+from agent_core.cli.databases import examine_file, examine_secrets, examine_server
 from agent_core.cli.findings import show_findings
 from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.setup import run_on_terminal
@@ -61,7 +61,9 @@ def _check(
     if address.path is not None:
         findings = examine_file(address.path)
     else:
-        findings = examine_server(address.url or "", setup)
+        url = address.url or ""
+        findings = examine_server(url, setup)
+        findings += examine_secrets(url_secrets(url, address.name.removeprefix("env:"), os.environ))
     shown = [replace(each, text=clean(each.text)) for each in findings]
     return show_findings(shown, terminal, as_json=options.json)
 

@@ -115,7 +115,7 @@ def test_what_keeps_runs_from_a_server_is_found(home: Home, database_url: str) -
         ("soong", "THERE_password is short, or an ordinary word"),
         ("postgres", "ordinary word"),
         ("12345678901", "ordinary word"),
-        ("x1%40", "ordinary word"),
+        ("x1y%40", "ordinary word"),
         ("abc", "too short"),
         ("x8Kw2mPq", ""),
         ("only-for-trying", ""),

@@ -24,6 +24,8 @@ from agent_core.types import (
     new_id,
     utc_now,
 )
+from agent_core.types.lanes import PROTOCOL
+from agent_core.types.workers import WorkerRecord
 
 
 def an_opening(session_id: str = "s1", run_id: str = "run_1", **values: Any) -> RunOpening:
@@ -151,3 +153,21 @@ def a_question(request_id: str = "req_1", **changes: Any) -> ApprovalRecord:
         asked_at=utc_now(),
     )
     return question.model_copy(update=changes)
+
+
+def a_worker(worker_id: str = "own_1", **facts: Any) -> WorkerRecord:
+    return WorkerRecord.model_validate(
+        {
+            "worker_id": worker_id,
+            "host": "a host",
+            "pid": 2**31,
+            "version": "1.0",
+            "protocol": PROTOCOL,
+            "places": ["host:a", "snapshot"],
+            "queues": ["default", "slow"],
+            "concurrency": 4,
+            "started_at": utc_now(),
+            "heartbeat_at": utc_now(),
+        }
+        | facts
+    )

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -174,6 +175,7 @@ class Dispatcher:
         return [message]
 
     async def _queue_run(self, opening: RunOpening) -> OpenedRun:
+        opening = replace(opening, lease=self.claim().lease)
         return await to_the_end(self._store.queue_run(opening, is_dead=self._owner.is_dead))
 
     async def turn(
@@ -209,14 +211,12 @@ class Dispatcher:
                         return job, taken
                 if monotonic() >= until:
                     raise _still_active(opening, timeout_s)
-                if monotonic() >= sweep_at + self._config.lease_s:  # the database was away, perhaps
-                    await self.queue.heartbeat()
-                    sweep_at = monotonic() + self._config.lease_s
                 if monotonic() >= sweep_at:  # no worker may be there to do it
-                    sweep_at += self._config.heartbeat_s
-                    await self._store.close_lost_runs(self._owner.is_dead)
+                    sweep_at = monotonic() + self._config.heartbeat_s
                     await self.queue.heartbeat()
-                    await self.queue.sweep(self._owner.is_dead)
+                    self._owner.heard(self._config.lease_s)
+                    await self._store.close_lost_runs(self._owner.is_lost)
+                    await self.queue.sweep(self._owner.is_lost)
                     record = await self._store.run(run_id)
                     if job is None and (record is None or record.status.is_terminal):
                         return None

@@ -5,7 +5,6 @@ tool, a hook, a model call) its hold on the session is looked at; as long as the
 last, that costs a look at the clock.
 """
 
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
@@ -18,13 +17,6 @@ from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput, ToolReturn
 from agent_core.tools.registry import Toolbox
 from agent_core.types import ModelEvent, ModelRequest, ToolCall, ToolDefinition, ToolResult
-
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def now() -> float:
-    """Seconds of a clock that goes on while the process is paused, or the machine asleep."""
-    return time.clock_gettime(_CLOCK)
 
 
 def session_lost(run_id: str) -> StorageError:

@@ -112,7 +112,6 @@ class QueueWorker:
         self._must_beat = asyncio.Event()
         self._began_at = utc_now()
         self._beat_at = monotonic()
-        self._judges_from = 0.0
         self._is_away = False
         self._draining = asyncio.Event()
         self._looking: asyncio.Task[list[QueueDepth]] | None = None
@@ -370,7 +369,7 @@ class QueueWorker:
             opened = await self._store.take_run(
                 run_id,
                 Claim(self._owner.owner_id),
-                is_dead=self._owner.is_dead,
+                is_dead=self._owner.is_lost,
                 max_takeovers=self._config.max_takeovers,
             )
             if opened is not None:
@@ -381,8 +380,11 @@ class QueueWorker:
                 self.ended[outcome.status.value] += 1
                 logger.warning("%s cannot be carried out here: %s", run_id, error)
         except StorageError as failure:
-            self._log_outage(failure)
-            return _BUSY_S
+            if failure.retryable:
+                self._log_outage(failure)
+                return _BUSY_S
+            logger.warning("%s cannot be carried out: %s", run_id, failure)
+            return self._config.lease_s  # its rows may be mended meanwhile
         return None
 
     def _journal(self, opened: OpenedRun) -> Journal:
@@ -443,23 +445,16 @@ class QueueWorker:
     async def _beat(self) -> None:
         """Say that this worker lives, and take care of what those leave that do not."""
         lease_s = self._config.lease_s
-        await self._table.beat(self._record(), lease_s)
+        leases = await self._table.beat(self._record(), lease_s)
         await self._queue.heartbeat()
-        was_cut_off = self.heartbeat_age_s > lease_s / 2  # a beat may have waited for the database
+        self._owner.heard(lease_s, leases)
         self._beat_at = monotonic()
-        if was_cut_off:  # maybe all were: who lives has said so again when a lease is over
-            self._judges_from = self._beat_at + lease_s
         if self._is_away:
             self._is_away = False
             logger.info("the database answers again")
-        is_dead = self._is_dead if self._beat_at < self._judges_from else self._owner.is_dead
-        await self._store.close_lost_runs(is_dead)
-        if await self._queue.sweep(is_dead):
+        await self._store.close_lost_runs(self._owner.is_lost)
+        if await self._queue.sweep(self._owner.is_lost):
             self._wake.set()
-
-    def _is_dead(self, owner_id: str, is_lease_over: bool) -> bool:  # noqa: ARG002
-        """Whether the process of an owner is gone, whatever its lease says."""
-        return self._owner.is_dead(owner_id, False)
 
     async def _listen(self) -> None:
         """Look for runs whenever one is queued."""

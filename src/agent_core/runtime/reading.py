@@ -299,7 +299,7 @@ class _Changes:
         """
         come = await self._next()
         if monotonic() - self._checked > _LOST_S:
-            await self._store.close_lost_runs(self._owner.is_dead)
+            await self._store.close_lost_runs(self._owner.is_lost)
             self._checked = monotonic()
         return come
 

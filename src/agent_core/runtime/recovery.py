@@ -14,7 +14,7 @@ from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.events import Journal, SessionStore
 from agent_core.loop import OpenRun
 from agent_core.permissions.modes import PLAN_MODE, PLAN_MODE_IS_OVER
-from agent_core.storage.owners import HEARTBEAT, Owner
+from agent_core.storage.owners import HEARTBEAT, Owner, now
 from agent_core.types import (
     EFFECT_UNKNOWN,
     LEASE,
@@ -281,8 +281,6 @@ class SessionLeases:
 
     async def _confirm(self) -> None:
         """Return when the sessions are sure to be held: asks the store if a lease may be over."""
-        from agent_core.runtime.fence import now  # noqa: PLC0415 - loaded by now
-
         if now() >= self._confirmed + self._lease.total_seconds():
             await self._beat()
 
@@ -291,14 +289,13 @@ class SessionLeases:
         if self._on_lost is None:
             self._on_cancel(await self._store.heartbeat(self._owner.owner_id, self._lease))
             return
-        from agent_core.runtime.fence import now  # noqa: PLC0415 - one machine has none
-
         began, holds = now(), list(self._holds)
         cancelled = await self._store.heartbeat(self._owner.owner_id, self._lease)
         held = await self._store.held_sessions(self._owner.owner_id)
         for hold in holds:
             if not hold.is_lost and held.get(hold.session_id) != hold.epoch:
                 hold.is_lost = True
+        self._owner.heard(self._lease.total_seconds())
                 self._on_lost(hold.run_id)
         self._confirmed = max(self._confirmed, began)
         self._on_cancel(cancelled)

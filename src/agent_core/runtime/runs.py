@@ -424,7 +424,7 @@ class Runs:
             taking = self._store.take_run(
                 record.run_id,
                 self.leases.claim(),
-                is_dead=self._owner.is_dead,
+                is_dead=self._owner.is_lost,
                 max_takeovers=self._project.setup.config.worker.max_takeovers,
             )
             taken = await to_the_end(taking)

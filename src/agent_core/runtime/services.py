@@ -96,7 +96,7 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             await store.add_to_memory_backlog(since=began)
             owner.sweep()
         if options.store is None:  # a worker does that itself, for all its projects
-            await store.close_lost_runs(owner.is_dead)
+            await store.close_lost_runs(owner.is_lost)
         await artifacts.sweep()
         traces = Traces(artifacts) if options.debug else None
         models = Models(

@@ -8,7 +8,7 @@ from agent_core.storage.rows import (
     insert,
     iso,
     read,
-    read_all,
+    read_each,
     session_not_found,
     update,
 )
@@ -130,4 +130,4 @@ def listed(
         ORDER BY request_id DESC LIMIT ?""",  # noqa: S608 - constants
         (*values, limit),
     )
-    return read_all(ApprovalRecord, rows)[::-1]
+    return read_each(ApprovalRecord, rows)[::-1]

@@ -26,6 +26,7 @@ from agent_core.storage.rows import (
     node_not_found,
     read,
     read_all,
+    read_each,
     run_not_found,
     session_not_found,
     start_of,
@@ -194,15 +195,6 @@ def add_run(
     return position, find_session(connection, run.session_id).epoch
 
 
-def close_lost_runs(connection: Connection, is_dead: OwnerIsDead, now: datetime) -> list[RunRecord]:
-    """Close open runs without a living owner, and free the sessions of dead ones."""
-    return [
-        run
-        for session_id in lost_sessions(connection, is_dead, now)
-        for run in close_lost_session(connection, session_id, is_dead, now)
-    ]
-
-
 def lost_sessions(connection: Connection, is_dead: OwnerIsDead, now: datetime) -> list[str]:
     """The sessions that a dead owner has, or in which runs are open though no owner has them."""
     owned = connection.execute("SELECT * FROM sessions WHERE owner IS NOT NULL").fetchall()
@@ -210,7 +202,7 @@ def lost_sessions(connection: Connection, is_dead: OwnerIsDead, now: datetime) -
         f"""SELECT * FROM sessions WHERE owner IS NULL AND session_id IN
         (SELECT session_id FROM runs WHERE {OWNED_RUN})"""  # noqa: S608 - a constant
     ).fetchall()
-    sessions = read_all(SessionRecord, [*owned, *orphaned])
+    sessions = read_each(SessionRecord, [*owned, *orphaned])
     return [each.session_id for each in sessions if is_free(each, is_dead, now)]
 
 

@@ -3,14 +3,16 @@
 An owner id carries its scope: the host and the folder its lock file is in, by its path and by its
 inode, since two containers may call themselves the same. Locks decide between owners of one scope,
 at once and independently of clocks. Between scopes (two hosts, or two homes that share a database)
-a lock cannot be inspected; there the lease decides.
+a lock cannot be inspected; there the lease decides, for who could have seen it renewed.
 """
 
 import fcntl
 import hashlib
+import math
 import os
 import platform
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +24,14 @@ from agent_core.types import new_id
 HEARTBEAT = timedelta(seconds=10)
 """How often an owner should extend its leases."""
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 _UNLOCKED = "lease"  # the scope of an owner whose folder knows no locks
+
+
+def now() -> float:
+    """Seconds of a clock that goes on while the process is paused, or the machine asleep."""
+    return time.clock_gettime(_CLOCK)
 
 
 class Owner:
@@ -37,6 +46,9 @@ class Owner:
         self._folder = folder
         self._heeds_leases = heeds_leases
         self._scope = _scope(folder)
+        self._lease_s = 0.0
+        self._leases: Mapping[str, float] = {}
+        self._connected_at = self._heard_at = -math.inf
 
     @classmethod
     @contextmanager
@@ -83,6 +95,31 @@ class Owner:
             if is_free is not None:
                 return is_free or (self._heeds_leases and is_lease_over)
         return is_lease_over
+
+    def heard(self, lease_s: float, leases: Mapping[str, float] | None = None) -> None:
+        """The database of many machines has answered, and would have answered others.
+
+        Args:
+            lease_s: this runtime's; who hears nothing for half of it may have been cut off.
+            leases: those of other owners, as far as they differ.
+        """
+        at = now()
+        if at - self._heard_at > lease_s / 2:
+            self._connected_at = at
+        self._heard_at, self._lease_s = at, lease_s
+        self._leases = self._leases if leases is None else leases
+
+    def is_lost(self, owner_id: str, is_lease_over: bool) -> bool:
+        """`is_dead` for who looks after the sessions of all.
+
+        Where many machines share the database a lease counts as over only for who was connected
+        for as long as it lasts: after an outage, who lives has had the time to say so again.
+        """
+        if is_lease_over and self._heeds_leases:
+            lease_s = self._leases.get(owner_id, self._lease_s)
+            is_connected = now() - self._heard_at <= self._lease_s / 2
+            is_lease_over = is_connected and self._heard_at - self._connected_at >= lease_s
+        return self.is_dead(owner_id, is_lease_over)
 
     def find_dead(self) -> datetime | None:
         """When the first of the dead owners began whose lock files are there; None without any."""
@@ -132,7 +169,7 @@ def _is_free(path: Path, *, remove: bool = False) -> bool | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return True
-    except OSError:
+    except (OSError, ValueError):  # it may hold any text
         return None
     try:
         # A shared lock: two processes that try at once do not see each other.

@@ -6,8 +6,10 @@ form that reads back unchanged.
 """
 
 import json
+import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -36,6 +38,8 @@ from agent_core.types import (
     StoredOptions,
     utc_now,
 )
+
+logger = logging.getLogger(__name__)
 
 Record = TypeVar("Record", bound=BaseModel)
 Row = tuple[Any, ...]
@@ -129,6 +133,36 @@ def read(kind: type[Record], row: FoundRow) -> Record:
 def read_all(kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
     """Make records of rows."""
     return [read(kind, row) for row in rows]
+
+
+def read_each(kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
+    """Make records of the rows that can be read; the log names the others."""
+    records: list[Record] = []
+    for row in rows:
+        with sparing("it"):
+            records.append(read(kind, row))
+    return records
+
+
+@contextmanager
+def sparing(what: str) -> Generator[None]:
+    """Log what is wrong with one row, so that whoever looks through all goes on with the others.
+
+    Raises:
+        StorageError: another attempt may succeed: the database fails, not the row.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, StorageError) and error.retryable:
+            raise
+        warn_once(f"{what} is left as it is: {error}")
+
+
+@lru_cache(maxsize=1024)
+def warn_once(text: str) -> None:
+    """Log what will be found again and again, once in a process."""
+    logger.warning("%s", text)
 
 
 def find(connection: Connection, kind: type[Record], key: str | None) -> Record | None:

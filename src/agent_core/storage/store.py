@@ -27,6 +27,7 @@ from agent_core.storage.rows import (
     note_job,
     read_all,
     rows_of,
+    sparing,
     storable,
     unstorable,
     update,
@@ -283,9 +284,19 @@ class SqlSessionStore:
         return position
 
     async def close_lost_runs(self, is_dead: OwnerIsDead) -> list[RunRecord]:
-        return await self._writer.submit(
-            lambda c: claims.close_lost_runs(c, is_dead, self._clock(c))
-        )
+        lost: list[RunRecord] = []
+        for session_id in await self._lost_sessions(is_dead):  # a transaction each: see `sparing`
+            with sparing(f"session {session_id}"):
+                lost += await self._writer.submit(
+                    lambda c, one=session_id: claims.close_lost_session(
+                        c, one, is_dead, self._clock(c)
+                    ),
+                    session_id,
+                )
+        return lost
+
+    async def _lost_sessions(self, is_dead: OwnerIsDead) -> list[str]:
+        return await self._writer.submit(lambda c: claims.lost_sessions(c, is_dead, self._clock(c)))
 
     async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> list[str]:
         return await self._writer.submit(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from agent_core.storage.claims import find_session, is_free, move_active_node
-from agent_core.storage.rows import dumps, iso, loads, read_all, start_of, storable
+from agent_core.storage.rows import dumps, iso, loads, read_each, start_of, storable
 from agent_core.storage.sql import Connection
 from agent_core.types import (
     NodeMove,
@@ -271,4 +271,4 @@ def working_sessions(
         (SELECT session_id FROM runs
          WHERE status IN ('queued', 'pending', 'running') AND parent_run_id IS NULL)"""
     ).fetchall()
-    return [each for each in read_all(SessionRecord, rows) if not is_free(each, is_dead, now)]
+    return [each for each in read_each(SessionRecord, rows) if not is_free(each, is_dead, now)]

@@ -13,16 +13,17 @@ from typing import Any
 
 from agent_core.storage.claims import LOST, close_run
 from agent_core.storage.postgres.statements import read_clock
-from agent_core.storage.rows import dumps, find
-from agent_core.storage.sql import Connection, JobWriter
-from agent_core.types import OwnerIsDead, RunRecord, RunStatus
-from agent_core.types.lanes import Lane, lane_of_process
+from agent_core.storage.rows import dumps, find, sparing, warn_once
+from agent_core.storage.sql import Connection, FoundRow, JobWriter
+from agent_core.types import OwnerIsDead, RunOpening, RunRecord, RunStatus
+from agent_core.types.lanes import HERE, Lane, lane_of_process
 
 _DEFER = """SELECT procrastinate_defer_jobs_v1(ARRAY[CAST(ROW(
     CAST(? AS TEXT), 'run', 0, CAST(? AS TEXT), NULL, CAST(? AS JSONB), NULL)
     AS procrastinate_job_to_defer_v1)])"""
 _FETCH = """SELECT id, args ->> 'run_id'
     FROM procrastinate_fetch_job_v2(CAST(? AS VARCHAR[]), CAST(? AS BIGINT)) WHERE id IS NOT NULL"""
+_PROCESS = "jobs.args ->> 'process'"
 _LANES = """WITH RECURSIVE lanes(name) AS (
         SELECT min(queue_name) FROM procrastinate_jobs
         UNION ALL
@@ -44,19 +45,31 @@ _CANCEL = """SELECT procrastinate_cancel_job_v1(id, FALSE, TRUE) FROM procrastin
     WHERE status = 'todo' AND args ->> 'run_id' = ?"""
 _REMOVE = "SELECT procrastinate_finish_job_v1(?, 'succeeded', TRUE)"
 _PUT_BACK = "SELECT procrastinate_retry_job_v2(?, NULL, NULL, NULL, NULL)"
-_PRUNE = "SELECT procrastinate_prune_stalled_workers_v1(CAST(? AS DOUBLE PRECISION))"
-_LEFT = """SELECT jobs.id, jobs.args ->> 'run_id',
+_PRUNE = """DELETE FROM procrastinate_workers AS seen
+    WHERE last_heartbeat + make_interval(secs => CAST(? AS DOUBLE PRECISION)) < now()
+    AND NOT EXISTS (SELECT 1 FROM procrastinate_jobs AS jobs
+        WHERE jobs.status IN ('todo', 'doing')
+        AND (jobs.worker_id = seen.id OR jobs.args ->> 'process' = CAST(seen.id AS TEXT)))"""
+"""Of one that has a job, its own lease decides."""
+_LEFT = f"""SELECT jobs.id, jobs.args ->> 'run_id',
     jobs.args ->> 'owner', sessions.owner, sessions.lease_expires_at,
-    NOT EXISTS (SELECT 1 FROM procrastinate_workers AS alive
-        WHERE alive.id = coalesce(jobs.worker_id, CAST(jobs.args ->> 'process' AS BIGINT))
-        AND alive.last_heartbeat + make_interval(secs => CAST(? AS DOUBLE PRECISION)) > now())
+    (SELECT extract(epoch FROM clock_timestamp()) - extract(epoch FROM seen.last_heartbeat)
+        FROM procrastinate_workers AS seen
+        WHERE CAST(seen.id AS TEXT) = coalesce(CAST(jobs.worker_id AS TEXT), {_PROCESS})),
+    coalesce(jobs.args ->> 'lease_s', CAST((SELECT max(lease_s) FROM workers
+        WHERE extract(epoch FROM clock_timestamp()) - extract(epoch FROM heartbeat_at) < lease_s)
+        AS TEXT))
     FROM procrastinate_jobs AS jobs
     LEFT JOIN runs ON runs.run_id = jobs.args ->> 'run_id'
     LEFT JOIN sessions ON sessions.session_id = runs.session_id
-    WHERE (jobs.status = 'doing' OR (jobs.status = 'todo' AND jobs.args ->> 'process' IS NOT NULL))
-    AND (runs.run_id IS NOT NULL OR current_setting('soong.tenant', TRUE) IS NULL)
-    ORDER BY jobs.id FOR UPDATE OF jobs SKIP LOCKED"""
-"""The jobs under way, and those that wait for the process that has queued them."""
+    WHERE (jobs.status = 'doing' OR (jobs.status = 'todo' AND {_PROCESS} IS NOT NULL))
+    AND (runs.run_id IS NOT NULL OR current_setting('soong.tenant', TRUE) IS NULL)"""  # noqa: S608
+"""The jobs under way, and those that wait for the process that has queued them.
+
+For how long the process of each was silent, and what its lease is: what it has written, or the
+longest one of the workers there are.
+"""
+_LOCK_LEFT = f"{_LEFT} AND jobs.id = ? FOR UPDATE OF jobs SKIP LOCKED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +80,15 @@ class Job:
     run_id: str
 
 
-def add_job(
-    connection: Connection, run: RunRecord, process: int | None = None, owner: str = ""
-) -> None:
-    """Queue a run, in the transaction of the connection; with a `process`, for that one alone."""
+def add_job(connection: Connection, run: RunRecord, opening: RunOpening | None = None) -> None:
+    """Queue a run, in the transaction of the connection; maybe for the process alone that opens it.
+
+    That one counts as dead when it was silent for longer than its own lease.
+    """
     args: dict[str, Any] = {"run_id": run.run_id}
-    if process is not None:
-        args |= {"owner": owner, "process": process}
+    if opening and opening.dispatch and (process := opening.dispatch.process) is not None:
+        lease_s = opening.lease.total_seconds()
+        args |= {"owner": opening.owner, "process": process, "lease_s": lease_s}
     connection.execute(_DEFER, (run.lane, run.session_id, dumps(args))).fetchall()
 
 
@@ -168,7 +183,21 @@ class RunQueue:
         Returns:
             How many jobs that were.
         """
-        return await self._writer.submit(lambda c: _sweep(c, is_dead, self._lease_s))
+        lease_s, swept = self._lease_s, 0
+        for job_id in await self._writer.submit(lambda c: _find_left(c, is_dead, lease_s)):
+            with sparing(f"job {job_id}"):  # a transaction each
+                swept += await self._writer.submit(
+                    lambda c, one=job_id: _sweep(c, one, is_dead, lease_s)
+                )
+        return swept
+
+
+def read_lane(name: str) -> Lane | None:
+    """The lane of this name; None: it is that of a process, or cannot be read."""
+    lane = Lane.parse(name)
+    if lane is None and not name.startswith(HERE):
+        warn_once(f"no worker takes the jobs of {name[:200]!r}: that names no lane")
+    return lane
 
 
 def _fetch(connection: Connection, lanes: Sequence[str], process: int) -> Job | None:
@@ -186,9 +215,9 @@ def _open_lanes(
     if tenant_concurrency:  # what is counted must not change until the job is taken
         connection.execute(_ALONE).fetchall()
         for name, count in connection.execute(_UNDER_WAY).fetchall():
-            if (lane := Lane.parse(name)) is not None:
+            if (lane := read_lane(name)) is not None:
                 under_way[lane.tenant] += count
-    lanes = (Lane.parse(name) for (name,) in connection.execute(_LANES).fetchall())
+    lanes = (read_lane(name) for (name,) in connection.execute(_LANES).fetchall())
     return [
         str(lane)
         for lane in lanes
@@ -200,28 +229,43 @@ def _open_lanes(
     ]
 
 
-def _sweep(connection: Connection, is_dead: OwnerIsDead, lease_s: float) -> int:
-    now = read_clock(connection)
-    swept = 0
-    connection.execute(_PRUNE, (20 * lease_s,)).fetchall()
-    for row in connection.execute(_LEFT, (lease_s,)).fetchall():
-        job_id, run_id, starter, owner, lease_end, is_silent = row
-        if starter is not None:
-            is_left = is_dead(starter, is_silent)
-        elif owner is not None:
-            is_over = lease_end is None or datetime.fromisoformat(lease_end) <= now
-            is_left = is_dead(owner, is_over)
-        else:
-            is_left = is_silent
-        if not is_left:
-            continue
-        swept += 1
-        if starter is None:
-            connection.execute(_PUT_BACK, (job_id,)).fetchall()
-            continue
-        run = find(connection, RunRecord, run_id)
-        if run is not None and run.status is RunStatus.QUEUED:
-            close_run(connection, run, LOST)
-        if run is None or not run.has_begun:  # that is closed with its session
-            connection.execute(_REMOVE, (job_id,)).fetchall()
-    return swept
+def _find_left(connection: Connection, is_dead: OwnerIsDead, lease_s: float) -> list[int]:
+    """The jobs that dead processes have left."""
+    connection.execute(_PRUNE, (20 * lease_s,))
+    now, left = read_clock(connection), list[int]()
+    for row in connection.execute(_LEFT).fetchall():
+        with sparing(f"job {row[0]}"):
+            if _is_left(row, is_dead, now, lease_s):
+                left.append(row[0])
+    return left
+
+
+def _is_left(row: FoundRow, is_dead: OwnerIsDead, now: datetime, lease_s: float) -> bool:
+    """Whether the process is dead that has a job under way, or has queued it for itself."""
+    _, _, starter, owner, lease_end, silent_s, its_lease_s = row
+    if starter is None and owner is not None:
+        is_over = lease_end is None or datetime.fromisoformat(lease_end) <= now
+        return is_dead(owner, is_over)
+    if starter is not None or its_lease_s is None:
+        lease_s = float(its_lease_s or lease_s)
+    else:
+        lease_s = max(lease_s, float(its_lease_s))
+    is_silent = silent_s is None or silent_s > lease_s
+    return is_silent if starter is None else is_dead(starter, is_silent)
+
+
+def _sweep(connection: Connection, job_id: int, is_dead: OwnerIsDead, lease_s: float) -> bool:
+    """Put a job back that is left, or end its run; False: it is not any more."""
+    row = connection.execute(_LOCK_LEFT, (job_id,)).fetchone()
+    if row is None or not _is_left(row, is_dead, read_clock(connection), lease_s):
+        return False
+    _, run_id, starter, *_ = row
+    if starter is None:
+        connection.execute(_PUT_BACK, (job_id,)).fetchall()
+        return True
+    run = find(connection, RunRecord, run_id)
+    if run is not None and run.status is RunStatus.QUEUED:
+        close_run(connection, run, LOST)
+    if run is None or not run.has_begun:  # that is closed with its session
+        connection.execute(_REMOVE, (job_id,)).fetchall()
+    return True

@@ -61,17 +61,8 @@ class PostgresSessionStore(SqlSessionStore):
         super().__init__(threads, threads, clock)
         self._threads = threads
 
-    async def close_lost_runs(self, is_dead: OwnerIsDead) -> list[RunRecord]:
-        found = await self._reader.read(lambda c: claims.lost_sessions(c, is_dead, self._clock(c)))
-        lost: list[RunRecord] = []
-        for session_id in found:  # a transaction each: one for all would lock them all
-            lost += await self._writer.submit(
-                lambda c, one=session_id: claims.close_lost_session(
-                    c, one, is_dead, self._clock(c)
-                ),
-                session_id,
-            )
-        return lost
+    async def _lost_sessions(self, is_dead: OwnerIsDead) -> list[str]:
+        return await self._reader.read(lambda c: claims.lost_sessions(c, is_dead, self._clock(c)))
 
     def _append(self, batch: Batch, rows: BatchRows, epoch: int | None) -> asyncio.Future[Position]:
         return self._threads.append(Append(batch, rows, epoch), batch.session_id)
@@ -89,10 +80,8 @@ class PostgresSessionStore(SqlSessionStore):
         return WorkerTable(self._writer, self._reader, tenant)
 
     def _add_job(self, connection: Connection, run: RunRecord, opening: RunOpening | None) -> None:
-        if opening is None:
-            add_job(connection, run)
-        elif opening.dispatch is not None:
-            add_job(connection, run, opening.dispatch.process, opening.owner)
+        if opening is None or opening.dispatch is not None:
+            add_job(connection, run, opening)
 
     def _remove_job(self, connection: Connection, run_id: str) -> None:
         remove_job(connection, run_id)

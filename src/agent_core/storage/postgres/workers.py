@@ -3,15 +3,21 @@
 The times of workers are the server's: their own clocks may differ.
 """
 
+import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
+from agent_core.storage.postgres.queue import read_lane
+from agent_core.storage.postgres.statements import read_clock
+from agent_core.storage.rows import sparing
 from agent_core.storage.sql import Connection, JobReader, JobWriter
 from agent_core.types import RunStatus
 from agent_core.types.lanes import PROTOCOL, Lane
 from agent_core.types.workers import QueueDepth, QueuedRun, WorkerRecord
 
-_IS_ALIVE = "heartbeat_at + make_interval(secs => lease_s) > clock_timestamp()"
+_AGE_S = "extract(epoch FROM clock_timestamp()) - extract(epoch FROM heartbeat_at)"
+_IS_ALIVE = f"{_AGE_S} < lease_s"
 _OURS = "(CAST(:tenant AS TEXT) IS NULL OR tenant IS NULL OR tenant = :tenant)"
 _BEAT = """
 INSERT INTO workers (worker_id, host, pid, version, protocol, places, queues, tenant, concurrency,
@@ -21,9 +27,7 @@ VALUES (:worker_id, :host, :pid, :version, :protocol, :places, :queues, :tenant,
 ON CONFLICT (worker_id) DO UPDATE SET running = excluded.running,
     is_draining = excluded.is_draining, heartbeat_at = clock_timestamp()
 """
-_PRUNE = """
-DELETE FROM workers WHERE heartbeat_at + make_interval(secs => 20 * lease_s) < clock_timestamp()
-"""
+_PRUNE = f"DELETE FROM workers WHERE {_AGE_S} > 20 * lease_s"  # noqa: S608 - constants
 _QUEUED = """
 SELECT runs.run_id, runs.session_id, runs.takeovers, runs.created_at, jobs.queue_name AS lane,
     jobs.status = 'doing' AS is_taken, sessions.owner
@@ -35,13 +39,12 @@ WHERE jobs.status IN ('todo', 'doing')
 ORDER BY jobs.id LIMIT :most
 """
 _DEPTHS = """
-SELECT lanes.name, lanes.depth, extract(
-    epoch FROM clock_timestamp() - CAST(runs.created_at AS TIMESTAMPTZ)) FROM (
+SELECT lanes.name, lanes.depth, runs.created_at FROM (
     SELECT queue_name AS name, count(*) AS depth, min(id) AS first_id
     FROM procrastinate_jobs WHERE status = 'todo' GROUP BY queue_name
 ) AS lanes
 JOIN procrastinate_jobs AS jobs ON jobs.id = lanes.first_id
-JOIN runs ON runs.run_id = jobs.args ->> 'run_id'
+LEFT JOIN runs ON runs.run_id = jobs.args ->> 'run_id'
 """
 
 
@@ -58,15 +61,20 @@ class WorkerTable:
         self._reader = reader
         self._tenant = tenant
 
-    async def beat(self, worker: WorkerRecord, lease_s: float) -> None:
-        """Say that a worker is alive for so long; rows of workers long dead go."""
+    async def beat(self, worker: WorkerRecord, lease_s: float) -> dict[str, float]:
+        """Say that a worker is alive for so long; rows of workers long dead go.
+
+        Returns:
+            The leases of all of them.
+        """
         row = worker.model_dump(exclude={"is_alive", "started_at", "heartbeat_at"})
 
-        def store(connection: Connection) -> None:
+        def store(connection: Connection) -> dict[str, float]:
             connection.execute(_BEAT, row | {"lease_s": lease_s})
             connection.execute(_PRUNE)
+            return dict(connection.execute("SELECT worker_id, lease_s FROM workers").fetchall())
 
-        await self._writer.submit(store, is_small=True)
+        return await self._writer.submit(store, is_small=True)
 
     async def remove(self, worker_id: str) -> None:
         """The worker has ended."""
@@ -75,14 +83,18 @@ class WorkerTable:
 
     async def listed(self) -> list[WorkerRecord]:
         """The workers, those that were started first before the others."""
-        sql = f"""SELECT *, {_IS_ALIVE} AS is_alive FROM workers WHERE {_OURS}
-            ORDER BY started_at, worker_id"""  # noqa: S608 - constants
+        sql = f"""SELECT worker_id, CAST(row_to_json(workers) AS TEXT), {_IS_ALIVE}
+            FROM workers WHERE {_OURS} ORDER BY started_at, worker_id"""  # noqa: S608 - constants
         rows = await self._reader.read(
             lambda c: c.execute(sql, {"tenant": self._tenant}).fetchall(), is_single=True
         )
-        return [
-            WorkerRecord(**{name: row[name] for name in WorkerRecord.model_fields}) for row in rows
-        ]
+        workers: list[WorkerRecord] = []
+        for worker_id, text, is_alive in rows:
+            with sparing(f"worker {worker_id}"):
+                facts = {**json.loads(text), "is_alive": is_alive}
+                known = {name: facts[name] for name in WorkerRecord.model_fields}
+                workers.append(WorkerRecord.model_validate(known))
+        return workers
 
     async def has_worker(self, lane: Lane) -> bool:
         """Whether a worker is alive that takes the runs of this lane."""
@@ -92,23 +104,35 @@ class WorkerTable:
         """The runs that wait, and those that are carried out, in the order of the queue."""
         rows = await self._reader.read(lambda c: c.execute(_QUEUED, {"most": limit}).fetchall())
         alive = [worker for worker in await self.listed() if worker.is_alive]
-        return [_queued_run(row, alive) for row in rows]
+        queued: list[QueuedRun] = []
+        for row in rows:
+            with sparing(f"run {row['run_id']}"):
+                queued.append(_queued_run(row, alive))
+        return queued
 
     async def depths(self) -> list[QueueDepth]:
         """How much waits in each lane; runs that wait for their own process are left out."""
-        rows = await self._reader.read(lambda c: c.execute(_DEPTHS).fetchall())
-        return [
-            QueueDepth(
-                queue=lane.queue,
-                place=lane.place,
-                tenant=lane.tenant,
-                protocol=lane.protocol,
-                depth=depth,
-                oldest_s=max(float(age_s), 0.0),
+        now, rows = await self._reader.read(
+            lambda c: (read_clock(c), c.execute(_DEPTHS).fetchall())
+        )
+        depths: list[QueueDepth] = []
+        for name, depth, since in rows:
+            if (lane := read_lane(name)) is None:
+                continue
+            age_s = 0.0
+            with sparing(f"the time since which the first run of {name} waits"):
+                age_s = (now - datetime.fromisoformat(since)).total_seconds()
+            depths.append(
+                QueueDepth(
+                    queue=lane.queue,
+                    place=lane.place,
+                    tenant=lane.tenant,
+                    protocol=lane.protocol,
+                    depth=depth,
+                    oldest_s=max(age_s, 0.0),
+                )
             )
-            for name, depth, age_s in rows
-            if (lane := Lane.parse(name)) is not None
-        ]
+        return depths
 
 
 def _queued_run(row: Any, alive: Sequence[WorkerRecord]) -> QueuedRun:

@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -12,7 +14,7 @@ from agent_core.storage.postgres.queue import Job, RunQueue
 from agent_core.storage.postgres.store import PostgresSessionStore
 from agent_core.types import Claim, Dispatch, RunChange, RunOpening, RunPrompt, RunStatus, TextBlock
 from agent_core.types.lanes import Lane
-from rows import a_batch, an_opening
+from rows import a_batch, a_worker, an_opening
 
 LANE = Lane(queue="default", place="host:here")
 LEASE_S = 30.0
@@ -123,6 +125,36 @@ async def test_a_job_whose_process_is_silent_goes_back_though_no_session_was_cla
         await dead.heartbeat()  # its row was removed: it begins anew
         await queue_run(store, "run_2", "s2")
         assert (await fetched(dead)).run_id == "run_2"
+
+
+@pytest.mark.parametrize(("lease_s", "silent_s", "is_left"), [(60, 45, False), (10, 20, True)])
+async def test_a_process_that_is_silent_is_judged_by_its_own_lease(
+    database_url: str, lease_s: float, silent_s: float, is_left: bool
+) -> None:
+    silent = "UPDATE procrastinate_workers SET last_heartbeat = now() - make_interval(secs => %s)"
+    async with opened(database_url) as (store, queue), opened(database_url) as (_, own):
+        alone = opening("run_1", process=await own.register())
+        lease = timedelta(seconds=lease_s)
+        await store.queue_run(replace(alone, lease=lease), is_dead=all_live)
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute(silent, (silent_s,))
+        assert await queue.sweep(all_live) == is_left
+
+
+async def test_a_worker_that_has_claimed_nothing_yet_may_have_the_longest_lease(
+    database_url: str,
+) -> None:
+    async with opened(database_url) as (store, queue), opened(database_url) as (_, other):
+        await store.workers(None).beat(a_worker(), 1000)
+        await queue_run(store, "run_1")
+        await fetched(other)
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            older = "UPDATE {} = now() - interval '{} seconds'"
+            seen, beat = "procrastinate_workers SET last_heartbeat", "workers SET heartbeat_at"
+            connection.execute(older.format(seen, 900).encode())
+            assert await queue.sweep(all_live) == 0
+            connection.execute(older.format(beat, 1001).encode())
+            assert await queue.sweep(all_live) == 1, "it is dead as well"
 
 
 async def test_a_run_that_only_its_own_process_may_take_ends_with_it(database_url: str) -> None:

@@ -9,25 +9,7 @@ import pytest
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.types import utc_now
 from agent_core.types.lanes import PROTOCOL, Lane
-from agent_core.types.workers import WorkerRecord
-
-
-def worker(worker_id: str = "own_1", **facts: Any) -> WorkerRecord:
-    return WorkerRecord.model_validate(
-        {
-            "worker_id": worker_id,
-            "host": "a host",
-            "pid": 2**31,
-            "version": "1.0",
-            "protocol": PROTOCOL,
-            "places": ["host:a", "snapshot"],
-            "queues": ["default", "slow"],
-            "concurrency": 4,
-            "started_at": utc_now(),
-            "heartbeat_at": utc_now(),
-        }
-        | facts
-    )
+from rows import a_worker as worker
 
 
 async def age(database_url: str, seconds: float) -> None:

@@ -300,6 +300,41 @@ async def test_a_killed_worker_leaves_no_command_running(
             assert len(server.requests) == 2
 
 
+async def test_a_paused_workers_command_ends_with_its_lease(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    note, lease_s = '[[permissions.rules]]\ndecision = "allow"\ntool = "code.run_command"\n', 2
+    script = "echo $$ > pid; while :; do echo line >> out; sleep 0.1; done"
+    elsewhere = Home(fresh_folder("home", "elsewhere"))
+    with ModelServer.in_thread(
+        [calls("code.run_command", argv=["sh", "-c", script]), "I looked"]
+    ) as server:
+        for each in (home, elsewhere):
+            write_config(each, server, note, heartbeat_s=0.3, lease_s=lease_s)
+        first = await asyncio.to_thread(crew.start)
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go")
+            while not (project / "out").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await asyncio.to_thread(crew.start, home=elsewhere)
+            process = Path("/proc", (project / "pid").read_text().strip())
+            await asyncio.sleep(1.5 * lease_s)
+            assert process.exists(), "its lease was extended"
+            first.signal(signal.SIGSTOP)
+            async with asyncio.timeout(lease_s + 1):
+                while process.exists():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            written = (project / "out").read_bytes()
+            done = await ended(runtime, handle)
+            assert (done.status, done.result_text) == (RunStatus.COMPLETED, "I looked")
+            assert "its effect is unknown" in server.requests[1].text
+            first.signal(signal.SIGCONT)
+            first.wait_for("was taken over by another process")
+            assert first.process.poll() is None, "it lives on, without that run"
+            assert (project / "out").read_bytes() == written
+            assert len(server.requests) == 2
+
+
 async def test_another_machine_takes_a_run_over_when_the_lease_is_over(
     home: Home, project: Path, crew: Workers
 ) -> None:

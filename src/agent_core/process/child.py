@@ -31,6 +31,7 @@ from agent_core.process.supervisor import (
     STARTED,
     TERMINATE,
     message,
+    renewal,
 )
 from agent_core.text import shortened
 
@@ -50,6 +51,11 @@ _DRAIN_S = 0.25
 _CHUNK = 65_536
 _KILLED = 128 + 9
 _MESSAGE_BYTES = len(message(GONE))
+_LATE = (
+    "the program was ended: for longer than its lease this process could not tell the database that"
+    " it lives, and another one might have gone on with the run. What the program has done until"
+    " then is unknown; look at the current state before starting it again"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +146,8 @@ async def run(
         stderr_limit_bytes: likewise for its standard error.
 
     Raises:
-        ToolError: `validation_error` or `internal_error`; the system would not start it.
+        ToolError: `validation_error` or `internal_error`; the system would not start it, or it was
+            ended because the lease of this process was over.
     """
     with Capture(stdout_limit_bytes) as stdout, Capture(stderr_limit_bytes) as stderr:
         timed_out = False
@@ -158,6 +165,8 @@ async def run(
             await asyncio.wait(pumps, timeout=_DRAIN_S)
             for pump in pumps:
                 pump.cancel()
+        if child.was_late:
+            raise ToolError(ErrorCode.INTERNAL_ERROR, _LATE)
         code = child.exit_code
         return CompletedProcess(
             exit_code=_KILLED if code is None else code,
@@ -223,6 +232,7 @@ class Child:
 
     Attributes:
         failed_step: the part of its sandbox for whose failure it was not started.
+        was_late: it was ended because nobody said in time that it may go on.
 
     Raises:
         OSError: its folder cannot be opened, or there is no supervisor.
@@ -242,7 +252,9 @@ class Child:
         fields = (str(len(words)).encode(), *words, *env)
         body = b"".join(field + FIELD_END for field in fields)
         sizes = (len(part).to_bytes(LENGTH_BYTES, "big") for part in (jail, body))
-        self._request = b"".join((*sizes, jail, body))
+        until = b"" if launcher.deadline is None else renewal(launcher.deadline)
+        self._request = b"".join((*sizes, jail, body, until))
+        self._launcher = launcher
         self._stdin: int | None = None
         self._can_write = asyncio.Event()
         with ExitStack() as theirs:
@@ -270,6 +282,7 @@ class Child:
         self._keeper = 0
         self._failure: int | None = None
         self.failed_step = ""
+        self.was_late = False
         self._code: int | None = None
         self._is_gone = False
 
@@ -329,6 +342,7 @@ class Child:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # reported below
             await loop.sock_sendall(self._control, self._request)
+            self._launcher.has_started(self._control)
         self._request = b""
         async with asyncio.timeout(_START_S):
             while not (self._keeper or self._is_gone):
@@ -394,7 +408,7 @@ class Child:
             elif kind == FAILED:
                 self._failure = number
             else:
-                self._is_gone = True
+                self._is_gone, self.was_late = True, number != 0
         if self._failure is not None and self._is_gone:
             self.failed_step = self._received.decode(errors="replace")
 

@@ -14,9 +14,10 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from weakref import WeakSet
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.process.supervisor import CONFINED, PLAIN
+from agent_core.process.supervisor import CONFINED, PLAIN, renewal
 
 _FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _LIBRARIES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -30,6 +31,9 @@ class Launcher:
     Args:
         more_env: variables that each program gets beside those of its command, as they are when it
             starts; not one that is fed, which may work for many callers.
+
+    Attributes:
+        deadline: until when the programs may go on, by `supervisor.now`; None: for ever.
     """
 
     def __init__(self, more_env: Callable[[], Mapping[str, str]] | None = None) -> None:
@@ -37,11 +41,32 @@ class Launcher:
         self._lock = threading.Lock()
         self._requests: socket.socket | None = None
         self._boot = 0
+        self._started: WeakSet[socket.socket] = WeakSet()
+        self.deadline: float | None = None
 
     def close(self) -> None:
         """Let the supervisor go. A program that is started later brings another one."""
         with self._lock:
             self._close()
+
+    def keep_until(self, deadline: float) -> None:
+        """Let the programs go on until then, those that are started later too.
+
+        Their keepers end them then, even if this process is paused.
+        """
+        self.deadline = deadline
+        for control in tuple(self._started):
+            self._renew(control, deadline)
+
+    def has_started(self, control: socket.socket) -> None:
+        """A keeper has been sent what to start; `deadline` may have been moved meanwhile."""
+        self._started.add(control)
+        if self.deadline is not None:
+            self._renew(control, self.deadline)
+
+    def _renew(self, control: socket.socket, deadline: float) -> None:
+        with contextlib.suppress(OSError):  # it has ended; or its keeper is paused as well
+            control.send(renewal(deadline))
 
     def request(
         self, cwd: Path | str, streams: tuple[int, int, int], *, is_confined: bool = False

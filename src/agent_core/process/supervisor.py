@@ -4,7 +4,8 @@ It runs as `python -I -S supervisor.py` and knows nothing of the rest of the pac
 input is a socket; each message on it asks for one program and brings five descriptors: a control
 socket, the working folder, and the program's three streams. For each program it forks a keeper,
 which reads the arguments from the control socket, sends a message of five bytes for each thing
-that happens, and passes on a request to terminate.
+that happens, and passes on a request to terminate. A keeper that was told until when its program
+may go on ends it then, unless it is told of a later time before: the runtime may be paused.
 
 Where the system has it (Linux), every keeper is the *subreaper* of its program: a descendant
 that has left its group, session and parents becomes a child of the keeper, and of no other
@@ -19,6 +20,7 @@ import errno
 import gc
 import importlib
 import marshal
+import math
 import os
 import select
 import signal
@@ -32,7 +34,7 @@ from types import FrameType, ModuleType
 from typing import NamedTuple
 
 STARTED, FAILED, ENDED, GONE = b"S", b"F", b"E", b"G"
-TERMINATE = b"T"
+TERMINATE, RENEW = b"T", b"R"
 PLAIN, CONFINED = b"+", b"c"
 DESCRIPTORS = 5
 FIELD_END = b"\0"
@@ -40,6 +42,9 @@ LENGTH_BYTES = 8
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LONGEST_PAUSE_S = 0.05
+_LOOK_S = 0.5
+"""How often a keeper with a deadline looks at the clock: a wait does not end while all sleeps."""
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _SHELL = b"/bin/sh"
 _DEFAULT_AGAIN = (signal.SIGPIPE, signal.SIGXFSZ)
 
@@ -47,6 +52,16 @@ _DEFAULT_AGAIN = (signal.SIGPIPE, signal.SIGXFSZ)
 def message(kind: bytes, number: int = 0) -> bytes:
     """What a keeper sends: what has happened, and its code."""
     return kind + number.to_bytes(4, "big", signed=True)
+
+
+def now() -> float:
+    """Seconds of a clock that goes on while the process is paused, or the machine asleep."""
+    return time.clock_gettime(_CLOCK)
+
+
+def renewal(deadline: float) -> bytes:
+    """What lets the program of a keeper go on until then, by `now`."""
+    return RENEW + int(deadline * 1000).to_bytes(LENGTH_BYTES, "big")
 
 
 def adoption() -> Callable[[], object]:
@@ -135,6 +150,8 @@ class Keeper:
         self._program = 0
         self._code: int | None = None
         self._failed_step = ""
+        self._deadline = math.inf
+        self._is_late = False
 
     def run(self, folder: int, streams: list[int]) -> None:
         """Start the program, follow it, and leave nothing of it."""
@@ -155,7 +172,7 @@ class Keeper:
                 self._note_exit(0)
             _has_ended(self._program)
             end_children()
-        self._report(GONE)
+        self._report(GONE, self._is_late)
 
     def _start(self, folder: int, streams: list[int], files: ExitStack) -> None:
         request = read_request(self._control)
@@ -176,9 +193,10 @@ class Keeper:
             raise
 
     def _follow(self) -> None:
-        """Report the program's end, and return when the runtime asks for the end or is gone."""
-        while True:
-            ready, _, _ = select.select([self._control, self._wake], [], [])
+        """Report the program's end; return when the runtime asks for the end, is gone or late."""
+        while (left := self._deadline - now()) > 0:
+            wait_s = None if left == math.inf else min(left, _LOOK_S)
+            ready, _, _ = select.select([self._control, self._wake], [], [], wait_s)
             if self._wake in ready:
                 os.read(self._wake, 4096)
                 self._reap()
@@ -186,11 +204,16 @@ class Keeper:
                 request = b""
                 with contextlib.suppress(OSError):
                     request = self._control.recv(1)
+                    if request == RENEW:
+                        deadline = _receive(self._control, LENGTH_BYTES)
+                        self._deadline = int.from_bytes(deadline, "big") / 1000
+                        continue
                 if request != TERMINATE:
                     return
                 if self._code is None:
                     with contextlib.suppress(OSError):
                         os.killpg(self._program, signal.SIGTERM)
+        self._is_late = self._code is None
 
     def _reap(self) -> None:
         # A thread that is just ending may still be the one that has the program for its child.

@@ -80,7 +80,7 @@ class Project:
         self._sandbox = load_sandbox(setup, self._paths)
         self.make_hooks = _load_hooks(setup, launcher, self._sandbox)
         self.mcp: McpTools | None = None
-        self._launcher = launcher
+        self.launcher = launcher
         self._elicit = options.elicitation_callback
         self._toolsets = [each for each in options.toolsets if not is_server(each)]
         self._toolsets_stack = AsyncExitStack()
@@ -305,7 +305,7 @@ class Project:
 
         host = Host(
             log=log,
-            launcher=self._launcher,
+            launcher=self.launcher,
             sandbox=self._sandbox,
             elicit=self._elicit,
             home=setup.home,

@@ -239,6 +239,7 @@ class SessionLeases:
         on_cancel: called with the ids of runs whose cancellation another process requests.
         on_lost: called with the id of a run whose session another process has; where several
             machines share the store.
+        on_extended: called there with the time until which the sessions are sure to be held.
         shared: how often the leases are extended then, and for how long.
     """
 
@@ -250,11 +251,13 @@ class SessionLeases:
         is_busy: Callable[[str], bool],
         on_cancel: Callable[[Iterable[str]], None],
         on_lost: Callable[[str], None] | None = None,
+        on_extended: Callable[[float], None] | None = None,
         shared: RunWorkerConfig | None = None,
     ) -> None:
         self._store = store
         self._owner = owner
         self._on_lost = on_lost
+        self._on_extended = on_extended
         self._beat_s = shared.heartbeat_s if shared else HEARTBEAT.total_seconds()
         self._lease = timedelta(seconds=shared.lease_s) if shared else LEASE
         self._confirmed = 0.0
@@ -292,12 +295,14 @@ class SessionLeases:
         began, holds = now(), list(self._holds)
         cancelled = await self._store.heartbeat(self._owner.owner_id, self._lease)
         held = await self._store.held_sessions(self._owner.owner_id)
+        self._owner.heard(self._lease.total_seconds())
         for hold in holds:
             if not hold.is_lost and held.get(hold.session_id) != hold.epoch:
                 hold.is_lost = True
-        self._owner.heard(self._lease.total_seconds())
                 self._on_lost(hold.run_id)
         self._confirmed = max(self._confirmed, began)
+        if self._on_extended is not None:
+            self._on_extended(self._confirmed + self._lease.total_seconds())
         self._on_cancel(cancelled)
 
     def add_unclosed(self, journal: Journal) -> None:

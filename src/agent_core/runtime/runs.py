@@ -145,6 +145,7 @@ class Runs:
             is_busy=self._scheduler.is_busy,
             on_cancel=self._cancel_requested,
             on_lost=self._lose if dispatcher else None,
+            on_extended=project.launcher.keep_until,
             shared=config.worker if dispatcher else None,
         )
         self.jobs = Jobs(grace_s=config.memory.exit_wait_ms / 1000)

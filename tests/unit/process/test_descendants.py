@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from agent_core.errors import ToolError
 from agent_core.process import Command, Launcher, run
+from agent_core.process.supervisor import now
 from own_children import own_children
 
 pytestmark = pytest.mark.skipif(
@@ -123,10 +125,31 @@ async def test_calls_side_by_side_end_their_own_daemons_only(
     assert not any(map(alive, written(first, *NAMES)))
 
 
+async def test_what_nobody_lets_go_on_ends_at_its_deadline_with_its_daemons(
+    tmp_path: Path, launcher: Launcher
+) -> None:
+    launcher.keep_until(now() + 60)
+    command = python(DAEMON, "60", cwd=tmp_path)
+    calling = asyncio.create_task(run(command, launcher=launcher, timeout_s=60))
+    assert await eventually(lambda: all((tmp_path / name).exists() for name in NAMES))
+    assert await eventually(lambda: all((tmp_path / name).read_text() for name in NAMES))
+    launcher.keep_until(now() + 0.2)  # none is said to it before
+    with pytest.raises(ToolError, match="for longer than its lease"):
+        await calling
+    assert not any(map(alive, written(tmp_path, *NAMES)))
+    with pytest.raises(ToolError, match="for longer than its lease"):
+        await run(command, launcher=launcher, timeout_s=60)
+    launcher.keep_until(now() + 60)
+    quick = await run(python(DAEMON, "0", cwd=tmp_path), launcher=launcher, timeout_s=15)
+    assert quick.stdout.text == "started\n"
+
+
 KILLED_RUNTIME = """
 import asyncio, sys
 from pathlib import Path
+from agent_core.errors import ToolError
 from agent_core.process import Command, Launcher, run
+from agent_core.process.supervisor import now
 command = Command(argv=[sys.executable, "-c", *sys.argv[1:3]], cwd=sys.argv[3], env={})
 asyncio.run(run(command, launcher=Launcher(), timeout_s=60))
 """

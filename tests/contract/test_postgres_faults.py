@@ -1,8 +1,11 @@
 """What the store on PostgreSQL survives: cut connections, servers that stop, limits, refusals."""
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,12 @@ def query(url: str, sql: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(url, autocommit=True) as connection:
         cursor = connection.execute(sql.encode())
         return cursor.fetchall() if cursor.description else []
+
+
+def is_there(url: str) -> bool:
+    with suppress(psycopg.OperationalError):
+        return query(url, "SELECT 1") == [(1,)]
+    return False
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -388,8 +397,9 @@ async def test_leases_are_extended_on_a_new_connection_when_the_old_one_is_silen
     assert await beating == []
 
 
+@pytest.mark.parametrize("crash", ["of the machine", "of one process of the server"])
 async def test_a_job_that_a_crash_has_lost_after_its_commit_is_done_again(
-    postgres_server: Server,
+    postgres_server: Server, crash: str
 ) -> None:
     for setting in ("synchronous_commit = off", "wal_writer_delay = '10s'"):
         postgres_server.sql(f"ALTER SYSTEM SET {setting}")
@@ -411,11 +421,17 @@ async def test_a_job_that_a_crash_has_lost_after_its_commit_is_done_again(
             proxy.unanswered = b"the_last"
             reserving = asyncio.create_task(store.reserve_budget(hold))
             await until(lambda: bool(query(url, "SELECT 1 FROM budget_holds")))
-            await asyncio.to_thread(postgres_server.kill)
+            if crash == "of the machine":
+                await asyncio.to_thread(postgres_server.kill)
+            else:  # the others end with it, and recover
+                with psycopg.connect(url) as victim:
+                    os.kill(victim.info.backend_pid, signal.SIGKILL)
             proxy.unanswered = None
             proxy.cut()
             proxy.target = 1  # nothing listens there
-            await asyncio.to_thread(postgres_server.start)
+            if crash == "of the machine":
+                await asyncio.to_thread(postgres_server.start)
+            await until(lambda: is_there(url))
             for _ in range(30):  # they have the numbers of the transactions that were lost
                 query(url, "SELECT pg_current_xact_id()")
             proxy.target = urlsplit(url).port or 0

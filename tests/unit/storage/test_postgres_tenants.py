@@ -99,10 +99,10 @@ class Stores:
         tables = """SELECT table_name FROM information_schema.tables
             WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"""
         with psycopg.connect(self.url, autocommit=True) as connection:
-            found = [name for (name,) in connection.execute(tables).fetchall()]
+            found = {name for (name,) in connection.execute(tables).fetchall()}
             return {
                 name: sorted(connection.execute(f"SELECT * FROM {name}".encode()), key=str)  # noqa: S608
-                for name in found
+                for name in found - {"last_commits"}  # of connections, not of tenants
             }
 
 

@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 from psycopg import Connection, RawCursor
@@ -71,30 +72,32 @@ whole tables in order to join them.
 """
 
 _SESSION_OF = {
-    "session_id": "$1",
-    "run_id": "(SELECT session_id FROM runs WHERE run_id = $1)",
-    "agent_id": "(SELECT session_id FROM agents WHERE agent_id = $1)",
-    "request_id": "(SELECT session_id FROM approvals WHERE request_id = $1)",
-    "hold_id": "(SELECT session_id FROM budget_holds WHERE hold_id = $1)",
+    "session_id": "$3",
+    "run_id": "(SELECT session_id FROM runs WHERE run_id = $3)",
+    "agent_id": "(SELECT session_id FROM agents WHERE agent_id = $3)",
+    "request_id": "(SELECT session_id FROM approvals WHERE request_id = $3)",
+    "hold_id": "(SELECT session_id FROM budget_holds WHERE hold_id = $3)",
 }
+_MARKED = """marked AS (INSERT INTO last_commits (connection, number) VALUES ($1, $2)
+    ON CONFLICT (connection) DO UPDATE SET number = excluded.number, at = excluded.at)"""
 _LOCKS = {
     by: f"""WITH held AS MATERIALIZED (
         SELECT FROM sessions WHERE session_id = {found} FOR NO KEY UPDATE
-    ) SELECT CAST(pg_current_xact_id() AS TEXT), (SELECT count(*) FROM held)"""  # noqa: S608
+    ), {_MARKED} SELECT count(*) FROM held"""  # noqa: S608
     for by, found in _SESSION_OF.items()
 }
-_NO_LOCK = "SELECT CAST(pg_current_xact_id() AS TEXT)"
+_NO_LOCK = f"WITH {_MARKED} SELECT 1"
 _WHO = """SELECT pid, CAST(backend_start AS TEXT) FROM pg_stat_activity
     WHERE pid = pg_backend_pid()"""
 _END = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
     WHERE pid = $1 AND CAST(backend_start AS TEXT) = $2"""
-_STATUS = """SELECT CASE
-    WHEN pg_postmaster_start_time() > CAST($2 AS TIMESTAMPTZ) AND CAST($1 AS NUMERIC)
-        >= CAST(split_part(next_xid, ':', 1) AS NUMERIC) * 4294967296
-        + CAST(split_part(next_xid, ':', 2) AS NUMERIC) THEN 'lost'
-    ELSE pg_xact_status(CAST($1 AS xid8)) END FROM pg_control_checkpoint()"""
-"""What became of a transaction. A server that has crashed gives the numbers of those that it has
-lost to others, beginning with the next one after its recovery.
+_LAST_COMMIT = """INSERT INTO last_commits (connection, number) VALUES ($1, 0)
+    ON CONFLICT (connection) DO UPDATE SET at = excluded.at RETURNING number"""
+"""What the last transaction of a connection was, once none is under way any more.
+
+Each leaves its number in the row of its connection: it was committed if that stands there. The
+status of a transaction tells nothing after a crash, which gives the ids of those that it has lost
+to others.
 """
 _RACES = 3
 """How often a job is tried whose row another process has added meanwhile."""
@@ -212,6 +215,8 @@ class _Link:
     pid: int
     began: str
     made_at: float
+    name: str = field(default_factory=lambda: uuid4().hex)
+    begun: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,19 +348,22 @@ class Threads:
     def _write(self, job: Job[Result], about: str | None, by: Named) -> Result:
         races = 0
         for is_last in attempts(self._patience):
-            done: tuple[str, Result] | None = None
+            done: tuple[Result] | None = None
             try:
                 connection = self._connection()
+                link: _Link = self._local.link
+                link.begun += 1
+                mark = link.name, link.begun
                 with connection.pipeline() as pipeline:
                     statements = Statements(connection, pipeline)
                     statements.send("BEGIN")
                     if about is None:
-                        begun = statements.send(_NO_LOCK)
+                        begun = statements.send(_NO_LOCK, mark)
                     else:
-                        begun = statements.send(_LOCKS[by], (about,))
+                        begun = statements.send(_LOCKS[by], (*mark, about))
                     value = job(statements)
-                    row = begun.fetchone()
-                    done = str(row and row[0]), value
+                    begun.fetchone()
+                    done = (value,)
                     connection.execute("COMMIT")
                 return value
             except UniqueViolation:
@@ -367,8 +375,8 @@ class Threads:
                 is_lost = self._take_back()
                 if is_last or self._is_hurried or not (is_lost or is_passing(error)):
                     raise
-                if is_lost and done is not None and self._was_committed(done[0]):
-                    return done[1]
+                if is_lost and done is not None and self._was_committed():
+                    return done[0]
             except BaseException:
                 self._take_back()
                 raise
@@ -461,20 +469,17 @@ class Threads:
                 connection.close()
         return connection.closed
 
-    def _was_committed(self, xid: str) -> bool:
-        """Whether a transaction was committed whose connection broke on the way."""
+    def _was_committed(self) -> bool:
+        """Whether the last transaction was committed of a connection that broke on the way."""
         broken: _Link = self._local.link
         for is_last in attempts(self._patience):
             try:
-                row = self._connection().execute(_STATUS, (xid, broken.began)).fetchone()
-            except psycopg.errors.InvalidParameterValue:  # it is of the future: another server
-                return False
+                row = self._connection().execute(_LAST_COMMIT, (broken.name,)).fetchone()
             except psycopg.Error:
                 if is_last or self._is_hurried or not self._take_back():
                     raise
             else:
-                if is_last or row is None or row[0] != "in progress":
-                    return row is not None and row[0] == "committed"
+                return row is not None and row[0] == broken.begun
         raise AssertionError
 
 

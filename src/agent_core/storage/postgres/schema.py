@@ -79,6 +79,15 @@ CREATE TABLE workers (
 )
 """
 
+_LAST_COMMITS: LiteralString = """CREATE TABLE IF NOT EXISTS last_commits (
+    connection TEXT COLLATE "C" PRIMARY KEY,
+    number BIGINT NOT NULL,
+    at TIMESTAMPTZ NOT NULL DEFAULT now()
+)"""
+"""What a connection has committed last, for the process whose connection breaks meanwhile."""
+
+_ALONE: LiteralString = "SELECT pg_advisory_xact_lock(hashtext('soong-agent schema'))"
+
 _FUNCTIONS = r"""
 CREATE FUNCTION json_plain(given TEXT) RETURNS JSON LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     -- NULs and lone surrogates, which JSON of this database may not hold, become U+FFFD.
@@ -258,10 +267,19 @@ def migrate(connection: Connection[Row]) -> None:
         StorageError: `migration_failed`.
         psycopg.OperationalError: the server or the network failed, not a migration.
     """
-    if version_of(connection) == MIGRATIONS[-1].version:
-        return
+    if version_of(connection) != MIGRATIONS[-1].version:
+        _migrate(connection)
+    try:
+        connection.execute("DELETE FROM last_commits WHERE at < now() - interval '1 hour'")
+    except psycopg.errors.UndefinedTable:  # programs of this schema may run that do without it
+        with connection.transaction():
+            connection.execute(_ALONE)
+            connection.execute(_LAST_COMMITS)
+
+
+def _migrate(connection: Connection[Row]) -> None:
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext('soong-agent schema'))")
+        connection.execute(_ALONE)
         current = version = version_of(connection)
         try:
             for version, name, script in _steps_from(current):

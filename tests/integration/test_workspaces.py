@@ -18,10 +18,11 @@ from agent_core.errors import StorageError
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.runtime.copying import SessionCopies, StoreAddress
+from agent_core.runtime.fence import SessionHold
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.scheduler import Run
 from agent_core.runtime.services import Services, open_services
-from agent_core.runtime.workspaces import Workspaces
+from agent_core.runtime.workspaces import Workspaces, bring_up_to_date
 from agent_core.types import (
     AgentType,
     Decision,
@@ -86,14 +87,16 @@ class Machine:
         """Take the session's run, as a worker does."""
         async with self.open(self.home) as services:
             session = await session_of(services, session_id)
-            folder = await workspaces_of(services).prepare(session)
-        async with self.open(folder, *script) as services:
-            runs = await services.store.runs(session_id)
-            (queued,) = [run for run in runs if not run.status.is_terminal]
-            run = await services.runs.take_up(queued)
-            assert run is not None
-            await run.ended.wait()
-            return run
+            async with (
+                workspaces_of(services).use(session) as folder,
+                self.open(folder, *script) as services_there,
+            ):
+                runs = await services.store.runs(session_id)
+                (queued,) = [run for run in runs if not run.status.is_terminal]
+                run = await services_there.runs.take_up(queued)
+                assert run is not None
+                await run.ended.wait()
+                return run
 
     def folder(self, session_id: str = "s1") -> Path:
         return self.home / "workspaces" / session_id
@@ -250,6 +253,70 @@ async def test_a_fork_without_a_folder_has_files_of_its_own(
     assert (one.folder(fork) / "seen").read_bytes() == b"first\n"
 
 
+async def test_a_folder_that_is_in_use_is_neither_made_again_nor_removed(
+    machines: Callable[[str], Machine], project: Path
+) -> None:
+    caller, one = machines("caller"), machines("one")
+    await caller.begin(project)
+    await caller.begin(project, "s2")
+    async with one.open(one.home) as services, one.open(one.home) as others:
+        session, another = await session_of(services), await session_of(services, "s2")
+
+        async def work(of: Services, name: str, go_on: asyncio.Event) -> None:
+            async with workspaces_of(of).use(session) as folder:
+                (folder / name).write_text("of a run\n")
+                await go_on.wait()
+
+        ends = asyncio.Event()
+        async with workspaces_of(services).files_of(session).alone():
+            both = [
+                asyncio.create_task(work(services, "mine", ends)),
+                asyncio.create_task(work(others, "its", ends)),
+            ]
+            await asyncio.sleep(0.2)  # both have seen that there is no folder
+            assert not one.folder().exists()
+        made = {one.folder() / name for name in ("mine", "its")}
+        while not any(path.exists() for path in made):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        first = next(path for path in made if path.exists())
+        while not all(path.exists() for path in made):
+            assert first.exists(), "it was made again"
+            await asyncio.sleep(0.01)
+        assert first.exists()
+
+        for is_old in (True, False):
+            os.utime(one.folder(), (0, 0))
+            async with workspaces_of(others).use(another):
+                assert one.folder().exists() == is_old
+            if is_old:
+                await workspaces_of(others).forget("s1")
+                assert one.folder().exists()
+                ends.set()
+                await asyncio.gather(*both)
+
+
+async def test_a_run_that_was_lost_before_its_files_were_brought_leaves_them(
+    machines: Callable[[str], Machine], project: Path
+) -> None:
+    caller, one = machines("caller"), machines("one")
+    await caller.begin(project)
+
+    async def still_held() -> None:
+        pass
+
+    hold = SessionHold("run_1", "s1", 1, confirm=still_held)
+    async with one.open(one.home) as services:
+        files = workspaces_of(services).files_of(await session_of(services))
+        async with files.alone():  # whoever has taken the run over
+            late = asyncio.create_task(bring_up_to_date(files, services.store, hold))
+            await asyncio.sleep(0.1)
+            hold.is_lost = True
+        with pytest.raises(StorageError) as caught:
+            await late
+        assert caught.value.code is ErrorCode.SESSION_ACTIVE
+        assert not one.folder().exists()
+
+
 async def test_what_a_run_has_left_in_its_folder_is_gone_if_no_snapshot_has_it(
     machines: Callable[[str], Machine], project: Path
 ) -> None:
@@ -257,7 +324,9 @@ async def test_what_a_run_has_left_in_its_folder_is_gone_if_no_snapshot_has_it(
     begun = files_in(project)
     await caller.begin(project)
     async with one.open(one.home) as services:
-        await workspaces_of(services).prepare(await session_of(services))
+        session = await session_of(services)
+        async with workspaces_of(services).use(session):
+            pass
     (one.folder() / "a.txt").write_text("of a run that died\n")
     (one.folder() / "stray").write_text("too\n")
     await one.carry_out(runs("ls > listed"), "ok")
@@ -305,7 +374,9 @@ async def test_the_folder_of_a_session_is_for_its_runs_alone(
     caller, one = machines("caller"), machines("one")
     await caller.begin(project)
     async with one.open(one.home) as services:
-        folder = await workspaces_of(services).prepare(await session_of(services))
+        session = await session_of(services)
+        async with workspaces_of(services).use(session) as folder:
+            pass
     async with one.open(folder, writes("b.txt", "b"), "ok") as services:
         await queue(services, "another", place=None)
         (queued,) = await services.store.runs("another")

@@ -258,8 +258,10 @@ class RunFactory:
     async def _recording(self, journal: Journal) -> AsyncGenerator[None]:
         from agent_core.runtime.recording import recording  # noqa: PLC0415 - others load no more
 
-        async with recording(self._files, self._store, journal) as recorder:
-            self._recorders[journal.run.run_id] = recorder
+        run_id = journal.run.run_id
+        hold = self._holds.get(run_id)
+        async with recording(self._files, self._store, journal, hold) as recorder:
+            self._recorders[run_id] = recorder
             yield
 
     async def _recorded(

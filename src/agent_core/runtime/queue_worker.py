@@ -304,10 +304,11 @@ class QueueWorker:
         session = await self._store.session(record.session_id) if record else None
         if record is None or session is None:
             return None  # it was deleted
-        folder = session.cwd
-        if session.place == SNAPSHOT:
-            folder = str(await self._workspaces.prepare(session))
-        async with self._projects.use(folder) as services:
+        async with AsyncExitStack() as stack:
+            folder = session.cwd
+            if session.place == SNAPSHOT:
+                folder = str(await stack.enter_async_context(self._workspaces.use(session)))
+            services = await stack.enter_async_context(self._projects.use(folder))
             if taken.is_left:
                 return 0
             taken.services = services

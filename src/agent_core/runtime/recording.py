@@ -34,6 +34,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.runtime.fence import SessionHold
     from agent_core.snapshots.records import Snapshot
 
 _CHANGING = frozenset({Concurrency.WRITE, Concurrency.TASK, Concurrency.END})
@@ -195,7 +196,7 @@ class RunRecorder:
 
 @asynccontextmanager
 async def recording(
-    files: ProjectFiles, store: SessionStore, journal: Journal
+    files: ProjectFiles, store: SessionStore, journal: Journal, hold: "SessionHold | None" = None
 ) -> AsyncGenerator[RunRecorder]:
     """The recorder of one run; what the run has changed is on record when this ends.
 
@@ -210,7 +211,7 @@ async def recording(
             " work in another folder",
             details={"session_id": journal.run.session_id, "cwd": str(files.root)},
         )
-    await bring_up_to_date(files, store)
+    await bring_up_to_date(files, store, hold)
     recorder = RunRecorder(files, store, journal)
     try:
         yield recorder

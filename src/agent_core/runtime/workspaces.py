@@ -1,20 +1,24 @@
 """Sessions whose files every machine can have: each has a folder here when one of its runs is here.
 
 The snapshots in the blobs are the files of such a session; the folder is a copy, which is brought
-to the latest of them when a run begins, and which may be removed while none is at work in it.
+to the latest of them when a run begins, and which may be removed while none is at work in it: whose
+lock is free.
 """
 
 import asyncio
+import hashlib
 import os
 import re
 import shutil
 import time
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
+from agent_core.disk.locks import locked_if_free, try_lock
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.runtime.project_files import ProjectFiles
@@ -22,10 +26,13 @@ from agent_core.types import SessionRecord
 from agent_core.types.lanes import SNAPSHOT, own_place
 
 if TYPE_CHECKING:
+    from agent_core.runtime.fence import SessionHold
     from agent_core.storage.postgres.blobs import PostgresBlobs
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_:\-][A-Za-z0-9_.:\-]{0,127}").fullmatch
 _DAY_S = 24 * 3600
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_WAIT_S = 0.02
 
 
 class Workspaces:
@@ -120,12 +127,13 @@ class Workspaces:
             snapshot = await ProjectFiles(self._setup, self._key).record()
             await asyncio.to_thread(shared.send, snapshot)
 
-    async def prepare(self, session: SessionRecord) -> Path:
-        """The folder in which a run of the session is carried out on this machine.
+    @asynccontextmanager
+    async def use(self, session: SessionRecord) -> AsyncGenerator[Path]:
+        """The folder in which a run of the session is carried out on this machine, for as long.
 
-        It is made if it is missing. When the run begins it is brought to the session's latest
-        snapshot, and what the run has changed is recorded and sent before its end is stored
-        (`bring_up_to_date` and `recording` do that, within the run).
+        If it is missing it is made, while no other process is at work in it. When the run begins
+        it is brought to the session's latest snapshot, and what the run has changed is recorded
+        and sent before its end is stored (`bring_up_to_date` and `recording` do that, within it).
 
         Raises:
             StorageError: the session can have no folder here.
@@ -133,11 +141,23 @@ class Workspaces:
         """
         files = self._of_session(session.session_id)
         await asyncio.to_thread(self._forget_unused)
-        if not await asyncio.to_thread(files.root.is_dir):
-            with suppress(StorageError):  # the run is to say it, and to fail
-                await bring_up_to_date(files, self._store)
-            await asyncio.to_thread(make_private, files.root)
-        return files.root
+        lock = os.open(await asyncio.to_thread(self._lock_of, files.root), _LOCK, 0o600)
+        try:
+            while True:
+                is_alone = try_lock(lock, shared=False)
+                is_there = await asyncio.to_thread(files.root.is_dir)
+                if is_alone and not is_there:
+                    with suppress(StorageError):  # the run is to say it, and to fail
+                        await bring_up_to_date(files, self._store)
+                    await asyncio.to_thread(make_private, files.root)
+                if try_lock(lock, shared=True) and await asyncio.to_thread(files.root.is_dir):
+                    break
+                await asyncio.sleep(_WAIT_S)
+            yield files.root
+            with suppress(OSError):
+                os.utime(files.root)
+        finally:
+            os.close(lock)
 
     async def snapshots_in_use(self) -> set[str]:
         """Every snapshot that a session needs, of other tenants, too: they may be in this home.
@@ -161,7 +181,8 @@ class Workspaces:
     async def forget(self, session_id: str) -> None:
         """Remove the folder of a session that was deleted."""
         if self._blobs is not None and _PLAIN_ID(session_id):
-            await asyncio.to_thread(_remove, self._setup.workspaces_dir / session_id)
+            with suppress(OSError):  # it goes when it is old
+                await asyncio.to_thread(self._remove, self._setup.workspaces_dir / session_id)
 
     def _of_session(self, session_id: str) -> ProjectFiles:
         if self._blobs is None:
@@ -180,20 +201,39 @@ class Workspaces:
             for entry in folders:
                 with suppress(OSError):
                     if entry.stat(follow_symlinks=False).st_mtime < before:
-                        _remove(Path(entry.path))
+                        self._remove(Path(entry.path))
+
+    def _remove(self, folder: Path) -> None:
+        """Remove a folder that no process is at work in."""
+        with locked_if_free(self._lock_of(folder)) as is_free:
+            if is_free:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _lock_of(self, folder: Path) -> Path:
+        """The lock that is shared by who is at work in a folder; alone to make or remove it."""
+        locks = self._setup.home / "snapshots" / "locks"
+        make_private(locks)
+        name = hashlib.sha256(b"in use: " + os.fsencode(folder)).hexdigest()
+        return locks / name[:20]
 
 
-async def bring_up_to_date(files: ProjectFiles, store: SessionStore) -> None:
+async def bring_up_to_date(
+    files: ProjectFiles, store: SessionStore, hold: "SessionHold | None" = None
+) -> None:
     """Bring the folder of a session to its latest snapshot, whatever was left in it.
 
-    Files that are on one machine alone are left as they are.
+    Files that are on one machine alone are left as they are. Whoever has taken a run over waits
+    for what this has begun, and what has lost its `hold` by then does not begin.
 
     Raises:
-        StorageError: the session has no snapshot, or it cannot be had; a file cannot be written.
+        StorageError: the session has no snapshot, or it cannot be had; a file cannot be written;
+            `session_active`: it is another process'.
         OSError: the folder cannot be made.
     """
     if files.shared is not None:
         async with files.alone() as alone:
+            if hold is not None:
+                await hold.require()
             await alone.follow(await latest_snapshot(files, store))
 
 
@@ -216,7 +256,3 @@ async def latest_snapshot(files: ProjectFiles, store: SessionStore) -> str:
         message = f"session {session_id} has no snapshot to begin with; start another one with"
         raise StorageError(ErrorCode.STORAGE_ERROR, f'{message} place="{SNAPSHOT}"')
     return found
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

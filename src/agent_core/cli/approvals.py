@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 
 from agent_core.api import AgentRuntime, RunHandle
@@ -26,16 +27,16 @@ _MOST = 1_000
 
 def manage_approvals(options: Options) -> int:
     """List questions or answer one, and return the exit code."""
+    if options.action == "list":
+        return run_on_terminal(options.path, partial(_list, options), asks_model=False)
     where: list[Path] = []
 
-    def manage(setup: Setup, terminal: Terminal, clean: Clean) -> int:
-        if options.action == "list":
-            return asyncio.run(_list(options, setup, terminal, clean))
-        if (project := asyncio.run(_prepare(options, setup, terminal))) is not None:
+    async def prepare(setup: Setup, terminal: Terminal, _: Clean) -> int:
+        if (project := await _prepare(options, setup, terminal)) is not None:
             where.append(project)
         return COMPLETED
 
-    code = run_on_terminal(options.path, manage, asks_model=options.action != "list")
+    code = run_on_terminal(options.path, prepare)
     if not where:
         return code
     options.path = str(where[0])

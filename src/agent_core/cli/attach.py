@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.options import COMPLETED, INTERRUPTED, Options
@@ -52,14 +53,10 @@ def attach_run(options: Options) -> int:
 
 def cancel_run(options: Options) -> int:
     """Cancel a run and return the exit code; every error has been shown."""
-
-    def cancel(setup: Setup, terminal: Terminal, _: Clean) -> int:
-        return asyncio.run(_cancel(options.id, setup, terminal))
-
-    return run_on_terminal(options.path, cancel, asks_model=False)
+    return run_on_terminal(options.path, partial(_cancel, options.id), asks_model=False)
 
 
-async def _cancel(prefix: str, setup: Setup, terminal: Terminal) -> int:
+async def _cancel(prefix: str, setup: Setup, terminal: Terminal, _: Clean) -> int:
     async with open_runtime(setup) as runtime:
         handle = await runtime.attach(await runtime.resolve_run_id(prefix))
         if handle.status.is_terminal:

@@ -5,7 +5,8 @@ Only the standard library is imported here: help and usage errors answer at once
 
 import sys
 from argparse import SUPPRESS
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 
 from agent_core.cli.commands import GROUPS, add_commands
 from agent_core.cli.commands.run import (
@@ -38,8 +39,9 @@ def _execute(argv: Sequence[str] | None) -> int:
     except SystemExit as leaving:  # how argparse ends: help, version, wrong usage
         return leaving.code if isinstance(leaving.code, int) else MISUSED
     options.execute = execute
-    with without_collection():
-        do = options.load()
+    module, _, name = options.work.partition(":")
+    with without_collection():  # help and wrong usage have not waited for it
+        do: Callable[[Options], int] = getattr(import_module(module), name)
     return do(options)
 
 
@@ -68,9 +70,9 @@ def parse(argv: Sequence[str]) -> Options:
         print(f"soong-agent {installed_version() or '(not installed)'}")
         parser.exit()
     if options.command is None and sys.stdin.isatty() and sys.stdout.isatty():
-        from agent_core.cli.commands.chat import load_chat  # noqa: PLC0415 - few commands need it
+        from agent_core.cli.commands.chat import WORK  # noqa: PLC0415 - few commands need it
 
-        options.command, options.load = "chat", load_chat
+        options.command, options.work = "chat", WORK
     if options.command is None:
         parser.print_usage(sys.stderr)
         parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')

@@ -1,9 +1,9 @@
 """`soong-agent cost`: what runs have cost, as tables or as JSON."""
 
-import asyncio
 import json
 import shutil
 from collections.abc import Sequence
+from functools import partial
 
 from agent_core.cli.figures import format_dollars, format_tokens, plural
 from agent_core.cli.layout import cells, fitted
@@ -23,11 +23,7 @@ _NARROW = 60
 
 def show_costs(options: Options) -> int:
     """Show what was spent, and return the exit code."""
-
-    def show(setup: Setup, terminal: Terminal, clean: Clean) -> int:
-        return asyncio.run(_show(options, setup, terminal, clean))
-
-    return run_on_terminal(None, show, asks_model=False)
+    return run_on_terminal(None, partial(_show, options), asks_model=False)
 
 
 async def _show(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

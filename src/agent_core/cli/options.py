@@ -33,11 +33,12 @@ _EXAMPLE = re.compile(r"^  .*soong-agent .*$", re.MULTILINE)
 class Options(argparse.Namespace):
     """The arguments of every command; each command reads its own.
 
-    `execute` carries out another command line, for the one command that takes them; `build_parser`
-    makes the parser of all commands.
+    `work` names what carries the command out, as `module:function`; `execute` carries out another
+    command line, for the one command that takes them; `build_parser` makes the parser of all
+    commands.
     """
 
-    load: "Callable[[], Callable[[Options], int]]"
+    work: str
     execute: Callable[[Sequence[str]], int]
     build_parser: "Callable[[], Parser]"
     version: bool = False

@@ -1,9 +1,9 @@
 """`soong-agent permissions`: what becomes of a call and why, rules, and remembered answers."""
 
-import asyncio
 import json
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 from agent_core.api import AgentRuntime
@@ -25,17 +25,8 @@ _IN_MEMORY = (
 
 def manage_permissions(options: Options) -> int:
     """Explain a call, list, or forget, and return the exit code."""
-
-    def manage(setup: Setup, terminal: Terminal, clean: Clean) -> int:
-        match options.action:
-            case "explain":
-                return asyncio.run(_explain(options, setup, terminal, clean))
-            case "list":
-                return asyncio.run(_list(options, setup, terminal, clean))
-            case _:
-                return asyncio.run(_forget(options, setup, terminal))
-
-    return run_on_terminal(options.path, manage, asks_model=False)
+    act = {"explain": _explain, "list": _list, "forget": _forget}[options.action]
+    return run_on_terminal(options.path, partial(act, options), asks_model=False)
 
 
 async def _explain(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
@@ -158,7 +149,7 @@ async def _named(runtime: AgentRuntime, prefix: str) -> str:
     return found[0]
 
 
-async def _forget(options: Options, setup: Setup, terminal: Terminal) -> int:
+async def _forget(options: Options, setup: Setup, terminal: Terminal, _: Clean) -> int:
     async with open_runtime(setup) as runtime:
         count = await runtime.forget_permissions(await _named(runtime, options.id))
     if count:

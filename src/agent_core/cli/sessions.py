@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from agent_core.api import AgentRuntime
@@ -23,11 +24,8 @@ _WIDE = 110
 
 def manage_sessions(options: Options) -> int:
     """Do what the action says, and return the exit code."""
-
-    def manage(setup: Setup, terminal: Terminal, clean: Clean) -> int:
-        return asyncio.run(_manage(options, setup, terminal, clean))
-
-    return run_on_terminal(options.path, manage, asks_model=options.action == "compact")
+    asks_model = options.action == "compact"
+    return run_on_terminal(options.path, partial(_manage, options), asks_model=asks_model)
 
 
 async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

@@ -1,12 +1,13 @@
 """How a command gets its settings, a runtime of them, and what keeps secrets out of its words."""
 
+import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.cli.terminal import (
@@ -77,13 +78,17 @@ def open_runtime(
 
 
 def run_on_terminal(
-    path: str | None, work: Callable[[Setup, Terminal, Clean], int], *, asks_model: bool = True
+    path: str | None,
+    work: Callable[[Setup, Terminal, Clean], int | Coroutine[Any, Any, int]],
+    *,
+    asks_model: bool = True,
 ) -> int:
     """Do a command that looks at the disk, and return its exit code; every error is shown.
 
     Args:
         path: the project, as the user has named it.
-        work: gets the settings, where to write, and what takes secrets out of a text.
+        work: gets the settings, where to write, and what takes secrets out of a text; a coroutine
+            is run to its end.
         asks_model: whether it may ask a model; otherwise none has to be configured.
     """
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
@@ -97,7 +102,8 @@ def run_on_terminal(
             setup = read_setup(path, home_dir=home, model=NO_MODEL)
             setup = replace(setup, persist=setup.session_db.exists())
         clean = build_terminal_redactor(os.environ, setup).text
-        return work(setup, terminal, clean)
+        done = work(setup, terminal, clean)
+        return done if isinstance(done, int) else asyncio.run(done)
     except OutputClosedError as closed:
         return report_closed_output(closed, terminal)
     except (AgentCoreError, OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """`soong-agent undo`, `redo` and `workspace diff`: what came back, what did not, and why."""
 
-import asyncio
 from collections.abc import Iterable
+from functools import partial
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.options import COMPLETED, FAILED, Options
@@ -18,11 +18,7 @@ _LONGEST_MESSAGE = 200
 
 def move_session(options: Options) -> int:
     """Undo, redo or compare, and return the exit code."""
-
-    def move(setup: Setup, terminal: Terminal, clean: Clean) -> int:
-        return asyncio.run(_move(options, setup, terminal, clean))
-
-    return run_on_terminal(options.path, move, asks_model=False)
+    return run_on_terminal(options.path, partial(_move, options), asks_model=False)
 
 
 async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

@@ -1,9 +1,9 @@
 """`soong-agent workers` and `queue`: who carries out runs, and which of them wait."""
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from agent_core.cli.figures import format_age, plural
 from agent_core.cli.options import COMPLETED, Options
@@ -17,11 +17,7 @@ from agent_core.types.workers import QueuedRun, WorkerRecord
 
 def list_workers(options: Options) -> int:
     """List the workers or the queue, and return the exit code."""
-
-    def show(setup: Setup, terminal: Terminal, clean: Clean) -> int:
-        return asyncio.run(_list(options, setup, terminal, clean))
-
-    return run_on_terminal("/", show, asks_model=False)
+    return run_on_terminal("/", partial(_list, options), asks_model=False)
 
 
 async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from pkgutil import resolve_name
 
 import pytest
 
@@ -105,3 +106,14 @@ def test_wrong_usage_names_the_nearest_word(
     said = capsys.readouterr().err
     assert cure in said
     assert "usage: soong-agent" in said
+
+
+def test_the_work_of_every_command_is_where_its_name_says() -> None:
+    names = {
+        parser.get_default("work")
+        for command in build_parser().commands.values()
+        for parser in (command, *command.commands.values())
+    }
+    for name in names - {None}:
+        assert callable(resolve_name(name)), name
+    assert len(names) > 20

@@ -1,4 +1,4 @@
-"""The commands: one module for each, with its arguments and a function that loads its work.
+"""The commands: one module for each, with its arguments and the name of what does its work.
 
 Only the standard library is imported here: help and usage errors answer at once.
 """

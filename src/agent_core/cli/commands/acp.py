@@ -1,8 +1,6 @@
 """The arguments of `soong-agent acp`."""
 
-from collections.abc import Callable
-
-from agent_core.cli.options import Commands, Options, add_command
+from agent_core.cli.options import Commands, add_command
 
 _EPILOG = """\
 An editor starts it, and speaks the Agent Client Protocol on its standard input
@@ -27,13 +25,7 @@ def add_parser(commands: Commands) -> None:
     acp = add_command(
         commands, "acp", "serve an editor, by the Agent Client Protocol", epilog=_EPILOG
     )
-    acp.set_defaults(load=_load)
+    acp.set_defaults(work="agent_core.cli.acp.serve:serve_editor")
     acp.add_argument(
         "--model", metavar="<provider:name>", help="the model of sessions that choose none"
     )
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.acp.serve import serve_editor  # noqa: PLC0415 - help must not wait for it
-
-    return serve_editor

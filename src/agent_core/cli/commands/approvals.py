@@ -1,8 +1,6 @@
 """The arguments of `soong-agent approvals`."""
 
-from collections.abc import Callable
-
-from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path, positive
+from agent_core.cli.options import Commands, add_actions, add_command, add_path, positive
 
 _WHAT = """\
 See and answer what runs ask. With [permissions] unattended = "park" or "wait" a
@@ -35,7 +33,7 @@ def add_parser(commands: Commands) -> None:
     approvals = add_command(
         commands, "approvals", "see and answer what runs ask", description=_WHAT
     )
-    approvals.set_defaults(load=_load)
+    approvals.set_defaults(work="agent_core.cli.approvals:manage_approvals")
     actions = add_actions(approvals)
     listing = add_command(
         actions, "list", "list the questions that wait for an answer", epilog=_LIST
@@ -58,9 +56,3 @@ def add_parser(commands: Commands) -> None:
     answer.add_argument("decision", choices=("allow", "session", "deny"), help="the answer")
     for action in (listing, answer):
         add_path(action)
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.approvals import manage_approvals  # noqa: PLC0415 - help must not wait
-
-    return manage_approvals

@@ -1,9 +1,8 @@
 """The arguments of `soong-agent attach` and `soong-agent cancel`."""
 
 import argparse
-from collections.abc import Callable
 
-from agent_core.cli.options import Commands, Options, add_command, add_path
+from agent_core.cli.options import Commands, add_command, add_path
 
 _ATTACH = """\
 Watch a run that another process carries out, from its first event on, and see
@@ -43,7 +42,7 @@ def add_parser(commands: Commands) -> None:
         description=_ATTACH,
         epilog=_ATTACH_EXAMPLES,
     )
-    attach.set_defaults(load=_load_attach)
+    attach.set_defaults(work="agent_core.cli.attach:attach_run")
     attach.add_argument(
         "--after",
         dest="after_seq",
@@ -60,7 +59,7 @@ def add_parser(commands: Commands) -> None:
     cancel = add_command(
         commands, "cancel", "cancel a run", description=_CANCEL, epilog=_CANCEL_EXAMPLES
     )
-    cancel.set_defaults(load=_load_cancel)
+    cancel.set_defaults(work="agent_core.cli.attach:cancel_run")
     for command in (attach, cancel):
         command.add_argument("id", metavar="run", help="the run's id, or its beginning")
         add_path(command)
@@ -70,15 +69,3 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 16):
         raise argparse.ArgumentTypeError(f"a whole number from 0 is needed, not {text!r}")
     return int(text)
-
-
-def _load_attach() -> Callable[[Options], int]:
-    from agent_core.cli.attach import attach_run  # noqa: PLC0415 - help must not wait for it
-
-    return attach_run
-
-
-def _load_cancel() -> Callable[[Options], int]:
-    from agent_core.cli.attach import cancel_run  # noqa: PLC0415 - help must not wait for it
-
-    return cancel_run

@@ -1,8 +1,6 @@
 """The arguments of `soong-agent agents` and `skills`."""
 
-from collections.abc import Callable
-
-from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path
+from agent_core.cli.options import Commands, add_actions, add_command, add_path
 
 _AGENTS = """\
 examples:
@@ -31,15 +29,9 @@ def add_parser(commands: Commands) -> None:
         ("skills", "look at the skills", "list the skills", _SKILLS),
     ):
         command = add_command(commands, name, what)
-        command.set_defaults(load=_load)
+        command.set_defaults(work="agent_core.cli.catalog:list_catalog")
         action = add_command(
             add_actions(command), "list", f"{listing} that runs have", epilog=examples
         )
         add_path(action)
         action.add_argument("--json", action="store_true", help="print one JSON object a line")
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.catalog import list_catalog  # noqa: PLC0415 - help must not wait for it
-
-    return list_catalog

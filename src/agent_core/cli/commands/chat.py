@@ -1,9 +1,8 @@
 """The arguments of `soong-agent chat`."""
 
-from collections.abc import Callable
+from agent_core.cli.options import Commands, add_command, add_mode, add_path
 
-from agent_core.cli.options import Commands, Options, add_command, add_mode, add_path
-
+WORK = "agent_core.cli.chat.start:chat"
 _EXAMPLES = """\
 examples:
   soong-agent chat
@@ -23,7 +22,7 @@ worked; 143 ended by SIGTERM.
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     chat = add_command(commands, "chat", "talk with an agent about a project", epilog=_EXAMPLES)
-    chat.set_defaults(load=load_chat)
+    chat.set_defaults(work=WORK)
     add_path(chat)
     chat.add_argument(
         "--model", metavar="<provider:name>", help="the model to ask, such as openai:gpt-5"
@@ -44,10 +43,3 @@ def add_parser(commands: Commands) -> None:
         action="store_true",
         help="draw nothing: for screen readers, and terminals that cannot",
     )
-
-
-def load_chat() -> Callable[[Options], int]:
-    """What carries the command out."""
-    from agent_core.cli.chat.start import chat  # noqa: PLC0415 - help must not wait for it
-
-    return chat

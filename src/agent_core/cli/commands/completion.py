@@ -1,8 +1,6 @@
 """The arguments of `soong-agent completion`."""
 
-from collections.abc import Callable
-
-from agent_core.cli.options import Commands, Options, add_actions, add_command
+from agent_core.cli.options import Commands, add_actions, add_command
 
 _WHAT = {
     "bash": ("Bash", "  source <(soong-agent completion bash)", "~/.bashrc"),
@@ -16,7 +14,7 @@ def add_parser(commands: Commands) -> None:
     completion = add_command(
         commands, "completion", "print what lets a shell complete commands and options"
     )
-    completion.set_defaults(load=_load)
+    completion.set_defaults(work="agent_core.cli.completion:print_completion")
     actions = add_actions(completion)
     for shell, (name, line, file) in _WHAT.items():
         what = f"print a script for {name}"
@@ -26,9 +24,3 @@ def add_parser(commands: Commands) -> None:
             " printed; 2 wrong usage.\n"
         )
         add_command(actions, shell, what, epilog=epilog)
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.completion import print_completion  # noqa: PLC0415 - as for every command
-
-    return print_completion

@@ -1,8 +1,6 @@
 """The arguments of `soong-agent config`."""
 
-from collections.abc import Callable
-
-from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path
+from agent_core.cli.options import Commands, add_actions, add_command, add_path
 
 _WHAT = """\
 Show what the configuration comes to: each key with its value and where that
@@ -25,7 +23,7 @@ or wrong usage.
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     config = add_command(commands, "config", "look at the settings")
-    config.set_defaults(load=_load)
+    config.set_defaults(work="agent_core.cli.settings:show_settings")
     show = add_command(
         add_actions(config),
         "show",
@@ -39,9 +37,3 @@ def add_parser(commands: Commands) -> None:
     )
     show.add_argument("--json", action="store_true", help="print one JSON object")
     show.add_argument("id", nargs="?", metavar="key", help="only this key, or those below it")
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.settings import show_settings  # noqa: PLC0415 - help must not wait for it
-
-    return show_settings

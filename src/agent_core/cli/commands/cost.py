@@ -2,10 +2,9 @@
 
 import argparse
 import re
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from agent_core.cli.options import Commands, Options, add_command, positive
+from agent_core.cli.options import Commands, add_command, positive
 
 _WHAT = """\
 Say what runs have cost, added up by day, model, project and session. Children
@@ -30,7 +29,7 @@ def add_parser(commands: Commands) -> None:
     cost = add_command(
         commands, "cost", "say what runs have cost", description=_WHAT, epilog=_EXAMPLES
     )
-    cost.set_defaults(load=_load)
+    cost.set_defaults(work="agent_core.cli.cost:show_costs")
     cost.add_argument(
         "--by",
         choices=("day", "model", "project", "session"),
@@ -69,9 +68,3 @@ def _moment(text: str) -> datetime:
     except (ValueError, OverflowError, OSError):
         form = f"a date such as 2026-11-01, or 12h, 7d, 4w is needed, not {text!r}"
         raise argparse.ArgumentTypeError(form) from None
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.cost import show_costs  # noqa: PLC0415 - help must not wait for it
-
-    return show_costs

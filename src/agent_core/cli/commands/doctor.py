@@ -1,8 +1,6 @@
 """The arguments of `soong-agent doctor`."""
 
-from collections.abc import Callable
-
-from agent_core.cli.options import Commands, Options, add_command, add_path
+from agent_core.cli.options import Commands, add_command, add_path
 
 _EXAMPLES = """\
 examples:
@@ -19,15 +17,9 @@ def add_parser(commands: Commands) -> None:
     doctor = add_command(
         commands, "doctor", "check whether everything a run needs is there", epilog=_EXAMPLES
     )
-    doctor.set_defaults(load=_load)
+    doctor.set_defaults(work="agent_core.cli.doctor:examine_all")
     add_path(doctor)
     doctor.add_argument(
         "--model", metavar="<provider:name>", help="the model to ask, such as openai:gpt-5"
     )
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.doctor import examine_all  # noqa: PLC0415 - help must not wait for it
-
-    return examine_all

@@ -1,8 +1,6 @@
 """The arguments of `soong-agent mcp`."""
 
-from collections.abc import Callable
-
-from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path
+from agent_core.cli.options import Commands, add_actions, add_command, add_path
 
 _LIST = """\
 examples:
@@ -42,7 +40,7 @@ usage, or mcp.json cannot be used.
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     mcp = add_command(commands, "mcp", "look at MCP servers, and log in to them")
-    mcp.set_defaults(load=_load)
+    mcp.set_defaults(work="agent_core.cli.servers:manage_servers")
     actions = add_actions(mcp)
     listing = add_command(actions, "list", "list the servers of mcp.json", epilog=_LIST)
     made = [listing]
@@ -57,9 +55,3 @@ def add_parser(commands: Commands) -> None:
         command.add_argument("--json", action="store_true", help="print JSON")
     for command in made:
         add_path(command)
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.servers import manage_servers  # noqa: PLC0415 - help must not wait for it
-
-    return manage_servers

@@ -1,8 +1,6 @@
 """The arguments of `soong-agent permissions`."""
 
-from collections.abc import Callable
-
-from agent_core.cli.options import Commands, Options, add_actions, add_command, add_mode, add_path
+from agent_core.cli.options import Commands, add_actions, add_command, add_mode, add_path
 
 _LIST = """\
 examples:
@@ -39,7 +37,7 @@ decision; 1 the call cannot be judged, because there is no such program or tool;
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     permissions = add_command(commands, "permissions", "look at rules and remembered answers")
-    permissions.set_defaults(load=_load)
+    permissions.set_defaults(work="agent_core.cli.permissions:manage_permissions")
     actions = add_actions(permissions)
     explain = add_command(
         actions,
@@ -70,11 +68,3 @@ def add_parser(commands: Commands) -> None:
     forget.add_argument("id", help="of the answer, or of the session")
     for action in (explain, listing, forget):
         add_path(action)
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.permissions import (  # noqa: PLC0415 - help must not wait for it
-        manage_permissions,
-    )
-
-    return manage_permissions

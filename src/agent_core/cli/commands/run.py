@@ -1,6 +1,6 @@
 """The arguments of `soong-agent run`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from agent_core.cli.options import (
     MOVE_SESSION,
@@ -66,7 +66,7 @@ def add_parser(commands: Commands) -> None:
         description=DESCRIPTION,
         epilog=_STREAMS,
     )
-    run.set_defaults(load=_load)
+    run.set_defaults(work="agent_core.cli.run:run_message")
     add_path(run)
     run.add_argument("--orchestrator", action="store_true", help="let an orchestrator lead workers")
     run.add_argument(
@@ -192,9 +192,3 @@ def find_misuse(options: Options) -> str | None:
     if options.events == "-":
         return "standard output is for the answer: --events takes a file, such as /dev/fd/3"
     return None
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.run import run_message  # noqa: PLC0415 - help must not wait for it
-
-    return run_message

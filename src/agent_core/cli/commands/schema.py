@@ -1,8 +1,6 @@
 """The arguments of `soong-agent schema`."""
 
-from collections.abc import Callable
-
-from agent_core.cli.options import Commands, Options, add_actions, add_command
+from agent_core.cli.options import Commands, add_actions, add_command
 
 _EVENTS = """\
 examples:
@@ -25,13 +23,7 @@ def add_parser(commands: Commands) -> None:
     actions = add_actions(schema)
     add_command(
         actions, "events", "print that of one line of run --events", epilog=_EVENTS
-    ).set_defaults(load=_load)
+    ).set_defaults(work="agent_core.cli.schema:print_schema")
     add_command(
         actions, "session", "print that of one line of sessions export --jsonl", epilog=_SESSION
-    ).set_defaults(load=_load)
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.schema import print_schema  # noqa: PLC0415 - help must not wait for it
-
-    return print_schema
+    ).set_defaults(work="agent_core.cli.schema:print_schema")

@@ -1,11 +1,8 @@
 """The arguments of `soong-agent sessions`."""
 
-from collections.abc import Callable
-
 from agent_core.cli.options import (
     MOVE_SESSION,
     Commands,
-    Options,
     Parser,
     add_actions,
     add_command,
@@ -122,7 +119,7 @@ def add_parser(commands: Commands) -> None:
     sessions = add_command(
         commands, "sessions", "list, show, find, change and export sessions", epilog=_ALL
     )
-    sessions.set_defaults(load=_load)
+    sessions.set_defaults(work="agent_core.cli.sessions:manage_sessions")
     actions = add_actions(sessions)
     listing = add_command(actions, "list", "list sessions, the last used first", epilog=_LIST)
     listing.add_argument("words", nargs="*", metavar="word", help="what they have to be about")
@@ -167,9 +164,3 @@ def _add_formats(export: Parser) -> None:
     for name, what in _FORMATS.items():
         formats.add_argument(f"--{name}", nargs="?", const="-", metavar="<file>", help=what)
     export.add_argument("--force", action="store_true", help="replace a file that is there")
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.sessions import manage_sessions  # noqa: PLC0415 - help must not wait for it
-
-    return manage_sessions

@@ -1,8 +1,6 @@
 """The arguments of `soong-agent store`."""
 
-from collections.abc import Callable
-
-from agent_core.cli.options import Commands, Options, Parser, add_actions, add_command
+from agent_core.cli.options import Commands, Parser, add_actions, add_command
 
 _ADDRESSES = """\
 An address is sqlite:PATH, postgresql://user@host/database, or env:NAME of a
@@ -58,7 +56,7 @@ def add_parser(commands: Commands) -> None:
     store = add_command(
         commands, "store", "migrate, check and copy session databases", epilog=_ADDRESSES
     )
-    store.set_defaults(load=_load)
+    store.set_defaults(work="agent_core.cli.store:manage_store")
     actions = add_actions(store)
     migrate = add_command(actions, "migrate", "bring a database up to date", epilog=_MIGRATE)
     check = add_command(actions, "check", "check whether a database can be used", epilog=_CHECK)
@@ -85,9 +83,3 @@ def _add_side(copy: Parser, name: str, side: str) -> None:
     copy.add_argument(
         f"--{name}-home", dest=f"{side}_home", metavar="<dir>", help=f"the home of the {side}"
     )
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.store import manage_store  # noqa: PLC0415 - help must not wait for it
-
-    return manage_store

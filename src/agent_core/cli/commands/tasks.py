@@ -1,8 +1,6 @@
 """The arguments of `soong-agent tasks`."""
 
-from collections.abc import Callable
-
-from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path
+from agent_core.cli.options import Commands, add_actions, add_command, add_path
 
 _SHOW = """\
 examples:
@@ -18,7 +16,7 @@ configuration.
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     tasks = add_command(commands, "tasks", "look at the Tasks of a project")
-    tasks.set_defaults(load=_load)
+    tasks.set_defaults(work="agent_core.cli.tasks:show_task")
     show = add_command(
         add_actions(tasks), "show", "show a Task and its steps as a tree", epilog=_SHOW
     )
@@ -26,9 +24,3 @@ def add_parser(commands: Commands) -> None:
     show.add_argument("--session-id", metavar="<id>", help="the session the Task belongs to")
     show.add_argument("--svg", metavar="<file>", help="write a picture instead")
     show.add_argument("id", metavar="task", help="the Task's id")
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.tasks import show_task  # noqa: PLC0415 - help must not wait for it
-
-    return show_task

@@ -1,8 +1,6 @@
 """The arguments of `soong-agent undo`, `redo` and `workspace`."""
 
-from collections.abc import Callable
-
-from agent_core.cli.options import Commands, Options, add_actions, add_command, add_path
+from agent_core.cli.options import Commands, add_actions, add_command, add_path
 
 _FORCE = "replace what others have changed since; it is in the snapshot that is taken before"
 _UNDO = """\
@@ -44,23 +42,17 @@ def add_parser(commands: Commands) -> None:
         ("redo", "return to the state just before the last undo", _REDO),
     ):
         command = add_command(commands, name, what, epilog=examples)
-        command.set_defaults(load=_load, session_id=None)
+        command.set_defaults(work="agent_core.cli.undo:move_session", session_id=None)
         add_path(command)
         command.add_argument("--force", action="store_true", help=_FORCE)
         command.add_argument(
             "session_id", nargs="?", metavar="session", help="its id, or the beginning"
         )
     workspace = add_command(commands, "workspace", "look at the recorded files of a project")
-    workspace.set_defaults(load=_load)
+    workspace.set_defaults(work="agent_core.cli.undo:move_session")
     diff = add_command(
         add_actions(workspace), "diff", "show how two recorded states differ", epilog=_DIFF
     )
     add_path(diff)
     diff.add_argument("before", help="a node's id, or a snapshot's")
     diff.add_argument("after", help="the same of the other state")
-
-
-def _load() -> Callable[[Options], int]:
-    from agent_core.cli.undo import move_session  # noqa: PLC0415 - help must not wait for it
-
-    return move_session

@@ -1,10 +1,9 @@
 """The arguments of `soong-agent worker`, `workers` and `queue`."""
 
 import argparse
-from collections.abc import Callable
 from math import inf
 
-from agent_core.cli.options import Commands, Options, add_command, positive
+from agent_core.cli.options import Commands, add_command, positive
 
 _WORKER = """\
 Carry out the runs that are queued in the Postgres database of [store] url_env,
@@ -66,7 +65,7 @@ def add_parser(commands: Commands) -> None:
         description=_WORKER,
         epilog=_WORKER_EXAMPLES,
     )
-    worker.set_defaults(load=_load_worker)
+    worker.set_defaults(work="agent_core.cli.worker:run_worker")
     worker.add_argument(
         "--concurrency", type=positive, metavar="<n>", help="runs at a time (default: 4)"
     )
@@ -100,7 +99,7 @@ def add_parser(commands: Commands) -> None:
         ("queue", "list the queued runs of a database", _QUEUE, _QUEUE_EXAMPLES),
     ):
         listing = add_command(commands, name, what, description=about, epilog=examples)
-        listing.set_defaults(load=_load_listing)
+        listing.set_defaults(work="agent_core.cli.workers:list_workers")
         listing.add_argument("--json", action="store_true", help="one JSON object a line")
         if name == "queue":
             listing.add_argument(
@@ -135,15 +134,3 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < 65_536):
         raise argparse.ArgumentTypeError(f"a port is needed, 0 to 65535, not {text!r}")
     return int(text)
-
-
-def _load_worker() -> Callable[[Options], int]:
-    from agent_core.cli.worker import run_worker  # noqa: PLC0415 - help must not wait for it
-
-    return run_worker
-
-
-def _load_listing() -> Callable[[Options], int]:
-    from agent_core.cli.workers import list_workers  # noqa: PLC0415 - help must not wait for it
-
-    return list_workers

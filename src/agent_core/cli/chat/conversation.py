@@ -4,9 +4,9 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import Attached, UserCommand, attach_files
@@ -35,6 +35,12 @@ from agent_core.types import (
     new_id,
 )
 
+if TYPE_CHECKING:
+    from agent_core.cli.chat.line import EditedLine
+    from agent_core.cli.chat.plain import PlainLine
+
+InputLine: TypeAlias = "EditedLine | PlainLine"
+"""Where a person types, and what is written goes above."""
 _TWICE_S = 2.0
 _GRACE_S = 1.0
 _RECAP_CHARS = 600
@@ -43,53 +49,6 @@ _TITLE_CHARS = 80
 
 DoCommand = Callable[[str], Awaitable[None]]
 """Does what a line says that begins with a slash; raises AgentCoreError."""
-
-
-class InputLine(Protocol):
-    """Where a person types, and what is written goes above."""
-
-    stream: TextIO
-
-    @property
-    def text(self) -> str:
-        """What stands on the line."""
-        ...
-
-    async def run(self) -> None:
-        """Show the line until `close`."""
-        ...
-
-    def close(self) -> None:
-        """Take the line off the screen."""
-        ...
-
-    async def next(self) -> str | None:
-        """What is entered next; None where the user leaves."""
-        ...
-
-    def unfold(self, text: str) -> str:
-        """What was entered, with all that was pasted."""
-        ...
-
-    def put(self, text: str) -> None:
-        """Write a text on the line."""
-        ...
-
-    def clear(self) -> None:
-        """Drop what stands on the line."""
-        ...
-
-    def refresh(self) -> None:
-        """Show what has changed around the line."""
-        ...
-
-    def draw(self, slot: str, lines: Sequence[str]) -> None:
-        """Keep lines above the line, in place of the slot's last ones."""
-        ...
-
-    def suspended(self) -> AbstractAsyncContextManager[None]:
-        """Leave the screen and the keys to others."""
-        ...
 
 
 class ChatTerminal(Terminal):

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -11,8 +10,7 @@ from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.options import COMPLETED, INTERRUPTED, Options
 from agent_core.cli.prompt import TerminalPrompt
 from agent_core.cli.run import (
-    Begin,
-    Interrupt,
+    Scene,
     Shown,
     carry_out,
     exit_code_of_run,
@@ -72,22 +70,13 @@ async def _cancel(prefix: str, setup: Setup, terminal: Terminal, _: Clean) -> in
     return COMPLETED
 
 
-async def _attend(
-    options: Options,
-    opened: Callable[[], AgentRuntime],  # noqa: ARG001 - that one would ask for runs of its own
-    begin: Begin,
-    shown: Shown,
-    prompt: TerminalPrompt,
-    *,
-    interrupt: Interrupt,
-) -> int:
+async def _attend(scene: Scene) -> int:
+    options, shown, interrupt = scene.options, scene.shown, scene.interrupt
     setup = read_command_setup(options.path, options.model)
     async with open_runtime(setup) as runtime, AsyncExitStack() as stack:
-        handle = await begin(runtime)
-        if shown.events is not None:
-            shown.events.facts = {"session_id": handle.session_id, "run_id": handle.run_id}
-        shown.view.session(handle.session_id)
-        questions = _Questions(runtime, handle, shown.terminal, prompt)
+        handle = await scene.begin(runtime)
+        shown.begun(handle)
+        questions = _Questions(runtime, handle, shown.terminal, scene.prompt)
         stack.push_async_callback(questions.close)
         is_asked = sys.stdin.isatty()
         if is_asked:
@@ -120,7 +109,7 @@ async def _attend(
         interrupt.stop_with(None)
         await questions.close()
         await handle.wait()
-        await show_end(runtime, handle, shown, prompt, is_typed=False)
+        await show_end(runtime, handle, scene, is_typed=False)
         return exit_code_of_run(handle, shown.view)
 
 

@@ -6,12 +6,12 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agent_core.cli.answers import how_to_allow, open_answers
 from agent_core.cli.content import GivenMessage, read_message
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunHandle
     from agent_core.cli.events import EventsFile
     from agent_core.cli.tasks import LiveTasks
-    from agent_core.permissions import PermissionCallback
 
 
 Begin = Callable[["AgentRuntime"], Awaitable["RunHandle"]]
@@ -60,19 +59,8 @@ Prepare = Callable[[Terminal], Begin]
 """Reads what a run is given, before anything is opened."""
 
 
-class SeeThrough(Protocol):
-    """Opens a runtime, begins a run there, shows it to its end, and returns the exit code."""
-
-    async def __call__(
-        self,
-        options: Options,
-        opened: "Callable[[], AgentRuntime]",
-        begin: Begin,
-        shown: "Shown",
-        prompt: TerminalPrompt,
-        *,
-        interrupt: "Interrupt",
-    ) -> int: ...
+SeeThrough = Callable[["Scene"], Coroutine[Any, Any, int]]
+"""Opens a runtime, begins a run there, shows it to its end, and returns the exit code."""
 
 
 def run_message(options: Options) -> int:
@@ -126,10 +114,8 @@ def carry_out(options: Options, prepare: Prepare, *, see_through: SeeThrough | N
                 stack.callback(shown.events.close)
             stack.enter_context(catch_signals(interrupt.receive, leave=shown.leave))
             lines = stack.enter_context(open_answers(options))
-            begin = prepare(terminal)
-            code = asyncio.run(
-                _run_until_signal(options, begin, shown, lines, interrupt, see_through or _run)
-            )
+            scene = Scene(options, prepare(terminal), shown, lines, interrupt)
+            code = asyncio.run(_run_until_signal(scene, see_through or _run))
         except _InterruptedError:
             code = interrupt.exit_code or INTERRUPTED
         except OutputClosedError as closed:
@@ -172,6 +158,12 @@ class Shown:
     last_seq: int = 0
     on_event: "Callable[[RuntimeEvent], Awaitable[None]] | None" = None
 
+    def begun(self, handle: "RunHandle") -> None:
+        """Show which session this is."""
+        if self.events is not None:
+            self.events.facts = {"session_id": handle.session_id, "run_id": handle.run_id}
+        self.view.session(handle.session_id)
+
     async def event(self, event: RuntimeEvent, *, of_child: bool = False) -> None:
         """Show an event of the run, or of a child of it."""
         if self.events is not None:
@@ -190,21 +182,33 @@ class Shown:
             self.events.leave(code)
 
 
-async def _run_until_signal(
-    options: Options,
-    begin: Begin,
-    shown: "Shown",
-    lines: InputLines,
-    interrupt: "Interrupt",
-    see_through: SeeThrough,
-) -> int:
-    turn = asyncio.Lock()
-    prompt = TerminalPrompt(shown.terminal, lines, echoes=not lines.is_terminal, turn=turn)
-    elicit = TerminalElicitation(shown.terminal, lines, turn=turn, descriptor=lines.descriptor)
-    opened = partial(_open_runtime, options, prompt, elicit)
-    running = asyncio.create_task(
-        see_through(options, opened, begin, shown, prompt, interrupt=interrupt)
-    )
+class Scene:
+    """Where a run is begun and shown, who is asked, and what stops it."""
+
+    def __init__(
+        self,
+        options: Options,
+        begin: Begin,
+        shown: Shown,
+        lines: InputLines,
+        interrupt: "Interrupt",
+    ) -> None:
+        self.options, self.begin, self.shown, self.interrupt = options, begin, shown, interrupt
+        terminal, turn = shown.terminal, asyncio.Lock()
+        self.prompt = TerminalPrompt(terminal, lines, echoes=not lines.is_terminal, turn=turn)
+        self.elicit = TerminalElicitation(terminal, lines, turn=turn, descriptor=lines.descriptor)
+
+    def open_runtime(self) -> "AgentRuntime":
+        """The runtime of the project, whose questions are put here."""
+        setup = read_command_setup(self.options.path, self.options.model)
+        return open_runtime(
+            setup, permission_callback=self.prompt, elicitation_callback=self.elicit
+        )
+
+
+async def _run_until_signal(scene: Scene, see_through: SeeThrough) -> int:
+    interrupt = scene.interrupt
+    running = asyncio.create_task(see_through(scene))
     interrupt.stop_with(running.cancel)
     try:
         code = await running
@@ -215,28 +219,12 @@ async def _run_until_signal(
     return interrupt.exit_code or code
 
 
-def _open_runtime(
-    options: Options, callback: "PermissionCallback", elicit: TerminalElicitation
-) -> "AgentRuntime":
-    setup = read_command_setup(options.path, options.model)
-    return open_runtime(setup, permission_callback=callback, elicitation_callback=elicit)
-
-
-async def _run(
-    options: Options,
-    opened: "Callable[[], AgentRuntime]",
-    begin: Begin,
-    shown: Shown,
-    prompt: TerminalPrompt,
-    *,
-    interrupt: "Interrupt",
-) -> int:
+async def _run(scene: Scene) -> int:
+    options, shown, interrupt = scene.options, scene.shown, scene.interrupt
     view = shown.view
-    async with opened() as runtime:
-        handle = await begin(runtime)
-        if shown.events is not None:
-            shown.events.facts = {"session_id": handle.session_id, "run_id": handle.run_id}
-        view.session(handle.session_id)
+    async with scene.open_runtime() as runtime:
+        handle = await scene.begin(runtime)
+        shown.begun(handle)
         if options.max_usd is not None:
             await _warn_of_unknown_price(options, shown.terminal)
         tasks = None
@@ -264,7 +252,7 @@ async def _run(
         interrupt.stop_with(None)
         if tasks is not None:
             await tasks.summary()
-        await show_end(runtime, handle, shown, prompt, is_typed=options.output_schema is not None)
+        await show_end(runtime, handle, scene, is_typed=options.output_schema is not None)
         return exit_code_of_run(handle, view)
 
 
@@ -276,28 +264,21 @@ def exit_code_of_run(handle: "RunHandle", view: RunView) -> int:
     return COMPLETED if handle.status in {RunStatus.COMPLETED, RunStatus.WAITING} else FAILED
 
 
-async def _detach(
-    options: Options,
-    opened: "Callable[[], AgentRuntime]",
-    begin: Begin,
-    shown: Shown,
-    prompt: TerminalPrompt,  # noqa: ARG001 - questions are asked where it is attached
-    *,
-    interrupt: "Interrupt",  # noqa: ARG001 - the run is another process's once it has begun
-) -> int:
+async def _detach(scene: Scene) -> int:
     """Leave a run to a worker, and print its id."""
-    setup = read_command_setup(options.path, options.model)
+    setup = read_command_setup(scene.options.path, scene.options.model)
     if find_database_url(setup, os.environ) is None:
         message = (
             "--detach leaves the run to a worker, and workers need a Postgres database: name the"
             " variable with its address in config.toml ([store] url_env), or leave out --detach"
         )
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-    async with opened() as runtime:
-        handle = await begin(runtime)
+    async with scene.open_runtime() as runtime:
+        handle = await scene.begin(runtime)
+    terminal = scene.shown.terminal
     for warning in handle.warnings:
-        shown.terminal.line(visible(warning), Style.WARN)
-    shown.terminal.text(f"{handle.run_id}\n")
+        terminal.line(visible(warning), Style.WARN)
+    terminal.text(f"{handle.run_id}\n")
     return COMPLETED
 
 
@@ -314,20 +295,16 @@ async def _warn_of_unknown_price(options: Options, terminal: Terminal) -> None:
 
 
 async def show_end(
-    runtime: "AgentRuntime",
-    handle: "RunHandle",
-    shown: Shown,
-    prompt: TerminalPrompt,
-    *,
-    is_typed: bool,
+    runtime: "AgentRuntime", handle: "RunHandle", scene: Scene, *, is_typed: bool
 ) -> None:
     """Show what came of a run that has ended, or waits for an answer."""
+    shown = scene.shown
     answer, output = None, None
     if handle.status is RunStatus.COMPLETED:
         answer = handle.result_text or ""
         if is_typed:
             output = (await handle.result()).output
-    denied = await _denied(runtime, handle, prompt)
+    denied = await _denied(runtime, handle, scene.prompt)
     if denied:
         shown.last_line = how_to_allow(denied)
     if shown.events is not None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from agent_core.cli import run
 from agent_core.cli.command import execute
-from agent_core.cli.options import Options
 from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.permissions import PermissionCallback, UnattendedError
 from agent_core.types import (
@@ -206,17 +205,15 @@ class StagedRuntime:
         return StagedRun(self._scene, message, self._callback)
 
 
-def open_staged(
-    options: Options, callback: PermissionCallback, _: object
-) -> AbstractAsyncContextManager[StagedRuntime]:
+def open_staged(scene: run.Scene) -> AbstractAsyncContextManager[StagedRuntime]:
     @asynccontextmanager
     async def opened() -> AsyncGenerator[StagedRuntime]:
         if SCENE == "has_no_config":
-            raise ConfigError(ErrorCode.CONFIG_ERROR, f"no config in {options.path}")
+            raise ConfigError(ErrorCode.CONFIG_ERROR, f"no config in {scene.options.path}")
         if SCENE == "opens_slowly":
             tell("opening")
             await asyncio.sleep(60)
-        yield StagedRuntime(SCENE, callback)
+        yield StagedRuntime(SCENE, scene.prompt)
         tell("closed")
 
     return opened()
@@ -224,5 +221,5 @@ def open_staged(
 
 if __name__ == "__main__":
     SCENE = sys.argv.pop(1)
-    run._open_runtime = open_staged
+    run.Scene.open_runtime = open_staged  # pyright: ignore[reportAttributeAccessIssue] - the stage
     sys.exit(execute())

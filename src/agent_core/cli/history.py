@@ -1,8 +1,8 @@
 """A stored session as people read it: runs with their messages, calls and remarks."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.render import name_of, reason_of
@@ -15,6 +15,7 @@ from agent_core.types import (
     JsonBlock,
     Node,
     NodeType,
+    ReplayResult,
     Role,
     RunRecord,
     RuntimeEvent,
@@ -87,6 +88,13 @@ class CallEntry:
         return self.outcome not in {"completed", "open"} or bool(self.ended.get("exit_code"))
 
     @property
+    def quality(self) -> Literal["good", "fair", "bad"]:
+        """How it went, for those who only glance at it."""
+        if self.is_bad:
+            return "bad"
+        return "fair" if self.outcome == "open" else "good"
+
+    @property
     def why(self) -> str:
         """Why it failed or was refused, where no answer to a question says it."""
         if self.outcome not in {"failed", "denied"}:
@@ -155,6 +163,12 @@ class Exchange:
             return spoken_of(self.run.prompt.content)
         return ""
 
+    @property
+    def failure(self) -> str:
+        """The error that its run has ended with; empty if there is none."""
+        error = self.run.error if self.run is not None else None
+        return f"{error.code}: {error.message}" if error is not None else ""
+
 
 @dataclass(slots=True)
 class History:
@@ -165,9 +179,24 @@ class History:
     active: frozenset[str] = frozenset()
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
 
-    def is_active(self, exchange: Exchange) -> bool:
-        """Whether some of it is part of the conversation as it goes on."""
-        return any(node.node_id in self.active for node in exchange.nodes)
+    def is_beside(self, exchange: Exchange) -> bool:
+        """Whether nothing of a run of the user is part of the conversation as it goes on."""
+        is_child = exchange.run is not None and exchange.run.parent_run_id is not None
+        is_active = any(node.node_id in self.active for node in exchange.nodes)
+        return bool(exchange.entries) and not is_child and not is_active
+
+
+async def read_timeline(runtime: AgentRuntime, session_id: str) -> AsyncIterator[ReplayResult]:
+    """All that has happened in a session and in runs of the user, in pages.
+
+    Raises:
+        StorageError: `session_not_found`.
+    """
+    seq: int | None = 1
+    while seq is not None:
+        page = await runtime.replay_session(session_id, from_seq=seq)
+        yield page
+        seq = page.next_seq
 
 
 async def read_history(
@@ -187,13 +216,10 @@ async def read_history(
     roots = [run for run in runs if run.parent_run_id is None]
     reader = _HistoryReader(runtime, runs)
     if run_id is None and last is None:
-        seq: int | None = 1
-        while seq is not None:
-            page = await runtime.replay_session(session_id, from_seq=seq)
+        async for page in read_timeline(runtime, session_id):
             reader.add_rows(page.agents, page.nodes)
             for event in page.events:
                 await reader.add_event(event)
-            seq = page.next_seq
     else:
         chosen = [run for run in runs if run.run_id == run_id] if run_id else roots[-(last or 1) :]
         if run_id is not None and not chosen:

@@ -28,6 +28,7 @@ from agent_core.types import EventLevel, Node, NodeType, Role, RunRecord, RunSta
 _LONGEST_MESSAGE = 400
 _LONGEST_LINE = 200
 _TEXTS = ("diff", "output")
+_STYLES = {"good": Style.GOOD, "fair": Style.WARN, "bad": Style.BAD}
 _EFFECT_UNKNOWN = "the process died while it ran: its effect is unknown"
 
 
@@ -105,7 +106,7 @@ class _Story:
         for child in exchange.children:
             self.exchange(child, f"{indent}    ")
         if run is not None:
-            self._end(run, indent)
+            self._end(run, exchange.failure, indent)
 
     def _begin(self, exchange: Exchange, indent: str) -> None:
         run = exchange.run
@@ -119,11 +120,6 @@ class _Story:
             agent = exchange.agent
             kind = agent.agent_definition_id or agent.agent_type if agent is not None else "agent"
             who = f" · child {kind}"
-        is_beside = (
-            run.parent_run_id is None
-            and bool(exchange.entries)
-            and not self._history.is_active(exchange)
-        )
         spent = " · ".join(
             (
                 plural(run.turn_count, "turn"),
@@ -138,12 +134,12 @@ class _Story:
             ),
             (str(run.status), style_of(run.status)),
             (f" · {spent}", Style.DIM),
-            (" · not on the active path" if is_beside else "", Style.WARN),
+            (" · not on the active path" if self._history.is_beside(exchange) else "", Style.WARN),
         )
 
-    def _end(self, run: RunRecord, indent: str) -> None:
-        if run.error is not None:
-            text = self._text(f"{run.error.code}: {run.error.message}")
+    def _end(self, run: RunRecord, failure: str, indent: str) -> None:
+        if failure:
+            text = self._text(failure)
             self.sheet.block(
                 text, indent=f"{indent}    ", style=Style.BAD, first=f"{indent}  failed: "
             )
@@ -192,11 +188,6 @@ class _Story:
     def _call_line(self, call: CallEntry, indent: str) -> None:
         """Write what was called, how it ended and how long it took."""
         ended = call.ended
-        style = Style.GOOD
-        if call.is_bad:
-            style = Style.BAD
-        elif call.outcome == "open":
-            style = Style.WARN
         took = ended.get("duration_ms")
         times = [] if took is None else [format_duration(took)]
         if waited := ended.get("waited_ms"):
@@ -206,7 +197,13 @@ class _Story:
         said = f"{call.call.name} {summary}"
         if self.sheet.is_screen:
             said = fitted(said, max(self.sheet.width - len(indent) - len(duration) - 10, 12))
-        self.sheet.line(indent, (f"{call.word:<7} ", style), said, (duration, Style.DIM), cut=True)
+        self.sheet.line(
+            indent,
+            (f"{call.word:<7} ", _STYLES[call.quality]),
+            said,
+            (duration, Style.DIM),
+            cut=True,
+        )
 
     def _left(self, call: CallEntry, inner: str) -> None:
         """Write what a call has changed, and the end of what it has put out."""

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import RootModel
 
 from agent_core.api import AgentRuntime
+from agent_core.cli.history import read_timeline
 from agent_core.redaction.redactor import walk
 from agent_core.types import (
     AgentRecord,
@@ -91,12 +92,9 @@ async def session_lines(
         artifacts.update({each.artifact_id: each for each in part.artifacts})
 
     runs = await runtime.session_runs(session_id)
-    seq: int | None = 1
-    while seq is not None:
-        page = await runtime.replay_session(session_id, from_seq=seq)
+    async for page in read_timeline(runtime, session_id):
         take(page)
-        seq = page.next_seq
-        if seq is None:
+        if page.next_seq is None:
             yield line(SessionFact(session=page.session))
     for run in runs:
         if run.parent_run_id is not None:  # the timeline has the runs of the user only

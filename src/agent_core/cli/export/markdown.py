@@ -28,15 +28,16 @@ _UNSAFE = {"html_block", "html_inline", "image"}
 
 def session_markdown(history: History, clean: Clean) -> str:
     """The document."""
-    return "\n\n".join(_Document(clean).parts(history)) + "\n"
+    return "\n\n".join(_Document(history, clean).parts()) + "\n"
 
 
 class _Document:
-    def __init__(self, clean: Clean) -> None:
+    def __init__(self, history: History, clean: Clean) -> None:
+        self._history = history
         self._clean = clean
 
-    def parts(self, history: History) -> Iterator[str]:
-        session = history.session
+    def parts(self) -> Iterator[str]:
+        session = self._history.session
         yield f"# {self._plain(session.title or 'A session')}"
         facts = [
             f"- session: {self._code(session.session_id)}",
@@ -46,19 +47,17 @@ class _Document:
             facts.append(f"- forked from: {self._code(session.parent_session_id)}")
         facts.append(f"- begun: {session.created_at.astimezone():%Y-%m-%d %H:%M}")
         yield "\n".join(facts)
-        for number, exchange in enumerate(history.exchanges, 1):
-            is_beside = bool(exchange.entries) and not history.is_active(exchange)
-            yield from self._exchange(exchange, f"## {number}", is_beside=is_beside)
+        for number, exchange in enumerate(self._history.exchanges, 1):
+            yield from self._exchange(exchange, f"## {number}")
 
-    def _exchange(
-        self, exchange: Exchange, heading: str, *, is_beside: bool = False
-    ) -> Iterator[str]:
+    def _exchange(self, exchange: Exchange, heading: str) -> Iterator[str]:
         run = exchange.run
         if run is None:
             yield f"{heading} · outside of any run"
         else:
             what = f"{run.created_at.astimezone():%Y-%m-%d %H:%M} · {run.status}"
-            yield f"{heading} · {what}{' · not on the active path' if is_beside else ''}"
+            beside = " · not on the active path" if self._history.is_beside(exchange) else ""
+            yield f"{heading} · {what}{beside}"
             spent = (
                 f"{plural(run.turn_count, 'turn')} · {run.usage.input_tokens:,} tokens in,"
                 f" {run.usage.output_tokens:,} out · {self._plain(format_cost(run.usage))}"
@@ -76,8 +75,8 @@ class _Document:
                     yield f"*{self._plain(text)}*"
         for child in exchange.children:
             yield from self._exchange(child, f"#{heading.split(' ')[0]} Child"[-12:])
-        if run is not None and run.error is not None:
-            yield f"**Failed**: {self._plain(f'{run.error.code}: {run.error.message}')}"
+        if failure := exchange.failure:
+            yield f"**Failed**: {self._plain(failure)}"
 
     def _message(self, node: Node) -> Iterator[str]:
         if node.node_type is NodeType.COMPACTION:

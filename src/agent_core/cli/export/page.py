@@ -201,8 +201,7 @@ class _Page:
     def _exchange(self, exchange: Exchange, number: str, *, is_open: bool) -> str:
         run = exchange.run
         is_child = run is not None and run.parent_run_id is not None
-        is_beside = bool(exchange.entries) and not is_child
-        is_beside = is_beside and not self._history.is_active(exchange)
+        is_beside = self._history.is_beside(exchange)
         gist = short_line(self._clean(exchange.prompt), _GIST) or "(no message)"
         label, key = f"{plain(number)} · {plain(gist)}", ""
         if run is not None:
@@ -237,9 +236,8 @@ class _Page:
                     yield f'<p class="notice fair">{self._text(text)}</p>'
         for place, child in enumerate(exchange.children, 1):
             yield self._exchange(child, f"child {place}", is_open=False)
-        if run is not None and run.error is not None:
-            error = self._text(f"{run.error.code}: {run.error.message}")
-            yield f'<p class="notice bad">Failed: {error}</p>'
+        if failure := exchange.failure:
+            yield f'<p class="notice bad">Failed: {self._text(failure)}</p>'
 
     def _message(self, node: Node, usage: Usage | None) -> str:
         key = plain(node.node_id)
@@ -282,16 +280,11 @@ class _Page:
 
     def _call(self, call: CallEntry) -> str:
         ended = call.ended
-        colour = "good"
-        if call.is_bad:
-            colour = "bad"
-        elif call.outcome == "open":
-            colour = "fair"
         took = ended.get("duration_ms")
         duration = "" if took is None else format_duration(took)
         gist = self._text(short_line(self._clean(call.summary), _GIST))
         label = (
-            f'<span class="outcome {colour}">{plain(call.word)}</span> '
+            f'<span class="outcome {call.quality}">{plain(call.word)}</span> '
             f"<code>{plain(call.call.name)}</code> {gist}"
             f' <span class="muted">{plain(duration)}</span>'
         )

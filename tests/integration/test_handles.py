@@ -20,6 +20,7 @@ from agent_core.types import ModelRequest
 from isolation import Home
 from postgres import Server
 from runtimes import CONFIG
+from tcp_proxy import Proxy
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -290,6 +291,28 @@ async def test_readers_outlast_a_restart_of_the_server(
         assert texts(seen + rest) == ["before, after"]
         assert numbers(seen + rest) == numbers((await other.replay_run(handle.run_id)).events)
         assert await waiting is RunStatus.COMPLETED
+
+
+async def test_readers_whom_no_notice_reaches_look_for_events_themselves(
+    home: Home, project: Path, shared_postgres: Server, database_url: str
+) -> None:
+    model = Typed()
+    with Proxy.in_thread(shared_postgres.port) as proxy:
+        proxy.unanswered = b"LISTEN"
+        url = shared_postgres.url(database_url.rpartition("/")[2], port=proxy.port)
+        async with (
+            process(home, project, database_url, model) as one,
+            process(home, project, url) as other,
+        ):
+            handle = await one.start("go", here=True)
+            reading = asyncio.create_task(
+                collected((await other.attach(handle.run_id)).events(debug=True))
+            )
+            model.say("hello", None)
+            events = await reading
+            assert texts(events) == ["hello"]
+            assert numbers(events) == numbers((await other.replay_run(handle.run_id)).events)
+            assert proxy.muted
 
 
 async def collected(events: AsyncGenerator[RuntimeEvent]) -> list[RuntimeEvent]:

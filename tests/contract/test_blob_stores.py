@@ -3,16 +3,19 @@
 import hashlib
 import io
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from obstore.store import MemoryStore
 
 from agent_core.blobs.base import PIECE_BYTES, BlobId, BlobStore
 from agent_core.blobs.objects import ObjectBlobs
-from agent_core.errors import ErrorCode, StorageError
+from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.storage.postgres.blobs import Connections, TableBlobs
 from blobs import with_blob_tables
 
@@ -121,3 +124,54 @@ def test_a_writer_that_fails_leaves_nothing(blobs: BlobStore) -> None:
     with pytest.raises(StorageError) as raised:
         content_of(blobs, blob(content).digest)
     assert raised.value.code is ErrorCode.FILE_NOT_FOUND
+
+
+class _Bucket(BaseHTTPRequestHandler):
+    """As much of S3 as one blob needs, in the bucket `agents`."""
+
+    objects: ClassVar[dict[str, bytes]] = {}
+
+    def do_PUT(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path.startswith("/agents/"):
+            self.objects[self.path] = content
+        self._answer(200 if self.path.startswith("/agents/") else 404)
+
+    def do_GET(self) -> None:
+        self._answer(200, self.objects[self.path])
+
+    def _answer(self, status: int, content: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Mon, 23 Nov 2026 00:00:00 GMT")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Keep quiet."""
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT", "AWS_ENDPOINT_URL"])
+def test_an_endpoint_without_encryption_is_used_if_that_is_said(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Bucket) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv(variable, f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a-key-of-a-test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-of-a-test")
+        try:
+            with pytest.raises(ConfigError, match=f"{variable}.*AWS_ALLOW_HTTP=true"):
+                ObjectBlobs.at("s3://agents/blobs")
+            monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+            blobs, blob = ObjectBlobs.at("s3://agents/blobs"), BlobId("ab" * 32, 4)
+            blobs.put(blob, io.BytesIO(b"blob"))
+            assert b"".join(blobs.pieces(blob.digest)) == b"blob"
+            with pytest.raises(StorageError, match="make the bucket") as refused:
+                ObjectBlobs.at("s3://nothing/blobs").put(blob, io.BytesIO(b"blob"))
+            assert refused.value.code is ErrorCode.STORAGE_ERROR
+        finally:
+            server.shutdown()
+            thread.join()

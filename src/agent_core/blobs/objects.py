@@ -20,6 +20,7 @@ _PARTS_AT_ONCE = 4
 _PART_BYTES = 8 << 20
 _TIMEOUT = "60s"  # of one request; a large blob is sent in several
 _PATIENCE = timedelta(seconds=60)
+_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _QUERY = re.compile(r"\?\S*")
 
 
@@ -62,7 +63,7 @@ class ObjectBlobs:
                 return cls(LocalStore(folder), name=url, folder=folder)
             objects = from_url(
                 url,
-                client_options={"timeout": _TIMEOUT},
+                client_options={"timeout": _TIMEOUT, "allow_http": _allows_http(url)},
                 retry_config={"retry_timeout": _PATIENCE},
             )
             return cls(objects, name=url)
@@ -76,7 +77,8 @@ class ObjectBlobs:
 
         path = _path(blob.digest)
         file.seek(0)
-        with self._explained(blob.digest):
+        missing = f"there is nothing to put blobs into at {self._name}: make the bucket"
+        with self._explained(blob.digest, missing):
             put(
                 self._objects,
                 path,
@@ -108,8 +110,8 @@ class ObjectBlobs:
                 raise
 
     @contextmanager
-    def _explained(self, digest: str) -> Generator[None]:
-        """Raise what an error of the store means.
+    def _explained(self, digest: str, missing: str = "") -> Generator[None]:
+        """Raise what an error of the store means; `missing` is what it means to find nothing.
 
         Raises:
             StorageError: instead.
@@ -119,8 +121,9 @@ class ObjectBlobs:
         try:
             yield
         except FileNotFoundError as error:
-            message = f"the blob {digest[:16]} is not at {self._name}"
-            raise StorageError(ErrorCode.FILE_NOT_FOUND, message) from error
+            code = ErrorCode.STORAGE_ERROR if missing else ErrorCode.FILE_NOT_FOUND
+            message = missing or f"the blob {digest[:16]} is not at {self._name}"
+            raise StorageError(code, message) from error
         except (BaseError, OSError) as error:
             raise StorageError(
                 ErrorCode.STORAGE_ERROR,
@@ -128,6 +131,26 @@ class ObjectBlobs:
                 " check the address of store.blobs, the credentials and the network",
                 details={"blob": digest},
             ) from error
+
+
+def _allows_http(url: str) -> bool:
+    """Whether S3 may be spoken without encryption; the options of a client hide the variable.
+
+    Raises:
+        ConfigError: the endpoint takes that, and nobody has said that it may be.
+    """
+    if not url.startswith("s3:"):
+        return False
+    if os.environ.get("AWS_ALLOW_HTTP", "").lower() in {"1", "true", "on", "yes"}:
+        return True
+    for name in _ENDPOINTS:
+        if os.environ.get(name, "").lower().startswith("http:"):
+            message = (
+                f"{name} is an address of http:, and what is sent there can be read on the way;"
+                " set AWS_ALLOW_HTTP=true if it may be, or name one of https:"
+            )
+            raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+    return False
 
 
 def _path(digest: str) -> str:

@@ -25,6 +25,7 @@ _NEWER = """
 from agent_core.types import lanes
 lanes.PROTOCOL += 1
 lanes.Lane.__init__.__kwdefaults__["protocol"] += 1
+lanes.Lane.suits.__defaults__ = (lanes.PROTOCOL,)
 from agent_core.cli import main
 raise SystemExit(main(["worker"]))
 """

@@ -92,14 +92,14 @@ def test_the_tables_of_the_queue_are_upgraded_when_that_is_asked_for(
 def test_what_keeps_runs_from_a_server_is_found(home: Home, database_url: str) -> None:
     home.write_config(HERE)
     server, _, name = database_url.rpartition("/")
-    execute(database_url, f"CREATE ROLE r_{name} LOGIN PASSWORD 'x1y2z3'")
-    guest = f"postgresql://r_{name}:x1y2z3@{server.rpartition('@')[2]}/{name}"
+    execute(database_url, f"CREATE ROLE r_{name} LOGIN PASSWORD 'x1y2z3w4'")
+    guest = f"postgresql://r_{name}:x1y2z3w4@{server.rpartition('@')[2]}/{name}"
     found = store(home, "check", "--json", THERE=guest)
     assert found.returncode == 1
     (check,) = json.loads(found.stdout)["checks"]
     assert check["state"] == "broken"
     assert "the right to read and write" in check["cure"]
-    wrong = store(home, "check", THERE=guest.replace("x1y2z3", "other-word"))
+    wrong = store(home, "check", THERE=guest.replace("x1y2z3w4", "other-word"))
     assert wrong.returncode == 1
     assert "password" in wrong.stdout
     assert "other-word" not in wrong.stdout + wrong.stderr

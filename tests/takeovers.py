@@ -88,7 +88,7 @@ async def carried_out(services: Services, run_id: str = "run_1") -> Run:
     """Take a run up, and wait until it has ended here."""
     queued = await services.store.run(run_id)
     assert queued is not None
-    run = await services.runs.take_up(queued)
+    run = await services.runs.turns.take_up(queued)
     assert run is not None
     await run.ended.wait()
     return run
@@ -119,7 +119,7 @@ async def main():
             await queue(services{OPTIONS})
         queued = await services.store.run("run_1")
         assert queued is not None
-        run = await services.runs.take_up(queued)
+        run = await services.runs.turns.take_up(queued)
         seen = 0
         async for event in services.runs.watch("run_1", debug=True):
             seen += 1

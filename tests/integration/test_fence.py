@@ -47,7 +47,7 @@ async def main():
     async with services_of(home, project, provider, note, database_url=url) as services:
         queued = await services.store.run("run_1")
         assert queued is not None
-        run = await services.runs.take_up(queued)
+        run = await services.runs.turns.take_up(queued)
         await run.ended.wait()
         print("its end is stored:", run.journal.is_stored, flush=True)
         await asyncio.sleep(0.5)
@@ -89,7 +89,7 @@ async def take_over(services: Services) -> Any:
             try:
                 queued = await services.store.run("run_1")
                 assert queued is not None
-                run = await services.runs.take_up(queued)
+                run = await services.runs.turns.take_up(queued)
             except StorageError:
                 await asyncio.sleep(0.1)
             else:
@@ -168,17 +168,17 @@ async def test_a_run_that_is_handed_over_goes_on_where_it_was(
         await queue(services)
         queued = await services.store.run("run_1")
         assert queued is not None
-        first = await services.runs.take_up(queued)
+        first = await services.runs.turns.take_up(queued)
         assert first is not None
         await held.wait()
-        assert await services.runs.hand_over("run_1")
+        assert await services.runs.turns.hand_over("run_1")
         assert first.ended.is_set()
-        assert not await services.runs.hand_over("run_1")
+        assert not await services.runs.turns.hand_over("run_1")
         between = await services.store.run_history("run_1")
         assert between.runs[0].status is RunStatus.RUNNING
         queued = await services.store.run("run_1")
         assert queued is not None
-        second = await services.runs.take_up(queued)
+        second = await services.runs.turns.take_up(queued)
         assert second is not None
         await second.ended.wait()
         history = await services.store.run_history("run_1")

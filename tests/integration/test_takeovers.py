@@ -84,7 +84,7 @@ async def test_a_run_killed_at_any_event_goes_on_and_repeats_no_effect(
         assert await services.store.close_lost_runs(lambda owner, is_lease_over: True) == []
         queued = await services.store.run("run_1")
         assert queued is not None
-        run = await services.runs.take_up(queued)
+        run = await services.runs.turns.take_up(queued)
         if run is not None:
             await run.ended.wait()
         record, path, events = await history(services)
@@ -241,7 +241,7 @@ async def test_what_was_cancelled_without_an_owner_ends_without_a_model(
         await services.store.request_cancel("run_1")
         queued = await services.store.run("run_1")
         assert queued is not None
-        run = await services.runs.take_up(queued)
+        run = await services.runs.turns.take_up(queued)
         assert run is not None
         await run.ended.wait()
         record, path, events = await history(services)
@@ -259,7 +259,7 @@ async def test_a_run_that_kills_its_processes_fails_in_the_end(home: Home, proje
     async with services_of(home.path, project, ScriptedProvider(go_on)) as services:
         queued = await services.store.run("run_1")
         assert queued is not None
-        assert await services.runs.take_up(queued) is None
+        assert await services.runs.turns.take_up(queued) is None
         record, _, events = await history(services)
         assert record.error is not None
         assert "max_takeovers" in record.error.message

@@ -93,7 +93,7 @@ class Machine:
             ):
                 runs = await services.store.runs(session_id)
                 (queued,) = [run for run in runs if not run.status.is_terminal]
-                run = await services_there.runs.take_up(queued)
+                run = await services_there.runs.turns.take_up(queued)
                 assert run is not None
                 await run.ended.wait()
                 return run
@@ -380,7 +380,7 @@ async def test_the_folder_of_a_session_is_for_its_runs_alone(
     async with one.open(folder, writes("b.txt", "b"), "ok") as services:
         await queue(services, "another", place=None)
         (queued,) = await services.store.runs("another")
-        run = await services.runs.take_up(queued)
+        run = await services.runs.turns.take_up(queued)
         assert run is not None
         await run.ended.wait()
         assert run.outcome is not None
@@ -483,7 +483,7 @@ async def test_a_process_of_one_tenant_keeps_the_snapshots_of_others(
     async with machine.open(project, writes("a.txt", "changed\n"), "ok") as services:
         await queue(services, place=None, home=own_place())
         (queued,) = await services.store.runs("s1")
-        run = await services.runs.take_up(queued)
+        run = await services.runs.turns.take_up(queued)
         assert run is not None
         await run.ended.wait()
         needed = await services.store.snapshots_in_use()

@@ -1,4 +1,4 @@
-"""Cancellation of asyncio tasks: whether it was requested, and work that it must not cut short.
+"""Tasks of asyncio: whether they were cancelled, what that must not cut short, what nobody awaits.
 
 A tool or an adapter may swallow the cancellation it was interrupted with, or leak one of its own
 making. What counts is what was requested of the task.
@@ -66,6 +66,25 @@ def _go_on(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]
             awaited = step()
         except StopIteration as end:
             return end.value
+
+
+class SideTasks:
+    """Work that nobody awaits: it goes on until it is done, or until `end` is called."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def start(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def end(self, timeout_s: float) -> None:
+        """Wait so long for what is under way, and cancel what is left of it then."""
+        if self._tasks:
+            _, left = await asyncio.wait(self._tasks, timeout=timeout_s)
+            for task in left:
+                task.cancel()
 
 
 async def stop_task(task: asyncio.Task[None]) -> None:

@@ -45,7 +45,7 @@ from agent_core.text import fit_lines
 from agent_core.tools.deferred import DeferringToolbox
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
-from agent_core.types import Claim, Node, RunIdentity, ToolPermission, utc_now
+from agent_core.types import Claim, Node, RunIdentity, SessionRecord, ToolPermission, utc_now
 
 if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuards
@@ -142,6 +142,11 @@ class RunFactory:
             artifacts=artifacts,
             release=release,
         )
+
+    def session_opened(self, session: SessionRecord) -> None:
+        """A run of the session is to begin: it is not idle, and has a history to be kept short."""
+        self._memory.run_begins(session.session_id)
+        self.compactions.session_opened(session)
 
     async def context(self, seat: RunSpec) -> RunContext:
         """Everything this run needs.

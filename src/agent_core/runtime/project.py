@@ -96,7 +96,8 @@ class Project:
             or config.permissions.unattended != "deny",
         )
         self.toolboxes.check_names()
-        self.definitions = AgentDefinitions(setup.settings_home, options.definitions)
+        self._settings_home = setup.settings_home
+        self.definitions = AgentDefinitions(self._settings_home, options.definitions)
         check_definitions(self.definitions, config, self.toolboxes.known_names())
         self._learn_secrets(*self.definitions.profiles())
         rules, saved = _load_rules(setup, self._paths, redactor)
@@ -124,11 +125,11 @@ class Project:
     def find_surroundings(self) -> Surroundings:
         """Read which instructions, skills and memories there are; blocks on files."""
         setup = self.setup
-        skills = find_skills(setup.settings_home)
+        skills = find_skills(self._settings_home)
         for problem in skills.problems:
             logger.warning("a skill was passed over: %s", problem)
         is_closed = self._paths.is_closed
-        instructions = find_instructions(setup.settings_home, setup.project, is_closed=is_closed)
+        instructions = find_instructions(self._settings_home, setup.project, is_closed=is_closed)
         for problem in instructions.problems:
             logger.warning("an instruction file is listed by its path only: %s", problem)
         has_memory = setup.config.memory.enabled

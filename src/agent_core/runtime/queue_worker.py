@@ -313,7 +313,7 @@ class QueueWorker:
                 return 0
             taken.services = services
             try:
-                taken.run = run = await services.runs.take_up(record)
+                taken.run = run = await services.runs.turns.take_up(record)
             except StorageError as error:
                 if error.code is ErrorCode.SESSION_ACTIVE:
                     return _BUSY_S
@@ -425,7 +425,7 @@ class QueueWorker:
             return  # `_conduct` looks before it begins
         run_id = taken.job.run_id
         try:
-            if await taken.services.runs.hand_over(run_id):
+            if await taken.services.runs.turns.hand_over(run_id):
                 taken.is_handed_over = True
                 self.handed_over += 1
                 logger.info("%s is handed over", run_id)

@@ -217,7 +217,7 @@ class Sessions:
         Raises:
             StorageError: `run_not_found`: no such run, or it is a child.
         """
-        run = self._runs.known(run_id)
+        run = self._runs.live.get(run_id)
         if run is not None and run.status is not RunStatus.WAITING:
             return run
         record = await self._runs.require_run(run_id)

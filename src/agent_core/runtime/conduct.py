@@ -1,0 +1,219 @@
+"""Carries one run out: from its journal, over everything it needs, to its end."""
+
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from agent_core.agents.child_runs import ChildRuns
+from agent_core.agents.spawner import ChildSpawner, RunSpec, SpawnerDeps
+from agent_core.agents.workers import Workers
+from agent_core.errors import ConfigError, ErrorCode, ParkedError
+from agent_core.events import Journal, SessionStore
+from agent_core.loop import conclude, converse
+from agent_core.loop.options import NO_OPTIONS, RunOptions, restored_options
+from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.factory import RunFactory
+from agent_core.runtime.memory_service import MemoryService
+from agent_core.runtime.models import Models, Traces
+from agent_core.runtime.opening import Journals
+from agent_core.runtime.project import Project
+from agent_core.runtime.scheduler import Run
+from agent_core.runtime.waiting import WaitingRuns
+from agent_core.types import (
+    AgentRole,
+    Draft,
+    Role,
+    RunIdentity,
+    RunMode,
+    RunStatus,
+    StoredOptions,
+)
+
+if TYPE_CHECKING:
+    from agent_core.loop.guards import RunGuards
+    from agent_core.telemetry.spans import Telemetry
+
+_NO_MESSAGE = Draft(Role.USER, [])
+"""Stands for the message of a run that goes on, which is in the history."""
+
+
+class Conductor:
+    """Carries out one run after another; what changes in a run is its journal's, and others'.
+
+    Args:
+        project: what the runs work on.
+        store, models, redactor: of the process.
+        contexts: makes what the loop needs.
+        children, workers, journals: of the agents that a run may start.
+        waiting: the runs that wait for an answer.
+        memory: looks through what a run has left.
+        traces: keeps tracebacks, with `debug=True`.
+        telemetry: records the runs, if something does.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        *,
+        store: SessionStore,
+        models: Models,
+        contexts: RunFactory,
+        children: ChildRuns,
+        workers: Workers,
+        waiting: WaitingRuns,
+        journals: Journals,
+        memory: MemoryService,
+        redactor: Redactor,
+        traces: Traces | None,
+        telemetry: "Telemetry | None",
+    ) -> None:
+        self._project = project
+        self._models = models
+        self._contexts = contexts
+        self._waiting = waiting
+        self._memory = memory
+        self._traces = traces
+        self._telemetry = telemetry
+        self._spawner_deps = SpawnerDeps(
+            setup=project.setup,
+            store=store,
+            definitions=project.definitions,
+            children=children,
+            workers=workers,
+            build_context=contexts.context,
+            model_of=lambda definition, options: models.resolve(
+                definition.model_profile, instead=options.model
+            ),
+            are_sessions_limited=project.setup.config.budget.is_limited,
+            work_tools=project.toolboxes.work_tools,
+            is_disabled=project.toolboxes.is_disabled,
+            can_ask=project.toolboxes.can_ask,
+            goes_on=waiting.history_of,
+            open_journal=journals.open,
+            redactor=redactor,
+            telemetry=telemetry,
+            task_logs=project.task_logs,
+        )
+
+    def conduct(self, run: Run) -> Awaitable[None]:
+        """Carry the run out to its end, in its span where spans are recorded."""
+        telemetry = self._telemetry
+        return self._carry_out(run) if telemetry is None else self._carry_out_in(telemetry, run)
+
+    async def _carry_out_in(self, telemetry: "Telemetry", run: Run) -> None:
+        if run.trace is None:  # of another process, or it has waited for an answer
+            carrier = run.stored_options.trace if run.stored_options else None
+            run.trace = telemetry.begin_run(run.identity, run.journal.clean, carrier=carrier)
+        with run.trace.current():
+            await self._carry_out(run)
+
+    async def _carry_out(self, run: Run) -> None:
+        run.journal.begin()
+        asked = run.options or run.stored_options
+        meter = self._models.meter(run.identity, asked.budget if asked else None)
+        try:
+            async with (
+                conclude(
+                    run.journal, run.finish, goes_on=run.history if run.goes_on else None
+                ) as stats,
+                self._traced(run.identity),
+                meter.in_time() if meter else nullcontext(),
+            ):
+                if run.session_id in self._waiting.by_session:
+                    await self._waiting.make_way(run)
+                if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
+                    tools = self._project.toolboxes.known_names()
+                    self._spawner_deps.workers.require_any(tools)
+                options = run.options or self._restore_options(run.stored_options)
+                async with (
+                    _checked(run, options) as (prompt, guards),
+                    self._project.with_toolsets(options, run.journal) as options,
+                    self._contexts.recording(run.journal),
+                    self._open_spawner(run.journal, options) as spawner,
+                ):
+                    ctx, source = await self._contexts.context_and_source(
+                        RunSpec(
+                            run=run.identity,
+                            journal=run.journal,
+                            history=self._project.with_mentions(run.history, prompt),
+                            options=options,
+                            guards=guards,
+                            trace=run.trace,
+                            tools=spawner.tools,
+                            board=spawner.board,
+                        )
+                    )
+                    if prompt is not None or run.goes_on:
+                        await converse(ctx, prompt or _NO_MESSAGE, stats)
+                    elif self._project.setup.config.compact.enabled:
+                        await ctx.history.resume(ctx.journal)
+                        await source.compact(ctx.toolbox.definitions, stats)
+                    else:
+                        message = "histories are not summarised: [compact] enabled is false"
+                        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+        finally:
+            is_cancelled = (
+                run.status in {RunStatus.CANCELLED, RunStatus.WAITING} or run.journal.is_abandoned
+            )
+            if (run.goes_on or run.status is RunStatus.WAITING) and not run.journal.is_abandoned:
+                await self._waiting.note(run)
+            is_private = asked is not None and not asked.memory
+            if not (is_cancelled or is_private or run.identity.permission_mode == "plan"):
+                self._memory.run_ended(run.identity, run.journal.path)
+            self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
+
+    @asynccontextmanager
+    async def _open_spawner(
+        self, parent: Journal, options: RunOptions
+    ) -> AsyncGenerator[ChildSpawner]:
+        """Open what a run may start, by its role; an orchestrator's Tasks are replayed.
+
+        Raises:
+            TaskError: the folder of the Task logs cannot be used.
+        """
+        if parent.run.role is not AgentRole.ORCHESTRATOR:
+            yield ChildSpawner(self._spawner_deps, parent, options)
+            return
+        # Tasks and workers are a third of all code, and most runs have neither.
+        from agent_core.agents.orchestrator import open_orchestrator_spawner  # noqa: PLC0415
+
+        async with open_orchestrator_spawner(self._spawner_deps, parent, options) as spawner:
+            yield spawner
+
+    def _restore_options(self, stored: StoredOptions | None) -> RunOptions:
+        """The options of a run that a process now dead has left in the queue.
+
+        Raises:
+            AgentCoreError: they cannot be had, or name a tool that there is not here.
+        """
+        if stored is None:
+            return NO_OPTIONS
+        options = restored_options(stored)
+        self._project.toolboxes.check_options(options)
+        if options.model is not None:
+            self._project.learn_secrets(self._models.resolve(instead=options.model))
+        return options
+
+    @asynccontextmanager
+    async def _traced(self, run: RunIdentity) -> AsyncGenerator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self._traces and not isinstance(error, ParkedError):
+                await self._traces.keep_failure(run, error)
+            raise
+
+
+@asynccontextmanager
+async def _checked(
+    run: Run, options: RunOptions
+) -> AsyncGenerator[tuple[Draft | None, "RunGuards | None"]]:
+    """The message of a run as its guards let it in, and the guards."""
+    if not options.guards:
+        yield run.prompt, None
+        return
+    from agent_core.loop.guards import RunGuards  # noqa: PLC0415 - most runs have none
+
+    guards = RunGuards(options.guards, run.journal, options.deps)
+    async with guards.watching(run.prompt) as prompt:
+        yield prompt, guards

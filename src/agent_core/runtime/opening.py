@@ -1,0 +1,325 @@
+"""How a run begins: what is stored of one that is asked for, and the `Run` that is made of that."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from agent_core.agents.workers import Workers
+from agent_core.artifacts.images import sendable
+from agent_core.artifacts.store import ArtifactStore
+from agent_core.config.models import ModelConfig
+from agent_core.errors import AgentCoreError
+from agent_core.events import EventStream, Journal, SessionStore
+from agent_core.loop.options import NO_OPTIONS, RunOptions, stored_options
+from agent_core.providers.estimates import estimate_blocks
+from agent_core.redaction.redactor import JournalRedactor, Redactor
+from agent_core.runtime.factory import RunFactory
+from agent_core.runtime.models import Models
+from agent_core.runtime.project import Project
+from agent_core.runtime.recovery import SessionHistory, SessionLeases
+from agent_core.runtime.scheduler import ROLES, Run, identity_of
+from agent_core.storage.owners import Owner
+from agent_core.text import first_words
+from agent_core.types import (
+    MODEL_KEY,
+    Draft,
+    ImageBlock,
+    Node,
+    Role,
+    RunIdentity,
+    RunMode,
+    RunOpening,
+    RunPrompt,
+    RunRecord,
+    RunStatus,
+    StoredOptions,
+    TextBlock,
+    new_id,
+    words_of,
+)
+from agent_core.types.lanes import ANYWHERE, Placement
+
+if TYPE_CHECKING:
+    from agent_core.runtime.dispatch import Dispatcher
+    from agent_core.telemetry.spans import RunTrace, Telemetry
+
+_WITHHELD = "(withheld until the guards of the run have passed it)"
+"""Stands in the store for a message that a guard may replace."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestedRun:
+    """A run that is asked for: what the store gets of it, and what this process alone has.
+
+    Attributes:
+        opening: what is stored.
+        prompt: the message without secrets; None for a run that summarises the history.
+        options: as the caller has set them.
+        trace: the span of a run that begins here, where spans are recorded.
+    """
+
+    opening: RunOpening
+    prompt: RunPrompt | None
+    options: RunOptions
+    trace: "RunTrace | None"
+
+
+class Openings:
+    """Checks what is asked of a run, and says what is stored of it.
+
+    Args:
+        project: what the runs work on.
+        models, artifacts, owner, redactor, leases: of the process.
+        workers: whom an orchestrator may dispatch.
+        dispatcher: puts runs into the queue of the workers, if there are any.
+        telemetry: records the runs, if something does.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        *,
+        models: Models,
+        artifacts: ArtifactStore,
+        owner: Owner,
+        redactor: Redactor,
+        leases: SessionLeases,
+        workers: Workers,
+        dispatcher: "Dispatcher | None",
+        telemetry: "Telemetry | None",
+    ) -> None:
+        self._project = project
+        self._models = models
+        self._artifacts = artifacts
+        self._owner = owner
+        self._redactor = redactor
+        self._journal_redactor = JournalRedactor(redactor)
+        self._leases = leases
+        self._workers = workers
+        self._dispatcher = dispatcher
+        self._telemetry = telemetry
+
+    async def prepare(
+        self,
+        prompt: Draft | None,
+        *,
+        session_id: str,
+        mode: RunMode,
+        move_session: bool,
+        options: RunOptions,
+        placement: Placement,
+    ) -> RequestedRun:
+        """Check what is asked for, and store the ends of earlier runs that are still missing.
+
+        Raises:
+            ConfigError, AgentCoreError: what `Runs.start` raises.
+            StorageError: `artifact_not_found`.
+        """
+        dispatcher, dispatch = self._dispatcher, None
+        if dispatcher is None and placement is not ANYWHERE:
+            placement.require_one_machine()
+        is_here = dispatcher is None or placement.here or prompt is None
+        model = self._models.resolve(instead=options.model)
+        if is_here:
+            self._models.open(model)
+            with suppress(AgentCoreError):  # the run itself says what is wrong with a toolset
+                await self._project.open_toolsets()
+            if options is not NO_OPTIONS:
+                self._project.toolboxes.check_options(options)
+        stored = None if options is NO_OPTIONS else self._store_options(options, model)
+        if dispatcher is not None:
+            has_message = prompt is not None
+            dispatch = await dispatcher.dispatch_of(placement, stored, has_message=has_message)
+        clean_prompt = stored_prompt = title = None
+        if prompt is not None:
+            clean_prompt = await self._clean_prompt(prompt, model)
+            stored_prompt, title = self._stored_prompt(clean_prompt, options)
+        if mode is RunMode.ORCHESTRATOR and is_here:
+            self._workers.require_any(self._project.toolboxes.known_names())
+        await self._leases.store_ends()
+        run_id, trace = new_id("run"), None
+        if self._telemetry is not None:
+            trace, carrier = self._begin_trace(self._telemetry, session_id, run_id, mode, is_here)
+            stored = (stored or StoredOptions()).model_copy(update={"trace": carrier})
+        opening = RunOpening(
+            session_id=session_id,
+            cwd=str(self._project.setup.project),
+            move_session=move_session,
+            owner=self._owner.owner_id,
+            agent_type=ROLES[mode][0],
+            agent_id=new_id("agent"),
+            run_id=run_id,
+            mode=mode,
+            prompt=stored_prompt,
+            title=title,
+            options=stored,
+            run_metadata={MODEL_KEY: f"{model.provider}:{model.name}"},
+            dispatch=dispatch,
+        )
+        return RequestedRun(opening=opening, prompt=clean_prompt, options=options, trace=trace)
+
+    def _begin_trace(
+        self, telemetry: "Telemetry", session_id: str, run_id: str, mode: RunMode, is_here: bool
+    ) -> "tuple[RunTrace | None, Mapping[str, str]]":
+        """The span of a run that begins here, and what names it, or what is above it, elsewhere."""
+        if not is_here:
+            return None, telemetry.carrier()
+        begins = RunIdentity(
+            session_id=session_id,
+            agent_id=new_id("agent"),
+            run_id=run_id,
+            role=ROLES[mode][1],
+            mode=mode,
+        )
+        trace = telemetry.begin_run(begins, self._journal_redactor.payload)
+        return trace, trace.carrier
+
+    async def _clean_prompt(self, prompt: Draft, model: ModelConfig) -> RunPrompt:
+        """The message without secrets, its images as the model takes them.
+
+        Raises:
+            AgentCoreError: `validation_error`: no model can be shown an image of it.
+            StorageError: `artifact_not_found`: an image is not there.
+        """
+        limit = model.max_image_bytes
+        content = [
+            await sendable(block, self._artifacts, max_bytes=limit)
+            if isinstance(block, ImageBlock)
+            else block
+            for block in prompt.content
+        ]
+        return RunPrompt(
+            content=self._journal_redactor.content(content),
+            metadata=self._journal_redactor.metadata(prompt.metadata),
+        )
+
+    def _stored_prompt(
+        self, prompt: RunPrompt, options: RunOptions
+    ) -> tuple[RunPrompt, str | None]:
+        """The message as it is stored, without what a guard may replace, and the title it gives."""
+        if any(guard.may_replace("message") for guard in options.guards):
+            rest = [block for block in prompt.content if not isinstance(block, TextBlock)]
+            return prompt.model_copy(update={"content": [TextBlock(text=_WITHHELD), *rest]}), None
+        return prompt, first_words(self._redactor.text(words_of(prompt.content)))
+
+    def _store_options(self, options: RunOptions, model: ModelConfig) -> StoredOptions:
+        """What is written of the options: without secrets, those of the model included."""
+        if options.model is not None:
+            self._project.learn_secrets(model)
+        plain = stored_options(options).model_dump(mode="json", exclude_defaults=True)
+        clean = self._journal_redactor.metadata(plain)
+        if clean.get("model") != plain.get("model"):
+            clean["needs_caller"] = [*plain.get("needs_caller", ()), "model"]
+        return StoredOptions.model_validate(clean)
+
+
+class Journals:
+    """Opens the journals of this process; an end that cannot be stored is left to its leases."""
+
+    def __init__(
+        self, store: SessionStore, redactor: JournalRedactor, leases: SessionLeases
+    ) -> None:
+        self._store = store
+        self._redactor = redactor
+        self._leases = leases
+
+    def open(
+        self,
+        run: RunIdentity,
+        stream: EventStream,
+        path: Iterable[Node] = (),
+        *,
+        session_owner: str | None = None,
+        epoch: int | None = None,
+    ) -> Journal:
+        return Journal(
+            run,
+            store=self._store,
+            stream=stream,
+            redactor=self._redactor,
+            estimate=estimate_blocks,
+            path=path,
+            session_owner=session_owner,
+            epoch=epoch,
+            on_unclosed=self._leases.add_unclosed,
+        )
+
+
+class LiveRuns:
+    """Makes runs, numbers them, and knows each as long as anything else holds it."""
+
+    def __init__(
+        self,
+        store: SessionStore,
+        owner: Owner,
+        *,
+        leases: SessionLeases,
+        journals: Journals,
+        contexts: RunFactory,
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._leases = leases
+        self._journals = journals
+        self._contexts = contexts
+        self._numbers = count()
+        self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
+
+    def get(self, run_id: str) -> Run | None:
+        """The run, if this process has it still."""
+        return self._runs.get(run_id)
+
+    def new(
+        self,
+        record: RunRecord,
+        epoch: int | None,
+        *,
+        is_new: bool,
+        options: RunOptions | None = None,
+    ) -> Run:
+        """Make the run of a record, which is to go on if it waits.
+
+        `epoch` is that of its session, if this process holds it; `is_new` says that nothing of the
+        session is stored.
+        """
+        identity = identity_of(record)
+        stream = EventStream()
+        prompt = record.prompt
+        owner = self._owner.owner_id
+        run = Run(
+            identity=identity,
+            status=record.status,
+            number=next(self._numbers),
+            prompt=Draft(Role.USER, prompt.content, metadata=prompt.metadata) if prompt else None,
+            options=options,
+            stored_options=record.options,
+            goes_on=record.status is RunStatus.WAITING,
+            journal=self._journals.open(identity, stream, session_owner=owner, epoch=epoch),
+            stream=stream,
+            history=SessionHistory(
+                self._store,
+                identity.session_id,
+                is_new=is_new,
+                known=partial(self._contexts.last_path, identity.agent_id),
+                is_message=prompt is not None,
+            ),
+        )
+        self._runs[identity.run_id] = run
+        if epoch is not None:
+            run.hold = self._leases.hold(identity.run_id, identity.session_id, epoch)
+            self._contexts.fence(identity.run_id, run.hold)
+        return run
+
+    def forget(self, run: Run) -> None:
+        """Leave a run to the process that has it now."""
+        if self._runs.get(run.identity.run_id) is run:
+            del self._runs[run.identity.run_id]
+
+    def goes_on(self, run_id: str) -> bool:
+        """Whether a run that has waited is under way here by now, or is being ended."""
+        run = self._runs.get(run_id)
+        return run is not None and run.goes_on and run.outcome is None

@@ -1,0 +1,209 @@
+"""Runs whose turn in a shared queue it is: taken up, handed over, and lost to another process."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agent_core.aio import SideTasks, to_the_end
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.events import SessionStore
+from agent_core.loop.options import RunOptions
+from agent_core.runtime.factory import RunFactory
+from agent_core.runtime.opening import LiveRuns, RequestedRun
+from agent_core.runtime.reading import RunReader
+from agent_core.runtime.recovery import SessionLeases
+from agent_core.runtime.scheduler import Run, RunProgress, Scheduler, identity_of
+from agent_core.runtime.waiting import WaitingRuns
+from agent_core.storage.owners import Owner
+from agent_core.types import OpenedRun, RunRecord, RunStatus
+
+if TYPE_CHECKING:
+    from agent_core.runtime.dispatch import Dispatcher
+    from agent_core.storage.postgres.queue import Job
+    from agent_core.telemetry.spans import RunTrace
+
+logger = logging.getLogger(__name__)
+
+_HANDED_OVER = "this run was handed over to another process, which goes on with it"
+
+
+class Turns:
+    """Carries out runs of the queue, each as long as this process holds its session.
+
+    Args:
+        store, owner, reader, leases, scheduler: of this process.
+        live, waiting, contexts: of its runs.
+        aside: takes what nobody awaits.
+        max_takeovers: after how many dead processes a run is not taken up any more.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        owner: Owner,
+        *,
+        reader: RunReader,
+        leases: SessionLeases,
+        scheduler: Scheduler,
+        live: LiveRuns,
+        waiting: WaitingRuns,
+        contexts: RunFactory,
+        aside: SideTasks,
+        max_takeovers: int,
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._reader = reader
+        self._leases = leases
+        self._scheduler = scheduler
+        self._live = live
+        self._waiting = waiting
+        self._contexts = contexts
+        self._aside = aside
+        self._max_takeovers = max_takeovers
+
+    async def begin(
+        self, dispatcher: "Dispatcher", requested: RequestedRun, timeout_s: float | None
+    ) -> RunProgress:
+        """Queue a run of this process, and carry it out when its turn comes; its job ends with it.
+
+        Raises:
+            StorageError: what `Dispatcher.turn` raises.
+            AgentCoreError: `validation_error`: this runtime is being closed.
+        """
+        opening = requested.opening
+        turn = await dispatcher.turn(opening, timeout_s)
+        if turn is None:
+            record = await self._reader.record(opening.run_id)
+            return RunProgress(identity=identity_of(record), status=record.status)
+        job, taken = turn
+        before = await self._store.events_after(opening.run_id, 0)
+        self._scheduler.announce(opening.session_id)
+        record = taken.run.model_copy(update={"prompt": requested.prompt})
+        run = self._carry_on(replace(taken, run=record), requested.options, requested.trace)
+        for event in before:
+            run.stream.write(event)
+        self._aside.start(self._finish(dispatcher, job, run))
+        if self._scheduler.is_closed:
+            await to_the_end(self._scheduler.cancel(run))
+            self._scheduler.require_open()
+        return run
+
+    async def take_up(self, record: RunRecord) -> Run | None:
+        """Carry out a run whose turn it is, from its beginning or from where its process has died.
+
+        Returns:
+            None: there is nothing to do; it has ended, or waits for an answer.
+
+        Raises:
+            StorageError: `session_active`: a living owner has the session.
+            AgentCoreError: `validation_error`: this runtime is being closed.
+        """
+        await self._leases.store_ends()
+        scheduler, session_id = self._scheduler, record.session_id
+        scheduler.announce(session_id)
+        try:
+            scheduler.require_open()
+            taking = self._store.take_run(
+                record.run_id,
+                self._leases.claim(),
+                is_dead=self._owner.is_lost,
+                max_takeovers=self._max_takeovers,
+            )
+            taken = await to_the_end(taking)
+        except BaseException:
+            scheduler.withdraw(session_id)
+            raise
+        if taken is None:
+            scheduler.withdraw(session_id)
+            return None
+        return self._carry_on(taken)
+
+    async def hand_over(self, run_id: str) -> bool:
+        """Stop the work on a run, and leave the rest of it to the process that takes it up next.
+
+        What was begun and is cut off has an unknown effect for that one.
+
+        Returns:
+            False: the run has ended, or is ending; nothing was handed over.
+        """
+        run = self._live.get(run_id)
+        if run is None or run.journal.is_closing or run.ended.is_set():
+            return False
+        with suppress(StorageError):
+            await run.journal.commit()
+        if run.journal.is_closing:
+            return False
+        await self._abandon(run, StorageError(ErrorCode.SESSION_ACTIVE, _HANDED_OVER))
+        return await self._store.hand_over(run_id, self._owner.owner_id)
+
+    def lose(self, run_id: str) -> None:
+        """Stop a run at once whose session another process has taken over.
+
+        One that is ending has given its session back, or is refused its end; one that goes on here
+        after it has waited holds its session anew.
+        """
+        run = self._live.get(run_id)
+        if run is None or run.ended.is_set() or run.journal.is_closing:
+            return
+        if run.hold is not None and not run.hold.is_lost:
+            return
+        from agent_core.runtime.fence import session_lost  # noqa: PLC0415 - loaded by now
+
+        reason = session_lost(run_id)
+        logger.warning("%s", reason)
+        run.journal.abandon(reason)
+        self._aside.start(self._abandon(run, reason))
+
+    def _carry_on(
+        self,
+        taken: OpenedRun,
+        options: RunOptions | None = None,
+        trace: "RunTrace | None" = None,
+    ) -> Run:
+        """Begin a run that was taken from the queue, or go on with it; its session is announced."""
+        record = taken.run
+        self._contexts.session_opened(taken.session)
+        if taken.waiting is not None:
+            self._waiting.keep(taken.waiting)
+        run = self._live.new(
+            record,
+            taken.session.epoch,
+            is_new=False,
+            options=options or self._waiting.options_of(record.run_id),
+        )
+        run.goes_on = record.status is not RunStatus.QUEUED
+        run.cancel_requested = record.cancel_requested_at is not None
+        if trace is not None:
+            trace.identify(run.identity)
+            run.trace = trace
+        self._scheduler.enqueue(run)
+        if run.cancel_requested:
+            self._aside.start(self._end_unbegun(run))
+        return run
+
+    async def _end_unbegun(self, run: Run) -> None:
+        """Cancel a run that was asked to end before it could begin, or go on, here."""
+        await self._scheduler.dequeue(run)
+        if run.goes_on:
+            await self._waiting.end_children(run.identity.run_id)
+
+    async def _abandon(self, run: Run, reason: StorageError) -> None:
+        """Stop the work on a run that is, or will be, another owner's."""
+        self._live.forget(run)
+        if not await self._scheduler.abandon(run, reason):
+            run_id = run.identity.run_id
+            logger.warning("run %s is another process's now, and did not stop in time", run_id)
+
+    async def _finish(self, dispatcher: "Dispatcher", job: "Job", run: Run) -> None:
+        """Finish the job of a run once its end is stored, here or by who has closed it."""
+        await run.ended.wait()
+        while True:
+            with suppress(StorageError):
+                is_stored = run.journal.is_stored
+                if is_stored or (await self._reader.record(job.run_id)).status.is_terminal:
+                    await dispatcher.queue.finish(job)
+                    return
+            await asyncio.sleep(dispatcher.heartbeat_s)

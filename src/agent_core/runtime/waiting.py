@@ -1,0 +1,231 @@
+"""Runs that wait for an answer: how they go on here, and what ends those that do not."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+from agent_core.aio import SideTasks, to_the_end
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.events import EventStream, SessionStore
+from agent_core.loop import settle_waiting
+from agent_core.loop.options import RunOptions
+from agent_core.runtime.factory import RunFactory
+from agent_core.runtime.opening import Journals, LiveRuns
+from agent_core.runtime.project import Project
+from agent_core.runtime.reading import RunReader
+from agent_core.runtime.recovery import SessionHistory, SessionLeases
+from agent_core.runtime.scheduler import Run, Scheduler
+from agent_core.storage.owners import Owner
+from agent_core.types import AgentRole, OpenedRun, RunIdentity, RunRecord, RunStatus
+
+
+class WaitingRuns:
+    """Keeps which run of a session waits, and the options that only its caller could give.
+
+    A run that neither waits nor has waited, in a session without one that does, needs none of this.
+
+    Args:
+        project: what the runs work on.
+        store, owner, reader, leases, scheduler: of this process.
+        live, journals, contexts: of its runs.
+        aside: takes what nobody awaits.
+
+    Attributes:
+        by_session: the run that waits in each; only this class changes it.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        *,
+        store: SessionStore,
+        owner: Owner,
+        reader: RunReader,
+        leases: SessionLeases,
+        scheduler: Scheduler,
+        live: LiveRuns,
+        journals: Journals,
+        contexts: RunFactory,
+        aside: SideTasks,
+    ) -> None:
+        self._questions = project.guard.questions
+        self._cwd = str(project.setup.project)
+        self._store = store
+        self._owner = owner
+        self._reader = reader
+        self._leases = leases
+        self._scheduler = scheduler
+        self._live = live
+        self._journals = journals
+        self._contexts = contexts
+        self._aside = aside
+        self.by_session: dict[str, RunRecord] = {}
+        self._options: dict[str, RunOptions] = {}
+
+    def keep(self, waiting: RunRecord) -> None:
+        """Remember a run that waits in its session, until the next run there ends it."""
+        self.by_session[waiting.session_id] = waiting
+
+    def options_of(self, run_id: str) -> RunOptions | None:
+        """The options of a run that has waited here, as its caller has set them."""
+        return self._options.get(run_id)
+
+    def history_of(self, run: RunRecord) -> SessionHistory:
+        """The history of a run that waits: it goes on from where that has ended."""
+        return SessionHistory(
+            self._store, run.session_id, is_new=False, from_node_id=run.end_node_id
+        )
+
+    async def make_way(self, run: Run) -> None:
+        """End the run of the session that waits: this one has begun after it.
+
+        Raises:
+            StorageError: `session_active`: the run only summarises the history.
+        """
+        before = self.by_session[run.session_id]
+        if run.prompt is None and not run.goes_on:
+            raise _still_waits(before)
+        del self.by_session[run.session_id]
+        await self._end(before.run_id)
+
+    async def note(self, run: Run) -> None:
+        """Keep what a run needs that waits now; clear up what one leaves that has waited."""
+        run_id = run.identity.run_id
+        with suppress(StorageError):  # the next owner of the session finds it as it is
+            if run.status is not RunStatus.WAITING:
+                self._options.pop(run_id, None)
+                await self.end_children(run_id)
+                return
+            if run.options is not None:
+                self._options[run_id] = run.options
+            if (record := await self._store.run(run_id)) is not None:
+                self.keep(record)
+            if await self._store.is_answered(run_id):  # while the run was stored as waiting
+                await self.resume(run_id)
+
+    async def resume(self, run_id: str) -> None:
+        """Carry on a run that waits, if this process can; one of the workers is queued for them.
+
+        Raises:
+            StorageError: what `resume_run` raises.
+        """
+        record = await self._reader.record(run_id)
+        if record.is_for_workers:
+            await self._store.queue_again(run_id)
+            return
+        needs_caller = record.options is not None and record.options.needs_caller
+        if record.status is not RunStatus.WAITING or (needs_caller and run_id not in self._options):
+            return
+        await self._leases.store_ends()
+        async with self._claimed(record) as opened:
+            if self._live.goes_on(run_id):
+                return
+            self._contexts.session_opened(opened.session)
+            self.by_session.pop(record.session_id, None)
+            self.take_over(replace(opened, waiting=opened.run, is_answered=True))
+
+    async def cancel(self, run_id: str) -> None:
+        """Cancel a run that waits; its calls are answered.
+
+        Raises:
+            StorageError: what `resume_run` raises.
+        """
+        async with self._claimed(await self._reader.record(run_id)) as opened:
+            self.by_session.pop(opened.run.session_id, None)
+            try:
+                await to_the_end(self._end(run_id))
+            finally:
+                self.take_over(opened)
+        if self._live.goes_on(run_id) and (run := self._live.get(run_id)) is not None:
+            await self._scheduler.cancel(run)
+
+    def take_over(self, opened: OpenedRun) -> None:
+        """Run what a dead owner of the session had queued; it has its `run_queued` already.
+
+        What was to be cancelled while it had no owner ends without having begun.
+        """
+        if self._scheduler.is_closed:
+            return  # they wait on, for the next owner
+        waiting = opened.waiting
+        if waiting is not None and not self._live.goes_on(waiting.run_id):
+            self.by_session.pop(waiting.session_id, None)
+            is_unwanted = waiting.cancel_requested_at is not None
+            if (opened.is_answered or self._questions.has_callback) and not is_unwanted:
+                self._scheduler.announce(waiting.session_id)
+                options = self._options.get(waiting.run_id)
+                epoch = opened.session.epoch
+                run = self._live.new(waiting, epoch, is_new=False, options=options)
+                self._scheduler.enqueue(run)
+            else:
+                self.keep(waiting)
+        for record in opened.queued:
+            run = self._live.new(record, opened.session.epoch, is_new=False)
+            run.cancel_requested = record.cancel_requested_at is not None
+            self._scheduler.announce(record.session_id)
+            self._scheduler.enqueue(run)
+            if run.cancel_requested:
+                self._aside.start(self._scheduler.dequeue(run))
+
+    async def end_children(self, run_id: str) -> None:
+        """Cancel the children that a run, which has ended, leaves waiting; close its questions."""
+        for child in await self._store.waiting_children(run_id):
+            identity = RunIdentity(
+                session_id=child.session_id,
+                agent_id=child.agent_id,
+                run_id=child.run_id,
+                role=AgentRole.SUB,
+                mode=child.mode,
+                parent_run_id=run_id,
+            )
+            journal = self._journals.open(identity, EventStream())
+            await settle_waiting(journal, self.history_of(child))
+        await self._store.close_waiting(run_id)
+
+    async def _end(self, run_id: str) -> None:
+        """Cancel a run that waits, and has its session claimed here."""
+        record = await self._reader.record(run_id)
+        if record.status is not RunStatus.WAITING or self._live.goes_on(run_id):
+            return  # it has gone on since
+        run = self._live.new(record, None, is_new=False, options=self._options.get(run_id))
+        run.cancel_requested = True
+        await self._scheduler.settle_unbegun(run)
+        run.ended.set()
+        self._options.pop(run_id, None)
+        await self.end_children(run_id)
+
+    @asynccontextmanager
+    async def _claimed(self, record: RunRecord) -> AsyncGenerator[OpenedRun]:
+        """The run and its session, which is busy here meanwhile.
+
+        Raises:
+            StorageError: what `resume_run` raises.
+        """
+        scheduler, session_id = self._scheduler, record.session_id
+        scheduler.announce(session_id)
+        claiming = asyncio.create_task(
+            self._store.resume_run(
+                record.run_id,
+                self._leases.claim(),
+                cwd=self._cwd,
+                is_dead=self._owner.is_dead,
+            )
+        )
+        try:
+            opened = await to_the_end(claiming)
+            scheduler.require_open()
+            yield opened
+        finally:
+            scheduler.withdraw(session_id)
+            if not scheduler.is_busy(session_id):
+                await to_the_end(self._leases.release(session_id))
+
+
+def _still_waits(waiting: RunRecord) -> StorageError:
+    """A run that only summarises the history closes none that waits for an answer."""
+    return StorageError(
+        ErrorCode.SESSION_ACTIVE,
+        f"run {waiting.run_id} of session {waiting.session_id} waits for an answer; answer its"
+        " question (soong-agent approvals list), or cancel it",
+        details={"session_id": waiting.session_id, "run_id": waiting.run_id},
+    )

@@ -1,7 +1,9 @@
 """Puts runs into the queue of the workers, and waits for the turn of those of this process."""
 
 import asyncio
+import logging
 import re
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
@@ -38,13 +40,19 @@ from agent_core.types.lanes import (
     Placement,
     own_place,
 )
+from agent_core.types.workers import QueuedRun
 
 if TYPE_CHECKING:
     from agent_core.storage.postgres.queue import Job, RunQueue
     from agent_core.storage.postgres.workers import WorkerTable
 
+logger = logging.getLogger(__name__)
+
 _LOOK_S = 0.1
 """How often a process looks whether it is its run's turn: no notice says so."""
+
+_SAY_S = 1.0
+"""How often it looks what its run waits for, and so when it says so for the first time."""
 
 _FORMS = {
     "queue": (QUEUE_PATTERN, "1 to 24 letters, digits, _ or -"),
@@ -190,9 +198,10 @@ class Dispatcher:
             StorageError: what `queue_run` raises; `session_active`: it was not next in time, and is
                 cancelled.
         """
-        run_id = opening.run_id
+        run_id, said = opening.run_id, ""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         until, sweep_at = monotonic() + timeout_s, monotonic() + self._config.heartbeat_s
+        say_at = monotonic() + _SAY_S
         job: Job | None = None
         try:
             await self._queue_run(opening)
@@ -220,10 +229,23 @@ class Dispatcher:
                     record = await self._store.run(run_id)
                     if job is None and (record is None or record.status.is_terminal):
                         return None
+                if monotonic() >= say_at:
+                    say_at = monotonic() + _SAY_S
+                    said = await self._say_what_is_before(opening, said)
                 await asyncio.sleep(min(_LOOK_S, max(until - monotonic(), 0)))
         except BaseException:  # it must not hold its place: there is no handle
             await to_the_end(self._drop(run_id, job))
             raise
+
+    async def _say_what_is_before(self, opening: RunOpening, said: str) -> str:
+        """Log what a run of this process waits for, unless that was `said` last; returns it."""
+        with suppress(StorageError):
+            for first in await self._workers.queued(1, opening.session_id):
+                what = _what_is_before(opening.run_id, first)
+                if what and what != said:
+                    logger.warning("run %s waits for its turn: %s", opening.run_id, what)
+                return what or said
+        return said
 
     async def _take(self, run_id: str) -> OpenedRun | None:
         return await self._store.take_run(
@@ -239,6 +261,26 @@ class Dispatcher:
             await self.queue.finish(job)
         else:
             await self.queue.remove(run_id)
+
+
+def _what_is_before(run_id: str, first: QueuedRun) -> str:
+    """What the first run of a session's queue has to do with the wait of another, or of itself."""
+    if first.run_id == run_id:
+        holder = first.worker_id
+        return f"process {holder} has session {first.session_id}" if holder else ""
+    which = f"run {first.run_id} of session {first.session_id} is before it"
+    since = f"queued {first.queued_at:%Y-%m-%d %H:%M:%S} UTC"
+    if first.worker_id is None:
+        state = "waits in the queue itself"
+        if first.is_without_worker:
+            lane = Lane(
+                queue=first.queue, place=first.place, tenant=first.tenant, protocol=first.protocol
+            )
+            state += f"; {lane.say_no_worker()}"
+    else:
+        process = "worker" if first.queue else "process"
+        state = f"is carried out by {process} {first.worker_id}"
+    return f"{which}, {since}, and {state}"
 
 
 def _still_active(run: RunOpening, timeout_s: float) -> StorageError:

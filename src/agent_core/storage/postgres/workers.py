@@ -36,6 +36,7 @@ JOIN runs ON runs.run_id = jobs.args ->> 'run_id'
 JOIN sessions ON sessions.session_id = runs.session_id
 WHERE jobs.status IN ('todo', 'doing')
     AND runs.status IN ('queued', 'pending', 'running', 'waiting')
+    AND (CAST(:session_id AS TEXT) IS NULL OR jobs.lock = :session_id)
 ORDER BY jobs.id LIMIT :most
 """
 _DEPTHS = """
@@ -100,9 +101,10 @@ class WorkerTable:
         """Whether a worker is alive that takes the runs of this lane."""
         return any(worker.takes(lane) for worker in await self.listed())
 
-    async def queued(self, limit: int) -> list[QueuedRun]:
+    async def queued(self, limit: int, session_id: str | None = None) -> list[QueuedRun]:
         """The runs that wait, and those that are carried out, in the order of the queue."""
-        rows = await self._reader.read(lambda c: c.execute(_QUEUED, {"most": limit}).fetchall())
+        values = {"most": limit, "session_id": session_id}
+        rows = await self._reader.read(lambda c: c.execute(_QUEUED, values).fetchall())
         alive = [worker for worker in await self.listed() if worker.is_alive]
         queued: list[QueuedRun] = []
         for row in rows:

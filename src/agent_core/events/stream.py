@@ -57,6 +57,7 @@ class EventStream:
         self._keeps_unread = True
         self._closed = False
         self._readable = asyncio.Event()
+        self._is_awaited = False
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -65,21 +66,24 @@ class EventStream:
         self.last_run_seq = event.run_seq or self.last_run_seq
         for follower in self._followers:
             follower.add(event)
-        if event.event_type in LIVE_EVENTS:
-            self._unfinished.setdefault(event.event_type, []).append(event.payload["text"])
+        event_type = event.event_type
+        if event_type in LIVE_EVENTS:
+            self._unfinished.setdefault(event_type, []).append(event.payload["text"])
             self._latest = event
-        elif event.event_type in MESSAGE_BOUNDS:
+        elif event_type in MESSAGE_BOUNDS:
             self.last_bound = self.last_run_seq
             self._unfinished.clear()
         if self._consumer is None:
-            if event.event_type in _OUTPUT:
+            if event_type in _OUTPUT:
                 self._keeps_unread = False
                 self._waiting.clear()
             if not self._keeps_unread:
                 return
         _append(self._waiting, event)
-        self._readable.set()
-        self._balance()
+        if self._is_awaited:
+            self._wake()
+        if self._is_consumed and len(self._waiting) >= self._capacity and not self._closed:
+            self._writable.clear()
 
     async def drain(self) -> None:
         """Wait until the consumer, if there is one, has caught up."""
@@ -91,7 +95,7 @@ class EventStream:
         self._closed = True
         if self._consumer is None:
             self._waiting.clear()
-        self._readable.set()
+        self._wake()
         self._writable.set()
         for follower in self._followers:
             follower.end()
@@ -144,13 +148,15 @@ class EventStream:
             if self._closed:
                 return None
             self._readable.clear()
+            self._is_awaited = True
             try:
                 await self._readable.wait()
             except asyncio.CancelledError:
                 self._is_consumed = False
                 raise
         event = self._waiting.popleft()
-        self._balance()
+        if len(self._waiting) == self._capacity - 1:
+            self._writable.set()
         return event
 
     def leave(self, token: object) -> None:
@@ -162,12 +168,9 @@ class EventStream:
             self._waiting.clear()
             self._writable.set()
 
-    def _balance(self) -> None:
-        is_full = self._is_consumed and len(self._waiting) >= self._capacity
-        if is_full and not self._closed:
-            self._writable.clear()
-        elif not self._writable.is_set():
-            self._writable.set()
+    def _wake(self) -> None:
+        self._is_awaited = False
+        self._readable.set()
 
 
 class Subscription(AsyncGenerator[RuntimeEvent, None]):
@@ -189,6 +192,9 @@ class Subscription(AsyncGenerator[RuntimeEvent, None]):
         Raises:
             StopAsyncIteration: the run's closing event was the last one.
         """
+        return await self.__anext__()
+
+    async def __anext__(self) -> RuntimeEvent:
         while not self._is_over:
             event = await self._stream.next(self._token)
             if event is None or event.event_type in CLOSING_EVENTS:

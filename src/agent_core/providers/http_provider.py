@@ -9,7 +9,7 @@ import io
 import os
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -93,9 +93,44 @@ class _Attempt:
 
     called: Called
     parser: ChunkParser
+    decoder: Decoder
     status: int | None = None
     raw: list[bytes] | None = None
     raw_size: int = 0
+    chunks: int = 0
+    last_chunk_at: float = 0.0
+
+    def read(self, block: bytes) -> Iterable[ModelEvent]:
+        """The events of a block: one delta for each part of the reply that it adds to.
+
+        Raises:
+            CallError: it cannot be understood, or says that the call failed.
+        """
+        parser = self.parser
+        for payload in self.decoder.feed(block):
+            parser.take(payload)
+            if parser.done:
+                break
+        return parser.draft.deltas()
+
+    def finish(self) -> Iterable[ModelEvent]:
+        """The last events, when nothing follows.
+
+        Raises:
+            CallError: the reply is not complete, or the stream ended inside of a payload.
+        """
+        parser = self.parser
+        if not parser.done:
+            parser.at_end = True
+            rest: list[bytes] = []
+            try:
+                rest = self.decoder.end()
+            except CallError:
+                if parser.raw_stop is None:  # a torn rest after the stop changes nothing
+                    raise
+            for payload in rest:
+                parser.take(payload)
+        return parser.finish()
 
     def record(self, block: bytes) -> None:
         """Keep what came back, if the call is traced."""
@@ -343,11 +378,16 @@ class HttpProvider(ABC):
             number += 1
             draft = ReplyAccumulator(called, prepared.names.canonical, history=request.messages)
             raw: list[bytes] | None = [] if self._sink else None
-            attempt = _Attempt(called, self.parser(called, draft), raw=raw)
+            attempt = _Attempt(called, self.parser(called, draft), self.decoder(), raw=raw)
             failure = None
             try:
-                async with aclosing(self._events(attempt, prepared, key, route=route)) as events:
-                    async for event in events:
+                async with self._posted(prepared, key, route) as response:
+                    attempt.status = response.status
+                    await self._check(attempt, response, prepared.url, has_key=bool(key))
+                    while block := await self._next_block(attempt, response.content):
+                        for event in attempt.read(block):
+                            yield event
+                    for event in attempt.finish():
                         yield event
             except CallError as error:
                 failure = error
@@ -378,72 +418,36 @@ class HttpProvider(ABC):
             yield ModelRetry(attempt=number, delay_ms=round(pause_s * 1000), error=error)
             await asyncio.sleep(pause_s)
 
-    async def _events(
-        self, attempt: _Attempt, prepared: Prepared, key: str, *, route: Route
-    ) -> AsyncGenerator[ModelEvent]:
-        """The events of one attempt: one delta per block and network read.
+    async def _next_block(self, attempt: _Attempt, content: aiohttp.StreamReader) -> bytes:
+        """What the network gives next; nothing once the reply is complete or the stream ends.
 
         Raises:
-            CallError: it failed; what arrived before is in the draft.
+            CallError: for longer than a call may be silent there were only signs of life.
         """
         parser = attempt.parser
-        decoder = self.decoder()
-        async with self._posted(prepared, key, route) as response:
-            attempt.status = response.status
-            await self._check(attempt, response, prepared.url, has_key=bool(key))
-            async with aclosing(self._blocks(attempt, response)) as blocks:
-                async for block in blocks:
-                    for payload in decoder.feed(block):
-                        parser.take(payload)
-                        if parser.done:
-                            break
-                    for event in parser.draft.deltas():
-                        yield event
-            if not parser.done:
-                parser.at_end = True
-                rest: list[bytes] = []
-                try:
-                    rest = decoder.end()
-                except CallError:
-                    if parser.raw_stop is None:  # a torn rest after the stop changes nothing
-                        raise
-                for payload in rest:
-                    parser.take(payload)
-            for event in parser.finish():
-                yield event
-
-    async def _blocks(
-        self, attempt: _Attempt, response: aiohttp.ClientResponse
-    ) -> AsyncGenerator[bytes]:
-        """What the network gives, until the reply is complete or the stream ends."""
-        parser, content = attempt.parser, response.content
+        if parser.done:
+            if not content.at_eof():
+                with suppress(*_LOST):  # one read to its end leaves its connection to the next call
+                    async with asyncio.timeout(REUSE_S):
+                        while await content.readany():
+                            pass
+            return b""
         clock = asyncio.get_running_loop().time
-        last_chunk_at = clock()
-        while not parser.done:
-            if parser.raw_stop is None:
-                block = await content.readany()
-            else:  # usage may follow the stop reason, if the service is quick about it
-                block = b""
-                with suppress(*_LOST):
-                    async with asyncio.timeout(TAIL_S):
-                        block = await content.readany()
-            if not block:
-                return
-            attempt.record(block)
-            seen = parser.chunks
-            yield block
-            if parser.chunks != seen:
-                last_chunk_at = clock()
-            elif clock() - last_chunk_at > KEEPALIVE_LIMIT * self._timeout_s:
-                raise attempt.called.broke(
-                    "sent nothing but signs of life", code=ErrorCode.PROVIDER_TIMEOUT
-                )
-        if content.at_eof():
-            return
-        with suppress(*_LOST):  # a stream read to its end leaves its connection to the next call
-            async with asyncio.timeout(REUSE_S):
-                while await content.readany():
-                    pass
+        if parser.chunks != attempt.chunks or not attempt.last_chunk_at:
+            attempt.chunks, attempt.last_chunk_at = parser.chunks, clock()
+        elif clock() - attempt.last_chunk_at > KEEPALIVE_LIMIT * self._timeout_s:
+            raise attempt.called.broke(
+                "sent nothing but signs of life", code=ErrorCode.PROVIDER_TIMEOUT
+            )
+        block = b""
+        if parser.raw_stop is None:
+            block = await content.readany()
+        else:  # usage may follow the stop reason, if the service is quick about it
+            with suppress(*_LOST):
+                async with asyncio.timeout(TAIL_S):
+                    block = await content.readany()
+        attempt.record(block)
+        return block
 
     async def _check(
         self,

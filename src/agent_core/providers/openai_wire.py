@@ -62,6 +62,10 @@ _GROQ = "x_groq"
 _CACHED_FIELDS = ("prompt_cache_hit_tokens", "cached_tokens")
 """Where DeepSeek and Moonshot count what came from a cache."""
 
+_CALLING = frozenset({"role", "content", "tool_calls"})
+_MORE_OF_CALL = frozenset({"index", "function"})
+"""The fields of a piece that only begins a call, or goes on with one."""
+
 _NINE = 9
 
 
@@ -287,7 +291,8 @@ class OpenAIChunks(ChunkParser):
                 raise self.called.reported({"error": failure})
             if "usage" in choice:  # Moonshot's
                 self._usage = table(choice["usage"]) or self._usage
-        if usage := table(chunk.get("usage")):
+        usage = chunk.get("usage")
+        if usage.__class__ is dict and usage:
             self._usage = usage
         elif "choices" not in chunk and (chunk.get("message") or chunk.get("detail")):
             raise self.called.reported(chunk)  # the data of an event that is named `error`
@@ -320,13 +325,14 @@ class OpenAIChunks(ChunkParser):
         )
 
     def _read_delta(self, delta: dict[str, Any]) -> None:
-        self._read_reasoning(delta)
         content = delta.get("content") or delta.get("refusal")
-        for part in [{"text": content}] if isinstance(content, str) else items(content):
-            if part.get("type") == "thinking":
-                self._read_thought(part)
-            elif piece := text(part.get("text")):
-                self.draft.add_text(piece)
+        if content or not _CALLING.issuperset(delta):
+            self._read_reasoning(delta)
+            for part in [{"text": content}] if isinstance(content, str) else items(content):
+                if part.get("type") == "thinking":
+                    self._read_thought(part)
+                elif piece := text(part.get("text")):
+                    self.draft.add_text(piece)
         for call in items(delta.get("tool_calls")):
             self._read_call(call)
         if legacy := table(delta.get("function_call")):
@@ -358,12 +364,18 @@ class OpenAIChunks(ChunkParser):
 
     def _read_call(self, delta: dict[str, Any]) -> None:
         function = table(delta.get("function"))
+        index: Any = delta.get("index")
+        arguments: Any = function.get("arguments")
+        if index.__class__ is int and len(function) == 1 and delta.keys() == _MORE_OF_CALL:
+            call = self._calls.get(index)
+            if call is not None and arguments.__class__ is str:
+                self._last_call = call
+                self.draft.feed(call, arguments)  # nearly every piece of a call
+                return
         name, raw_id = text(function.get("name")), text(delta.get("id"))
-        arguments = function.get("arguments")
         if isinstance(arguments, dict):
             arguments = jsontext.dump_text(arguments)
         piece = text(arguments)
-        index = delta.get("index")
         call = self._find_call(index, raw_id, name, piece)
         if call is None:
             call = self.draft.open_call(raw_id, name)

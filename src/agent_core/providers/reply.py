@@ -440,7 +440,7 @@ class ChunkParser(ABC):
         """
         if chunk.get("type") != "ping":
             self.chunks += 1
-        if is_error(chunk):
+        if ("error" in chunk or chunk.get("object") == "error") and is_error(chunk):
             raise self.called.reported(chunk)
         self.read(chunk)
 

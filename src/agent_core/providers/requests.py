@@ -331,6 +331,7 @@ class IdentityCache(Generic[K, V]):
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[KeyedRef[int, K], V]] = {}
+        self._last: tuple[list[int], list[V]] = [], []
 
     def get(self, obj: K, make: Callable[[K], V]) -> V:
         """What `make(obj)` gave the first time."""
@@ -343,21 +344,29 @@ class IdentityCache(Generic[K, V]):
         return value
 
     def get_all(self, objs: Iterable[K], make: Callable[[K], V]) -> list[V]:
-        """`get` for each, in a loop of its own: histories are long, and nearly all is known."""
-        made = self._made
-        values: list[V] = []
-        for obj in objs:
+        """`get` for each; what goes on where the last ones ended costs what is new in it."""
+        made, objs = self._made, list(objs)
+        ids = list(map(id, objs))
+        before, values = self._last
+        known = len(before)
+        if before == ids[:known]:  # the same objects: none of them has died
+            values = values.copy()
+        else:
+            known, values = 0, []
+        for obj in objs[known:]:
             found = made.get(id(obj))
             if found is not None and found[0]() is obj:
                 values.append(found[1])
             else:
                 values.append(self.get(obj, make))
-        return values
+        self._last = ids, values
+        return values.copy()
 
     def __len__(self) -> int:
         return len(self._made)
 
     def _forget(self, dead: KeyedRef[int, K]) -> None:
+        self._last = [], []
         found = self._made.get(dead.key)
         if found is not None and found[0] is dead:
             del self._made[dead.key]

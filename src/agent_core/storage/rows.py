@@ -311,11 +311,12 @@ def unstorable(error: Exception) -> Exception:
 def _as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, value in values.items():
+        kind = value.__class__
         if name in _JSON_FIELDS:
             row[f"{name}_json"] = None if value is None else dumps(value)
-        elif value is None or type(value) in _PLAIN:
+        elif kind in _PLAIN or value is None:
             row[name] = value
-        elif isinstance(value, datetime):
+        elif kind is datetime:
             row[name] = iso(value)
         else:
             row[name] = str(value) if isinstance(value, str) else value
@@ -395,9 +396,12 @@ class BatchRows(NamedTuple):
     @property
     def size(self) -> int:
         """The characters of the long texts."""
-        return sum(len(row[_CONTENT_AT]) + len(row[_METADATA_AT]) for row in self.nodes) + sum(
-            len(row[_PAYLOAD_AT]) for row in self.events
-        )
+        size = 0
+        for row in self.nodes:
+            size += len(row[_CONTENT_AT]) + len(row[_METADATA_AT])
+        for row in self.events:
+            size += len(row[_PAYLOAD_AT])
+        return size
 
 
 def rows_of(batch: Batch) -> BatchRows:

@@ -11,9 +11,9 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from agent_core.process import Command, Launcher, run
 from agent_core.process.confinement import Confinement, probe
 

@@ -28,6 +28,20 @@ IMPORTED_WHEN_USED = {
     "xllamacpp",
     "yaml",
 }
+DATACLASSES = {
+    "api/handles.py": {"RunResult"},
+    "config/paths.py": {"Setup"},
+    "loop/guards.py": {"GuardContext"},
+    "loop/options.py": {"RunOptions"},
+    "process/jail.py": {"Jail"},
+    "process/mounts.py": {"Shared"},
+    "runtime/options.py": {"RuntimeOptions"},
+    "tools/base.py": {"Tool", "ToolContext"},
+    "tools/decorator.py": {"FunctionTool"},
+    "tools/signatures.py": {"Parameter"},
+}
+"""The records of the engine that are no structs (decision 0038)."""
+
 VAGUE = re.compile(r"(?i)(^|_)(manager|helper|util|utils|misc)(_|$)|(Manager|Helper|Utils?)$")
 
 GIVEN_NAMES = {"ContextManager"}
@@ -97,7 +111,20 @@ def test_the_run_context_stays_small_and_complete() -> None:
     fields = [n for n in context.body if isinstance(n, ast.AnnAssign)]
     assert 0 < len(fields) <= MAX_CONTEXT_FIELDS
     assert [ast.unparse(f.target) for f in fields if "None" in ast.unparse(f.annotation)] == []
-    assert "frozen=True" in ast.unparse(context.decorator_list[0])
+    assert "frozen=True" in map(ast.unparse, context.keywords)
+
+
+def test_the_records_of_the_engine_are_structs() -> None:
+    found = {
+        path.relative_to(ENGINE).as_posix(): {
+            node.name
+            for node in ast.walk(parsed(path))
+            if isinstance(node, ast.ClassDef)
+            and any("dataclass" in ast.unparse(each) for each in node.decorator_list)
+        }
+        for path in ENGINE.rglob("*.py")
+    }
+    assert {path: names for path, names in found.items() if names} == DATACLASSES
 
 
 @pytest.mark.parametrize("package", ["agcore", "agent_core", "kgent"])

@@ -7,6 +7,8 @@ from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
+from msgspec import structs
+
 from agcore.errors import ContextLengthError, LlmError, StreamBrokenError, llm_error_from_payload
 from agcore.llm.calls import CallTurn, HookedProvider
 from agcore.llm.context import ChatContext, CompactConfig
@@ -384,7 +386,7 @@ class LlmCycle:
         reading = run.stream.read()
         draft = user_text(words)
         if pictures:
-            draft = replace(draft, content=(*(draft.content if words else ()), *pictures))
+            draft = structs.replace(draft, content=(*(draft.content if words else ()), *pictures))
         work = _Work(run, options, turn.meter, model=self._calls.model(turn.settings.model))
         running = asyncio.create_task(work.do(draft, is_one_reply=own is None))
         is_complete = False
@@ -527,9 +529,9 @@ class _Work:
             self._guards = RunGuards(options.guards, ctx.journal, options.deps)
             checked = CheckedProvider(ctx.provider, self._guards, ctx.toolbox.expected)
             guard = CheckedCalls(ctx.guard, self._guards)
-            self._ctx = ctx = replace(ctx, provider=checked, guard=guard)
+            self._ctx = ctx = structs.replace(ctx, provider=checked, guard=guard)
         if meter is not None and meter.limits("tool_calls"):
-            self._ctx = replace(ctx, guard=MeteringGuard(ctx.guard, meter))
+            self._ctx = structs.replace(ctx, guard=MeteringGuard(ctx.guard, meter))
 
     async def do(self, prompt: Draft, *, is_one_reply: bool) -> Outcome:
         """Run to the end; or to one reply that fits, whose calls are left to the caller."""

@@ -5,10 +5,11 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import ExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from agent_core.agents.roles import Assignment
 from agent_core.aio import to_the_end
@@ -80,8 +81,7 @@ It gets the reason why the run was stopped, and the exception that ended it.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskBinding:
+class TaskBinding(Struct, frozen=True, kw_only=True):
     """What ties a run to a Task; by default nothing does.
 
     Attributes:
@@ -99,8 +99,7 @@ class TaskBinding:
     before_end: BeforeEnd | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildSpec:
+class ChildSpec(Struct, frozen=True, kw_only=True):
     """Everything about one child that is known before it exists.
 
     Attributes:

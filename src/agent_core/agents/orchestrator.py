@@ -4,9 +4,11 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, structs
 
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
 from agent_core.agents.roles import (
@@ -90,8 +92,7 @@ async def open_orchestrator_spawner(
             await to_the_end(spawner.close(reason))
 
 
-@dataclass(frozen=True, slots=True)
-class SentWorker:
+class SentWorker(Struct, frozen=True):
     """A dispatch that was answered before its worker had ended.
 
     `handle` is that answer; `work` returns the result and raises nothing.
@@ -333,7 +334,7 @@ class OrchestratorSpawner(ChildSpawner):
             now=utc_now(),
             agent_id=agent_id,
             scope=scope,
-            limits=replace(self._limits, tokens=budget),
+            limits=structs.replace(self._limits, tokens=budget),
         )
 
     async def _close_step(
@@ -468,7 +469,7 @@ def require_claim(toolbox: Toolbox, *, has_lost_claim: Callable[[str], bool]) ->
                 check(context.run_id)
                 return await action.run()
 
-            return replace(action, run=run)
+            return structs.replace(action, run=run)
 
         return replace(tool, prepare=prepare)
 

@@ -6,10 +6,10 @@ and the table says whether a role has all of them, those that read the project, 
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar, cast
 
+from msgspec import Struct
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
@@ -177,8 +177,7 @@ _WORKERS = {f"agent.{name}" for name in ("list_workers", "dispatch_worker", "wai
 _OWN_STEP = {f"agent.task_{name}" for name in ("get", "query_steps", "update_step", "claim_step")}
 
 
-@dataclass(frozen=True, slots=True)
-class RoleTools:
+class RoleTools(Struct, frozen=True):
     """A row of the table.
 
     Attributes:

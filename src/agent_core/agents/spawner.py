@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field, structs
 
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildRuns, ChildSpec
 from agent_core.agents.definitions import AgentDefinitions
@@ -68,8 +70,7 @@ _CHILD_ROLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec:
+class RunSpec(Struct, frozen=True, kw_only=True):
     """What sets one run apart from all others; the rest of its context they share.
 
     Attributes:
@@ -103,8 +104,7 @@ OpenJournal = Callable[[RunIdentity, EventStream, Iterable[Node]], Journal]
 """Opens the journal of a child: it goes on from a path, and leaves the session's own alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpawnerDeps:
+class SpawnerDeps(Struct, frozen=True, kw_only=True):
     """The long-lived collaborators of all spawners.
 
     Attributes:
@@ -380,7 +380,7 @@ class ChildSpawner:
                 "output_retries": spec.expected.retries,
             }
             clean = JournalRedactor(deps.redactor).metadata(shape)
-            spec = replace(spec, options=StoredOptions.model_validate(clean))
+            spec = structs.replace(spec, options=StoredOptions.model_validate(clean))
 
         async def build() -> ChildRun:
             journal = deps.open_journal(spec.run, stream, spec.path)
@@ -405,9 +405,9 @@ class ChildSpawner:
                     trace=trace,
                 )
             )
-            ctx = replace(ctx, toolbox=binding.guard(ctx.toolbox))
+            ctx = structs.replace(ctx, toolbox=binding.guard(ctx.toolbox))
             model = deps.model_of(spec.definition, self._options).full_name
-            stored = replace(spec, record={**spec.record, MODEL_KEY: model})
+            stored = structs.replace(spec, record={**spec.record, MODEL_KEY: model})
             binding.begin()  # from here to its start nothing waits
             return ChildRun(
                 ctx,

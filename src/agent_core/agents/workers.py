@@ -1,9 +1,10 @@
 """The configured workers: who they are, who is busy, and whom a dispatch gets."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.roles import BUILT_IN_TOOLS, READERS
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 _MAX_ID = 128
 
 
-@dataclass(frozen=True, slots=True)
-class PoolWorker:
+class PoolWorker(Struct, frozen=True):
     """One entry of a pool: a long-lived worker with an id that survives restarts.
 
     Attributes:

@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from aiohttp import web
+from msgspec import Struct
 
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types.workers import QueueDepth
@@ -29,8 +29,7 @@ _METRICS = {
 """Each metric, without its prefix, and what it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerFigures:
+class WorkerFigures(Struct, frozen=True, kw_only=True):
     """What a worker has done since it was started, and what it does now.
 
     Attributes:

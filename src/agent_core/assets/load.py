@@ -1,9 +1,10 @@
 """Find a packaged text by its id, once; and make sure at the start that all of them are there."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from agent_core.errors import ConfigError, ErrorCode
 
@@ -49,8 +50,7 @@ _TEMPLATES = {
 REQUIRED_ASSETS = (*SYSTEM_IDS, *_OTHER_IDS, *AGENT_IDS, *_TEMPLATES)
 
 
-@dataclass(frozen=True, slots=True)
-class Asset:
+class Asset(Struct, frozen=True):
     """A packaged text.
 
     Attributes:

@@ -4,9 +4,10 @@ import hashlib
 import tempfile
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
+
+from msgspec import Struct
 
 from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
@@ -15,8 +16,7 @@ PIECE_BYTES = 1 << 20
 """What is read or written at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlobId:
+class BlobId(Struct, frozen=True):
     """Which blob: the hex SHA-256 of its content, and its size."""
 
     digest: str

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from agent_core.cli.options import Options
 from agent_core.cli.terminal import Style, Terminal
@@ -13,8 +14,7 @@ MOST_CONTENT = 10 * 2**20
 """Bytes of standard input that a message may have."""
 
 
-@dataclass(frozen=True, slots=True)
-class GivenMessage:
+class GivenMessage(Struct, frozen=True):
     """What the user says.
 
     Attributes:

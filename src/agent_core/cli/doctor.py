@@ -9,9 +9,11 @@ import os
 import shutil
 import sys
 from contextlib import aclosing, closing, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.cli.databases import examine_file, examine_secrets, examine_server
 from agent_core.cli.findings import Finding, show_findings
@@ -54,8 +56,7 @@ _PROGRAM_S = 10.0
 _MOST_TOKENS = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Opened:
+class _Opened(Struct, frozen=True, kw_only=True):
     """What a runtime reads when it opens, as far as it can be used."""
 
     finding: Finding

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from agent_core.cli.options import COMPLETED, FAILED
 from agent_core.cli.terminal import Terminal
@@ -11,8 +13,7 @@ from agent_core.cli.terminal import Terminal
 State = Literal["ok", "remark", "broken"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What one check has found.
 
     Attributes:

@@ -10,10 +10,11 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
+
+from msgspec import Struct
 
 from agent_core.cli.options import MISUSED, Options
 from agent_core.cli.terminal import Style, Terminal
@@ -46,8 +47,7 @@ _MODEL_FOLDERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FoundModel:
+class FoundModel(Struct, frozen=True):
     """A model that could be used as things are.
 
     Attributes:

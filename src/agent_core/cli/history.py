@@ -1,8 +1,9 @@
 """A stored session as people read it: runs with their messages, calls and remarks."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, cast
+
+from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.render import name_of, reason_of
@@ -53,16 +54,14 @@ _WORDS = {
 }
 
 
-@dataclass(slots=True)
-class MessageEntry:
+class MessageEntry(Struct):
     """A message, with what the model call that wrote it has cost."""
 
     node: Node
     usage: Usage | None = None
 
 
-@dataclass(slots=True)
-class CallEntry:
+class CallEntry(Struct):
     """A tool call: what was asked, who allowed or refused it, and how it ended.
 
     Attributes:
@@ -127,8 +126,7 @@ class CallEntry:
         return next((str(value) for value in given.values() if isinstance(value, str)), "")
 
 
-@dataclass(slots=True)
-class NoteEntry:
+class NoteEntry(Struct):
     """A remark on something that happened in a run."""
 
     event_type: EventType
@@ -139,8 +137,7 @@ class NoteEntry:
 Entry = MessageEntry | CallEntry | NoteEntry
 
 
-@dataclass(slots=True)
-class Exchange:
+class Exchange(Struct):
     """A run with all that was said and done in it; without a run, what stands outside of any."""
 
     run: RunRecord | None
@@ -170,8 +167,7 @@ class Exchange:
         return f"{error.code}: {error.message}" if error is not None else ""
 
 
-@dataclass(slots=True)
-class History:
+class History(Struct):
     """A session, or some of its runs, with the nodes that stand on the active path."""
 
     session: SessionRecord

@@ -1,12 +1,11 @@
 """Makes text fit a screen: how wide it is, where it is cut, where it goes on in a new line."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from agent_core.text import visible
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
+class Signs(Struct, frozen=True):
     """What stands for what, in the letters that a stream can write."""
 
     call: str = "●"

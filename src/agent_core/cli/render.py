@@ -3,8 +3,9 @@
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from agent_core.cli.figures import format_duration, plural
 from agent_core.cli.layout import SIGNS, Signs, cells, fitted, wrapped
@@ -26,8 +27,7 @@ _NAMING = ("name", "worker_id", "agent_definition_id", "server_id", "step_id", "
 Line = list[Part]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A call that runs.
 
     Attributes:
@@ -57,8 +57,7 @@ class Call:
         return self.kind in _QUIET
 
 
-@dataclass(frozen=True, slots=True)
-class CallLayout:
+class CallLayout(Struct, frozen=True):
     """How calls are laid out.
 
     Attributes:

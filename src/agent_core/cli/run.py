@@ -8,10 +8,11 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from agent_core.cli.answers import how_to_allow, open_answers
 from agent_core.cli.content import GivenMessage, read_message
@@ -138,8 +139,7 @@ def carry_out(options: Options, prepare: Prepare, *, see_through: SeeThrough | N
         return code
 
 
-@dataclass
-class Shown:
+class Shown(Struct, dict=True):
     """Where a run is shown.
 
     Attributes:

@@ -7,8 +7,9 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from time import perf_counter
+
+from msgspec import Struct
 
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.figures import format_duration, plural
@@ -82,8 +83,7 @@ def _facts(server_id: str, server: ServerConfig, setup: Setup) -> dict[str, str]
     return {"id": server_id, "state": state, "transport": transport, "login": login, "place": place}
 
 
-@dataclass(frozen=True, slots=True)
-class _Connected:
+class _Connected(Struct, frozen=True):
     """What came of connecting to a server.
 
     Attributes:

@@ -5,9 +5,11 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from agent_core.cli.options import COMPLETED, MISUSED, Options
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, run_on_terminal
@@ -27,8 +29,7 @@ _VARIABLES = ("api_key_env", "url_env")
 _COLUMN = 38
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One key of the configuration.
 
     Attributes:

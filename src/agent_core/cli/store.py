@@ -2,8 +2,9 @@
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from agent_core.cli.databases import examine_file, examine_secrets, examine_server
 from agent_core.cli.findings import show_findings

@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.history import Exchange, History, MessageEntry, read_history, spoken
@@ -16,8 +17,7 @@ _LEAST = len("node_") + 8
 _MOST_FORKS = 100
 
 
-@dataclass(slots=True)
-class Branch:
+class Branch(Struct):
     """A message of the user, with what it led to.
 
     Attributes:

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from agent_core.cli.figures import format_dollars, format_duration, format_elapsed, format_usage
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, Signs, fitted
@@ -71,8 +73,7 @@ _REASONING_TAIL = 400
 ANSWER = "soong-agent approvals answer %s allow|session|deny [--reason TEXT]"
 
 
-@dataclass(slots=True)
-class _Running:
+class _Running(Struct):
     """A call that runs, since when, and the last line that it has shown."""
 
     call: Call
@@ -80,8 +81,7 @@ class _Running:
     progress: str = ""
 
 
-@dataclass(slots=True)
-class _Reasoning:
+class _Reasoning(Struct):
     """What the model thinks before it answers."""
 
     since: float = field(default_factory=monotonic)

@@ -4,9 +4,10 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from string import Template
 from typing import Any, Protocol, cast
+
+from msgspec import Struct
 
 from agent_core.assets import load_asset
 from agent_core.compact.cut import Cut
@@ -43,8 +44,7 @@ OpenPlans = Callable[[Sequence[Node]], Sequence[Node]]
 """The plan and task instructions of a path that have not been acted on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """In estimated tokens: the summary, what is kept, and a piece of conversation at a time."""
 
     summary: int
@@ -52,8 +52,7 @@ class Limits:
     piece: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction:
+class Compaction(Struct, frozen=True, kw_only=True):
     """A compaction that is good to be written.
 
     Attributes:

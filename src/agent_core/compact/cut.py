@@ -1,8 +1,9 @@
 """When a history is summarised and where it is cut: before a user's turn, between exchanges."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+
+from msgspec import Struct
 
 from agent_core.config.models import CompactionConfig
 from agent_core.types import Node, NodeType, Role
@@ -12,8 +13,7 @@ _PROMPT_AROUND = 1500
 """What the compact agent's own instructions cost, generously."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactPolicy:
+class CompactPolicy(Struct, frozen=True, kw_only=True):
     """The configured reserves, clamped to one model's window.
 
     Attributes:
@@ -57,8 +57,7 @@ class CompactPolicy:
         return max(int(free / scale), _LEAST_PIECE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Cut(Struct, frozen=True, kw_only=True):
     """A place to cut a path at; indexes into the path.
 
     Attributes:

@@ -8,8 +8,10 @@ whole path each time.
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from agent_core.compact.cut import is_user_message
 from agent_core.text import estimate_text
@@ -50,16 +52,14 @@ _CHINESE = (
 _RULE = re.compile(rf"\b(?:{_ENGLISH})\b|{_CHINESE}", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """Words of the user, or about a node, and where they stand."""
 
     node_id: str
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFacts:
+class KeptFacts(Struct, frozen=True, kw_only=True):
     """What is carried over.
 
     Attributes:

@@ -7,11 +7,11 @@ number or a truth value: it may be a secret put in the wrong place.
 import json
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
 from typing import Any, get_args
 
+from msgspec import Struct
 from pydantic import ValidationError
 
 from agent_core.config.models import PROFILE_TAGS, Config
@@ -38,8 +38,7 @@ _WANTED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One thing that is wrong: the dotted key and what should be there."""
 
     key: str

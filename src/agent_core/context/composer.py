@@ -1,8 +1,9 @@
 """Path in, request out: what the model sees in each turn of one run, and the report of why."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from agent_core.assets import load_asset
 from agent_core.config.models import ContextConfig, ModelConfig
@@ -34,8 +35,7 @@ _SEGMENTS = ("static_system", "tools", "dynamic_system")
 """The parts of a request before its history, in the order in which a prompt cache compares them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class Use(Struct, frozen=True, kw_only=True):
     """Estimated tokens of one request; `scale` turns estimates into the model's own count."""
 
     static_system: int
@@ -306,8 +306,7 @@ TaskBoardSource = Callable[[int], str | None]
 """Gives the task board as it stands, within a budget in tokens; None where there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(Struct, frozen=True):
     """A request, what it takes of the budget, and the report of how it came to be."""
 
     request: ModelRequest

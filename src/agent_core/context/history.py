@@ -5,9 +5,10 @@ and the provider's prompt cache keeps its prefix.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+
+from msgspec import Struct
 
 from agent_core.context.messages import (
     Entry,
@@ -250,8 +251,7 @@ def _acts_on(node_type: NodeType, arguments: dict[str, Any]) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Trimmed:
+class Trimmed(Struct, frozen=True):
     """What stands in a request as a summary or in part, and what not at all, from now on."""
 
     cut: Sequence[Node] = ()

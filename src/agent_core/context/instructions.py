@@ -11,13 +11,14 @@ import stat
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from time import thread_time
 from typing import Any, cast
+
+from msgspec import Struct, field
 
 from agent_core.assets import parse_front_matter
 from agent_core.disk.reading import (
@@ -54,8 +55,7 @@ _VALUE_CHARS, _FIELDS_CHARS = 200, 400
 _PLAIN = (str, int, float, bool, date)
 
 
-@dataclass(frozen=True, slots=True)
-class InstructionFile:
+class InstructionFile(Struct, frozen=True):
     """One file as the catalog shows it.
 
     Attributes:
@@ -87,8 +87,7 @@ class InstructionFile:
         return f"- {one_line(self.shown)}" + (f" ({described})" if described else "")
 
 
-@dataclass(frozen=True, slots=True)
-class InstructionCatalog:
+class InstructionCatalog(Struct, frozen=True):
     """All instruction files of a run. `truncated`: there were more than are kept."""
 
     files: tuple[InstructionFile, ...] = ()

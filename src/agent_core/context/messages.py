@@ -11,10 +11,11 @@ import hashlib
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from html import escape
 from typing import Any, cast
+
+from msgspec import Struct, field
 
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.errors import ErrorCode, ToolError
@@ -45,8 +46,7 @@ _WORTH_LEARNING = 200
 _MARGIN = 1.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowShares:
+class WindowShares(Struct, frozen=True, kw_only=True):
     """Shares of one model's window, in tokens; clamped, so that a small window works.
 
     Attributes:
@@ -276,8 +276,7 @@ class EntryKind(Enum):
     TOOL = auto()
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(Struct):
     """One message of the request and the nodes it comes from.
 
     Entries with the same `group` belong together: a call, its results and the answer.
@@ -293,8 +292,7 @@ class Entry:
     picture_bytes: int = 0
 
 
-@dataclass(slots=True)
-class _Exchange:
+class _Exchange(Struct):
     """An assistant's calls that wait for their results; what comes in between waits too."""
 
     calls: list[ToolCallBlock]

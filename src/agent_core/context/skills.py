@@ -3,10 +3,11 @@
 import asyncio
 import os
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from agent_core.assets import load_asset, parse_front_matter
 from agent_core.disk.reading import (
@@ -95,8 +96,7 @@ LOAD_SKILL = "internal.load_skill"
 """The tool that loads a skill."""
 
 
-@dataclass(frozen=True, slots=True)
-class Skill:
+class Skill(Struct, frozen=True):
     """One skill as the catalog shows it; its body is read when it is loaded."""
 
     name: str
@@ -109,8 +109,7 @@ class Skill:
         return self.path.parent if self.path.name == "SKILL.md" else None
 
 
-@dataclass(frozen=True, slots=True)
-class SkillCatalog:
+class SkillCatalog(Struct, frozen=True):
     """All skills of the home, by name. `problems` says which files were passed over, and why."""
 
     skills: tuple[Skill, ...] = ()

@@ -2,16 +2,16 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Self
 
+from msgspec import Struct
+
 _WILD = frozenset("*?[")
 
 
-@dataclass(frozen=True, slots=True)
-class PathGlobs:
+class PathGlobs(Struct, frozen=True):
     """Globs for resolved paths, as their parts. `x/**` is `x` and all below it, and so is `x/`."""
 
     globs: tuple[tuple[str, ...], ...]

@@ -6,9 +6,11 @@ owner has died, and records that a session was moved.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.errors import StorageError
 from agent_core.events.store import HistoryStore, SessionStore
@@ -42,8 +44,7 @@ _PIECE_CHARS = 262_144
 """A delta is cleaned and shown in pieces of at most this length."""
 
 
-@dataclass(frozen=True, slots=True)
-class JournalEnd:
+class JournalEnd(Struct, frozen=True):
     """How a run ends: its last events, and what the rows say from then on.
 
     Attributes:

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from agent_core.events import EventStream, Journal
 from agent_core.loop.context import (
@@ -61,8 +62,7 @@ class UnstoredHistory:
         return answer
 
 
-@dataclass(frozen=True, slots=True)
-class StandaloneRun:
+class StandaloneRun(Struct, frozen=True):
     """A run that is ready to start, and the stream of its events.
 
     Attributes:

@@ -1,10 +1,12 @@
 """Everything one run needs, what it counts on the way, and how its end is written down."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from agent_core.aio import begun_at_once
 from agent_core.context.composer import Built
@@ -58,8 +60,7 @@ class ContextSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRun:
+class OpenRun(Struct, frozen=True):
     """How far a run came that goes on now: its figures, and its calls that have not begun.
 
     `nodes` are its own on the path.
@@ -181,8 +182,7 @@ class NullCollaborators:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class RunLimits:
+class RunLimits(Struct, frozen=True):
     """How far a run may go."""
 
     max_turns: int = 100
@@ -190,8 +190,7 @@ class RunLimits:
     max_stop_denials: int = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunContext:
+class RunContext(Struct, frozen=True, kw_only=True):
     """What a run is made of. The journal is the only part that changes while it runs."""
 
     run: RunIdentity
@@ -225,8 +224,7 @@ _AGENT_STATUS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How a run ended; `output` is the value of its answer, in the type that was asked for.
 
     A run without an `end_reason` has not ended: it waits for the answers to `requests`.
@@ -246,8 +244,7 @@ class Outcome:
         return RunStatus.WAITING if self.end_reason is None else self.end_reason.status
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """A finished model message, written down.
 
     `held_answer` is a final answer that came beside calls: it counts once these have not failed.
@@ -258,8 +255,7 @@ class Reply:
     held_answer: str | None = None
 
 
-@dataclass(slots=True)
-class RunStats:
+class RunStats(Struct):
     """What a run counts while it runs.
 
     `answer` collects the pieces of an answer that was cut off and continued; `call_ids` are the

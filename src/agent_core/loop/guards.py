@@ -8,8 +8,11 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.aio import is_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError
@@ -68,8 +71,7 @@ CallCheck = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunGuard:
+class RunGuard(Struct, frozen=True, kw_only=True):
     """One of the `guards` of a run; made by `on_message`, `on_tool_call` and `on_answer`.
 
     Attributes:

@@ -4,9 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
+
+from msgspec import Struct, field
 
 from agent_core.aio import stop_if_cancelled
 from agent_core.context.composer import Built
@@ -207,8 +208,7 @@ def require_whole(completed: ModelCompleted | None) -> ModelCompleted:
     return completed
 
 
-@dataclass(slots=True)
-class _PartialText:
+class _PartialText(Struct):
     """The beginning of a reply that is arriving, and how long it is by now."""
 
     pieces: list[str] = field(default_factory=list[str])

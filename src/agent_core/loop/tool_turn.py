@@ -5,10 +5,12 @@ import json
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from time import perf_counter
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from agent_core.aio import is_cancelled, stop_if_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, ToolError
@@ -43,8 +45,7 @@ _FIRST_CHANGE = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)", re.MULTILINE)
 _NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
 
 
-@dataclass(slots=True)
-class _Course:
+class _Course(Struct):
     """How far a call has come.
 
     Attributes:

@@ -10,9 +10,10 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.mcp.elicitation import ElicitationCallback
@@ -44,8 +45,7 @@ def ignore(_: Mapping[str, str]) -> None:
     """Where there is no redaction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     """What the program gives every connection.
 
     Attributes:
@@ -85,8 +85,7 @@ def server_failed(server_id: str, reason: str, *, retryable: bool = True) -> Too
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSpec:
+class ToolSpec(Struct, frozen=True):
     """One tool as its server describes it.
 
     Attributes:
@@ -136,8 +135,7 @@ def read_tool(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """What a server has.
 
     Attributes:

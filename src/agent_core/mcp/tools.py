@@ -3,9 +3,11 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.config.models import ToolOverrideConfig, ToolsConfig
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
@@ -51,8 +53,7 @@ _MOST_REPORTED = 20
 _NO_OVERRIDE = ToolOverrideConfig()
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFailure:
+class ServerFailure(Struct, frozen=True):
     """A server of which tools are missing: the payload of the event `mcp_server_failed`."""
 
     server_id: str

@@ -3,9 +3,10 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
+
+from msgspec import Struct, field
 
 from agent_core.assets import FrontMatter, parse_front_matter
 from agent_core.text import content_hash, one_line
@@ -21,8 +22,7 @@ _FIELDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Memory:
+class Memory(Struct, frozen=True, kw_only=True, eq=False):
     """The content of one file.
 
     Attributes:

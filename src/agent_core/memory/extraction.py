@@ -5,11 +5,12 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from string import Template
 from typing import Annotated, Literal, Protocol
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent_core.aio import to_the_end
@@ -103,8 +104,7 @@ class ExtractionAnswer(BaseModel):
     memories: Annotated[list[ExtractedMemory], Field(max_length=50)]
 
 
-@dataclass(slots=True)
-class ExtractionResult:
+class ExtractionResult(Struct):
     """What came of one extraction; ids of memories, and the files that were passed over."""
 
     explicit: bool = False

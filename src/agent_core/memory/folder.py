@@ -12,8 +12,9 @@ import re
 import stat
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -39,8 +40,7 @@ _Stamp = tuple[int, ...]
 """Tells versions of a file apart without reading it; empty for one that cannot be looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryList:
+class MemoryList(Struct, frozen=True):
     """Every memory, the newest first. `problems` says which files were passed over, and why."""
 
     memories: Sequence[Memory] = ()

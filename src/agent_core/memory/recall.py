@@ -9,11 +9,11 @@ import logging
 import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from string import Template
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec import Struct
 from pydantic import Field
 
 from agent_core.assets import load_asset
@@ -54,8 +54,7 @@ _STOP_WORDS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySelection:
+class MemorySelection(Struct, frozen=True):
     """The memories that were chosen, the most useful one first, and how."""
 
     memories: Sequence[Memory]

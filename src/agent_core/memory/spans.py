@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from agent_core.config.models import MemoryConfig
 from agent_core.text import estimate_text, without_content
@@ -27,8 +28,7 @@ _REQUEST = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MessageSpan:
+class MessageSpan(Struct, frozen=True):
     """Some new messages, and the last ones before them.
 
     Attributes:
@@ -138,8 +138,7 @@ def is_explicit_request(text: str) -> bool:
     return _REQUEST.search(text) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(Struct, frozen=True):
     """What a session has that was not scanned: enough to know that it is not worth a scan yet."""
 
     messages: int = 0

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from agent_core.config.models import NetworkConfig, PermissionsConfig
 from agent_core.config.rules import RuleDecision
@@ -43,8 +44,7 @@ _MAX_SHOWN = 1_000
 _PLAN = "plan mode"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """What becomes of a call, and why.
 
     Attributes:

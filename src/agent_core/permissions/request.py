@@ -7,10 +7,12 @@ names. A call with a reason of its own has no grant: its answer is for this call
 import json
 import stat
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from agent_core.redaction.redactor import Redactor
 from agent_core.text import shortened, visible
@@ -37,8 +39,7 @@ _SMALL = 1_048_576
 THIS_CALL_ONLY = "this call only"
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """What one answer covers: `covers` says it to people; calls with the same `key` share it."""
 
     covers: str
@@ -171,7 +172,7 @@ def access_hash(
 
     Blocks on files: not for the event loop.
     """
-    would_do = asdict(replace(access, hook_summary=None))
+    would_do = to_builtins(replace(access, hook_summary=None), enc_hook=str)
     named = [access.target, *access.paths, *access.places, *access.runs]
     if access.command is not None:
         named += [view.program for view in access.command.views]

@@ -9,11 +9,12 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from agent_core.config.paths import check_placeholders, fill_placeholders
 from agent_core.config.rules import PermissionRule
@@ -34,8 +35,7 @@ _PLAIN_LINE = re.compile(r"[\w/.-]+(?: +[\w@%+:,./=-]+)*", re.ASCII)
 """A command line that no shell is needed to read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class Named(Struct, frozen=True, kw_only=True):
     """What a call names, as far as rules are about it.
 
     Attributes:
@@ -57,8 +57,7 @@ class Named:
     cwd: str = "/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleContext:
+class RuleContext(Struct, frozen=True, kw_only=True):
     """What the words of rules are read with.
 
     Attributes:
@@ -110,8 +109,7 @@ class RuleContext:
         return None
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True, dict=True):
     """One rule, ready to be matched.
 
     Attributes:

@@ -3,15 +3,15 @@
 import contextlib
 import tempfile
 from codecs import getincrementaldecoder
-from dataclasses import dataclass
 from typing import BinaryIO, Self, cast
+
+from msgspec import Struct
 
 SPOOL_LIMIT_BYTES = 64 * 2**20
 """What is kept on disk at most: a program that floods must not fill it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """What a program wrote to one of its streams.
 
     Attributes:

@@ -14,9 +14,11 @@ import socket
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, ToolError
@@ -58,8 +60,7 @@ _LATE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """What to start.
 
     Attributes:
@@ -79,8 +80,7 @@ class Command:
     confinement: "Confinement | None" = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletedProcess:
+class CompletedProcess(Struct, frozen=True, kw_only=True):
     """How a program ended. `exit_code` is 128 + N if signal N ended it."""
 
     exit_code: int

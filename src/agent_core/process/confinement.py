@@ -12,10 +12,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process.binds import plan
@@ -42,8 +44,7 @@ _TRUNCATES, _SIGNALS = 3, 6
 _MACOS_SYSTEM = ("/System", "/usr", "/bin", "/sbin", "/Library", "/opt", "/dev", "/private/etc")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confinement:
+class Confinement(Struct, frozen=True, kw_only=True):
     """What a program and all its descendants may touch. Paths are absolute, links resolved.
 
     Attributes:
@@ -62,8 +63,7 @@ class Confinement:
     required: frozenset[Rule] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abilities:
+class Abilities(Struct, frozen=True, kw_only=True):
     """What this system offers to a program that confines another.
 
     Attributes:
@@ -89,8 +89,7 @@ class Abilities:
         return self.namespaces or self.bubblewrap is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hole:
+class Hole(Struct, frozen=True, kw_only=True):
     """A rule that cannot be enforced here.
 
     Attributes:

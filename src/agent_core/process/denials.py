@@ -8,8 +8,9 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from agent_core.process.confinement import Confinement, nearest
 
@@ -36,8 +37,7 @@ _LINES_OF_A_CALL = 6
 _MOST_LINES, _LONGEST_LINE = 2_000, 8_192
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Denial:
+class Denial(Struct, frozen=True, kw_only=True):
     """What a program was refused.
 
     Attributes:

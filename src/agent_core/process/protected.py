@@ -7,11 +7,12 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from fnmatch import translate
 from glob import has_magic, iglob
 from itertools import chain, islice
 from pathlib import Path
+
+from msgspec import Struct
 
 from agent_core.process.confinement import nearest
 
@@ -37,8 +38,7 @@ _POINTER = "commondir"
 """A file in a repository that names another one, whose settings and hooks count then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """What is protected.
 
     Attributes:

@@ -12,10 +12,12 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.aio import to_the_end
 from agent_core.config.models import SandboxConfig
@@ -36,8 +38,7 @@ Kind = Literal["command", "tool", "own"]
 server of the user's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sandbox:
+class Sandbox(Struct, frozen=True, kw_only=True):
     """The `[sandbox]` of one runtime; there is none where its mode is off.
 
     Attributes:
@@ -146,8 +147,7 @@ class Sandbox:
         return SandboxPlan(self, confinement, tuple(holes), tuple(found.unwanted))
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxPlan:
+class SandboxPlan(Struct, frozen=True):
     """What one program may touch.
 
     Attributes:

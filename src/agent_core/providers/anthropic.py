@@ -6,8 +6,9 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from msgspec import Struct
 
 from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
@@ -172,8 +173,7 @@ _CACHE_MARK = b'{"cache_control":{"type":"ephemeral"},'
 _MARKED_USER_TURNS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(Struct, frozen=True):
     """A serialised message; `last_block` is where its last block begins."""
 
     raw: bytes

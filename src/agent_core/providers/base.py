@@ -3,10 +3,11 @@
 import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Protocol, cast, runtime_checkable
+
+from msgspec import Struct
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
@@ -65,8 +66,7 @@ ProviderFactory = Callable[[ModelConfig], ProviderAdapter]
 """Makes an adapter from a resolved model configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class RawExchange:
+class RawExchange(Struct, frozen=True):
     """One attempt of a model call as it went over the wire, without the headers.
 
     `status` is None when no answer came; `response` is cut at 4 MB.

@@ -5,16 +5,17 @@ its requests from then on (`HttpProvider.optional_fields`).
 """
 
 from collections.abc import Mapping, Set as AbstractSet
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from agent_core.config.models import CompatConfig, ServerName
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """What one server takes of chat completions; `CompatConfig` has the same switches.
 
     Attributes:

@@ -3,10 +3,11 @@
 import random
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
+
+from msgspec import Struct
 
 from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode, ProviderError
@@ -151,8 +152,7 @@ class CallError(ProviderError):
         self.retry_after_s = retry_after_s
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(Struct, frozen=True):
     """The provider and model of one call, which every failure of it names."""
 
     provider: str

@@ -11,12 +11,12 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
 from itertools import count
 from operator import is_
 from typing import Any, ClassVar, cast
 
 import aiohttp
+from msgspec import Struct
 from yarl import URL
 
 from agent_core.config.models import ModelConfig
@@ -72,8 +72,7 @@ KEEPALIVE_LIMIT = 10
 _LOST = (TimeoutError, aiohttp.ClientError, OSError)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A request in the service's form: what is sent but the key, and the tools by wire name.
 
     `is_native` says that the service's own mode holds it to the schema of a typed answer.
@@ -87,8 +86,7 @@ class Prepared:
     is_native: bool = False
 
 
-@dataclass(slots=True)
-class _Attempt:
+class _Attempt(Struct):
     """One try of one call: the parser of the answer, and what came back."""
 
     called: Called

@@ -11,11 +11,12 @@ import secrets
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, cast
+
+from msgspec import Struct
 
 from agent_core.config.models import ModelConfig, expand_home
 from agent_core.errors import ConfigError, ErrorCode
@@ -63,8 +64,7 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(Struct, frozen=True):
     """The engine is through, for this reason if it did not like the request."""
 
     reason: str | None

@@ -1,8 +1,9 @@
 """The schema of a typed answer as services take it, and whether a request uses their own mode."""
 
 from collections.abc import Mapping, Set as AbstractSet
-from dataclasses import dataclass
 from typing import Any, cast
+
+from msgspec import Struct
 
 from agent_core.providers.failures import Called
 from agent_core.types import FINAL_ANSWER, ModelRequest
@@ -29,8 +30,7 @@ class CannotSayError(Exception):
     """The schema has no form that the service is sure to keep to."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaForm:
+class SchemaForm(Struct, frozen=True):
     """What one service takes of JSON Schema. What it does not take is said in the description.
 
     Attributes:

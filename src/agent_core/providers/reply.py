@@ -7,8 +7,6 @@ invalid, whole characters, blocks in order.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from io import StringIO
 from typing import Any, ClassVar
 
@@ -44,12 +42,14 @@ MAX_KEPT_ID = 1_000
 _SAFE_ID_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-")
 
 
-@dataclass(slots=True, eq=False)
 class _Growing:
     """Text that arrives in pieces; what was shown is kept joined, so that pieces cost nothing."""
 
-    fresh: list[str] = field(default_factory=list[str], init=False)
-    _shown: StringIO = field(default_factory=partial(StringIO, newline=""), init=False)
+    __slots__ = ("_shown", "fresh")
+
+    def __init__(self) -> None:
+        self.fresh: list[str] = []
+        self._shown = StringIO(newline="")
 
     def take(self, *, last: bool) -> str:
         """What is new since the last time. Half a surrogate pair waits for its other half."""

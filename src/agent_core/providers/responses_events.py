@@ -1,8 +1,9 @@
 """A reply in OpenAI's Responses format: the events of its items."""
 
 from collections.abc import Mapping, Set as AbstractSet
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from msgspec import Struct, field
 
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called, CallError
@@ -43,8 +44,7 @@ _SERVER_ITEMS = frozenset(
 """Items of tools that the service runs itself; they need no answer and go back as they came."""
 
 
-@dataclass(slots=True, eq=False)
-class _Item:
+class _Item(Struct, eq=False):
     """An item of the reply while it arrives; `fields` are as they were given last.
 
     `parts` are the texts of a message by content index, or the one text of a thought; `begun` are

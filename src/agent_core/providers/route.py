@@ -4,9 +4,9 @@ import asyncio
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from yarl import URL
 
 from agent_core.config.models import ModelConfig, expand_home
@@ -14,8 +14,7 @@ from agent_core.config.proxies import proxy_for
 from agent_core.errors import ConfigError, ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """How a service is reached. `tls` is True where the machine's own authorities are enough."""
 
     proxy: URL | None

@@ -13,8 +13,9 @@ back little. Shapes:
 """
 
 import re
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 LONGEST_TOKEN_HEAD = 2048
 
@@ -35,8 +36,7 @@ def _ascii(pattern: str) -> re.Pattern[str]:
 _WORD, _DOTTED = _ascii(r"[\w-]*+"), _ascii(r"[\w.-]*+")
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(Struct, frozen=True):
     """A token with a known beginning.
 
     `whole` matches it at its lead; `after` is what has to follow the lead before it is worth
@@ -194,8 +194,7 @@ LONGEST_QUOTED_VALUE = 256
 LONGEST_KEY_BODY = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Struct, frozen=True):
     """A secret from `start` to `end`; `more` matches what belongs to it after `end`."""
 
     kind: str

@@ -4,9 +4,10 @@ import asyncio
 import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import Struct, field
 
 from agent_core.compact.cut import is_prefix
 from agent_core.events import Journal, SessionJournal, SessionReads, SessionStore
@@ -134,8 +135,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(hours=1)
 _KNOWN_SESSIONS = 1024
 
 
-@dataclass(eq=False, slots=True)
-class PendingCompaction:
+class PendingCompaction(Struct, eq=False):
     """A summary in the making, or ready.
 
     Attributes:

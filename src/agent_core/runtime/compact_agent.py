@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from agent_core.agents.definitions import COMPACT_ID
 from agent_core.agents.spawner import OpenJournal
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
 PURPOSE = "compact"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactAgentDeps:
+class CompactAgentDeps(Struct, frozen=True, kw_only=True):
     """What runs of the compact agent need.
 
     `context` makes what a run is made of, for an answer of at most so many tokens; `model` is the

@@ -7,9 +7,10 @@ full the requests are.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact.cut import CompactPolicy, Cut, choose_cut, visible_tokens
@@ -47,8 +48,7 @@ logger = logging.getLogger(__name__)
 _ATTACHED = {NodeType.SKILL_CONTEXT, NodeType.MEMORY_CONTEXT, NodeType.TOOL_CONTEXT}
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionAttempt:
+class CompactionAttempt(Struct, frozen=True):
     """What a compaction in line has cost, and why it failed if it did."""
 
     usage: Usage

@@ -8,9 +8,10 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from time import monotonic
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from agent_core.errors import StorageError
 from agent_core.events import MESSAGE_BOUNDS, EventStream, SessionStore

@@ -5,9 +5,10 @@ A copy that is killed leaves no session behind, and contents that the next one f
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from agent_core.artifacts import files
 from agent_core.artifacts.blobs import BLOB_PATH
@@ -44,8 +45,7 @@ DATABASE_NAME = "sessions.sqlite"
 _FORMS = "sqlite:PATH, postgresql://user@host/database, or env:NAME of a variable that holds that"
 
 
-@dataclass(frozen=True, slots=True)
-class StoreAddress:
+class StoreAddress(Struct, frozen=True):
     """Where a database is, as a command names it.
 
     Attributes:
@@ -87,8 +87,7 @@ class StoreAddress:
         raise ConfigError(ErrorCode.CONFIG_ERROR, f"an address is {_FORMS}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopiedSession:
+class CopiedSession(Struct, frozen=True, kw_only=True):
     """What became of one session.
 
     Attributes:
@@ -101,8 +100,7 @@ class CopiedSession:
     missing: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _Place(Struct, frozen=True, kw_only=True):
     """One side of a copy: its rows, and where contents are.
 
     Attributes:

@@ -4,10 +4,11 @@ import asyncio
 import logging
 import re
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from agent_core.aio import to_the_end
 from agent_core.config.paths import Setup

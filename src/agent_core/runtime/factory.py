@@ -4,9 +4,10 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
 
 from agent_core.agents.definitions import load_compact_definition
 from agent_core.agents.spawner import OpenJournal, RunSpec

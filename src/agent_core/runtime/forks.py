@@ -2,9 +2,10 @@
 
 import asyncio
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from agent_core.disk.folders import remove_tree
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
+
+from msgspec import Struct
 
 from agent_core.agents.workers import Workers
 from agent_core.artifacts.images import sendable
@@ -51,8 +52,7 @@ _WITHHELD = "(withheld until the guards of the run have passed it)"
 """Stands in the store for a message that a guard may replace."""
 
 
-@dataclass(slots=True, kw_only=True)
-class RequestedRun:
+class RequestedRun(Struct, kw_only=True):
     """A run that is asked for: what the store gets of it, and what this process alone has.
 
     Attributes:

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import Struct
+
 from agent_core.types import AgentDefinition
 
 if TYPE_CHECKING:
@@ -24,18 +26,15 @@ if TYPE_CHECKING:
     from agent_core.tools.toolsets import Toolset
 
 
-@dataclass(frozen=True, slots=True)
-class InMemory:
+class InMemory(Struct, frozen=True):
     """What a runtime keeps that writes nothing: it lasts as long as the runtime object.
 
     `task_logs` are open files, by session and by name.
     """
 
     store: "SqliteSessionStore"
-    artifacts: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    task_logs: defaultdict[str, dict[str, int]] = field(
-        default_factory=lambda: defaultdict[str, dict[str, int]](dict)
-    )
+    artifacts: dict[str, bytes]
+    task_logs: defaultdict[str, dict[str, int]]
 
 
 @dataclass(kw_only=True)
@@ -111,7 +110,7 @@ class RuntimeOptions:
         """What is kept without being written, however often the runtime is opened."""
         from agent_core.storage.sqlite import SqliteSessionStore  # noqa: PLC0415
 
-        kept = InMemory(SqliteSessionStore.in_memory())
+        kept = InMemory(SqliteSessionStore.in_memory(), {}, defaultdict(dict))
         weakref.finalize(self, _close_all, kept.task_logs)
         return kept
 

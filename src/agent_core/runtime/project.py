@@ -5,11 +5,13 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
+
+from msgspec import Struct
 
 from agent_core.agents.definitions import AgentDefinitions, check_definition, check_definitions
 from agent_core.aio import to_the_end
@@ -47,8 +49,7 @@ MakeHooks = Callable[[RunIdentity, Journal], Hooks]
 """Makes the hooks of one run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """The texts found in home and project at the start of a run."""
 
     instructions: InstructionCatalog

@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+
+from msgspec import Struct, field
 
 from agent_core.aio import to_the_end
 from agent_core.runtime.options import RuntimeOptions
@@ -13,8 +15,7 @@ _MOST_IDLE = 8
 """How many projects stay open without a run."""
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
-class _OpenProject:
+class _OpenProject(Struct, eq=False, kw_only=True):
     """One project, opened and closed by a task of its own, as what it opens asks for."""
 
     task: asyncio.Task[None]

@@ -7,9 +7,10 @@ import platform
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from agent_core.aio import stop_task, to_the_end
 from agent_core.config.models import RunWorkerConfig
@@ -50,8 +51,7 @@ _QUEUED = "procrastinate_any_queue_v1"
 """The channel on which Procrastinate announces jobs."""
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
-class _Taken:
+class _Taken(Struct, eq=False, kw_only=True):
     """A job of this worker, and the run of it once it is carried out.
 
     Attributes:

@@ -4,9 +4,10 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import MESSAGE_BOUNDS, SessionStore, whole_text
@@ -56,8 +57,7 @@ def channel_of(run_id: str) -> str:
     return f"run_{run_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextPiece(Struct, frozen=True):
     """Some text of a message that is not finished, as a notice carries it.
 
     Attributes:
@@ -93,8 +93,7 @@ class TextPiece:
         return json.dumps([self.event_type, self.bound, self.after, self.start, self.text])
 
 
-@dataclass(slots=True)
-class _Progress:
+class _Progress(Struct):
     """How far a reader is.
 
     Attributes:

@@ -6,8 +6,9 @@ import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal
@@ -62,8 +63,7 @@ def identity_of(record: RunRecord) -> RunIdentity:
     )
 
 
-@dataclass(eq=False, slots=True, weakref_slot=True, kw_only=True)
-class RunProgress:
+class RunProgress(Struct, eq=False, weakref=True, kw_only=True):
     """Which run it is, and how far it is: all that a handle keeps of it."""
 
     identity: RunIdentity
@@ -73,8 +73,7 @@ class RunProgress:
     warnings: Sequence[str] = ()
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
-class Run(RunProgress):
+class Run(RunProgress, eq=False, kw_only=True):
     """One run of a user in this process, from the queue to its outcome.
 
     `number` is its place in all queues. Without a `prompt` it only summarises the history.

@@ -4,9 +4,10 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from agent_core.aio import stop_task
 from agent_core.artifacts.store import ArtifactStore, InMemoryArtifactStore
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from agent_core.storage.postgres.workers import WorkerTable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
+class Services(Struct, frozen=True, kw_only=True):
     """Everything long-lived of one runtime: the process's, and its project."""
 
     project: Project

@@ -4,8 +4,9 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from agent_core.config.databases import find_database_url
 from agent_core.config.paths import Setup, database_key
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 _MISSING = "a Postgres database needs the extra postgres: pip install 'soong-agent[postgres]'"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedStore:
+class OpenedStore(Struct, frozen=True, kw_only=True):
     """The store of a process, and who it is there.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from agent_core.agents.roles import BUILT_IN_TOOLS, ROLE_TOOLS, does_work, select_tools
 from agent_core.agents.spawner import RunSpec

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from agent_core.aio import SideTasks, to_the_end
 from agent_core.errors import ErrorCode, StorageError

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from agent_core.aio import SideTasks, to_the_end
 from agent_core.errors import ErrorCode, StorageError

@@ -5,7 +5,8 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from agent_core.snapshots.packs import DIGEST_BYTES, Packs
 from agent_core.snapshots.records import FileType, LeftOutReason, TreeEntry
@@ -22,8 +23,7 @@ _COARSE_TICK_NS = 2_000_000_000
 _ZEROS = bytes(PIECE_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """A file or link as it was kept.
 
     Attributes:

@@ -6,8 +6,9 @@ it should be, or too much, is unknown.
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from agent_core.disk.reading import read_text_file
 from agent_core.snapshots.git_index import GitIndex, read_index
@@ -19,8 +20,7 @@ _MAX_SYMBOLIC = 5
 _HEX = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?").fullmatch
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(Struct, frozen=True):
     """A repository and its work tree.
 
     Attributes:

@@ -4,8 +4,9 @@ The format is that of `gitformat-index`, versions 2 to 4.
 """
 
 import struct
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from agent_core.disk.reading import read_text_file
 from agent_core.snapshots.git_objects import FOLDER_MODE, GitObjects, Item
@@ -19,8 +20,7 @@ _STAGES = 0x3000
 _NAME_LENGTH = 0x0FFF
 
 
-@dataclass(slots=True)
-class GitIndex:
+class GitIndex(Struct):
     """What git tracks.
 
     Attributes:

@@ -2,9 +2,11 @@
 
 import json
 import os
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.snapshots.records import SnapshotSettings
@@ -14,8 +16,7 @@ INTENT = "restore.json"
 """The file of an intent, in the folder about a workspace."""
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(Struct, frozen=True):
     """A restore that has begun.
 
     Attributes:

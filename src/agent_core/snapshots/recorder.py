@@ -4,9 +4,10 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from agent_core.disk.reading import version_of
 from agent_core.errors import StorageError
@@ -30,8 +31,7 @@ LAST = "last"
 """The file with what the last recording found, in the folder about a workspace."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """A snapshot, and what the walk for it has found.
 
     Attributes:
@@ -47,8 +47,7 @@ class Recording:
         return bytes.fromhex(self.snapshot.tree)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorder:
+class Recorder(Struct, frozen=True, kw_only=True):
     """Records one workspace; no other process does so meanwhile.
 
     Attributes:

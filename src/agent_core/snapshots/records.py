@@ -1,8 +1,9 @@
 """What a recording, a comparison and a restore give back."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from agent_core.errors import ErrorCode, StorageError
 
@@ -18,8 +19,7 @@ DEFAULT_EXCLUDE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotSettings:
+class SnapshotSettings(Struct, frozen=True, kw_only=True):
     """What of a workspace is recorded.
 
     Attributes:
@@ -57,16 +57,14 @@ class LeftOutReason(StrEnum):
         return self in {LeftOutReason.HARD_LINK, LeftOutReason.CHANGING}
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """A path, relative to the workspace, that a snapshot does not hold as it is."""
 
     path: str
     reason: LeftOutReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GitState:
+class GitState(Struct, frozen=True, kw_only=True):
     """What the workspace's own repository stood at; a restore does not change it.
 
     Attributes:
@@ -80,8 +78,7 @@ class GitState:
     is_index_clean: bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True):
     """A recorded state of a workspace. The same state has the same id.
 
     Attributes:
@@ -107,8 +104,7 @@ class FileType(StrEnum):
     LINK = "link"
 
 
-@dataclass(frozen=True, slots=True)
-class TreeEntry:
+class TreeEntry(Struct, frozen=True):
     """One entry of a recorded folder.
 
     Attributes:
@@ -135,8 +131,7 @@ class ChangeKind(StrEnum):
     KIND = "kind"
 
 
-@dataclass(frozen=True, slots=True)
-class TreeChange:
+class TreeChange(Struct, frozen=True):
     """A path, relative to the workspace, that differs between two snapshots."""
 
     path: str
@@ -145,16 +140,14 @@ class TreeChange:
     after: TreeEntry | None
 
 
-@dataclass(frozen=True, slots=True)
-class MovedAside:
+class MovedAside(Struct, frozen=True):
     """What no snapshot holds and stood in the way of a restore, and its new name."""
 
     path: str
     moved_to: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class Restored(Struct, frozen=True, kw_only=True):
     """What a restore did. If paths are refused before it began, it did nothing.
 
     Attributes:
@@ -173,8 +166,7 @@ class Restored:
     before: Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(Struct, frozen=True):
     """What a copy of a workspace is not like the original.
 
     Attributes:
@@ -186,8 +178,7 @@ class Copied:
     refused: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(Struct, frozen=True):
     """A path of a snapshot that cannot be restored."""
 
     path: str

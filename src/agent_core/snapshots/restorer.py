@@ -4,8 +4,10 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.disk.folders import flush_folder
 from agent_core.errors import StorageError
@@ -27,8 +29,7 @@ from agent_core.snapshots.stat_cache import FolderRecord
 from agent_core.snapshots.trees import Merging, changes_between
 
 
-@dataclass(frozen=True, slots=True)
-class Restorer:
+class Restorer(Struct, frozen=True):
     """Brings one workspace to recorded states.
 
     Attributes:

@@ -12,8 +12,9 @@ import shutil
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Self
+
+from msgspec import Struct, field
 
 from agent_core.disk.unfinished import temporary_name
 from agent_core.errors import ErrorCode, StorageError
@@ -33,8 +34,7 @@ _BLOCK = 65_536
 _ZEROS = bytes(_BLOCK)
 
 
-@dataclass(slots=True)
-class RestoredPaths:
+class RestoredPaths(Struct):
     """What was done, by path."""
 
     restored: list[str] = field(default_factory=list[str])
@@ -43,8 +43,7 @@ class RestoredPaths:
     moved_aside: list[MovedAside] = field(default_factory=list[MovedAside])
 
 
-@dataclass(frozen=True, slots=True)
-class Staging:
+class Staging(Struct, frozen=True):
     """The folder in the workspace that holds what is on its way into it or out of it.
 
     Attributes:

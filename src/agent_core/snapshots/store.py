@@ -13,10 +13,11 @@ import os
 import secrets
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from threading import Event
+
+from msgspec.structs import replace
 
 from agent_core.disk.folders import make_private, remove_tree
 from agent_core.disk.locks import locked, locked_if_free

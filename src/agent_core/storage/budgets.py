@@ -7,10 +7,11 @@ one, in whatever process, can have spent meanwhile.
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from weakref import finalize
+
+from msgspec import Struct
 
 from agent_core.storage.migrations import BUDGETS
 from agent_core.storage.rows import OPEN_RUN, dumps, loads
@@ -22,8 +23,7 @@ _TIME = "wall_ms"
 """Not shared out: children work at the same time: each may take as long as its parent has left."""
 
 
-@dataclass(slots=True)
-class _Row:
+class _Row(Struct):
     """A scope as it stands."""
 
     scope: BudgetScope

@@ -5,10 +5,12 @@ Every function is one job of the writing connection. `now` is the store's own cl
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import approvals
@@ -560,8 +562,7 @@ def close_lost(
     return lost
 
 
-@dataclass(frozen=True, slots=True)
-class _Closing:
+class _Closing(Struct, frozen=True):
     """How a run ends that no process carries out."""
 
     status: RunStatus

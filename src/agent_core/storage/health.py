@@ -3,8 +3,9 @@
 import shutil
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from agent_core.errors import StorageError
 from agent_core.storage import migrations
@@ -15,8 +16,7 @@ _CHECKED_STEPS = 2_000_000
 """How far a database is read for damage; a large one only in part."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseHealth:
+class DatabaseHealth(Struct, frozen=True, kw_only=True):
     """The state of a session database.
 
     Attributes:

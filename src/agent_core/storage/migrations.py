@@ -1,8 +1,9 @@
 """The schema, as the ordered list of steps that lead to it."""
 
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.faults import is_environmental
@@ -10,8 +11,7 @@ from agent_core.storage.rows import iso
 from agent_core.types import utc_now
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Struct, frozen=True):
     """One step. A released step never changes; a new version is a new step."""
 
     version: int

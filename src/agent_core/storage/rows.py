@@ -10,7 +10,6 @@ import logging
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import PurePath
@@ -68,7 +67,7 @@ CONTENT: TypeAdapter[list[ContentBlock]] = TypeAdapter(
 )
 _SAFE_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}").fullmatch
 _CHANGED_COLUMNS = [
-    field.name for field in fields(RunChange) if field.name not in {"metadata", "has_prompt_node"}
+    name for name in RunChange.__struct_fields__ if name not in {"metadata", "has_prompt_node"}
 ]
 _UNENCODABLE = (TypeError, ValueError, PydanticSerializationError)
 

@@ -12,12 +12,13 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self
+
+from msgspec import Struct
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.connections import (
@@ -44,8 +45,7 @@ _READERS = 3
 _MEMORY = Path(":memory:")
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(Struct, frozen=True):
     """A job for the thread; `checkpoint`: the log is moved into the database after it."""
 
     job: Job[Any]

@@ -3,9 +3,10 @@
 Every function is one job of the writing connection. `now` is the store's own clock.
 """
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from agent_core.storage import approvals
 from agent_core.storage.budgets import settle_time

@@ -9,11 +9,12 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from msgspec import Struct
 
 from agent_core.errors import AgentCoreError, ErrorCode, TaskError
 from agent_core.redaction.redactor import Redactor
@@ -70,8 +71,7 @@ The board bounds the wait, and cancels the call when it has lasted too long; the
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardSettings:
+class BoardSettings(Struct, frozen=True, kw_only=True):
     """Where a session's logs are, and how long things may take.
 
     With `logs` they are there, and nothing is written.
@@ -85,16 +85,14 @@ class BoardSettings:
     child_cancel_timeout_ms: int = 30_000
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """A Task after a change, and the ids of the log lines that made it."""
 
     dag: Dag
     event_ids: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimOutcome:
+class ClaimOutcome(Struct, frozen=True):
     """What became of the step that a run claimed.
 
     Attributes:

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
+
+from msgspec import Struct
 
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.log_store import OpenTask
@@ -16,8 +17,7 @@ _RESERVE = 48
 """Tokens kept for the line that counts what was left out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardLimits:
+class BoardLimits(Struct, frozen=True, kw_only=True):
     """How much of the board is shown: its tokens, and how many changes of the last minutes."""
 
     tokens: int = 1200

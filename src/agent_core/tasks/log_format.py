@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import ValidationError
 from pydantic_core import from_json
 
@@ -58,8 +59,7 @@ class LogLine(Frozen):
         return Change(self.created_at, payload, self.step_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stamp:
+class Stamp(Struct, frozen=True, kw_only=True):
     """Who writes to which Task: what all lines of one write share."""
 
     session_id: str
@@ -86,8 +86,7 @@ def encode(change: Change, stamp: Stamp, *, wal_seq: int, event_id: str) -> byte
     return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(Struct, frozen=True):
     """A log that could be read.
 
     Attributes:

@@ -12,11 +12,11 @@ import stat
 from collections import deque
 from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 import orjson
+from msgspec import Struct, field
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError, TaskError
 from agent_core.tasks.apply import schema_error
@@ -132,8 +132,7 @@ class TaskLog:
             raise LogChangedError(self.path, "another process has written to it")
 
 
-@dataclass(slots=True)
-class OpenTask:
+class OpenTask(Struct):
     """A Task that goes on: its graph, its log, and what only this process knows of it.
 
     Attributes:
@@ -174,8 +173,7 @@ class OpenTask:
             raise task_error(ErrorCode.TASK_NOT_DISPATCHABLE, message, task_id=task_id)
 
 
-@dataclass(frozen=True, slots=True)
-class EndedLog:
+class EndedLog(Struct, frozen=True):
     """A Task that is over, known by the last line of its log."""
 
     name: str
@@ -184,8 +182,7 @@ class EndedLog:
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableLog:
+class UnreadableLog(Struct, frozen=True):
     """A log that cannot be used now.
 
     Attributes:
@@ -422,8 +419,7 @@ class TaskLogStore:
             os.close(here)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTask:
+class StoredTask(Struct, frozen=True):
     """A log that could be read."""
 
     session_id: str

@@ -1,11 +1,11 @@
 """Tasks as data: steps, what can be asked of a Task, and every change that its log can hold."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
+from msgspec import Struct
 from pydantic import Field, StringConstraints
 
 from agent_core.errors import ErrorCode, PermissionDeniedError, TaskError
@@ -122,8 +122,7 @@ class TaskDocument(Task):
     steps: tuple[TaskStep, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StepClaim:
+class StepClaim(Struct, frozen=True):
     """That a run took a step; `token` only grows, so that a later claim is known to be later."""
 
     step_id: str
@@ -235,15 +234,13 @@ Operation = Annotated[
 # What a board can be asked to do to a Task.
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Struct, frozen=True):
     """Change the graph."""
 
     operations: Sequence[Operation]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimStep:
+class ClaimStep(Struct, frozen=True):
     """Take a ready step, until `lease` unless renewed."""
 
     step_id: str
@@ -252,8 +249,7 @@ class ClaimStep:
     lease: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """How a step goes; absent values stay as they are.
 
     `status` is one of running, blocked, completed, failed, cancelled; None renews the lease.
@@ -271,8 +267,7 @@ class Report:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class ReportStep:
+class ReportStep(Struct, frozen=True):
     """Write a report down.
 
     `holder` is the run that must hold the claim, and renews it until `lease`; None is the
@@ -284,15 +279,13 @@ class ReportStep:
     lease: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(Struct, frozen=True):
     """End the Task well."""
 
     result_summary: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AbortTask:
+class AbortTask(Struct, frozen=True):
     """End the Task, failed or cancelled, with everything that is unfinished."""
 
     status: TaskStatus
@@ -308,8 +301,7 @@ class RunEnding(StrEnum):
     FAILED = "worker_failed"
 
 
-@dataclass(frozen=True, slots=True)
-class CloseRun:
+class CloseRun(Struct, frozen=True):
     """Fail the step that a worker's ended run left open; `error` is added to the step's result."""
 
     run_id: str
@@ -317,8 +309,7 @@ class CloseRun:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExpireLeases:
+class ExpireLeases(Struct, frozen=True):
     """Take these claims back. `may_promote` also writes what a crash left unwritten."""
 
     step_ids: Sequence[str]
@@ -345,8 +336,7 @@ class TaskJournal(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TaskScope:
+class TaskScope(Struct, frozen=True):
     """What a worker may see and claim; its dispatch decides.
 
     Attributes:
@@ -364,8 +354,7 @@ class TaskScope:
         return self.allowed_step_ids is None or step_id in self.allowed_step_ids
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
+class Actor(Struct, frozen=True):
     """On whose behalf something is done: a run, its journal, how much it may see, its tool call.
 
     `scope` is None for an orchestrator, and for core itself.
@@ -604,8 +593,7 @@ DURABLE = {
 """Ends: on the disk, not only in the system's cache, before they are announced."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One step of a Task's history; `at` only stamps what it touches."""
 
     at: datetime

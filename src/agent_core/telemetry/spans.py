@@ -9,13 +9,14 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field, replace
 from functools import wraps
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, ParamSpec
 from urllib.parse import urlsplit
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from opentelemetry import context as otel_context, metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
@@ -494,8 +495,7 @@ class _ModelCall:
             telemetry.tokens.record(tokens, facts | {names.TOKEN_TYPE: kind}, self.context)
 
 
-@dataclass(slots=True)
-class _OpenCall:
+class _OpenCall(Struct):
     """A tool call that has no answer yet."""
 
     span: Span

@@ -11,9 +11,10 @@ import os
 import re
 import string
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import groupby
+
+from msgspec import Struct
 
 from agent_core.errors import ErrorCode, ToolError
 
@@ -46,8 +47,7 @@ _CLASSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """Neighbouring patterns of one kind: any of them decides.
 
     Attributes:
@@ -63,8 +63,7 @@ class _Run:
     on_paths: Sequence[re.Pattern[bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Wildcards:
+class Wildcards(Struct, frozen=True):
     """The patterns of one ignore file; the last one that fits decides."""
 
     runs: Sequence[_Run]
@@ -253,8 +252,7 @@ def _set_expression(members: frozenset[int]) -> bytes:
     return b"[%b]" % ranges if members else _NEVER
 
 
-@dataclass(frozen=True)
-class Glob:
+class Glob(Struct, frozen=True, dict=True):
     """One glob of a search as a model writes it: `*.py`, `src/**/*.{ts,tsx}`, `!tests/**`.
 
     It narrows what is searched and never undoes an ignore file, as ripgrep's own `--glob` does.

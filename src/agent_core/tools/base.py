@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
+from msgspec import Struct
 from typing_extensions import TypeVar
 
 from agent_core.errors import ErrorCode, ToolError
@@ -32,8 +33,7 @@ ToolReturn = ToolResult | str | dict[str, Any] | list[Any] | int | float | bool 
 """What a handler may return; anything but a `ToolResult` is wrapped."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOutput:
+class ToolOutput(Struct, frozen=True):
     """An answer that also puts something into the conversation.
 
     Attributes:
@@ -154,8 +154,7 @@ class OutputMisfitError(Exception):
         super().__init__("; ".join(f"{error['path']}: {error['message']}" for error in errors))
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """A call whose effects are known and have not happened.
 
     `access` says what it would touch; `run` does exactly that and nothing else: an approval

@@ -9,8 +9,9 @@ text such as `--name=`; in a longer text with spaces or quotes only where it is 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from agent_core.tools.options import OptionTable
 from agent_core.tools.shells import (
@@ -24,8 +25,7 @@ from agent_core.tools.shells import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptWord:
+class ScriptWord(Struct, frozen=True):
     """A word of a command.
 
     Attributes:

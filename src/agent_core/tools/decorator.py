@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Annotated, Any, Generic, NotRequired, ParamSpec, TypeVar, cast, overload
 
+from msgspec import Struct
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -138,8 +139,7 @@ def tool(
     return build if function is None else build(function)
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """The arguments of a function, compiled."""
 
     adapter: TypeAdapter[Json]

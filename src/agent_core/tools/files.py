@@ -12,9 +12,10 @@ import stat
 from collections import OrderedDict
 from collections.abc import Collection, Generator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from agent_core.disk.folders import open_folder
 from agent_core.disk.unfinished import UnfinishedWrites
@@ -55,8 +56,7 @@ _CURES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FileState:
+class FileState(Struct, frozen=True):
     """A file as it was looked at.
 
     Attributes:

@@ -7,10 +7,10 @@ import asyncio
 import mimetypes
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from agent_core.artifacts.images import (
     PICTURES,
@@ -57,8 +57,7 @@ _FEW_BLOCKS = 16
 _MAX_SUFFIX = 8
 
 
-@dataclass(frozen=True, slots=True)
-class BoundedResult:
+class BoundedResult(Struct, frozen=True):
     """A result that fits a message, and what the call adds to the conversation."""
 
     result: ToolResult
@@ -318,8 +317,7 @@ def _size(block: ContentBlock) -> int:
             return _BLOCK_BYTES
 
 
-@dataclass(slots=True)
-class _PictureRoom:
+class _PictureRoom(Struct):
     """How much more may be shown, and the pictures that there was no room for."""
 
     images: int = MAX_IMAGES

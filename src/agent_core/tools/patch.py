@@ -8,10 +8,10 @@ guess (fuzz), follow the paths in the diff, or call a program that does.
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Annotated
 
+from msgspec import Struct
 from pydantic import Field
 
 from agent_core.errors import ErrorCode, ToolError
@@ -116,8 +116,7 @@ def _closest_lines(text: str, old: str) -> list[dict[str, int | str]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Hunk:
+class Hunk(Struct, frozen=True):
     """One block of a diff.
 
     Attributes:
@@ -160,8 +159,7 @@ class Hunk:
         raise _patch_error(f"hunk {self.number}: {reason}")
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(Struct, frozen=True):
     """A parsed diff: the paths in its headers, and its hunks in order."""
 
     paths: tuple[str, ...]

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import orjson
+from msgspec import structs
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.text import shorten_name
@@ -403,10 +404,10 @@ def apply_override(tool: Tool, override: "ToolOverrideConfig") -> Tool:
         action = await tool.prepare(arguments, context)
         access = action.access
         asks = access.asks if keeps_permission else writes or access.reason is not None
-        access = replace(
+        access = structs.replace(
             access, asks=asks or is_dangerous, dangerous=access.dangerous or is_dangerous
         )
-        return replace(action, access=access)
+        return structs.replace(action, access=access)
 
     concurrency = tool.concurrency if keeps_permission else concurrency_of(definition)
     return replace(tool, definition=definition, prepare=prepare, concurrency=concurrency)

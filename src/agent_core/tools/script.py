@@ -10,10 +10,10 @@ argument of a command, the target of a redirection, the subject of a `case` or a
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct
 
 from agent_core.tools.commands import (
     MIXED_TEST,
@@ -116,8 +116,7 @@ def _value_text(value: object) -> str:
     return "" if value is None else orjson.dumps(value).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     """A script that can be run.
 
     Attributes:
@@ -195,8 +194,7 @@ def _find_problem(words: Sequence[ScriptWord], *, is_fed: bool = False) -> str |
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """One placeholder in a script."""
 
     shown: str

@@ -24,6 +24,7 @@ from typing import (
     get_type_hints,
 )
 
+from msgspec import Struct
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
@@ -244,12 +245,11 @@ def _default_as_json(default: object) -> str | None:
     return text if len(text) <= _LONGEST_DEFAULT else None
 
 
-@dataclass(frozen=True, slots=True)
-class Docstring:
+class Docstring(Struct, frozen=True):
     """The text before the first section, and the description of each argument."""
 
-    text: str = ""
-    arguments: dict[str, str] = field(default_factory=dict[str, str])
+    text: str
+    arguments: dict[str, str]
 
 
 def docstring_of(function: object) -> Docstring:

@@ -12,7 +12,8 @@ Equal shares go to the earlier candidate, so that a text that could be Western i
 import codecs
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from agent_core.errors import ErrorCode, ToolError
 
@@ -80,8 +81,7 @@ _IN_ALPHABETS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Encoding:
+class Encoding(Struct, frozen=True):
     """A codec's name, and the byte-order mark that stands before the text."""
 
     name: str
@@ -116,8 +116,7 @@ def encoding_of(sample: bytes, *, complete: bool) -> Encoding | None:
     return None if best is None else Encoding(best.encoding)
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedText:
+class DecodedText(Struct, frozen=True):
     """A file's text without its mark, and how to write it back."""
 
     text: str

@@ -11,12 +11,13 @@ import tempfile
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
 from functools import lru_cache, partial
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from msgspec import Struct, field
 
 from agent_core.config.models import ToolsConfig
 from agent_core.config.paths import Setup, fill_placeholders
@@ -52,8 +53,7 @@ _MAX_LINKS_SEARCHED = 100_000
 _MOST_DENIED = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedPath:
+class ResolvedPath(Struct, frozen=True, kw_only=True):
     """A resolved path and what is known of it.
 
     Attributes:
@@ -266,8 +266,7 @@ def _denied_paths(setup: Setup) -> PathGlobs | None:
     return PathGlobs.generous(patterns, setup.project) if patterns else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Folders:
+class _Folders(Struct, frozen=True):
     """Folders as text: whether a path is one of them or below one is a matter of its beginning."""
 
     exact: frozenset[str]
@@ -333,8 +332,7 @@ def _status(path: Path, *, follow: bool = True) -> os.stat_result | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What reading a file means to the conversation, beyond the text in the result.
 
     Attributes:
@@ -361,8 +359,7 @@ class ReadingRegister(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workspace:
+class Workspace(Struct, frozen=True, kw_only=True):
     """The collaborators of the code tools, the same for every call.
 
     Attributes:

@@ -1,9 +1,10 @@
 """What a scope may spend, has spent and has reserved; these cross the port to the store."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from agent_core.types.content import Frozen
 from agent_core.types.options import Budget
@@ -44,8 +45,7 @@ def shown(amounts: Amounts) -> dict[str, Any]:
     return named
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetScope:
+class BudgetScope(Struct, frozen=True, kw_only=True):
     """Something whose spending is limited: a session, a run with its children, or one child.
 
     Attributes:
@@ -58,8 +58,7 @@ class BudgetScope:
     limits: Amounts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetHold:
+class BudgetHold(Struct, frozen=True, kw_only=True):
     """The worst case of something that is about to be done.
 
     Attributes:
@@ -92,8 +91,7 @@ class BudgetUse(Frozen):
     by_agent: dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetGrant:
+class BudgetGrant(Struct, frozen=True, kw_only=True):
     """The answer to a hold.
 
     Attributes:

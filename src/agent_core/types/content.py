@@ -4,11 +4,11 @@ import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
+from msgspec import Struct, field
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -410,8 +410,7 @@ class NodeType(StrEnum):
     SYSTEM_NOTE = "system_note"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFlags:
+class NodeFlags(Struct, frozen=True, kw_only=True):
     """What is special about a conversation item; on disk, keys of its metadata.
 
     Attributes:
@@ -440,12 +439,11 @@ class NodeFlags:
         return {key: value for key in _FLAGS if (value := getattr(self, key))}
 
 
-_FLAGS = tuple(flag.name for flag in fields(NodeFlags))
+_FLAGS = NodeFlags.__struct_fields__
 _NO_FLAGS = NodeFlags()
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """A conversation item that has not been written down yet."""
 
     role: Role

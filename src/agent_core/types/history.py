@@ -4,9 +4,10 @@ These cross the port between the journal and storage, which know nothing of each
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
 
 from agent_core.types.content import (
     AgentStatus,
@@ -32,8 +33,7 @@ LEASE = timedelta(seconds=30)
 """How long a claim holds without a heartbeat, where the owner's lock cannot be looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A runtime that holds a session, and how long it counts as alive for other hosts."""
 
     owner: str
@@ -52,8 +52,7 @@ class PendingEvent(NamedTuple):
     payload_json: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunChange:
+class RunChange(Struct, frozen=True, kw_only=True):
     """New values for a run's row; None leaves a value as it is, `metadata` is merged.
 
     `has_prompt_node`: the run's message is in the history, so its copy in the row is removed.
@@ -71,8 +70,7 @@ class RunChange:
     has_prompt_node: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Struct, frozen=True, kw_only=True):
     """Rows that belong together: all of them are stored, or none is.
 
     Attributes:
@@ -102,8 +100,7 @@ class Batch:
     release: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionNote:
+class SessionNote(Struct, frozen=True, kw_only=True):
     """What happened in a session outside of any run, such as work in the background.
 
     Attributes:
@@ -119,8 +116,7 @@ class SessionNote:
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """The sequence numbers of a batch's first rows; the others follow without a gap."""
 
     seq: int
@@ -128,8 +124,7 @@ class Position:
     node_seq: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOpening:
+class RunOpening(Struct, frozen=True, kw_only=True):
     """A run that a user has just started, before anything of it is stored.
 
     Attributes:
@@ -168,8 +163,7 @@ class RunOpening:
     dispatch: "Dispatch | None" = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dispatch:
+class Dispatch(Struct, frozen=True, kw_only=True):
     """Who may take a run that is put into the queue of the workers.
 
     Attributes:
@@ -194,8 +188,7 @@ class Dispatch:
         return str(Lane(queue=self.queue, place=place, tenant=session.tenant))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedRun:
+class OpenedRun(Struct, frozen=True, kw_only=True):
     """The rows of a run that was opened.
 
     Attributes:

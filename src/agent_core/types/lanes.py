@@ -3,7 +3,8 @@
 import platform
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+
+from msgspec import Struct
 
 from agent_core.errors import AgentCoreError, ErrorCode
 
@@ -29,8 +30,7 @@ HERE = "here/"
 """How the lane of a run begins that only its own process may take."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class Lane(Struct, frozen=True, kw_only=True):
     """The kind of worker that may take a run; as text it is the name of a queue of Procrastinate.
 
     Attributes:
@@ -94,8 +94,7 @@ def lane_of_process(run_id: str) -> str:
     return f"{HERE}{run_id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """Who is to carry a run out, as its caller says it; None leaves that to the settings.
 
     Attributes:
@@ -114,7 +113,7 @@ class Placement:
 
     def given(self) -> list[tuple[str, object]]:
         """What its caller says, by name."""
-        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        values = ((name, getattr(self, name)) for name in PLACED)
         return [(name, value) for name, value in values if value is not None]
 
     def require_one_machine(self) -> None:
@@ -137,5 +136,5 @@ class Placement:
 ANYWHERE = Placement()
 """A run whose caller says nothing of that."""
 
-PLACED = tuple(each.name for each in fields(Placement))
+PLACED = Placement.__struct_fields__
 """The names of what a caller may say."""

@@ -1,11 +1,11 @@
 """Tools as data: what a model is offered, asks for and gets back, and what a call may touch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from msgspec import Struct
 from pydantic import Field, StringConstraints
 
 from agent_core.errors import ErrorCode
@@ -80,8 +80,7 @@ class Decision(StrEnum):
     DENY = "deny"
 
 
-@dataclass(frozen=True, slots=True)
-class CommandView:
+class CommandView(Struct, frozen=True):
     """One program that a command runs, with its words.
 
     Attributes:
@@ -104,8 +103,7 @@ class CommandView:
     only_reads: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CommandViews:
+class CommandViews(Struct, frozen=True):
     """What a command runs, wrappers and shells looked into.
 
     Attributes:
@@ -117,8 +115,7 @@ class CommandViews:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class Access(Struct, frozen=True, kw_only=True):
     """What one call would touch: worked out before the question, and not changed after.
 
     Attributes:
@@ -212,8 +209,7 @@ class PermissionDecision(Frozen):
         ) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PermissionGrant:
+class PermissionGrant(Struct, frozen=True, kw_only=True):
     """An answer "for the session" that is remembered.
 
     Attributes:

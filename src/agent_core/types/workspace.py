@@ -1,14 +1,14 @@
 """The files of a project as a session knows them: which node names which snapshot."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from agent_core.types.content import Frozen, SafeId
 from agent_core.types.records import SessionRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotNote:
+class SnapshotNote(Struct, frozen=True, kw_only=True):
     """A node names the snapshot that was just recorded.
 
     Attributes:
@@ -29,8 +29,7 @@ class SnapshotNote:
     epoch: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunChanges:
+class RunChanges(Struct, frozen=True, kw_only=True):
     """What a run has changed in the files of its project.
 
     Attributes:
@@ -62,8 +61,7 @@ class UndoneMessage(Frozen):
     known: SafeId | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionFork:
+class SessionFork(Struct, frozen=True, kw_only=True):
     """A session that is to begin with what another one has said.
 
     Attributes:

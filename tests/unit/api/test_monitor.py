@@ -3,11 +3,11 @@
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent_core import ConfigError

@@ -1,10 +1,10 @@
 """One run, from prompt to outcome."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode
 from agent_core.events import EventStream, Journal

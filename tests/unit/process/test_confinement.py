@@ -5,10 +5,10 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import (

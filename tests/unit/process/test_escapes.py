@@ -12,11 +12,12 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from agent_core.process import Command, Launcher, run
 from agent_core.process.confinement import Abilities, Confinement, Rule, missing, probe

@@ -1,11 +1,11 @@
 """Whatever is asked of a Task in whatever order: no forbidden state, and the log says it all."""
 
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import given, seed, settings, strategies as st
+from msgspec.structs import replace
 
 from agent_core.errors import ToolError
 from agent_core.tasks.apply import apply

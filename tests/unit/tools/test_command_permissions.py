@@ -2,10 +2,10 @@
 
 import os
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent_core.permissions import PermissionGuard
 from agent_core.tools import ToolContext

@@ -1,10 +1,10 @@
 """`code.read_file`: one page, whatever the file is like."""
 
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, ToolError

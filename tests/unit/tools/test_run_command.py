@@ -5,10 +5,10 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, ToolError

@@ -3,11 +3,11 @@
 import asyncio
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, ToolError

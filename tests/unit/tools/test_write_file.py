@@ -1,9 +1,9 @@
 """`code.write_file`: whole files, where they may be."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.tools import ToolContext

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from acp.connection import Connection
 from acp.exceptions import RequestError
+from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 
 from agent_core.cli.acp.lines import INVALID_PARAMS, Lines
@@ -26,8 +26,7 @@ _CODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(Struct, frozen=True):
     """What a method takes, and what answers it."""
 
     takes: type[BaseModel]

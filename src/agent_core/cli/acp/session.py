@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from acp.exceptions import RequestError
@@ -27,6 +26,7 @@ from acp.schema import (
     ToolCallUpdate,
 )
 from acp.utils import serialize_params
+from msgspec import Struct, field
 
 from agent_core.aio import is_cancelled
 from agent_core.api import AgentRuntime, RunHandle
@@ -90,8 +90,7 @@ _DECISIONS = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class PromptTurn:
+class PromptTurn(Struct, eq=False):
     """One prompt that is being answered."""
 
     beginning: asyncio.Task[RunHandle[Any]] | None = None

@@ -3,9 +3,10 @@
 import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
+
+from msgspec import Struct
 
 from agent_core.cli.chat.completion import Values
 from agent_core.cli.chat.conversation import Chat
@@ -50,8 +51,7 @@ _EXPORTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SlashCommand:
+class SlashCommand(Struct, frozen=True):
     """What a word behind a slash does.
 
     Attributes:

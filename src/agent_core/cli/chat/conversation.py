@@ -5,8 +5,9 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+
+from msgspec import Struct
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.chat.message import Attached, UserCommand, attach_files
@@ -69,8 +70,7 @@ class ChatTerminal(Terminal):
             yield
 
 
-@dataclass(eq=False, slots=True)
-class Sent:
+class Sent(Struct, eq=False):
     """A message that was sent: its run waits, or is at work.
 
     Attributes:
@@ -84,8 +84,7 @@ class Sent:
     is_on_screen: bool = False
 
 
-@dataclass(slots=True)
-class Window:
+class Window(Struct):
     """What the last request took of the model's window."""
 
     used: int = 0

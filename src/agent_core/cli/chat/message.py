@@ -7,8 +7,9 @@ import signal
 from codecs import getincrementaldecoder
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from agent_core.cli.images import read_image
 from agent_core.errors import AgentCoreError, ToolError
@@ -31,8 +32,7 @@ def _marked(text: str, source: str) -> TextBlock:
     return TextBlock(text=mark_content(text, source))
 
 
-@dataclass(frozen=True, slots=True)
-class Attached:
+class Attached(Struct, frozen=True):
     """A file that a message names: its content, or why it is not sent."""
 
     shown: str

@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import psycopg
+from msgspec import Struct, field
 from psycopg import Connection, RawCursor
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -207,8 +207,7 @@ def _bind(connection: Connection[Row], tenant: str) -> None:
     connection.execute(bound, (tenant, views_of(connection)))
 
 
-@dataclass(slots=True)
-class _Link:
+class _Link(Struct):
     """A thread's connection, and what ends its server process if it breaks."""
 
     connection: Answering
@@ -219,8 +218,7 @@ class _Link:
     begun: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(Struct, frozen=True):
     """Work for a thread, and where its result goes."""
 
     work: Callable[[], Any]

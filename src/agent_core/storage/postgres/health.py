@@ -1,9 +1,9 @@
 """What can be said of a Postgres database without changing it."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import psycopg
+from msgspec import Struct
 
 from agent_core.storage.migrations import MIGRATIONS
 from agent_core.storage.postgres.connections import connect
@@ -22,8 +22,7 @@ _LOCKED_TABLES = """SELECT coalesce(string_agg(relname, ', ' ORDER BY relname), 
         AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerHealth:
+class ServerHealth(Struct, frozen=True, kw_only=True):
     """The state of a Postgres database of sessions.
 
     Attributes:

@@ -7,9 +7,10 @@ goes through the store's own connections: a job is queued in the transaction tha
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from agent_core.storage.claims import LOST, close_run
 from agent_core.storage.postgres.statements import read_clock
@@ -72,8 +73,7 @@ longest one of the workers there are.
 _LOCK_LEFT = f"{_LEFT} AND jobs.id = ? FOR UPDATE OF jobs SKIP LOCKED"
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A run whose turn it is, in this process."""
 
     job_id: int

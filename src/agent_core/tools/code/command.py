@@ -6,12 +6,12 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from agent_core.disk.folders import folder_address

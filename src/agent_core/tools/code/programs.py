@@ -16,9 +16,10 @@ import re
 import shlex
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+
+from msgspec import Struct
 
 from agent_core.tools.options import OptionTable
 from agent_core.tools.workspace import PathPolicy
@@ -169,8 +170,7 @@ _GIT: Mapping[str, OptionTable] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandLine:
+class CommandLine(Struct, frozen=True, kw_only=True):
     """A command that has been looked up but not run.
 
     Attributes:

@@ -9,10 +9,11 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from glob import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from agent_core.tools.shells import words_of
 from agent_core.tools.syntax import parse, text_of
@@ -27,8 +28,7 @@ _MAX_SIGNS = 600
 _MAX_DEPTH = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Struct, frozen=True):
     """A word of a command.
 
     Attributes:
@@ -45,8 +45,7 @@ class Word:
     is_one: bool = True
 
 
-@dataclass(slots=True)
-class SimpleCommand:
+class SimpleCommand(Struct):
     """One command of a script; without words it only redirects."""
 
     words: list[Word]
@@ -54,8 +53,7 @@ class SimpleCommand:
     writes: list[str] = field(default_factory=list[str])
 
 
-@dataclass(slots=True)
-class ReadScript:
+class ReadScript(Struct):
     """What was found in a script.
 
     Attributes:

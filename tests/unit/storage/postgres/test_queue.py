@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from agent_core.errors import StorageError
 from agent_core.storage.postgres.queue import Job, RunQueue

@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -99,6 +100,8 @@ def test_what_keeps_runs_from_a_server_is_found(home: Home, database_url: str) -
     (check,) = json.loads(found.stdout)["checks"]
     assert check["state"] == "broken"
     assert "the right to read and write" in check["cure"]
+    assert "the right to make" not in check["cure"]
+    assert "soong-agent store check" in shown_by(home, "workers", THERE=guest)
     wrong = store(home, "check", THERE=guest.replace("x1y2z3w4", "other-word"))
     assert wrong.returncode == 1
     assert "password" in wrong.stdout
@@ -107,6 +110,76 @@ def test_what_keeps_runs_from_a_server_is_found(home: Home, database_url: str) -
     assert gone.returncode == 1
     assert "does not exist" in gone.stdout
     execute(database_url, f"DROP OWNED BY r_{name}; DROP ROLE r_{name}")
+
+
+@pytest.fixture
+def make_database(database_url: str) -> Iterator[Callable[[str], str]]:
+    """Makes databases beside the test's; what stands behind the name says how."""
+    made: list[str] = []
+
+    def make(options: str) -> str:
+        url = f"{database_url}_{len(made)}"
+        made.append(url.rpartition("/")[2])
+        execute(database_url, f"CREATE DATABASE {made[-1]} TEMPLATE template0 {options}")
+        return url
+
+    yield make
+    for name in made:
+        execute(database_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_tables_are_made_in_no_other_encoding_than_utf8(
+    home: Home, make_database: Callable[[str], str]
+) -> None:
+    home.write_config(HERE)
+    url = make_database("ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'")
+    done = store(home, "migrate", THERE=url)
+    assert done.returncode == 1
+    assert "is in SQL_ASCII, and has to be in UTF8" in done.stderr
+    check = store(home, "check", THERE=url)
+    assert "sessions need a database in UTF8" in check.stdout
+    assert f"database {url.rpartition('/')[2]}" in check.stdout
+
+
+def test_the_rights_that_making_tables_takes_are_named(
+    home: Home, database_url: str, make_database: Callable[[str], str]
+) -> None:
+    home.write_config(HERE)
+    url = make_database("ENCODING 'UTF8'")
+    server, _, name = url.rpartition("/")
+    execute(url, f"CREATE ROLE r_{name} LOGIN PASSWORD 'x1y2z3w4'")
+    guest = f"postgresql://r_{name}:x1y2z3w4@{server.rpartition('@')[2]}/{name}"
+    execute(url, f"GRANT CREATE ON SCHEMA public TO r_{name}")  # and none to make another schema
+    assert "and schemas in the database" in store(home, "check", THERE=guest).stdout
+    done = store(home, "migrate", THERE=guest)
+    assert done.returncode == 1
+    assert "run soong-agent store migrate once as a user who has it" in done.stderr
+    execute(url, f"GRANT CREATE ON DATABASE {name} TO r_{name}")
+    assert store(home, "check", THERE=guest).returncode == 0
+    assert store(home, "migrate", THERE=guest).returncode == 0
+    execute(url, f"DROP OWNED BY r_{name} CASCADE")
+    execute(database_url, f"DROP OWNED BY r_{name}; DROP ROLE r_{name}")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("127.0.0.1:1", "nothing listens there"),
+        ("127.0.0.1:54x", "the port in its address is none"),
+        ("127.0.0.1:99999", "the port in its address is none"),
+        ("ss@127.0.0.1:1", "of a password are written %40"),
+        ("{}?sslmode=require", "check sslmode"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_told_from_a_server_that_is_away(
+    home: Home, database_url: str, place: str, said: str
+) -> None:
+    home.write_config(HERE)
+    there = place.format(database_url.rpartition("@")[2])
+    shown = shown_by(home, "store", "check", THERE=f"postgresql://soong:x8Kw2mPqz7@{there}")
+    assert said in shown
+    assert "x8Kw2mPqz7" not in shown
+    assert "ss@" not in shown
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,9 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
         "a database in UTF8": found.encoding != "UTF8",
         "the address of the primary server, not of one that is read-only": found.is_read_only,
         f"the right to read and write {found.closed_tables}": bool(found.closed_tables),
-        "the right to make tables": found.version < found.newest and not found.can_create,
+        "the right to make tables, and schemas in the database": not found.can_create
+        and not found.closed_tables  # where the version may not be read
+        and found.version < found.newest,
     }
     if wanted := [what for what, is_missing in problems.items() if is_missing]:
         return [Finding(name, "broken", place, f"sessions need {'; and '.join(wanted)}")]

@@ -13,12 +13,19 @@ DATABASE = "the Postgres database of the sessions"
 
 _MEANINGS = {
     "08": "cannot be reached; check that the server runs, and the network",
+    "closed": "cannot be reached: nothing listens there; check that the server runs, and its port",
+    "host": "cannot be reached: its host has no such name; check the address, in which @ and / of a"
+    " password are written %40 and %2F",
+    "port": "cannot be reached: the port in its address is none; check the address",
+    "tls": "cannot be reached: its encryption is not what the address asks for; check sslmode, and"
+    " the server's certificate",
     "53": "has no room or no free connection; check its disk, memory and max_connections",
     "57": "was stopped, or ended the statement; try again when it runs, and check its timeouts",
     "58": "cannot be read or written; check the disk of the server",
     "28": "refuses the user or the password; check them in the address",
     "3D": "does not exist; create it, or correct its name in the address",
-    "42501": "may not be used; give the user of the address the right to create and change tables",
+    "42501": "has tables that the user of the address may not use; soong-agent store check names"
+    " the rights that are missing",
     "25006": "is read-only; use the address of the primary server",
     "55P03": "is held by another process; wait for it to finish, or end it",
     "23505": "has a row of this id already; use another one",
@@ -28,7 +35,7 @@ _MEANINGS = {
 }
 """By code of the error, or its class."""
 
-_LASTING = {"23505", "28", "3D", "42501", "44", "XX"}
+_LASTING = {"23505", "28", "3D", "42501", "44", "XX", "port"}
 
 _REFUSALS = {
     "password authentication failed": "28",
@@ -38,6 +45,14 @@ _REFUSALS = {
     'database "': "3D",
     "too many clients": "53",
     "remaining connection slots": "53",
+    "Connection refused": "closed",
+    "No such file or directory": "closed",  # a socket of this machine
+    "resolve host": "host",
+    "translate host name": "host",
+    "invalid port number": "port",
+    "invalid integer value": "port",
+    "SSL": "tls",
+    "certificate": "tls",
 }
 """What libpq, which knows no codes, says of a server that takes no connection."""
 

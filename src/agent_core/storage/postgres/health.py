@@ -13,9 +13,10 @@ from agent_core.storage.postgres.upgrades import pending_upgrades
 
 OLDEST_SERVER = 14
 
-_ABOUT = """SELECT current_database(), pg_database_size(current_database()),
-    has_schema_privilege(current_schema(), 'CREATE'), pg_is_in_recovery(), clock_timestamp(),
-    current_setting('server_encoding')"""
+_ABOUT = """SELECT pg_database_size(current_database()),
+    has_schema_privilege(current_schema(), 'CREATE')
+        AND has_database_privilege(current_database(), 'CREATE'),
+    pg_is_in_recovery(), clock_timestamp()"""
 _LOCKED_TABLES = """SELECT coalesce(string_agg(relname, ', ' ORDER BY relname), '')
     FROM pg_class WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind = 'r'
     AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
@@ -31,7 +32,7 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
         version: of the schema; 0 if there are no tables yet, or they may not be read.
         newest: the version that this program makes of it.
         size_bytes: of the database.
-        can_create: tables can be made, which migrations need.
+        can_create: tables, and the schema of tenants' views, can be made, as migrations do.
         is_read_only: it is a standby server.
         encoding: of its text.
         closed_tables: names of tables that may not be read or written.
@@ -64,18 +65,18 @@ def examine(url: str) -> ServerHealth:
             row = connection.execute(_ABOUT).fetchone()
             passed = datetime.now(UTC) - before
             assert row is not None  # noqa: S101 - it selects no table
-            database, size, can_create, is_read_only, now, encoding = row
+            size, can_create, is_read_only, now = row
             closed = connection.execute(_LOCKED_TABLES).fetchone()
             closed_tables = closed[0] if closed else ""
             return ServerHealth(
-                database=database,
+                database=connection.info.dbname,
                 server=connection.info.server_version // 10_000,
                 version=0 if closed_tables else version_of(connection),
                 newest=MIGRATIONS[-1].version,
                 size_bytes=size,
                 can_create=can_create,
                 is_read_only=is_read_only,
-                encoding=encoding,
+                encoding=connection.info.parameter_status("server_encoding") or "unknown",
                 closed_tables=closed_tables,
                 upgrades=len(pending_upgrades(connection)),
                 clock_s=(now - before - passed / 2).total_seconds(),

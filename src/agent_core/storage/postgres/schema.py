@@ -281,6 +281,14 @@ def _migrate(connection: Connection[Row]) -> None:
     with connection.transaction():
         connection.execute(_ALONE)
         current = version = version_of(connection)
+        encoding = connection.info.parameter_status("server_encoding")
+        if not current and encoding != "UTF8":
+            raise StorageError(
+                ErrorCode.MIGRATION_FAILED,
+                f"{DATABASE} is in {encoding}, and has to be in UTF8: make another one with"
+                " createdb --encoding UTF8 --template template0",
+                details={"encoding": encoding},
+            )
         try:
             for version, name, script in _steps_from(current):
                 connection.execute(script.encode(), prepare=False)
@@ -292,10 +300,16 @@ def _migrate(connection: Connection[Row]) -> None:
         except psycopg.OperationalError:
             raise
         except psycopg.Error as error:
+            cure = ""
+            if isinstance(error, psycopg.errors.InsufficientPrivilege):
+                cure = (
+                    ". Give the user of the address the right to make schemas and tables in the"
+                    " database, or run soong-agent store migrate once as a user who has it"
+                )
             raise StorageError(
                 ErrorCode.MIGRATION_FAILED,
                 f"{DATABASE} could not be brought to schema {version} ({type(error).__name__}:"
-                f" {error.diag.message_primary}). It is as it was",
+                f" {error.diag.message_primary}). It is as it was{cure}",
             ) from error
 
 

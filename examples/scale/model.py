@@ -4,7 +4,7 @@
 
 It speaks the chat completions of OpenAI, as far as the example needs them, with nothing but the
 standard library. "count" makes it count on and on; any other wish becomes one call of
-`code.write_file` and a sentence.
+`code.write_file`, where there is this tool, and a sentence.
 """
 
 import json
@@ -25,6 +25,8 @@ class Model(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         messages: list[dict[str, Any]] = body["messages"]
         last = max(place for place, each in enumerate(messages) if each["role"] == "user")
+        tools: list[str] = [each["function"]["name"] for each in body.get("tools", ())]
+        writer = next((name for name in tools if name.endswith("write_file")), None)
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
@@ -33,16 +35,14 @@ class Model(BaseHTTPRequestHandler):
             for number in range(1, 3600):
                 self.send({"content": f"{number} "})
                 time.sleep(1)
-        elif last == len(messages) - 1:
+        elif writer and last == len(messages) - 1:
             report = "# Report\n\nAll is well.\n"
             arguments = json.dumps({"path": "report.md", "content": report, "overwrite": True})
-            names: list[str] = [each["function"]["name"] for each in body["tools"]]
-            name = next(each for each in names if each.endswith("write_file"))
-            function = {"name": name, "arguments": arguments}
+            function = {"name": writer, "arguments": arguments}
             call = {"index": 0, "id": f"call_{time.time_ns()}", "type": "function"}
             self.send({"tool_calls": [{**call, "function": function}]}, "tool_calls")
         else:
-            for part in ("The report ", "is in ", "report.md."):
+            for part in ("The report ", "is in ", "report.md.") if writer else ("pong",):
                 self.send({"content": part})
                 time.sleep(0.1)
             self.send({}, "stop")

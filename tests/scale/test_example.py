@@ -126,6 +126,7 @@ def test_the_page_does_what_it_says(terminals: Terminals) -> None:
             assert "host:" in started
             watched = terminals.run(next_of("a colleague's"))
             assert "waiting for an answer to req_" in watched
+            assert "example answers" in terminals.run("soong-agent doctor")
             answered = terminals.run(next_of("yours"))
             assert "The report is in report.md" in answered
             report = terminals.folder / "project" / "report.md"

@@ -21,6 +21,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.loop.options import RunOptions
     from agent_core.runtime.runs import Runs
     from agent_core.runtime.scheduler import RunProgress
     from agent_core.runtime.sessions import Sessions
@@ -97,12 +98,19 @@ class RunHandle(Generic[OutputT]):
     """One run. It goes on whether or not it is watched."""
 
     def __init__(
-        self, run: "RunProgress", runs: "Runs", sessions: "Sessions", *, after: int | None = None
+        self,
+        run: "RunProgress",
+        runs: "Runs",
+        sessions: "Sessions",
+        *,
+        after: int | None = None,
+        options: "RunOptions[Any] | None" = None,
     ) -> None:
         self._run = run
         self._runs = runs
         self._sessions = sessions
         self._after = after
+        self._options = options
         self._warnings = run.warnings
 
     @property
@@ -191,6 +199,8 @@ class RunHandle(Generic[OutputT]):
         from agent_core.tools.base import OutputMisfitError  # noqa: PLC0415 - loaded by now
 
         expected = self._runs.expected_output(self.run_id)
+        if expected is None and self._options is not None:
+            expected = self._options.expected()
         text, read_next, shown = "", 0, _NOTHING
         async with aclosing(self.events()) as events:
             async for event in events:
@@ -210,8 +220,8 @@ class RunHandle(Generic[OutputT]):
                 if shown is _NOTHING or value != shown:
                     shown = value
                     yield value
-        if await self.wait() is RunStatus.COMPLETED and self._run.outcome is not None:
-            value = self._run.outcome.output
+        if await self.wait() is RunStatus.COMPLETED:
+            value = self._output()
             if shown is _NOTHING or value != shown:
                 yield value
 
@@ -227,6 +237,25 @@ class RunHandle(Generic[OutputT]):
             self._run = await self._sessions.progress(self.run_id)
         return status
 
+    def _output(self) -> Any:
+        """The answer; where only its text is stored, read as the type that `start` asked for."""
+        outcome = self._run.outcome
+        output = None if outcome is None else outcome.output
+        if outcome is None or output is None or self._options is None:
+            return output
+        from agent_core.runtime.scheduler import Run  # noqa: PLC0415 - loaded by now
+
+        if isinstance(self._run, Run):
+            return output
+        if (expected := self._options.expected()) is None:
+            return output
+        from agent_core.tools.base import OutputMisfitError  # noqa: PLC0415 - loaded by now
+
+        try:
+            return expected.read([outcome.text])
+        except OutputMisfitError:  # a secret in it was removed, perhaps
+            return None
+
     async def result(self, *, events: bool = False) -> RunResult[OutputT]:
         """Return what came of the run, once it has ended, or waits for an answer.
 
@@ -240,7 +269,7 @@ class RunHandle(Generic[OutputT]):
         seen = [event async for event in self.events()] if events else None
         status = await self.wait()
         result: RunResult[Any] = RunResult(
-            output=self._run.outcome.output if self._run.outcome else None,
+            output=self._output(),
             text=self.result_text or "",
             status=status,
             usage=self.usage,

@@ -243,15 +243,16 @@ class AgentRuntime:
         chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
         placement = _asked_placement(fields)
         services = await self._services()
+        asked = _asked_options(options, fields)
         run = await services.runs.start(
             draft,
             session_id=chosen,
             mode=_checked_mode(mode),
             move_session=move_session,
-            options=_asked_options(options, fields),
+            options=asked,
             placement=placement,
         )
-        return RunHandle(run, services.runs, services.sessions)
+        return RunHandle(run, services.runs, services.sessions, options=asked)
 
     @overload
     async def run(

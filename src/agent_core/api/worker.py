@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from agent_core.config.databases import url_secrets
-from agent_core.config.load import config_secrets
+from agent_core.config.load import config_secrets, missing_keys
 from agent_core.config.models import RunWorkerConfig
 from agent_core.config.problems import problems_of
 from agent_core.errors import ConfigError, ErrorCode
@@ -181,6 +181,11 @@ class Worker:
             )
             if self._metrics_port is not None:
                 await stack.enter_async_context(self._served_metrics(worker, self._metrics_port))
+            for name, model in missing_keys(setup.config, os.environ).items():
+                what = (
+                    "the environment variable %s is not set: runs that ask %s fail in this worker"
+                )
+                logger.warning(what, name, model)
             self._drain = worker.drain
             if self._is_drained:
                 worker.drain()

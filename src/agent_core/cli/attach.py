@@ -97,6 +97,7 @@ async def _attend(scene: Scene) -> int:
                 shown.events.facts["status"] = (await runtime.attach(handle.run_id)).status
             last_seq = max(shown.last_seq, options.after_seq)
             seen = f" --after {last_seq}" if last_seq else ""
+            shown.view.end(None, None, None)  # what is there of a message stays above
             _say_left(handle.run_id, seen, shown.terminal)
             return INTERRUPTED
         except OutputClosedError:

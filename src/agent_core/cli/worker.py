@@ -35,13 +35,19 @@ def run_worker(options: Options) -> int:
         metrics_address=options.metrics_address,
     )
     try:
-        return COMPLETED if asyncio.run(_run_until_signal(worker)) else FAILED
+        return COMPLETED if asyncio.run(_run_until_signal(worker, terminal)) else FAILED
     except (AgentCoreError, OSError) as error:
         terminal.line(f"error: {redactor.text(str(error))}", Style.BAD)
         return exit_code_of(error)
 
 
-async def _run_until_signal(worker: Worker) -> bool:
+async def _run_until_signal(worker: Worker, terminal: Terminal) -> bool:
     loop = asyncio.get_running_loop()
-    with catch_signals(lambda _: loop.call_soon_threadsafe(worker.drain)):
+
+    def drain() -> None:
+        terminal.leave_line()
+        terminal.line("draining; once more to end at once", Style.DIM)
+        worker.drain()
+
+    with catch_signals(lambda _: loop.call_soon_threadsafe(drain)):
         return await worker.run()

@@ -317,13 +317,7 @@ def config_secrets(
 
     Keys are by the name of their variable; in an address it is the password.
     """
-    models: list[ModelConfig] = []
-    for profile in (*(model for _, model in _models(config)), *profiles):
-        if isinstance(profile, ModelConfig):
-            models.append(profile)
-        else:
-            with suppress(ConfigError):  # what cannot be used is not asked either
-                models.append(resolve_model(config, profile))
+    models = _resolved(config, *profiles)
     names = [model.api_key_env for model in models if model.api_key_env]
     keys = {name: value for name in names if (value := environ.get(name))}
     for number, model in enumerate(models):
@@ -331,6 +325,27 @@ def config_secrets(
             keys[f"url_password_{number}"] = password
     keys |= proxy_secrets([model.proxy for model in models], environ)
     return keys | database_secrets(config.store.url_env, environ)
+
+
+def missing_keys(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are named for the keys of models and are not set, each with its model."""
+    return {
+        name: f"{model.provider}:{model.name}"
+        for model in reversed(_resolved(config))
+        if (name := model.api_key_env) and not environ.get(name, "").strip()
+    }
+
+
+def _resolved(config: Config, *profiles: Profile) -> list[ModelConfig]:
+    """Every model that can be asked, and those of `profiles`, with all that they are asked with."""
+    models: list[ModelConfig] = []
+    for profile in (*(model for _, model in _models(config)), *profiles):
+        if isinstance(profile, ModelConfig):
+            models.append(profile)
+        else:
+            with suppress(ConfigError):  # what cannot be used is not asked either
+                models.append(resolve_model(config, profile))
+    return models
 
 
 def _with_placed_models(config: Config, place: Callable[[str], Path]) -> Config:

@@ -211,7 +211,7 @@ class QueueWorker:
                 await asyncio.wait([taking, draining], return_when=asyncio.FIRST_COMPLETED)
                 if self._taken:
                     patience = self._config.drain_seconds
-                    what = "drains: its %d under way may go on for %g s"
+                    what = "drains: it takes no more runs, and its %d under way may go on for %g s"
                     logger.info(what, len(self._taken), patience)
                     await asyncio.wait(self._taken, timeout=patience)
             finally:
@@ -335,7 +335,9 @@ class QueueWorker:
                 return 0
             if not run.journal.is_abandoned:
                 self.ended[run.status.value] += 1
-                logger.info("%s is %s", run_id, run.status)
+                error = run.outcome.error if run.outcome is not None else None
+                why = f": {error.code}" if error is not None else ""
+                logger.info("%s is %s%s", run_id, run.status, why)
             return None
 
     async def _is_over(self, taken: _Taken) -> bool:

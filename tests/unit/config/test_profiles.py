@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_core.config.load import config_secrets, resolve_model
+from agent_core.config.load import config_secrets, missing_keys, resolve_model
 from agent_core.config.models import Config, ModelProfile
 from agent_core.errors import ConfigError
 
@@ -102,11 +102,18 @@ def test_every_secret_variable_is_found_once() -> None:
     assert found == environ
 
 
+def test_a_variable_without_a_key_is_named_with_the_model_that_asks_for_it() -> None:
+    environ = {"INLINE_KEY": "k", "OTHER_KEY": " "}
+    found = missing_keys(CONFIG, environ)
+    assert found == {"BIG_KEY": "openai:big", "OTHER_KEY": "anthropic:c"}
+
+
 def test_an_empty_variable_name_means_that_there_is_no_key() -> None:
     config = Config.model_validate(
         {"model": {"provider": "openai", "name": "x", "api_key_env": ""}}
     )
     assert config_secrets(config, environ={"": "x"}) == {}
+    assert missing_keys(config, {}) == {}
 
 
 def test_the_password_of_a_proxy_is_a_secret_however_it_is_written() -> None:

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import re
 import signal
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,15 @@ from agent_core.providers.scripted import Hangs, Says, calls
 from isolation import Home
 from model_server import ModelServer, Received, Reply
 from postgres import Server
-from worker_processes import URL_VARIABLE, WorkerProcess, Workers, page, workers, write_config
+from worker_processes import (
+    URL_VARIABLE,
+    WORKER,
+    WorkerProcess,
+    Workers,
+    page,
+    workers,
+    write_config,
+)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -143,6 +154,29 @@ async def test_the_health_of_a_worker_says_whether_it_takes_runs(
             await asyncio.to_thread(worker.wait_for, "drains")
             status, text = await page(worker, "/healthz")
             assert (status, json.loads(text)["status"]) == (503, "draining")
+
+
+async def test_idle_clients_of_the_metrics_stop_neither_runs_nor_the_drain(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    few_files = ("sh", "-c", 'ulimit -n 400; exec "$@"', "sh", *WORKER)
+    with ModelServer.in_thread(["done"]) as server, ExitStack() as clients:
+        write_config(home, server, lease_s=20)
+        worker = await asyncio.to_thread(crew.start, "--metrics-port", "0", command=few_files)
+        (port,) = map(int, re.findall(r"http://127\.0\.0\.1:(\d+)/", worker.text))
+        for _ in range(15):  # each time, the page comes after what was connected before
+            for _ in range(30):
+                clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            assert (await page(worker, "/healthz"))[0] == 200
+        async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
+            assert (await runtime.run("go")).text == "done"
+            (known,) = await runtime.workers()
+            assert known.is_alive
+        status, text = await page(worker, "/healthz")
+        assert (status, json.loads(text)["ended"]) == (200, {"completed": 1})
+        worker.signal()
+        assert await asyncio.to_thread(worker.exit_code) == 0
+    assert "out of system resource" not in worker.text
 
 
 async def test_the_lists_show_people_and_programs_who_does_what(

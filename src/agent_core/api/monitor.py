@@ -1,5 +1,6 @@
 """What machines ask of a worker: `/metrics` in the text format of Prometheus, and `/healthz`."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,22 @@ from agent_core.types.workers import QueueDepth
 
 _CONTENT_TYPE = "text/plain; version=0.0.4"
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+CLIENT_S = 30.0
+"""How long a client may take to send its request and to read the answer."""
+
+MOST_CLIENTS = 64
+"""How many are connected at most: another one takes the place of the oldest."""
+
+_ACCEPTED = 64
+"""How many are accepted at a time, before those in excess are closed."""
+
+LINE = 4096
+"""How long the first line of a request may be, and each of its headers."""
+
+HEADERS = 64
+"""How many headers it may have."""
+
 _METRICS = {
     "worker_info": "The worker.",
     "worker_protocol": "Number of the protocol whose runs the worker takes.",
@@ -62,36 +79,89 @@ class WorkerFigures(Struct, frozen=True, kw_only=True):
 
 
 Look = Callable[[], Awaitable[WorkerFigures]]
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class _Server(web.Server):
+    """Has few clients at a time, and each for a bounded time, whatever they send or read."""
+
+    def __init__(self, handler: Handler, *, client_s: float) -> None:
+        super().__init__(
+            handler,
+            access_log=None,
+            max_line_size=LINE,
+            max_field_size=LINE,
+            max_headers=HEADERS,
+        )
+        self._client_s = client_s
+        self._clients: dict[web.RequestHandler, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if len(self._clients) >= MOST_CLIENTS:
+            self._close(next(iter(self._clients)))
+        end = asyncio.get_running_loop().call_later(self._client_s, self._close, handler)
+        self._clients[handler] = transport, end
+
+    def connection_lost(
+        self, handler: web.RequestHandler, exc: BaseException | None = None
+    ) -> None:
+        if handler in self._clients:
+            self._clients.pop(handler)[1].cancel()
+        super().connection_lost(handler, exc)
+
+    def close_all(self) -> None:
+        """Close what is still connected; what a client has not read by now is dropped."""
+        for handler in tuple(self._clients):
+            self._close(handler)
+
+    def _close(self, handler: web.RequestHandler) -> None:
+        transport, end = self._clients.pop(handler)
+        end.cancel()
+        transport.abort()
 
 
 @asynccontextmanager
-async def serve_monitor(look: Look, address: str, port: int) -> AsyncGenerator[int]:
+async def serve_monitor(
+    look: Look, address: str, port: int, *, client_s: float = CLIENT_S
+) -> AsyncGenerator[int]:
     """Answer `/metrics` and `/healthz` until the end of the block, and yield the port.
+
+    A connection is closed with its answer.
 
     Args:
         look: gets the figures.
         address: which to listen at.
         port: 0 is a free one.
+        client_s: how long a client may take.
 
     Raises:
         ConfigError: the port cannot be had.
     """
 
-    async def metrics(_: web.Request) -> web.Response:
-        body = metrics_text(await look())
-        return web.Response(body=body.encode(), headers={"Content-Type": _CONTENT_TYPE})
-
-    async def health(_: web.Request) -> web.Response:
+    async def answer(request: web.BaseRequest) -> web.Response:
+        if request.path not in {"/metrics", "/healthz"}:
+            return web.Response(status=404, text="404: the pages are /metrics and /healthz\n")
+        if request.method not in {"GET", "HEAD"}:
+            return web.Response(status=405, headers={"Allow": "GET,HEAD"})
         figures = await look()
-        return web.json_response(health_of(figures), status=200 if figures.is_ready else 503)
+        if request.path == "/healthz":
+            status = 200 if figures.is_ready else 503
+            return web.json_response(health_of(figures), status=status)
+        body = metrics_text(figures).encode()
+        return web.Response(body=body, headers={"Content-Type": _CONTENT_TYPE})
 
-    app = web.Application()
-    app.add_routes([web.get("/metrics", metrics), web.get("/healthz", health)])
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    async def answer_once(request: web.BaseRequest) -> web.Response:
+        response = await answer(request)
+        response.force_close()
+        return response
+
+    server = _Server(answer_once, client_s=client_s)
+    runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, address, port).start()
+            await web.TCPSite(runner, address, port, backlog=_ACCEPTED).start()
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             message = (
@@ -102,6 +172,7 @@ async def serve_monitor(look: Look, address: str, port: int) -> AsyncGenerator[i
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
+        server.close_all()
 
 
 def health_of(figures: WorkerFigures) -> dict[str, object]:

@@ -1,9 +1,12 @@
 """What machines read of a worker, over a real socket and with Prometheus' own parser."""
 
+import asyncio
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -11,8 +14,11 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent_core import ConfigError
+from agent_core.api import monitor
 from agent_core.api.monitor import WorkerFigures, serve_monitor
 from agent_core.types.workers import QueueDepth
+
+PAGE = Path(__file__).parents[3] / "docs" / "scale.md"
 
 FIGURES = WorkerFigures(
     worker_id="own_1",
@@ -40,6 +46,10 @@ def lane(tenant: str | None, depth: int, age_s: float) -> QueueDepth:
         depth=depth,
         oldest_s=age_s,
     )
+
+
+async def look() -> WorkerFigures:
+    return FIGURES
 
 
 async def read(figures: WorkerFigures, path: str) -> tuple[int, str, str]:
@@ -139,9 +149,6 @@ async def test_other_pages_are_not_there() -> None:
 
 
 async def test_a_port_that_is_taken_is_a_configuration_error() -> None:
-    async def look() -> WorkerFigures:
-        return FIGURES
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port}.*choose another port"):
@@ -152,8 +159,155 @@ async def test_a_port_that_is_taken_is_a_configuration_error() -> None:
             pass
 
 
+async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the connection is closed, by a reset perhaps."""
+    received = bytearray()
+    try:
+        while piece := await reader.read(65_536):
+            received += piece
+    except ConnectionError:
+        pass
+    return bytes(received)
+
+
+@asynccontextmanager
+async def connected(
+    port: int, *, small: bool = False
+) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection, which holds little of what it has not read if it is `small`."""
+    one = socket.socket()
+    if small:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.connect(("127.0.0.1", port))
+    reader, writer = await asyncio.open_connection(sock=one, limit=1024)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def send_nothing(writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(60)
+
+
+async def send_half(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n")
+    await asyncio.sleep(60)
+
+
+async def send_slowly(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"GET /metrics HTTP/1.1\r\nX-Long: ")
+    while True:
+        writer.write(b"x")
+        await asyncio.sleep(0.02)
+
+
+async def send_a_body_slowly(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n")
+    while True:
+        writer.write(b"x")
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("send", [send_nothing, send_half, send_slowly, send_a_body_slowly])
+async def test_a_client_is_closed_that_does_not_send_its_request_in_time(
+    send: Callable[[asyncio.StreamWriter], Coroutine[Any, Any, None]],
+) -> None:
+    async with (
+        serve_monitor(look, "127.0.0.1", 0, client_s=0.3) as port,
+        connected(port) as (reader, writer),
+        asyncio.TaskGroup() as tasks,
+    ):
+        sending = tasks.create_task(send(writer))
+        await read_to_the_end(reader)  # returns because the server has closed it
+        sending.cancel()
+
+
+async def test_a_client_is_closed_that_does_not_read_its_answer_in_time() -> None:
+    many = replace(FIGURES, lanes=[lane(f"tenant-{number}", 1, 1) for number in range(50_000)])
+
+    asked = asyncio.Event()
+
+    async def look_at_many() -> WorkerFigures:
+        asked.set()
+        return many
+
+    async def receive(port: int, after_s: float) -> bytes:
+        async with connected(port, small=True) as (reader, writer):
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+            await asked.wait()  # its time has begun; the timers of one loop are called in order
+            asked.clear()
+            await asyncio.sleep(after_s)
+            return await read_to_the_end(reader)
+
+    async with serve_monitor(look_at_many, "127.0.0.1", 0) as port:
+        whole = len(await receive(port, 0))
+    assert whole > 8_000_000
+    async with serve_monitor(look_at_many, "127.0.0.1", 0, client_s=0.5) as port:
+        assert len(await receive(port, 1.5)) < whole
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /" + b"x" * 10_000,
+        b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 10_000,
+        b"GET /metrics HTTP/1.1\r\n" + b"X: y\r\n" * 1_000 + b"\r\n",
+    ],
+    ids=["line", "header", "headers"],
+)
+async def test_a_request_that_is_too_large_is_refused(request_bytes: bytes) -> None:
+    async with (
+        serve_monitor(look, "127.0.0.1", 0) as port,
+        connected(port) as (reader, writer),
+    ):
+        writer.write(request_bytes)
+        assert b" 400 " in (await read_to_the_end(reader)).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("method", "status"), [("GET", 200), ("HEAD", 200), ("POST", 405), ("DELETE", 405)]
+)
+async def test_an_answer_ends_its_connection(method: str, status: int) -> None:
+    async with (
+        serve_monitor(look, "127.0.0.1", 0) as port,
+        connected(port) as (reader, writer),
+    ):
+        writer.write(f"{method} /metrics HTTP/1.1\r\nHost: a\r\n\r\n".encode() * 3)
+        head, _, body = (await read_to_the_end(reader)).partition(b"\r\n\r\n")
+        assert head.startswith(f"HTTP/1.1 {status} ".encode())
+        assert b"Connection: close" in head
+        assert (b"soong_agent_worker_info" in body) == (method == "GET")
+        assert b"HTTP/1.1" not in body
+
+
+async def test_idle_clients_give_their_place_to_others_and_keep_nothing_from_ending() -> None:
+    async with AsyncExitStack() as stack:
+        async with serve_monitor(look, "127.0.0.1", 0) as port:
+            idle = [await stack.enter_async_context(connected(port)) for _ in range(100)]
+            for _, writer in idle[::2]:
+                writer.write(b"GET /metrics HTTP/1.1\r\n")
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{port}/healthz") as response,
+            ):
+                assert response.status == 200
+            for reader, _ in idle[:30]:
+                assert await read_to_the_end(reader) == b""
+        for reader, _ in idle[30:]:  # they are closed with the server
+            assert await read_to_the_end(reader) == b""
+
+
+def test_the_page_about_workers_says_what_a_client_may_do() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert f"after {monitor.CLIENT_S:g} seconds" in page
+    assert f"more than {monitor.LINE} bytes" in page
+    assert f"more than {monitor.HEADERS} headers" in page
+    assert f"At most {monitor.MOST_CLIENTS} clients" in page
+
+
 async def test_the_page_about_workers_names_every_metric_with_its_labels() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "scale.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(soong_agent_\w+)` \| (.*?) \|", page, re.MULTILINE)
     _, _, text = await read(replace(FIGURES, lanes=[lane("t", 1, 1)]), "/metrics")
     families = text_string_to_metric_families(text)

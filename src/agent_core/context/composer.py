@@ -137,7 +137,7 @@ class ContextReporter:
             use: what the request takes of it.
             facts: `settings` and `task_board` of the report.
         """
-        path, builder = history.path, history.builder
+        path, builder, total = history.path, history.builder, use.total
         for node in trimmed.cut:
             artifacts = [known for result in node.results for known in artifact_ids(result)]
             reference: dict[str, Any] = {"node_id": node.node_id, "artifact_ids": artifacts}
@@ -170,10 +170,10 @@ class ContextReporter:
                 "tools": use.tools,
                 "messages": use.messages,
                 "estimated": use.estimated,
-                "total": use.total,
+                "total": total,
                 "scale": round(use.scale, 4),
             },
-            "over_budget": use.total > budget.prompt,
+            "over_budget": total > budget.prompt,
             "path_end_node_id": path[-1].node_id if path else None,
             "node_count": len(path),
             **_newest("excluded_node_ids", excluded),
@@ -317,7 +317,7 @@ class Built(Struct, frozen=True):
     @property
     def over_budget(self) -> bool:
         """It does not fit: compact the path and build again, or give up (`prompt_too_long`)."""
-        return self.use.total > self.budget.prompt
+        return bool(self.report["over_budget"])
 
     def report_payload(self) -> dict[str, Any]:
         """The report as the payload of `context_built`."""

@@ -167,6 +167,8 @@ class MessageHistory:
     def _settle(self, new: Sequence[Node], *, is_first: bool, is_compacted: bool) -> None:
         """Decide which instruction files belong to the system part from now on."""
         files = [node for node in new if node.node_type is NodeType.INSTRUCTION_CONTEXT]
+        if not (files or is_first or is_compacted):
+            return  # as with nearly every turn
         self._has_files = bool(files) or (self._has_files and not is_first)
         if is_first:
             self.former = frozenset(node.node_id for node in files)

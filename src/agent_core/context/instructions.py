@@ -131,7 +131,7 @@ def find_instructions(
     found: dict[Path, str] = {}
     if own := _own_file(home, _NAMES, root=home):
         found[own[0]] = str(home / own[1])
-    rules = (Path(folder, name) for folder, _, names in os.walk(home / "rules") for name in names)
+    rules = (Path(folder, name) for folder, _, names in os.walk(f"{home}/rules") for name in names)
     for path in sorted(path for path in rules if path.suffix == ".md"):
         if (resolved := _resolve_file(path, home)) is not None:
             found[resolved] = str(path)

@@ -140,13 +140,13 @@ def find_skills(home: Path) -> SkillCatalog:
     """
     skills: dict[str, Skill] = {}
     problems: list[str] = []
-    folder = home / "skills"
+    folder = f"{home}/skills"
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - names, not paths
     except OSError:
         names = []
     for name in names:
-        path = folder / name
+        path = Path(folder, name)
         if path.is_dir():
             path /= "SKILL.md"
             if not path.is_file():

@@ -245,6 +245,8 @@ class SystemSegment:
     @property
     def own_versions(self) -> dict[str, str]:
         """The hash of each instruction file that was in the prompt from the start, by path."""
+        if not self._own:
+            return {}
         return {
             str(block.metadata["path"]): str(block.metadata["hash"])
             for block in self.blocks

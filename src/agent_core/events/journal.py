@@ -148,9 +148,9 @@ class Journal:
             draft,
             self._redactor,
             self._estimate,
-            session_id=self.run.session_id,
-            agent_id=self.run.agent_id,
-            run_id=self.run.run_id,
+            session_id=self._session_id,
+            agent_id=self._agent_id,
+            run_id=self._run_id,
             parent_id=self.path[-1].node_id if self.path else None,
         )
         if not self._is_open:
@@ -281,7 +281,7 @@ class Journal:
         node_id: str | None,
         tool_call_id: str | None,
     ) -> None:
-        if not self._is_open:
+        if self._failure is not None or self.is_closing:
             return
         payload = payload or {}
         draft = EventDraft(event_type, payload, level, node_id, tool_call_id)
@@ -327,9 +327,9 @@ class Journal:
             change, agent_status = end.change, end.agent_status
             active = end.active_node_id or active
         return Batch(
-            session_id=self.run.session_id,
-            agent_id=self.run.agent_id,
-            run_id=self.run.run_id,
+            session_id=self._session_id,
+            agent_id=self._agent_id,
+            run_id=self._run_id,
             nodes=nodes,
             events=self._redactor.events(events),
             run=change,

@@ -16,9 +16,11 @@ from agent_core.types import (
     StopReason,
     TextBlock,
     ToolCallBlock,
+    ToolCallDelta,
 )
 
 _EVENTS: tuple[type, ...] = get_args(get_args(ModelEvent)[0])
+_KINDS = frozenset(_EVENTS)
 _PACKAGE = Path(__file__).parents[1]
 _WRAPPERS = {"adapter_faults.py", "fallback.py", "scripted.py"}
 """Modules beside the adapters of the package, which may stand above one from outside."""
@@ -55,7 +57,8 @@ class AdapterCheck:
         Raises:
             ProviderError: it breaks a promise.
         """
-        if not isinstance(event, _EVENTS):
+        kind = event.__class__
+        if kind not in _KINDS and not isinstance(event, _EVENTS):
             raise self._mistake(
                 f"yielded a {type(event).__name__}; yield ModelStarted, deltas and one "
                 "ModelCompleted or ModelFailed, from agent_core"
@@ -64,6 +67,8 @@ class AdapterCheck:
             raise self._mistake(
                 f"yielded a {type(event).__name__} after its ModelCompleted, which must be the last"
             )
+        if kind is ToolCallDelta:
+            return
         if isinstance(event, ModelTextDelta):
             self._has_shown_text = self._has_shown_text or bool(event.text)
         elif isinstance(event, ModelCompleted):

@@ -263,13 +263,14 @@ class CompactingContextSource:
             self._next_look = 0
         built = self._composer.build(path, tools, may_drop=may_drop)
         if self._compactions.config.enabled:
-            used = built.use.total
-            self._policy = policy = self._share_room(built, path)
+            used, is_over = built.use.total, built.over_budget
             least = max(built.budget.window // 3, self._next_look)  # no threshold is lower
-            if not built.over_budget and used > least and used > policy.threshold:
-                self._compactions.start_in_background(self._journal, policy)
-                # Whatever comes of it, nothing changes until there is more to summarise.
-                self._next_look = used + policy.worth
+            if is_over or used > least:
+                self._policy = policy = self._share_room(built, path)
+                if not is_over and used > policy.threshold:
+                    self._compactions.start_in_background(self._journal, policy)
+                    # Whatever comes of it, nothing changes until there is more to summarise.
+                    self._next_look = used + policy.worth
         return built
 
     def observe(self, usage: Usage) -> None:

@@ -173,8 +173,8 @@ class RunFactory:
         if found is None:
             found = await self._look_around()
         _remember(self._surroundings, run.run_id, found)
-        if run.parent_run_id is None and options.memory:
-            recall = self._memory.tools(journal, spec.view)
+        has_memory = run.parent_run_id is None and options.memory
+        if has_memory and (recall := self._memory.tools(journal, spec.view)):
             spec = replace(spec, tools=[*spec.tools, *recall])
         expected = options.expected() if options.output_type is not None else None
         toolbox = await self._project.toolboxes.fill(

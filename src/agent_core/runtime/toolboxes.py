@@ -161,7 +161,8 @@ class Toolboxes:
         own = [*code, *built_in, *self._declared, *self._of_programs(seat.options)]
         # `tools` bounds all that a user's run has, and what its children and workers work with.
         is_main = seat.run.role is AgentRole.MAIN
-        self._check_settings({tool.name for tool in own} | BUILT_IN_TOOLS)
+        if not self._has_checked_settings:
+            self._check_settings({tool.name for tool in own} | BUILT_IN_TOOLS)
         revision = self._mcp.revision if self._mcp else 0
         reported: set[ServerFailure] = set()
 
@@ -215,8 +216,6 @@ class Toolboxes:
 
     def _check_settings(self, known: set[str]) -> None:
         """Say once which names in the settings mean no tool: a typo would leave the tool on."""
-        if self._has_checked_settings:
-            return
         self._has_checked_settings = True
         config = self._setup.config.tools
         for key, names in (("disabled", config.disabled), ("overrides", config.overrides)):
@@ -313,12 +312,11 @@ class Toolboxes:
 
     def _wanted(self, tools: Iterable[Tool]) -> Iterator[Tool]:
         """The tools the user has not disabled, with the permissions and tags they chose."""
-        config = self._setup.config.tools
+        overrides = self._setup.config.tools.overrides
         for tool in tools:
-            override = config.overrides.get(tool.name)
-            if self.is_disabled(tool.name):
-                continue
-            yield apply_override(tool, override) if override else tool
+            if not self.is_disabled(tool.name):
+                override = overrides.get(tool.name)
+                yield apply_override(tool, override) if override else tool
 
 
 async def note_failure(journal: Journal, failure: "ServerFailure") -> None:

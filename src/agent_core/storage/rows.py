@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import chain
+from operator import itemgetter
 from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
 
@@ -195,7 +197,7 @@ def columns_of(kind: type[BaseModel]) -> list[str]:
 
 def insert(connection: Connection, record: BaseModel) -> None:
     """Add a session, agent, run or artifact."""
-    row = _as_columns({k: v for k, v in record.__dict__.items() if v is not None})
+    row = _as_columns(record.__dict__, skip_none=True)
     connection.execute(_insert_sql(type(record), tuple(row)), tuple(row.values()))
 
 
@@ -237,8 +239,8 @@ NODE_COLUMNS = (
 EVENT_COLUMNS = (
     *("event_id", "level", "event_type", "node_id", "tool_call_id", "payload_json", "created_at"),
 )
-_CONTENT_AT, _METADATA_AT, _PAYLOAD_AT = 7, 8, 5
-"""Where `node_row` and `event_row` have their long texts."""
+_content, _metadata, _payload = itemgetter(7), itemgetter(8), itemgetter(5)
+"""The long texts of what `node_row` and `event_row` make."""
 
 
 def node_row(node: Node) -> Row:
@@ -307,13 +309,15 @@ def unstorable(error: Exception) -> Exception:
     return error
 
 
-def _as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
+def _as_columns(values: Mapping[str, Any], *, skip_none: bool = False) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, value in values.items():
-        kind = value.__class__
-        if name in _JSON_FIELDS:
-            row[f"{name}_json"] = None if value is None else dumps(value)
-        elif kind in _PLAIN or value is None:
+        if value is None:
+            if not skip_none:
+                row[f"{name}_json" if name in _JSON_FIELDS else name] = None
+        elif name in _JSON_FIELDS:
+            row[f"{name}_json"] = dumps(value)
+        elif (kind := value.__class__) in _PLAIN:
             row[name] = value
         elif kind is datetime:
             row[name] = iso(value)
@@ -379,6 +383,13 @@ _INSERT_EVENT = """INSERT INTO events (seq, run_seq, session_id, agent_id, run_i
     event_type, node_id, tool_call_id, payload_json, created_at)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, ?)"""
 
+_RUN_EVENT = (
+    "(?4 + {0}, ?5 + {0}, ?1, ?2, ?3, {1}, {2}, {3}, nullif({4}, ''), nullif({5}, ''), {6}, {7})"
+)
+_FIRST_TEXT = 6
+_MOST_AT_ONCE = 32
+"""Events that one statement stores: a quarter cheaper than one each; each number is compiled."""
+
 _RELEASE = f"""UPDATE sessions SET owner = NULL, lease_expires_at = NULL
     WHERE session_id = ? AND owner = ? AND NOT EXISTS
     (SELECT 1 FROM runs WHERE runs.session_id = sessions.session_id
@@ -395,12 +406,8 @@ class BatchRows(NamedTuple):
     @property
     def size(self) -> int:
         """The characters of the long texts."""
-        size = 0
-        for row in self.nodes:
-            size += len(row[_CONTENT_AT]) + len(row[_METADATA_AT])
-        for row in self.events:
-            size += len(row[_PAYLOAD_AT])
-        return size
+        texts = chain(map(_content, self.nodes), map(_metadata, self.nodes))
+        return sum(map(len, chain(texts, map(_payload, self.events))))
 
 
 def rows_of(batch: Batch) -> BatchRows:
@@ -448,9 +455,22 @@ def append(connection: Connection, batch: Batch, rows: BatchRows, epoch: int | N
     for i, row in enumerate(rows.nodes):
         connection.execute(INSERT_NODE, (start.node_seq + i, *row))
     of = (batch.session_id, batch.agent_id, batch.run_id)
-    _insert_event_rows(connection, of, start, rows.events)
+    for i in range(0, len(rows.events), _MOST_AT_ONCE):
+        some = rows.events[i : i + _MOST_AT_ONCE]
+        numbers = (start.seq + i, start.run_seq + i)
+        connection.execute(_insert_events_sql(len(some)), (*of, *numbers, *chain(*some)))
     change_rows(connection, batch, rows.changes)
     return start
+
+
+@lru_cache
+def _insert_events_sql(count: int) -> str:
+    """The statement that stores events of one run: ids and numbers first, then `EVENT_COLUMNS`."""
+    width, marks = len(EVENT_COLUMNS), list[str]()
+    for i in range(count):
+        texts = [f"?{_FIRST_TEXT + i * width + j}" for j in range(width)]
+        marks.append(_RUN_EVENT.format(i, *texts))
+    return _INSERT_EVENT.partition("VALUES")[0] + "VALUES " + ", ".join(marks)
 
 
 def change_rows(connection: Connection, batch: Batch, changes: Sequence[tuple[str, Row]]) -> None:

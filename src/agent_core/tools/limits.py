@@ -142,6 +142,16 @@ class ResultLimiter:
         failed = ToolResult(is_error=True, error=error)
         return BoundedResult(await self._bound(failed, run, call, limit=self._limit))
 
+    def _is_small(self, result: ToolResult, limit: int) -> bool:
+        """Whether it is within all bounds for certain: a few words or values and no more."""
+        if result.error is not None or result.metadata or len(result.content) != 1:
+            return False
+        block = result.content[0]
+        is_plain = isinstance(block, TextBlock) or (
+            isinstance(block, JsonBlock) and not block.summary
+        )
+        return is_plain and _size(block) <= limit
+
     async def _bound(
         self, returned: ToolReturn, run: RunIdentity, call: ToolCall, *, limit: int | None
     ) -> ToolResult:
@@ -150,6 +160,9 @@ class ResultLimiter:
             result = wrap(returned, most=QUICK_VALUES)
         except TooManyValuesError:
             result = await asyncio.to_thread(wrap, returned)
+        if limit is not None and self._is_small(result, limit):
+            update = {"tool_call_id": call.tool_call_id, "tool_name": call.name}
+            return result.model_copy(update=update)
         files = _ResultFiles(self._artifacts, self.writer(run, call))
         content = await _bound_pictures(
             result.content, files, kept_above=self._limit, max_image_bytes=self._max_image_bytes

@@ -456,6 +456,8 @@ class Draft(Struct, frozen=True):
     @property
     def stored_metadata(self) -> dict[str, Any]:
         """The metadata with the flags among them."""
+        if self.flags is _NO_FLAGS:
+            return {**self.metadata}
         return {**self.metadata, **self.flags.as_metadata()}
 
     @property

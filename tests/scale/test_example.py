@@ -193,6 +193,22 @@ def test_kubernetes_waits_longer_than_a_drain_and_takes_secrets_from_the_environ
     assert volumes["config"]["configMap"]["name"] == settings["metadata"]["name"]
 
 
+def test_the_image_has_the_home_that_settings_are_mounted_into() -> None:
+    image = (EXAMPLE / "Dockerfile").read_text(encoding="utf-8")
+    (home,) = re.findall(r"^ENV SOONG_AGENT_HOME=(.*)$", image, re.M)
+    (user,) = re.findall(r"--uid (\d+) agent", image)
+    assert re.search(rf"^RUN .*install -d -o agent .*{home}$", image, re.M)  # else it is root's
+    assert f"USER {user}\n" in image
+    compose = yaml.safe_load((EXAMPLE / "docker-compose.yml").read_text("utf-8"))["services"]
+    for service in ("migrate", "worker"):
+        (volume,) = compose[service]["volumes"]
+        assert volume.split(":")[1] == f"{home}/config.toml"
+    pod = kubernetes()[1]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsUser"] == int(user)
+    for container in (*pod["initContainers"], *pod["containers"]):
+        assert container["volumeMounts"][0]["mountPath"] == f"{home}/config.toml"
+
+
 def test_compose_waits_longer_than_a_drain() -> None:
     worker = yaml.safe_load((EXAMPLE / "docker-compose.yml").read_text("utf-8"))["services"][
         "worker"

@@ -10,7 +10,7 @@ from agent_core import AgentRuntime
 
 
 async def follow(runtime: AgentRuntime, run_id: str) -> None:
-    """Print a run's events, whichever process it belongs to, until its last one."""
+    """Print a run's events until its last one, whichever process executes it."""
     handle = await runtime.attach(run_id)
     async for event in handle.events():
         print(event.event_type, flush=True)

@@ -68,7 +68,7 @@ _SHOW_EXAMPLES = """examples:
   kgent show report-run --html report.html
 
 Outcome, prompt, tool calls and files; the page has all that the folder records,
-and what verify says of it. Exit codes: 0 shown; 2 this is no run folder, or the
+and the result of verify. Exit codes: 0 shown; 2 this is no run folder, or the
 page cannot be written.
 """
 _VERIFY_EXAMPLES = """examples:

@@ -1,4 +1,4 @@
-"""Tasks of asyncio: whether they were cancelled, what that must not cut short, what nobody awaits.
+"""Helpers for asyncio tasks: cancellation, work that it must not interrupt, background work.
 
 A tool or an adapter may swallow the cancellation it was interrupted with, or leak one of its own
 making. What counts is what was requested of the task.
@@ -69,7 +69,7 @@ def _go_on(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]
 
 
 class SideTasks:
-    """Work that nobody awaits: it goes on until it is done, or until `end` is called."""
+    """Background tasks: each runs until it is done, or until `end` is called."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[object]] = set()

@@ -137,7 +137,7 @@ def _allows_http(url: str) -> bool:
     """Whether S3 may be spoken without encryption; the options of a client hide the variable.
 
     Raises:
-        ConfigError: the endpoint takes that, and nobody has said that it may be.
+        ConfigError: the endpoint is `http://` and `AWS_ALLOW_HTTP` is not set.
     """
     if not url.startswith("s3:"):
         return False

@@ -241,7 +241,7 @@ def rebuild_requests(
         reports: the payloads of the run's `context_built` events, from the first one on.
         tools: definitions by name; definitions are not part of the history, so these are the
             ones of today.
-        output: what every request of the run says of its answer.
+        output: the answer format, the same in every request of the run.
 
     Returns:
         One request for each report. `metadata.exact` says whether all its hashes are those of

@@ -343,7 +343,7 @@ def hash_system(blocks: Iterable[SystemBlock]) -> str:
 
 @lru_cache(maxsize=64)
 def _hash_texts(texts: tuple[str, ...]) -> str:
-    """One run after another is told the same."""
+    """A hash that is equal for equal texts in successive runs."""
     rolling = hashlib.sha256()
     for text in texts:
         rolling.update(text.encode("utf-8", "surrogatepass"))

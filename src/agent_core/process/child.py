@@ -232,7 +232,7 @@ class Child:
 
     Attributes:
         failed_step: the part of its sandbox for whose failure it was not started.
-        was_late: it was ended because nobody said in time that it may go on.
+        was_late: it was ended because its lease was not renewed in time.
 
     Raises:
         OSError: its folder cannot be opened, or there is no supervisor.

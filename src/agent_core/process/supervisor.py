@@ -4,8 +4,8 @@ It runs as `python -I -S supervisor.py` and knows nothing of the rest of the pac
 input is a socket; each message on it asks for one program and brings five descriptors: a control
 socket, the working folder, and the program's three streams. For each program it forks a keeper,
 which reads the arguments from the control socket, sends a message of five bytes for each thing
-that happens, and passes on a request to terminate. A keeper that was told until when its program
-may go on ends it then, unless it is told of a later time before: the runtime may be paused.
+that happens, and passes on a request to terminate. A keeper that has a deadline for its
+program ends it then, unless it gets a later one before: the runtime may be paused.
 
 Where the system has it (Linux), every keeper is the *subreaper* of its program: a descendant
 that has left its group, session and parents becomes a child of the keeper, and of no other

@@ -36,7 +36,7 @@ class Turns:
     Args:
         store, owner, reader, leases, scheduler: of this process.
         live, waiting, contexts: of its runs.
-        aside: takes what nobody awaits.
+        aside: runs tasks in the background.
         max_takeovers: after how many dead processes a run is not taken up any more.
     """
 

@@ -30,7 +30,7 @@ class WaitingRuns:
         project: what the runs work on.
         store, owner, reader, leases, scheduler: of this process.
         live, journals, contexts: of its runs.
-        aside: takes what nobody awaits.
+        aside: runs tasks in the background.
 
     Attributes:
         by_session: the run that waits in each; only this class changes it.

@@ -147,7 +147,7 @@ def read_each(kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
 
 @contextmanager
 def sparing(what: str) -> Generator[None]:
-    """Log what is wrong with one row, so that whoever looks through all goes on with the others.
+    """Log an error of one row, so that a scan of all rows continues with the others.
 
     Raises:
         StorageError: another attempt may succeed: the database fails, not the row.

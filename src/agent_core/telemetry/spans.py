@@ -642,7 +642,7 @@ def _error_of(error: BaseException) -> tuple[str, str]:
 
 
 def _end(span: Span, error: tuple[str, str] | None, clean: Clean | None) -> dict[str, Any]:
-    """End a span; returns what a metric says of its error. `clean` lets the message be recorded."""
+    """End a span and return the attributes of its error; `clean` lets the message be recorded."""
     facts: dict[str, Any] = {}
     if error is not None:
         kind, message = error

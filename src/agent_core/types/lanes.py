@@ -61,7 +61,7 @@ class Lane(Struct, frozen=True, kw_only=True):
         )
 
     def say_no_worker(self) -> str:
-        """That nobody takes its runs, and what to start."""
+        """The message that no worker takes these runs, with the command to start one."""
         whose = f", and of tenant {self.tenant}" if self.tenant else ""
         if self.protocol != PROTOCOL:
             whose += f", of protocol {self.protocol}: that is another version of the program"

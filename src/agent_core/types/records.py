@@ -116,7 +116,7 @@ def snapshot_folder(session_id: str) -> str:
 
 
 class SessionSummary(Frozen):
-    """What a list says of a session.
+    """A session in a list.
 
     Attributes:
         short_id: the shortest prefix of the id, of 13 characters or more, that no other has.

@@ -54,7 +54,7 @@ _REFUSALS = {
     "SSL": "tls",
     "certificate": "tls",
 }
-"""What libpq, which knows no codes, says of a server that takes no connection."""
+"""Messages of libpq, which has no codes, for a server that accepts no connection."""
 
 _AGAIN = {"40001", "40P01", "53300", "55P03", "57P03"}
 """Another attempt may succeed: a deadlock, a server that starts or has no connection left."""

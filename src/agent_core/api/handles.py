@@ -1,4 +1,4 @@
-"""The handles of runs: watch, wait, cancel, and what comes of a run."""
+"""Handles of runs: watch, wait, cancel, and get the result."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -34,20 +34,20 @@ _READS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Generic[OutputT]):
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        output: the answer, in the type that was asked for; the text if none was.
-        text: the final answer as the model wrote it. Of a run that failed or was cancelled it is
-            the last reply that came whole, or "".
+        output: the answer, in the requested type; the text if none was requested.
+        text: the final answer as the model wrote it. For a run that failed or was cancelled, the
+            last complete reply, or "".
         status: `completed`; `waiting` for the answers to `pending_requests`; `failed` or
             `cancelled` in the result of a `RunError`.
         usage: tokens of all model calls of the run.
-        cost: in US dollars; None if it is not known.
-        session_id: of the session, for the next message.
-        run_id: of the run, for `replay_run`.
-        events: what happened, if `events=True` asked for it.
-        pending_requests: the questions that the run waits for; it has no `output` yet.
+        cost: in US dollars; None if it is unknown.
+        session_id: id of the session, for the next message.
+        run_id: id of the run, for `replay_run`.
+        events: the events of the run, if requested with `events=True`.
+        pending_requests: ids of the questions that the run waits for; it has no `output` yet.
     """
 
     output: OutputT
@@ -65,11 +65,11 @@ class RunError(AgentCoreError):
     """A run did not complete: it failed, or was cancelled (`cancelled`).
 
     Args:
-        code: of the run's error.
-        message: of the run's error.
-        result: what there is of the run all the same; its `output` is no answer.
+        code: the code of the run's error.
+        message: the message of the run's error.
+        result: the partial result of the run; its `output` is not an answer.
         retryable: another run may succeed without any change.
-        details: of the run's error.
+        details: the details of the run's error.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RunError(AgentCoreError):
 
 
 class RunHandle(Generic[OutputT]):
-    """One run. It goes on whether or not it is watched."""
+    """One run. It continues whether or not it is watched."""
 
     def __init__(
         self,
@@ -125,40 +125,40 @@ class RunHandle(Generic[OutputT]):
 
     @property
     def agent_id(self) -> str:
-        """Id of the agent that leads the run."""
+        """Id of the agent that executes the run."""
         return self._run.identity.agent_id
 
     @property
     def mode(self) -> RunMode:
-        """What the run was started as."""
+        """The mode the run was started in."""
         return self._run.identity.mode
 
     @property
     def status(self) -> RunStatus:
-        """Where the run is now."""
+        """The current status of the run."""
         return self._run.status
 
     @property
     def is_for_workers(self) -> bool:
-        """Whether a worker carries it out, and not the process that has started it."""
+        """Whether a worker executes the run, rather than the process that started it."""
         return self._run.is_for_workers
 
     @property
     def warnings(self) -> list[str]:
-        """What its caller should know of it: that no worker is there to take it, for example."""
+        """Warnings for the caller, for example that no worker is available to take the run."""
         return list(self._warnings)
 
     @property
     def error(self) -> ErrorPayload | None:
-        """Why the run failed; None while it runs and if it did not."""
+        """Why the run failed; None while it runs and if it did not fail."""
         return self._run.outcome.error if self._run.outcome else None
 
     @property
     def result_text(self) -> str | None:
         """The final answer; None until the run has ended, and while it waits.
 
-        Of a run that failed or was cancelled it is the text of the last reply that came whole, or
-        "". The beginning of a reply that broke off stands in the history only.
+        For a run that failed or was cancelled it is the text of the last complete reply, or "".
+        The beginning of an interrupted reply is only in the history.
         """
         outcome = self._run.outcome
         return None if outcome is None or outcome.end_reason is None else outcome.text
@@ -174,27 +174,27 @@ class RunHandle(Generic[OutputT]):
         return self._run.outcome.usage if self._run.outcome else Usage()
 
     def events(self, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
-        """What happens from this call on, to the run's closing event; one consumer at a time.
+        """The events from this call on, up to the run's closing event; one reader at a time.
 
-        Subscribing right after `start` misses nothing. A slow consumer slows the run down.
+        Subscribing right after `start` misses nothing. A slow reader slows the run down.
 
-        Of a handle that `attach` gave: the stored events from the number on that it was asked for,
-        and then what happens, for any number of readers. The run does not wait for these.
+        A handle from `attach` yields the stored events after the requested number, followed by
+        live events, for any number of readers, which do not slow the run down.
 
         Raises:
-            AgentCoreError: `validation_error`: this run's events have a consumer already.
+            AgentCoreError: `validation_error`: this run's events already have a reader.
         """
         return self._runs.watch(self.run_id, after=self._after, debug=debug)
 
     async def partial_output(self) -> AsyncGenerator[OutputT]:
-        """The answer as far as it has come, whenever more of it is valid; the whole one last.
+        """The answer so far, whenever more of it is valid; the complete answer last.
 
-        Lists, dicts and TypedDicts grow as they arrive; a model or a dataclass is there once it has
+        Lists, dicts and TypedDicts grow as they arrive; a model or a dataclass appears once it has
         all its required fields; without an `output_type` it is the text. A reply that calls tools,
         or that goes back to the model, is followed by the next one. It reads `events()`.
 
         Raises:
-            AgentCoreError: `validation_error`: this run's events have a consumer already.
+            AgentCoreError: `validation_error`: this run's events already have a reader.
         """
         from agent_core.tools.base import OutputMisfitError  # noqa: PLC0415 - loaded by now
 
@@ -228,7 +228,7 @@ class RunHandle(Generic[OutputT]):
     async def wait(self) -> RunStatus:
         """Return the final status, once the run has ended and its end is stored.
 
-        `waiting`: it has stopped at a question, and goes on when that is answered.
+        `waiting`: it has stopped at a question, and continues when the question is answered.
         """
         status = await self._runs.wait(self.run_id)
         outcome = self._run.outcome
@@ -257,14 +257,14 @@ class RunHandle(Generic[OutputT]):
             return None
 
     async def result(self, *, events: bool = False) -> RunResult[OutputT]:
-        """Return what came of the run, once it has ended, or waits for an answer.
+        """Return the result of the run, once it has ended or waits for an answer.
 
         Args:
-            events: also keep what happens from this call on, as `events()` shows it.
+            events: also collect the events from this call on, as `events()` yields them.
 
         Raises:
             RunError: the run failed or was cancelled.
-            AgentCoreError: `validation_error`: the events are to be kept, and have a consumer.
+            AgentCoreError: `validation_error`: `events` is set, and the events have a reader.
         """
         seen = [event async for event in self.events()] if events else None
         status = await self.wait()
@@ -284,27 +284,27 @@ class RunHandle(Generic[OutputT]):
         return result
 
     async def cancel(self) -> CancelResult:
-        """Cancel, and wait for the end as long as `runtime.cancel_timeout_ms` allows.
+        """Cancel the run, and wait for its end for up to `runtime.cancel_timeout_ms`.
 
-        Harmless when repeated, or after the end.
+        It has no effect when repeated, or after the end.
         """
         return await self._runs.cancel(self.run_id)
 
     def child_events(self, child_run_id: str, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
-        """What happens in a child run from now on; nothing if it has ended. One consumer at a time.
+        """The events of a child run from now on; none if it has ended. One reader at a time.
 
         `child_agent_created` and `worker_dispatched` on this run's own stream name its children.
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of this one.
-            AgentCoreError: `validation_error`: that child's events have a consumer already.
+            AgentCoreError: `validation_error`: that child's events already have a reader.
         """
         return self._runs.watch_child(child_run_id, parent_run_id=self.run_id, debug=debug)
 
     async def inspect_child(
         self, child_run_id: str, include_sensitive: bool = False
     ) -> InspectResult:
-        """A child run from inside: its nodes, events, artifacts and the requests it made.
+        """Everything about a child run: its nodes, events, artifacts and model requests.
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of this one.

@@ -1,4 +1,4 @@
-"""`AgentRuntime`, the way in for callers."""
+"""`AgentRuntime`, the entry point for callers."""
 
 import asyncio
 import re
@@ -77,34 +77,34 @@ class AgentRuntime:
     """A runtime for one project: sessions, tools, permissions, history.
 
     Use it as an async context manager, or call `close()` yourself. It belongs to one event loop;
-    several runtimes, also of different processes, may share a home.
+    several runtimes, also in different processes, can share a home directory.
 
     Args:
-        project_dir: what the agents work on; a file means its folder. Default: the current folder.
-        config_path: a configuration file to use in place of `<home>/config.toml`.
-        config: the configuration itself: a `Config`, or a mapping with the sections of the file.
+        project_dir: the project of the agents; for a file, its folder. Default: the current folder.
+        config_path: a configuration file to use instead of `<home>/config.toml`.
+        config: the configuration: a `Config`, or a mapping with the sections of the file.
             No file is read then, and without a `home_dir` none of the user's other settings.
-        model: `provider:name`, a whole model, or an adapter that you make and close, in place of
-            the one of `config`; alone it is all the configuration that is needed.
-        home_dir: default `$SOONG_AGENT_HOME`, else `~/.soong-agent`.
+        model: `provider:name`, a `ModelConfig`, or an adapter that you create and close; replaces
+            the model of `config`. It is enough without any other configuration.
+        home_dir: the home directory; default `$SOONG_AGENT_HOME`, or `~/.soong-agent`.
         persist: False keeps sessions, artifacts and Task logs in memory, and writes nothing.
-        session_db_path: a database to use in place of the configured one.
-        database_url: `postgresql://user:password@host/database`, a database of several machines,
-            in place of a file and of `[store] url_env`. Needs the extra `postgres`.
-        tenant: of that database only the sessions of this tenant are seen, and begun; None: all.
-        permission_callback: asked before writes, commands and sensitive reads. Without one these
-            are refused.
-        provider_registry: providers beside the built-in ones.
-        tool_registry: tools beside the built-in ones.
-        toolsets: groups of tools, MCP servers too, opened when the first run begins and closed
-            with the runtime.
+        session_db_path: a database to use instead of the configured one.
+        database_url: `postgresql://user:password@host/database`, a database for several machines,
+            instead of a file and of `[store] url_env`. Needs the extra `postgres`.
+        tenant: only sessions of this tenant are visible and can be started; None: all.
+        permission_callback: called before writes, commands and sensitive reads. Without it these
+            are denied.
+        provider_registry: providers in addition to the built-in ones.
+        tool_registry: tools in addition to the built-in ones.
+        toolsets: groups of tools, including MCP servers, opened when the first run begins and
+            closed with the runtime.
         debug: keep raw provider traffic and tracebacks as (redacted) artifacts.
-        elicitation_callback: answers the questions of MCP servers to the user, log-ins included.
-            Without one they are refused.
+        elicitation_callback: answers the questions of MCP servers to the user, including log-ins.
+            Without it they are refused.
         default_snapshots: `turn` lets runs record the files of the project, so that `undo` and
-            `fork` bring them back, where `[workspace] snapshots` does not say it.
-        telemetry: where spans and metrics go. By default to the tracer provider that the program
-            has set for the whole process, else where `OTEL_*` variables say, if one asks for it;
+            `fork` can restore them; `[workspace] snapshots` takes precedence.
+        telemetry: where spans and metrics are exported. Default: the tracer provider that the
+            program has set for the whole process, otherwise the `OTEL_*` variables, if set;
             False: nowhere.
     """
 
@@ -168,7 +168,7 @@ class AgentRuntime:
         await self.close()
 
     async def close(self) -> None:
-        """Cancel what runs, and close providers, servers, storage and jobs. May be repeated."""
+        """Cancel all runs, and close providers, servers, storage and jobs. Can be repeated."""
         self._is_closed = True
         async with self._opening:
             self._opened = None
@@ -212,31 +212,31 @@ class AgentRuntime:
     ) -> RunHandle[Any]:
         """Start a run, or queue it behind the session's running one.
 
-        A session works in the folder it was begun in. Messages that a process had queued when it
-        died are run first, in their order.
+        A session works in the folder in which it began. Messages that a process had queued when it
+        died run first, in order.
 
-        An error inside the run never escapes from here: the run ends `failed`, and the handle,
-        its row and the closing event say why.
+        An error inside the run is never raised here: the run ends `failed`, and the handle,
+        its row and the closing event have the error.
 
         Args:
-            message: what the user says.
+            message: the user's message.
             session_id: the session to resume, or the id of a new one; `[A-Za-z0-9_-]{1,64}`.
                 Default: a new session.
-            mode: `normal`, or `orchestrator` to lead workers.
-            move_session: let a session that was begun in another folder work in this project from
+            mode: `normal`, or `orchestrator` to dispatch workers.
+            move_session: let a session that began in another folder work in this project from
                 now on.
-            options: what this run does differently from what the configuration says.
-            fields: the same one by one, by the names of `RunOptions`; and where sessions are in a
-                Postgres database, who carries the run out: `here`, `place`, `tenant`, `queue` and
-                `queue_timeout_s`. Without `here=True` it is recorded there, and a worker takes it.
+            options: the options of this run.
+            fields: the same options as keywords, by the names of `RunOptions`; and for a Postgres
+                database the placement of the run: `here`, `place`, `tenant`, `queue` and
+                `queue_timeout_s`. Without `here=True` the run is queued and a worker takes it.
 
         Raises:
-            AgentCoreError: `validation_error`: the message is empty, or it, the session id, the
-                mode or an option, which is named, is malformed; or no other process can carry the
-                run out, because of an option.
+            AgentCoreError: `validation_error`: the message is empty, or the message, the session
+                id, the mode or an option (which is named) is invalid; or an option prevents
+                another process from executing the run.
             ConfigError: the configuration cannot be used for such a run; nothing is stored.
-            StorageError: `session_active`: another living process has the session, or what is
-                queued before a run of this process has not ended in time;
+            StorageError: `session_active`: another live process has the session, or the runs
+                queued before a run of this process did not end in time;
                 `session_elsewhere`: it works in another folder; nothing is stored.
         """
         draft = _draft(message)
@@ -289,19 +289,19 @@ class AgentRuntime:
         events: bool = False,
         **fields: Any,
     ) -> RunResult[Any]:
-        """Start a run as `start` does, and return what came of it once it has ended.
+        """Start a run as `start` does, and return its result once it has ended.
 
-        A caller that is cancelled meanwhile cancels the run.
+        Cancelling the caller cancels the run.
 
         Args:
-            message: what the user says.
-            session_id: of the session to continue; a new one by default.
-            events: keep what happens in the run, as `RunHandle.events` shows it.
-            fields: all that `start` takes.
+            message: the user's message.
+            session_id: the session to continue; a new one by default.
+            events: collect the events of the run, as `RunHandle.events` yields them.
+            fields: the same as for `start`.
 
         Raises:
-            RunError: the run failed or was cancelled; `result` is what there is of it.
-            AgentCoreError: what `start` raises.
+            RunError: the run failed or was cancelled; `result` is its partial result.
+            AgentCoreError: as for `start`.
         """
         return await await_result(await self.start(message, session_id, **fields), events=events)
 
@@ -338,7 +338,7 @@ class AgentRuntime:
         """`run`, for scripts without an event loop: opens the runtime, runs, and closes it.
 
         Raises:
-            RunError, AgentCoreError: what `run` raises; `validation_error`, too, where an event
+            RunError, AgentCoreError: as for `run`; also `validation_error` if an event
                 loop is running, or the runtime is open in one.
         """
         if is_loop_running():
@@ -354,10 +354,10 @@ class AgentRuntime:
         return asyncio.run(run_alone())
 
     def session(self, session_id: str | None = None) -> Session:
-        """A conversation, to be used as `async with runtime.session("id") as session`.
+        """A conversation, used as `async with runtime.session("id") as session`.
 
         Args:
-            session_id: as `start` takes it.
+            session_id: as for `start`.
 
         Raises:
             AgentCoreError: `validation_error`: the session id is malformed.
@@ -374,21 +374,21 @@ class AgentRuntime:
         )
 
     async def attach(self, run_id: str, after: int = 0) -> RunHandle[Any]:
-        """A handle of a run that was started before, here or in another process.
+        """A handle of an existing run of this or another process.
 
-        Its `events()` begin with the stored ones and go on without a gap, so that a reader who
-        was cut off asks for what follows the last event seen. Text that was streamed before comes
-        as one delta with `from_start`: it takes the place of what its message has shown so far.
-        The answer of a run that had an `output_type` is its JSON value once the process that
-        started it is gone.
+        Its `events()` begin with the stored events and continue without a gap, so a reader that
+        reconnects asks for the events after the last one it has seen. Text streamed before arrives
+        as one delta with `from_start`, which replaces what the message has shown so far.
+        The answer of a run with an `output_type` is a JSON value once the process that
+        started it has ended.
 
         Args:
-            run_id: of a run that `start` began; a child's events are at `child_events` of that one.
-            after: only events with a higher `run_seq`; 0 is from the first one on.
+            run_id: id of a run that `start` began; for a child's events use its `child_events`.
+            after: only events with a higher `run_seq`; 0 starts with the first event.
 
         Raises:
             StorageError: `run_not_found`: no such run, or it is a child.
-            AgentCoreError: `validation_error`: `after` is not a number of an event.
+            AgentCoreError: `validation_error`: `after` is not an event number.
         """
         if not isinstance(after, int) or isinstance(after, bool) or after < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
             raise _malformed(f"after is the run_seq of an event, not {after!r}")
@@ -404,13 +404,13 @@ class AgentRuntime:
         prefix: str = "",
         limit: int = 100,
     ) -> list[ApprovalRecord]:
-        """Questions about calls, of every process that shares the home; the oldest first.
+        """Questions about calls, from every process that shares the home; the oldest first.
 
         Args:
-            session_id: only this session's.
-            is_open: only those that wait for an answer.
-            prefix: how their ids begin.
-            limit: the most; of more the newest.
+            session_id: only questions of this session.
+            is_open: only questions that wait for an answer.
+            prefix: the beginning of their ids.
+            limit: the maximum number; the newest are returned.
         """
         services = await self._services()
         return await services.store.approvals(
@@ -425,23 +425,23 @@ class AgentRuntime:
         *,
         decided_by: str = "sdk",
     ) -> RunHandle[Any]:
-        """Answer a question that another process, or this one, has asked; the first answer counts.
+        """Answer a question of this or another process; the first answer counts.
 
-        A run that waits for it goes on in this runtime if its session works in the same project,
-        and else at the next start of the session.
+        A waiting run continues in this runtime if its session works in the same project,
+        otherwise with the next start of the session.
 
         Args:
-            request_id: of the question.
-            decision: what `PermissionDecision` takes.
-            reason: for the model, where a call is denied.
-            decided_by: from where it is answered.
+            request_id: id of the question.
+            decision: as for `PermissionDecision`.
+            reason: for the model, if a call is denied.
+            decided_by: the origin of the answer.
 
         Returns:
             The user's run that the question belongs to.
 
         Raises:
-            AgentCoreError: `validation_error`: there is no such question, it is answered already,
-                or the decision is none.
+            AgentCoreError: `validation_error`: there is no such question, it is already answered,
+                or the decision is invalid.
             StorageError: the answer cannot be stored.
         """
         try:
@@ -462,17 +462,17 @@ class AgentRuntime:
         agent: str = "main",
         permission_mode: PermissionMode = "ask",
     ) -> PermissionExplanation:
-        """What would become of a call, and why; nothing is asked and nothing is done.
+        """The decision about a call, with its reason; asks and executes nothing.
 
         Args:
             tool_name: a canonical name, such as `code.run_command`.
-            arguments: as a model would give them.
-            session_id: whose remembered answers count.
-            agent: the role of the agent that calls, or the id of its definition.
-            permission_mode: of the run that would make the call.
+            arguments: as a model would pass them.
+            session_id: the session whose remembered answers apply.
+            agent: the role of the calling agent, or the id of its definition.
+            permission_mode: the mode of the run that would make the call.
 
         Raises:
-            ToolError: there is no such tool, its arguments are wrong, or there is no program of
+            ToolError: there is no such tool, its arguments are invalid, or there is no program of
                 that name.
         """
         services = await self._services()
@@ -488,21 +488,21 @@ class AgentRuntime:
         )
 
     async def permission_grants(self, session_id: str | None = None) -> list[PermissionGrant]:
-        """What was allowed for a session, or for all of them, the oldest first.
+        """The remembered answers of a session, or of all sessions, the oldest first.
 
-        In memory, which is the default of `[permissions] remember_scope`, they are this runtime's;
-        what is stored is the same for all processes.
+        Answers in memory, the default of `[permissions] remember_scope`, are those of this
+        runtime; stored answers are the same for all processes.
         """
         return await (await self._services()).project.guard.grants.grants(session_id)
 
     async def forget_permissions(self, grant_or_session_id: str) -> int:
-        """Drop one grant, or all of a session, and return how many there were."""
+        """Remove one grant, or all grants of a session, and return how many were removed."""
         return await (await self._services()).project.guard.forget(grant_or_session_id)
 
     async def context_report(self, session_id: str) -> ContextReport:
-        """What fills the context window of a session; no model is asked.
+        """What fills the context window of a session; calls no model.
 
-        It is read from what is stored of the last request and of what was said since.
+        It is computed from the last stored request and the messages since.
 
         Raises:
             StorageError: `session_not_found`.
@@ -516,9 +516,9 @@ class AgentRuntime:
         return await read_context_report(services.store, config, session_id)
 
     async def compact_session(self, session_id: str, *, move_session: bool = False) -> RunHandle:
-        """Start a run that summarises the session's history and does nothing else.
+        """Start a run that only summarises the session's history.
 
-        It waits for its turn like every run. Nothing is deleted: `switch_node` to a message before
+        It is queued like every run. Nothing is deleted: `switch_node` to a message before
         the summary restores the full history.
 
         Raises:
@@ -548,8 +548,8 @@ class AgentRuntime:
 
         Args:
             server_id: as `mcp.json` names it.
-            name: of the prompt.
-            arguments: by name; or a text of words, `name=value` or in the prompt's order.
+            name: the name of the prompt.
+            arguments: by name; or words, as `name=value` or in the prompt's order.
 
         Raises:
             AgentCoreError: `validation_error`: there is no such server or prompt, or the arguments
@@ -594,7 +594,7 @@ class AgentRuntime:
         definition: AgentDefinition,
         source: AgentSource | Literal["code"] = AgentSource.CODE,
     ) -> None:
-        """Add a kind of agent. Before the runtime is entered, it is checked when it is.
+        """Add an agent definition. If the runtime is not entered yet, it is validated on entry.
 
         Args:
             definition: with `overrides="<source>:<id>"` if its id is taken.
@@ -629,7 +629,7 @@ class AgentRuntime:
         )
 
     async def session_runs(self, session_id: str) -> list[RunRecord]:
-        """Every run of a session, those of children included, the oldest first.
+        """Every run of a session, including runs of children, the oldest first.
 
         Raises:
             StorageError: `session_not_found`.
@@ -646,7 +646,7 @@ class AgentRuntime:
         return await services.sessions.replay_run(run_id, include_sensitive=include_sensitive)
 
     async def inspect_run(self, run_id: str, include_sensitive: bool = False) -> InspectResult:
-        """A run from inside: its nodes, events, artifacts and the requests it made.
+        """Everything about a run: its nodes, events, artifacts and model requests.
 
         Raises:
             StorageError: `run_not_found`.
@@ -655,7 +655,7 @@ class AgentRuntime:
         return await services.sessions.inspect_run(run_id, include_sensitive=include_sensitive)
 
     async def get_node_path(self, node_id: str) -> list[Node]:
-        """The nodes from the root to this one, without what looks like a secret.
+        """The nodes from the root to this one, with strings that look like secrets removed.
 
         Raises:
             StorageError: `node_not_found`.
@@ -665,19 +665,19 @@ class AgentRuntime:
     async def switch_node(
         self, session_id: str, node_id: str, restore_files: bool = False, force: bool = False
     ) -> SwitchResult:
-        """Let the session's next message continue from this node: a branch. Nothing is deleted.
+        """Let the session's next message continue from this node, as a branch. Deletes nothing.
 
         Args:
             session_id: the session.
-            node_id: a message of the user, or a complete answer to one.
-            restore_files: bring the files of the project back to how they were at this node, too.
-            force: replace what others have changed since the last snapshot.
+            node_id: a user message, or a complete answer to one.
+            restore_files: also restore the project files as they were at this node.
+            force: replace files that others have changed since the last snapshot.
 
         Raises:
             StorageError: `session_not_found`, `node_not_found`; `session_active`, also while a run
                 of another session works in this project, if files are to be restored;
                 `path_conflict`: others have changed `details.paths`, and nothing was done.
-            AgentCoreError: `validation_error`: the node is not one a user has seen, or there is no
+            AgentCoreError: `validation_error`: the node is not visible to users, or there is no
                 snapshot.
         """
         return await (await self._services()).sessions.moves.switch(
@@ -685,9 +685,9 @@ class AgentRuntime:
         )
 
     async def undo(self, session_id: str, force: bool = False) -> SwitchResult:
-        """Take back the last message of the user, with everything its run did.
+        """Revert the user's last message, with everything its run did.
 
-        Files come back where snapshots were taken; `remarks` says where they were not. Nothing is
+        Files are restored if snapshots were taken; `remarks` reports missing ones. Nothing is
         deleted: `redo` returns to the state just before this, until the next message, and
         `switch_node` always does.
 
@@ -701,11 +701,11 @@ class AgentRuntime:
         return await services.sessions.moves.undo(_checked_session_id(session_id), force=force)
 
     async def redo(self, session_id: str, force: bool = False) -> SwitchResult:
-        """Return to the state just before the last `undo`, files included.
+        """Return to the state just before the last `undo`, including files.
 
         Raises:
-            StorageError: as `undo`.
-            AgentCoreError: `validation_error`: there is nothing to redo; a message ends it.
+            StorageError: as for `undo`.
+            AgentCoreError: `validation_error`: there is nothing to redo; a new message ends redo.
         """
         services = await self._services()
         return await services.sessions.moves.redo(_checked_session_id(session_id), force=force)
@@ -713,55 +713,55 @@ class AgentRuntime:
     async def fork(
         self, session_id: str, node_id: str | None = None, *, into: str | Path | None = None
     ) -> SwitchResult:
-        """Begin another session with what was said up to a node, in a copy of the project.
+        """Start another session with the conversation up to a node, in a copy of the project.
 
-        The copy is that of the project as it was at the node, with all that no snapshot holds as
-        it is now. The session it comes from, and its files, stay as they are. Without `into`
+        The copy has the files as they were at the node, and files that no snapshot contains as
+        they are now. The original session and its files do not change. Without `into`
         nothing is copied: both sessions work in the same folder.
 
         Args:
             session_id: the session.
-            node_id: a message of the user, or a complete answer to one; the active node by default.
-            into: where the copy goes; it must not exist, or be empty. None: no copy.
+            node_id: a user message, or a complete answer to one; default: the active node.
+            into: the folder of the copy; it must be new or empty. None: no copy.
 
         Returns:
             The new session.
 
         Raises:
             StorageError: `session_not_found`, `node_not_found`; a file cannot be copied.
-            AgentCoreError: `validation_error`: the node is not one a user has seen, or `into` is
-                taken, or in the project.
+            AgentCoreError: `validation_error`: the node is not visible to users, or `into` is
+                not empty, or inside the project.
         """
         services = await self._services()
         place = None if into is None else Path(into)
         return await services.sessions.forks.fork(session_id, node_id, into=place)
 
     async def diff_workspace(self, before: str, after: str) -> WorkspaceDiff:
-        """How the files of two states differ, without secrets.
+        """The difference between the files of two states, without secrets.
 
         Args:
             before: id of a node, or of a snapshot.
-            after: the same of the other state.
+            after: the same for the other state.
 
         Raises:
-            StorageError: `node_not_found`; or there is no such snapshot any more.
-            AgentCoreError: `validation_error`: a node names no snapshot.
+            StorageError: `node_not_found`; or the snapshot no longer exists.
+            AgentCoreError: `validation_error`: a node has no snapshot.
         """
         return await (await self._services()).sessions.forks.diff(before, after)
 
     async def workers(self) -> "list[WorkerRecord]":
-        """The workers of the Postgres database, as they were at their last heartbeats.
+        """The workers of the Postgres database, as of their last heartbeats.
 
         Raises:
-            ConfigError: sessions are not kept in such a database.
+            ConfigError: sessions are not stored in a Postgres database.
         """
         return await (await self._services()).worker_table.listed()
 
     async def queue(self, limit: int = 100) -> "list[QueuedRun]":
-        """The runs that wait for a worker, and those that workers carry out, the oldest first.
+        """Runs that wait for a worker, and runs that workers execute, the oldest first.
 
         Raises:
-            ConfigError: sessions are not kept in a Postgres database.
+            ConfigError: sessions are not stored in a Postgres database.
         """
         return await (await self._services()).worker_table.queued(limit)
 
@@ -781,10 +781,10 @@ class AgentRuntime:
         """Sessions with their titles, states and costs, the most recently used first.
 
         Args:
-            limit: the most.
-            offset: how many to leave out before.
+            limit: the maximum number.
+            offset: how many to skip.
             project: only sessions that work in this folder.
-            query: words that title, folder and id have to have, in any order, small or capital.
+            query: words that title, folder and id must contain, in any order, ignoring case.
             forked_from: only forks of this session.
         """
         services = await self._services()
@@ -804,16 +804,16 @@ class AgentRuntime:
         project: str | Path | None = None,
         limit: int = 1000,
     ) -> list[CostSummary]:
-        """What the stored sessions have cost; no model is asked and no history is read.
+        """The cost of the stored sessions; calls no model and reads no history.
 
-        By day the latest comes first, else what was used last. What was deleted is not counted. A
-        run counts for the model that it asked first, also where another one took over.
+        Rows by day are ordered latest first, other rows by last use. Deleted sessions are not
+        counted. A run counts under the model that it called first, even if a fallback took over.
 
         Args:
             by: `day`, `model`, `project` or `session`; `all` is one sum.
-            since: only runs that were started then or later, and no work in the background; aware.
+            since: only runs started then or later, without background work; an aware time.
             project: only sessions that work in this folder.
-            limit: the most.
+            limit: the maximum number.
 
         Raises:
             AgentCoreError: `validation_error`: `since` has no time zone.
@@ -830,12 +830,12 @@ class AgentRuntime:
     ) -> list[SessionMatch]:
         """The newest messages, tool calls and results of all sessions with every word of `query`.
 
-        Capital letters are as small ones, and what stands in double quotes is one word. What the
-        agents have loaded, such as skills and instructions, is not looked at.
+        Case is ignored, and text in double quotes is one word. Loaded texts, such as skills and
+        instructions, are not searched.
 
         Args:
             query: the words.
-            limit: the most.
+            limit: the maximum number.
             project: only sessions that work in this folder.
 
         Raises:
@@ -855,12 +855,12 @@ class AgentRuntime:
         return await (await self._services()).sessions.rename(session_id, title)
 
     async def last_session(self, project: str | Path | None = None) -> str | None:
-        """The session that was used last: of the project in this folder, or of all; or None."""
+        """The last used session of the project in this folder, or of all projects; or None."""
         folder = await asyncio.to_thread(_folder, project)
         return await (await self._services()).store.last_session(folder)
 
     async def resolve_session_id(self, prefix: str) -> str:
-        """The one session whose id is, or begins with, `prefix`; `sess_` may be left out.
+        """The unique session whose id is, or begins with, `prefix`; `sess_` may be omitted.
 
         Raises:
             StorageError: `session_not_found`: no id does.
@@ -869,7 +869,7 @@ class AgentRuntime:
         return await (await self._services()).sessions.resolve_id("session", prefix)
 
     async def resolve_run_id(self, prefix: str) -> str:
-        """The one run whose id is, or begins with, `prefix`; `run_` may be left out.
+        """The unique run whose id is, or begins with, `prefix`; `run_` may be omitted.
 
         Raises:
             StorageError: `run_not_found`: no id does.
@@ -878,7 +878,7 @@ class AgentRuntime:
         return await (await self._services()).sessions.resolve_id("run", prefix)
 
     async def resolve_node_id(self, prefix: str, session_id: str | None = None) -> str:
-        """The one node, of this session or of all, whose id is, or begins with, `prefix`.
+        """The unique node, of this session or of all, whose id is, or begins with, `prefix`.
 
         Raises:
             StorageError: `node_not_found`: no id does.
@@ -914,11 +914,11 @@ class AgentRuntime:
         """Find, and unless `dry_run` delete, artifacts kept for debugging (or all of them).
 
         Args:
-            session_id: only this session's.
-            dry_run: only say what would go.
+            session_id: only artifacts of this session.
+            dry_run: only report what would be deleted.
             include_all: not only raw traffic, debug files and tracebacks.
-            older_than: only those last changed before; an aware time.
-            max_bytes: the oldest go until the rest fits.
+            older_than: only artifacts last changed before this aware time.
+            max_bytes: delete the oldest until the rest fits.
 
         Raises:
             AgentCoreError: `validation_error`: `older_than` is naive, `max_bytes` negative.
@@ -940,16 +940,16 @@ class AgentRuntime:
         include_cancelled: bool = False,
         older_than: datetime | None = None,
     ) -> CleanupResult:
-        """Find, and unless `dry_run` delete, the logs of a project's Tasks that are over.
+        """Find, and unless `dry_run` delete, the logs of a project's Tasks that have ended.
 
-        Tasks that go on, and logs that cannot be read, are never touched.
+        Unfinished Tasks, and unreadable logs, are never touched.
 
         Args:
-            project: the project; a file means its folder.
-            dry_run: only say what would go.
-            include_failed: failed Tasks too, not only completed ones.
-            include_cancelled: cancelled Tasks too.
-            older_than: only Tasks last changed before; an aware time.
+            project: the project; for a file, its folder.
+            dry_run: only report what would be deleted.
+            include_failed: include failed Tasks, not only completed ones.
+            include_cancelled: include cancelled Tasks.
+            older_than: only Tasks last changed before this aware time.
 
         Raises:
             ConfigError: there is no such project.
@@ -988,7 +988,7 @@ def _asked_options(options: object, fields: Mapping[str, Any]) -> "RunOptions[An
 
 
 def _asked_placement(fields: dict[str, Any]) -> Placement:
-    """Who is to carry the run out; these are fields no longer."""
+    """The placement of the run; its keys are removed from `fields`."""
     given = {name: fields.pop(name) for name in PLACED if name in fields}
     if not given:
         return ANYWHERE
@@ -1019,7 +1019,7 @@ _NOT_A_USERS = (ToolCallBlock, ToolResultBlock, ReasoningBlock)
 
 
 def _folder(project: str | Path | None) -> str | None:
-    """The name that sessions know a project by."""
+    """The path under which sessions store a project."""
     if project is None:
         return None
     folder = Path(project).expanduser().resolve()

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One conversation. Leaving it waits for its runs; leaving it by an error cancels them.
+    """One conversation. Leaving it waits for its runs; leaving it with an error cancels them.
 
-    What was said stays stored, and is continued by the next one with the same id.
+    The conversation stays stored, and another `Session` with the same id continues it.
 
     Args:
-        session_id: of the session; it need not exist yet.
+        session_id: id of the session; it need not exist yet.
         start: `AgentRuntime.start`.
         replay: `AgentRuntime.replay_session`.
         inspect: `AgentRuntime.inspect_run`.

@@ -1,4 +1,4 @@
-"""`Worker`, a process that carries out the runs that others have queued."""
+"""`Worker`, a process that executes runs queued by other processes."""
 
 import asyncio
 import logging
@@ -45,31 +45,31 @@ _NO_QUEUE = (
 
 
 class Worker:
-    """Carries out the runs that are queued in a Postgres database, for all their projects.
+    """Executes the runs that are queued in a Postgres database, for all their projects.
 
         worker = Worker(database_url="postgresql://…", tool_registry=tools)
         await worker.run()
 
-    What is not given is read from the configuration of the home, as `AgentRuntime` does; the
-    projects are those of the runs. What a program has registered, it has to register with its
-    workers too: tools, providers and definitions are not in the database.
+    Arguments that are not given are read from the configuration in the home directory, as for
+    `AgentRuntime`; the projects are those of the runs. Tools, providers and definitions are not
+    in the database: register those of a program with its workers too.
 
     Args:
         config_path, config, model, home_dir, database_url: as for `AgentRuntime`.
-        permission_callback, elicitation_callback: asked in this process; questions may also be
+        permission_callback, elicitation_callback: called in this process; questions can also be
             answered from another one.
-        provider_registry, tool_registry, toolsets, definitions: beside the built-in ones.
+        provider_registry, tool_registry, toolsets, definitions: in addition to the built-in ones.
         debug, default_snapshots, telemetry: as for `AgentRuntime`.
-        tenant: the only one that it serves; it sees no other. None: all.
-        concurrency: how many runs at a time; by default `[worker] concurrency`, and so on.
+        tenant: the only tenant it serves and sees. None: all.
+        concurrency: how many runs at once; default `[worker] concurrency`, and so on.
         places: `host:<id>` and `snapshot`, where the files of its runs are.
-        queues: which it serves.
-        drain_seconds: how long runs may go on after `drain`.
-        metrics_port: where to answer `/metrics` and `/healthz`; 0 is a free port, None is none.
-        metrics_address: which to listen at for that.
+        queues: the queues it serves.
+        drain_seconds: how long runs may continue after `drain`.
+        metrics_port: port of `/metrics` and `/healthz`; 0 is a free port, None serves neither.
+        metrics_address: the address to listen on for these.
 
     Attributes:
-        metrics_url: of `/metrics`, while it is answered.
+        metrics_url: address of `/metrics`, while it is served.
     """
 
     def __init__(
@@ -129,17 +129,17 @@ class Worker:
         self._drain: Callable[[], object] = lambda: None
 
     def drain(self) -> None:
-        """Take no more runs; `run` returns when those it has are over, or are handed over."""
+        """Take no more runs; `run` returns when its runs have ended or are handed over."""
         self._is_drained = True
         self._drain()
 
     async def run(self) -> bool:
-        """Carry out runs until `drain` is called.
+        """Execute runs until `drain` is called.
 
-        Who cancels this has its runs handed over to other workers at once.
+        Cancelling this hands its runs over to other workers at once.
 
         Returns:
-            Whether every run of it has ended, or was handed over.
+            Whether every run has ended, or was handed over.
 
         Raises:
             ConfigError: the configuration cannot be used, names no Postgres database, or the port
@@ -206,10 +206,10 @@ class Worker:
             yield
 
     def _checked(self, config: RunWorkerConfig) -> RunWorkerConfig:
-        """The settings with what was given laid over them.
+        """The settings, overridden by the given arguments.
 
         Raises:
-            ConfigError: something of it cannot be used.
+            ConfigError: one of them is invalid.
         """
         try:
             return RunWorkerConfig.model_validate(config.model_dump() | self._given)

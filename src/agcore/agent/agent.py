@@ -1,4 +1,4 @@
-"""An agent, and how it runs by itself."""
+"""An agent, and how it runs without a bundle."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection
@@ -43,34 +43,34 @@ _Asked = TypeVar("_Asked")
 
 
 class Agent(AgentSpec[DepsT, OutputT]):
-    """What an agent is, and what it needs to run by itself.
+    """A name, instructions, a model, tools and an answer type.
 
         agent = Agent("shop", "You sell lamps.", model="openai:gpt-5", tools=[stock])
         print(agent.run_sync("How many lamps are there?").output)
 
-    Without a model it works in the sessions of a `RuntimeBundle`. A class of your own may give
-    `name` and `system_prompt`, and choose tools in `tool_definitions`.
+    Without a model it works in the sessions of a `RuntimeBundle`. A class of your own may define
+    `name` and `system_prompt`, and select tools in `tool_definitions`.
 
     Args:
         name: for people and for notices.
-        instructions: describe the role to the model, as its system prompt; None for an agent of
-            tools alone.
-        system_prompt: the same by its older name.
-        model: who answers, where the agent runs by itself. What is named or configured is opened
-            and closed with each run or session; an object stays the caller's.
-        tools: what it may use: functions, tools, toolsets, and names of tools of the bundle it
-            works in; None means all of the bundle's. A toolset is opened for each run, or once for
-            a session that is used as a context manager, and closed on every way out.
+        instructions: describe the role to the model, as its system prompt; None for an agent that
+            only has tools.
+        system_prompt: the older name of `instructions`.
+        model: the model of its own runs. A model given by name or configuration is opened
+            and closed with each run or session; an object is opened and closed by the caller.
+        tools: functions, tools, toolsets, and names of tools of its bundle; None means all tools
+            of the bundle. A toolset is opened for each run, or once for
+            a session that is used as a context manager, and always closed.
         output_type: the type of its answers, or their JSON Schema; text by default.
-        deps_type: what its runs take as `deps`, for type checkers; tools are checked against what
-            a run is given.
+        deps_type: the type of `deps` for type checkers; tools are checked against the object that
+            a run gets.
         hooks: of its own runs.
-        permissions: which tools may be called in its own runs, and who is asked.
+        permissions: which tools its own runs may call, and the callback that is asked.
         config: limits and settings of its own runs.
-        settings: what every turn does differently from `config`, unless the turn says otherwise.
+        settings: default options of every turn, on top of `config`.
 
     Raises:
-        AgentError: `Config`; one of `tools` is none, or has no form in JSON Schema.
+        AgentError: `Config`; one of `tools` is not a tool, or has no JSON Schema.
     """
 
     model: Model | None = None
@@ -164,15 +164,15 @@ class Agent(AgentSpec[DepsT, OutputT]):
         conversation: ConversationMemory | None = None,
         model: Model | None = None,
     ) -> AgentSession[DepsT, OutputT]:
-        """A conversation with this agent alone, to be used as `async with agent.session()`.
+        """A conversation with this agent alone, used as `async with agent.session()`.
 
         Args:
             session_id: letters, digits, `_` and `-`; a new one by default.
-            conversation: keeps the history; without it each turn stands for itself.
-            model: instead of the agent's.
+            conversation: keeps the history; without it turns are independent.
+            model: overrides the agent's.
 
         Raises:
-            AgentError: `Config`; there is no model, it cannot be used, or the session id cannot.
+            AgentError: `Config`; there is no model, or it or the session id is invalid.
         """
         chosen = model if model is not None else self.model
         if chosen is None:
@@ -246,20 +246,20 @@ class Agent(AgentSpec[DepsT, OutputT]):
         model: Model | None = None,
         **settings: Unpack[RunSettings],
     ) -> RunResult[Any]:
-        """Answer one message, and return what came of it.
+        """Answer one message, and return the result.
 
         Args:
-            message: text, or texts and pictures.
-            deps: what tools find at `ToolContext.deps`.
-            output_type: of this answer, instead of the agent's.
-            conversation: the history the turn sees, and joins.
-            session_id: of the session it counts as; a new one by default.
-            model: instead of the agent's.
-            settings: what this run does differently.
+            message: text, or texts and images.
+            deps: available to tools as `ToolContext.deps`.
+            output_type: of this answer; overrides the agent's.
+            conversation: the history that the turn sees and extends.
+            session_id: id of its session; a new one by default.
+            model: overrides the agent's.
+            settings: options of this run.
 
         Raises:
-            AgentError: `Config`, `Llm`, `LimitExceeded`, `HookBlocked` or `Memory`; `code` says
-                more.
+            AgentError: `Config`, `Llm`, `LimitExceeded`, `HookBlocked` or `Memory`; `code` is more
+                specific.
         """
         session = self.session(session_id, conversation=conversation, model=model)
         async with session:
@@ -318,7 +318,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         """`run`, for scripts without an event loop.
 
         Raises:
-            AgentError: as `run`; `Config`, too, where an event loop is running.
+            AgentError: as for `run`; also `Config` if an event loop is running.
         """
         if is_loop_running():
             raise AgentConfigError("an event loop is running here: write `await agent.run(...)`")
@@ -345,7 +345,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         model: Model | None = None,
         **settings: Unpack[RunSettings],
     ) -> AsyncGenerator[StreamEvent]:
-        """`run` as it happens; `TurnComplete` or `Error` is the last event.
+        """`run` as a stream of events; `TurnComplete` or `Error` is the last event.
 
         Raises:
             AgentError: `Config`, `LimitExceeded`, `HookBlocked` or `Memory`.
@@ -360,7 +360,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
 
 
 def _open_provider(model: Model) -> LlmProvider:
-    """The provider that a model is, or that is made for it; nothing is connected yet.
+    """The provider for a model, created if necessary; it is not connected yet.
 
     Raises:
         AgentError: `Config`; the string names no model.

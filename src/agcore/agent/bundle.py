@@ -1,4 +1,4 @@
-"""What sessions share: a bundle of parts, made by `AgentBuilder`."""
+"""What sessions share: a bundle of parts, created by `AgentBuilder`."""
 
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
@@ -23,9 +23,9 @@ class AgentConfig:
     Attributes:
         max_turns: how many turns a session may take.
         max_tool_turns: how many rounds of tool calls one turn may take.
-        session_ttl: how long after its start a session takes new turns; None is for ever.
-        compact_config: makes histories shorter that outgrow a budget; None leaves them alone.
-        budget: the most that all turns of a session may spend together.
+        session_ttl: how long after its start a session accepts new turns; None is forever.
+        compact_config: shortens histories that exceed a limit; None never shortens them.
+        budget: the limit of all turns of a session together.
         cycle: settings of the model calls; its `max_tool_turns` is not used.
 
     Raises:
@@ -47,21 +47,21 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeBundle:
-    """What sessions share. Made by `AgentBuilder.build`, and only there.
+    """The parts that sessions share. Only `AgentBuilder.build` creates one.
 
     Attributes:
         provider: the model.
-        tool_registry: the tools, `retrieve` included if there is a retriever.
+        tool_registry: the tools, including `retrieve` if there is a retriever.
         hook_executor: the application's hooks.
         memory_store: for the application's own use.
         retriever: searches the knowledge pages.
         session_memory_backend: where session memories are kept; None keeps each in its session.
         config: limits and settings.
-        secrets: what no model, store or event may get, by the name that is shown instead; the
-            provider's own are not among them.
+        secrets: values to redact from models, stores and events, by the name that replaces them;
+            without the provider's own.
 
     Raises:
-        AgentError: `Config`; it was not made by the builder.
+        AgentError: `Config`; it was not created by the builder.
     """
 
     provider: LlmProvider
@@ -79,7 +79,7 @@ class RuntimeBundle:
             raise AgentConfigError("a RuntimeBundle is made with AgentBuilder().….build()")
 
     def known_secrets(self) -> list[Mapping[str, str]]:
-        """All of them, with those of the provider as they are now."""
+        """All secrets, including the current ones of the provider."""
         provider = self.provider
         own = [provider.secrets()] if isinstance(provider, SecretSource) else []
         return [self.secrets, *own]
@@ -106,7 +106,7 @@ def _retrieve_tool(retriever: MemoryRetriever) -> Tool:
 
 
 class AgentBuilder:
-    """Collects the parts of a `RuntimeBundle`: the only way to one."""
+    """Collects the parts of a `RuntimeBundle` and creates it."""
 
     def __init__(self) -> None:
         optional = ("memory_store", "retriever", "session_memory_backend")
@@ -118,7 +118,7 @@ class AgentBuilder:
         return self
 
     def tool_registry(self, registry: ToolRegistry) -> Self:
-        """The tools; required, and may be empty. What is registered later is not seen."""
+        """The tools; required, and may be empty. Tools registered later are ignored."""
         self._parts["tool_registry"] = registry
         return self
 
@@ -148,20 +148,20 @@ class AgentBuilder:
         return self
 
     def secrets(self, secrets: Mapping[str, str]) -> Self:
-        """Values that no model, store or event may get, by the name that is shown instead.
+        """Values to redact from models, stores and events, by the name that replaces them.
 
-        The key of an `AdapterProvider` is known without being named, and what an `McpClient` gives
-        its server never leaves that client.
+        The key of an `AdapterProvider` need not be named, and secrets that an `McpClient` passes
+        to its server never leave that client.
         """
         self._parts["secrets"] = {**self._parts["secrets"], **secrets}
         return self
 
     def build(self) -> RuntimeBundle:
-        """Pack everything.
+        """Create the bundle.
 
         Raises:
             AgentError: `Config`; a required part is missing, or a tool of the application is
-                called `retrieve` although there is a retriever.
+                named `retrieve` although there is a retriever.
         """
         parts: dict[str, Any] = {"config": AgentConfig(), **self._parts}
         for name in ("provider", "tool_registry", "hook_executor"):

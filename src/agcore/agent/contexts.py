@@ -21,8 +21,8 @@ MAX_BRIDGED_CHARS = 4000
 class ContextManager:
     """The contexts of one session, by id.
 
-    A context sees its own messages only. The session memory is shared: its snapshot is part of
-    every context's system prompt. `bridge` carries the last answer of one context to another.
+    A context sees only its own messages. The session memory is shared: its snapshot is part of
+    every context's system prompt. `bridge` copies the last answer of one context to another.
 
     Args:
         session_id: letters, digits, `_` and `-`.
@@ -30,11 +30,11 @@ class ContextManager:
         layers: the base and the environment of every system prompt.
         conversation: how much of a context's own messages goes into a request; all by default.
         offers_memory_tool: lets the models write to the session memory.
-        store: keeps the messages of every context, so that one of the same id goes on with them
-            in another process or after a restart. Without it they end with the context.
+        store: keeps the messages of every context, so that a context of the same id continues
+            in another process or after a restart. Without it they are lost with the context.
 
     Raises:
-        AgentError: `Config`; the session id is not usable.
+        AgentError: `Config`; the session id is invalid.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ContextManager:
 
     @property
     def active(self) -> AgentSession[Any, Any] | None:
-        """The context that was switched to last; the first one until then."""
+        """The active context: the last one switched to, or the first one."""
         return self._contexts[self._active] if self._active is not None else None
 
     @property
@@ -74,10 +74,10 @@ class ContextManager:
         return list(self._contexts)
 
     def create_context(self, context_id: str, agent: AgentSpec[Any, Any]) -> AgentSession[Any, Any]:
-        """Make a context; it has the messages that the store has of its id, or none.
+        """Create a context, with the messages stored under its id, if any.
 
         Raises:
-            AgentError: `Config`; there is one of this id, or a tool's name is taken.
+            AgentError: `Config`; the id exists, or a tool's name is taken.
         """
         if context_id in self._contexts:
             raise AgentConfigError(f"there is already a context {context_id!r}")
@@ -116,7 +116,7 @@ class ContextManager:
             self.destroy_context(context_id)
 
     def destroy_context(self, context_id: str) -> None:
-        """Let go of a context; afterwards no context is active if it was.
+        """Release a context; if it was active, no context is active afterwards.
 
         Its messages are lost, unless there is a store: `forget_context` deletes them there.
 
@@ -129,12 +129,12 @@ class ContextManager:
             self._active = None
 
     def bridge(self, from_id: str, to_id: str) -> None:
-        """Carry the last answer of one context over into the other's system prompt.
+        """Copy the last answer of one context into the other's system prompt.
 
         A later bridge from the same context replaces it.
 
         Raises:
-            AgentError: `Other`; there is no such context, or it has not answered since it was made.
+            AgentError: `Other`; there is no such context, or it has not answered yet.
         """
         source, target = self._context(from_id), self._context(to_id)
         if source.last_response is None:
@@ -143,7 +143,7 @@ class ContextManager:
         target.notes[from_id] = wrap_in_tag("context-bridge", answer, source=from_id)
 
     def swap_agent(self, context_id: str, agent: AgentSpec[Any, Any]) -> None:
-        """Go on in a context with another agent: its messages stay, and a notice is added.
+        """Continue a context with another agent: its messages stay, and a notice is added.
 
         Raises:
             AgentError: `Other`; there is no such context.

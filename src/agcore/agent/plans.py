@@ -1,4 +1,4 @@
-"""Plans: their steps, how they are read from a model's answer, and agents that carry them out."""
+"""Plans: their steps, parsing them from a model's answer, and agents that execute them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -55,11 +55,11 @@ _BEFORE = {
 
 
 class Step:
-    """One step of a plan. A wrong move raises `AgentError.Other` and changes nothing.
+    """One step of a plan. An invalid transition raises `AgentError.Other` and changes nothing.
 
     Attributes:
-        index: its place in the plan, from 0.
-        description: what is to be done.
+        index: its position in the plan, from 0.
+        description: what to do.
         status: its state.
         response: the answer, once completed.
         error: why it failed, once failed.
@@ -76,21 +76,21 @@ class Step:
         return f"Step({self.index}, {self.description!r}, {self.status.value})"
 
     def start(self) -> None:
-        """Begin to run."""
+        """Start the step."""
         self._move(StepStatus.RUNNING)
 
     def complete(self, response: ChatResponse) -> None:
-        """End well."""
+        """Complete the step."""
         self._move(StepStatus.COMPLETED)
         self.response = response
 
     def fail(self, error: AgentError) -> None:
-        """End with an error."""
+        """Fail the step with an error."""
         self._move(StepStatus.FAILED)
         self.error = error
 
     def skip(self) -> None:
-        """End without being done, or without being finished."""
+        """Skip the step, whether or not it has started."""
         self._move(StepStatus.SKIPPED)
 
     def _move(self, to: StepStatus) -> None:
@@ -103,7 +103,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A goal and the steps to it."""
+    """A goal and its steps."""
 
     goal: str
     steps: Sequence[Step]
@@ -111,7 +111,7 @@ class Plan:
 
     @classmethod
     def of(cls, goal: str, descriptions: Sequence[str]) -> "Plan":
-        """A plan with one pending step for each description."""
+        """A plan with one pending step per description."""
         return cls(goal, [Step(index, text) for index, text in enumerate(descriptions)])
 
     @property
@@ -121,22 +121,22 @@ class Plan:
 
 
 class PlanParser(Protocol):
-    """Reads plans; bring your own for another form."""
+    """Parses plans; implement it for another format."""
 
     async def parse(self, raw: str, goal: str) -> Plan:
         """The plan in a model's answer.
 
         Raises:
-            AgentError: `PlanParse`; there is none, and why.
+            AgentError: `PlanParse`; there is no plan, with the reason.
         """
         ...
 
 
 class JsonPlanParser:
-    """Reads `{"steps": [{"description": "…"}, …]}`, or the list alone, in what a model writes.
+    """Parses `{"steps": [{"description": "…"}, …]}`, or the bare list, from a reply.
 
-    Thoughts before it, prose and fences around it and commas before a closing bracket are passed
-    over; of several plans the last one counts.
+    Reasoning before it, prose and fences around it and trailing commas are
+    ignored; of several plans the last one counts.
     """
 
     async def parse(self, raw: str, goal: str) -> Plan:
@@ -145,36 +145,36 @@ class JsonPlanParser:
 
 
 class TaskAgent(Protocol):
-    """Reaches goals step by step."""
+    """Reaches goals in steps."""
 
     async def run(self, goal: str) -> Plan:
-        """Make a plan for the goal and carry it out.
+        """Make a plan for the goal and execute it.
 
         Raises:
-            AgentError: there is no plan, or it could not be carried out.
+            AgentError: there is no plan, or it could not be executed.
         """
         ...
 
     async def execute_plan(self, plan: Plan) -> None:
-        """Carry a plan out; the state of its steps shows how far it came.
+        """Execute a plan; the state of its steps shows the progress.
 
         Raises:
-            AgentError: it could not be carried out.
+            AgentError: it could not be executed.
         """
         ...
 
 
 class PlanningAgent:
-    """The reference: asks the session's agent for a plan, then gives it the steps one by one.
+    """The reference implementation: asks the session's agent for a plan and submits its steps.
 
-    With a conversation in its session every step sees the answers of those before it.
+    With a conversation in its session every step sees the earlier answers.
 
     Args:
         session: where plan and steps are turns.
-        parser: reads the plan.
-        stop_on_failure: a step that fails ends the plan, and the steps after it stay pending;
-            otherwise it goes on with the next.
-        prompt: asks for the plan; `{{ goal }}` is filled in.
+        parser: parses the plan.
+        stop_on_failure: a failed step ends the plan, and later steps stay pending;
+            otherwise the plan continues with the next step.
+        prompt: asks for the plan; `{{ goal }}` is replaced.
     """
 
     def __init__(
@@ -187,13 +187,13 @@ class PlanningAgent:
     ) -> None:
         self.session = session
         self.plan: Plan | None = None
-        """The plan of the last `run` or `execute_plan`, also if that failed."""
+        """The plan of the last `run` or `execute_plan`, even if that failed."""
         self._parser = parser or JsonPlanParser()
         self._stop_on_failure = stop_on_failure
         self._prompt = prompt
 
     async def run(self, goal: str) -> Plan:
-        """See `TaskAgent.run`. An answer that is no plan is asked for once more, with the reason.
+        """See `TaskAgent.run`. If an answer has no plan, asks once more, with the reason.
 
         Raises:
             AgentError: `PlanParse`, or what the turn or a step failed with.
@@ -216,7 +216,7 @@ class PlanningAgent:
         return await self._parser.parse(reply.text, goal)
 
     async def execute_plan(self, plan: Plan) -> None:
-        """See `TaskAgent.execute_plan`. Steps that have ended already are left alone.
+        """See `TaskAgent.execute_plan`. Steps that have already ended are skipped.
 
         Raises:
             AgentError: a step failed, and failures stop the plan.

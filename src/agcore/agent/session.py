@@ -64,42 +64,42 @@ _Opened = Sequence[tuple[Toolset, Sequence[Tool]]]
 
 @dataclass(frozen=True, slots=True)
 class PromptLayers:
-    """What stands around an agent's own prompt.
+    """The parts of the system prompt around an agent's own prompt.
 
     Attributes:
         base: the beginning of every agent's prompt.
-        environment: what holds at the moment: the date, the place; a function is asked each turn.
+        environment: current facts such as date and place; a function is called every turn.
     """
 
     base: str = ""
     environment: Environment = ""
 
     def compose(self, agent_prompt: str | None, more: Iterable[str] = ()) -> str:
-        """Base, agent, environment and what else there is, in this order, without empty ones."""
+        """Base, agent, environment and other layers, in this order, without empty ones."""
         around = self.environment() if callable(self.environment) else self.environment
         return "\n\n".join(filter(None, [self.base, agent_prompt, around, *more]))
 
 
 class AgentSession(Generic[DepsT, OutputT]):
-    """One session of one agent. Turns that are submitted at once run one after the other.
+    """One session of one agent. Turns that are submitted concurrently run one after the other.
 
-    No history is kept unless a `ConversationMemory` is passed in: then every turn sees what it
-    gives, what others have added to it included, and its messages are added to it: of a turn that
-    fails or is cancelled, the tool calls that have begun, each with its answer.
+    Without a `ConversationMemory` no history is kept. With one, every turn sees its
+    messages, including those that others have added, and adds its own; a turn that
+    fails or is cancelled adds only the tool calls that have begun, each with its answer.
 
     Args:
-        agent: the role; another one can be put in its place with `swap_agent`.
+        agent: the agent; `swap_agent` replaces it.
         session_id: letters, digits, `_` and `-`; a new one by default.
         bundle: shared with any number of other sessions.
         conversation: keeps the history.
-        session_memory: what the session should not forget; its own by default.
-        layers: makes the system prompt of a base, the agent's prompt, the environment and the
-            session memory; without it, the agent's prompt is all.
+        session_memory: facts that the session must keep; its own by default.
+        layers: builds the system prompt from a base, the agent's prompt, the environment and the
+            session memory; without it, the system prompt is the agent's prompt.
         offers_memory_tool: lets the model write to the session memory.
         owned: closed with the session.
 
     Raises:
-        AgentError: `Config`; the session id is not usable, or a tool's name is taken.
+        AgentError: `Config`; the session id is invalid, or a tool's name is taken.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class AgentSession(Generic[DepsT, OutputT]):
             bundle.session_memory_backend or InMemoryStore(), session_id
         )
         self.notes: dict[str, str] = {}
-        """Further layers of the system prompt by their origin, where there are layers."""
+        """Further layers of the system prompt by their origin, if there are layers."""
         self.last_response: ChatResponse | None = None
         self._conversation = conversation
         self._layers = layers
@@ -149,7 +149,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         self._tools()  # a name that is taken is better found out now
 
     async def close(self) -> None:
-        """Close what the session has opened. Harmless when called again."""
+        """Close everything the session has opened. Can be repeated."""
         self._is_entered, self._kept = False, None
         await self._stack.aclose()
         if isinstance(self._owned, AdapterProvider):
@@ -163,23 +163,23 @@ class AgentSession(Generic[DepsT, OutputT]):
         await self.close()
 
     def turn_index(self) -> int:
-        """How many turns were completed; the index of the next one."""
+        """How many turns have completed; the index of the next one."""
         return self._turn_index
 
     def usage(self) -> CostTracker:
-        """What all turns have cost, failed ones included."""
+        """The usage of all turns, including failed ones."""
         return self._cycle.usage()
 
     async def set_session_data(self, key: str, value: str) -> None:
-        """Write something to the session memory."""
+        """Write a value to the session memory."""
         await self.session_memory.set(key, value)
 
     async def get_session_data(self, key: str) -> str | None:
-        """Read something from the session memory."""
+        """Read a value from the session memory."""
         return await self.session_memory.get(key)
 
     async def messages(self) -> list[ChatMessage]:
-        """The history the next turn will see; empty where none is kept.
+        """The history the next turn will see; empty if none is kept.
 
         Raises:
             AgentError: `Memory`; the store failed.
@@ -188,7 +188,7 @@ class AgentSession(Generic[DepsT, OutputT]):
             return [*self._cycle.messages(await self._history()), *self._notices]
 
     def swap_agent(self, agent: AgentSpec[Any, Any]) -> None:
-        """Go on with another agent. The history stays, with a notice of the change in it."""
+        """Continue with another agent. The history stays, with a notice of the change in it."""
         before, self.agent = self.agent, agent
         if self._conversation is not None:
             text = f"From here on you are {agent.name}, not {before.name} any more. Your system"
@@ -199,8 +199,8 @@ class AgentSession(Generic[DepsT, OutputT]):
     async def submit_turn(self, text: Prompt, **settings: Unpack[SessionSettings]) -> ChatResponse:
         """Send a user message, run the tools the model calls, and return the answer.
 
-        A message may have pictures: it is a list of text and image blocks then. Settings that are
-        given here (`tool_choice`, `stop`, …) hold for this turn, instead of `AgentConfig.cycle`.
+        A message with images is a list of text and image blocks. Settings passed
+        here (`tool_choice`, `stop`, …) apply to this turn, instead of `AgentConfig.cycle`.
 
         Raises:
             AgentError: `LimitExceeded`, `HookBlocked`, `Llm` or `Memory`.
@@ -247,16 +247,16 @@ class AgentSession(Generic[DepsT, OutputT]):
         output_type: Any = None,
         **settings: Unpack[RunSettings],
     ) -> RunResult[Any]:
-        """`submit_turn`, and what came of it in the type of the agent's answers.
+        """`submit_turn`, with the result in the type of the agent's answers.
 
         Args:
-            message: text, or texts and pictures.
-            deps: what tools find at `ToolContext.deps`.
-            output_type: of this answer, instead of the agent's.
-            settings: what this turn does differently.
+            message: text, or texts and images.
+            deps: available to tools as `ToolContext.deps`.
+            output_type: of this answer; overrides the agent's.
+            settings: options of this turn.
 
         Raises:
-            AgentError: as `submit_turn`.
+            AgentError: as for `submit_turn`.
         """
         given: SessionSettings = {"deps": deps, **settings}
         if output_type is not None:
@@ -279,9 +279,9 @@ class AgentSession(Generic[DepsT, OutputT]):
     async def submit_turn_stream(
         self, text: Prompt, **settings: Unpack[SessionSettings]
     ) -> AsyncGenerator[StreamEvent]:
-        """`submit_turn` as it happens. A model call that fails is the last event, `Error`.
+        """`submit_turn` as a stream of events. A failed model call is the last event, `Error`.
 
-        When the last event arrives the turn is over and counted. Close the generator to stop.
+        When the last event arrives the turn is over and counted. Close the generator to stop it.
 
         Raises:
             AgentError: at the first step, `LimitExceeded` or `HookBlocked`; `Memory`.

@@ -1,4 +1,4 @@
-"""A few keys and values that the contexts of a session share, and the model's tool to set them."""
+"""Keys and values that the contexts of a session share, and the model's tool to set them."""
 
 import re
 from collections.abc import Mapping
@@ -36,14 +36,14 @@ def wrap_in_tag(tag: str, text: str, **attributes: str) -> str:
 
 
 class SessionMemory:
-    """Keys and values of one session. Nothing of another session is seen or touched.
+    """Keys and values of one session. Other sessions are not affected.
 
     Args:
         store: where they are kept, as `_session_<session_id>:<key>`.
         session_id: letters, digits, `_` and `-`.
 
     Raises:
-        AgentError: `Config`; the session id is not usable.
+        AgentError: `Config`; the session id is invalid.
     """
 
     def __init__(self, store: MemoryStore, session_id: str) -> None:
@@ -55,11 +55,11 @@ class SessionMemory:
         self._redactor = Redactor({})
 
     def learn(self, secrets: Mapping[str, str]) -> None:
-        """Keep these values out of what is written down from now on."""
+        """Redact these values from everything written from now on."""
         self._redactor.learn(secrets)
 
     async def set(self, key: str, value: str) -> None:
-        """Write a value down, instead of the one of the same key.
+        """Set the value of a key.
 
         Raises:
             AgentError: `Memory`; the store failed, or the key is not 1 to 128 characters on one
@@ -83,7 +83,7 @@ class SessionMemory:
         return item.content if item is not None else None
 
     async def remove(self, key: str) -> None:
-        """Forget a key; nothing happens if there is none.
+        """Delete a key, if it exists.
 
         Raises:
             AgentError: `Memory`; the store failed.
@@ -92,7 +92,7 @@ class SessionMemory:
             await self._store.delete(self._prefix + key)
 
     async def clear(self) -> None:
-        """Forget everything of this session.
+        """Delete everything of this session.
 
         Raises:
             AgentError: `Memory`; the store failed.
@@ -114,8 +114,8 @@ class SessionMemory:
     async def snapshot(self) -> str:
         """Everything as text for a system prompt: `key: value` lines between two tags.
 
-        A value cannot close the tag, and its further lines are indented, so that none of them
-        passes for a key.
+        A value cannot close the tag, and its further lines are indented, so that they do not
+        look like keys.
 
         Raises:
             AgentError: `Memory`; the store failed.

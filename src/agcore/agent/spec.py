@@ -1,4 +1,4 @@
-"""What a session has to know of an agent."""
+"""The parts of an agent that a session needs."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Generic
@@ -13,7 +13,7 @@ from agent_core.tools.registry import Handler
 from agent_core.types import OutputT, ToolDefinition
 
 DepsT = TypeVar("DepsT", default=None)
-"""What the tools of an agent find at `ToolContext.deps`."""
+"""The type of `ToolContext.deps` in the tools of an agent."""
 
 
 Usable = (
@@ -24,28 +24,28 @@ definition with its handler."""
 
 
 class RunSettings(AgentSettings, total=False):
-    """What one run of an agent may do differently."""
+    """Options of one run of an agent."""
 
     instructions: str | None
     tools: Collection[Usable] | None
 
 
 class SessionSettings(TurnSettings, total=False):
-    """What one turn of a session may do differently."""
+    """Options of one turn of a session."""
 
     tools: Collection[Usable] | None
 
 
 class AgentSpec(Generic[DepsT, OutputT]):
-    """Who an agent is, which tools it may use, and what its answers are.
+    """An agent's name, tools and answer type.
 
     Attributes:
         name: for people and for notices.
-        system_prompt: describes the role to the model; None for an agent of tools alone.
-        tools: what it may use: functions, tools, toolsets, and names of tools of the bundle it
-            works in; None means all of the bundle's.
+        system_prompt: describes the role to the model; None for an agent that only has tools.
+        tools: functions, tools, toolsets, and names of tools of its bundle; None means all tools
+            of the bundle.
         output_type: the type of its answers, or their JSON Schema; None is text.
-        settings: what its turns do differently from the bundle's configuration.
+        settings: options of its turns, on top of the bundle's configuration.
     """
 
     name: str = "agent"
@@ -55,7 +55,7 @@ class AgentSpec(Generic[DepsT, OutputT]):
     settings: AgentSettings = {}
 
     def tool_definitions(self, bundle: RuntimeBundle) -> list[ToolDefinition]:
-        """What the model is offered of a bundle's tools; it cannot call others of them either."""
+        """The tools of a bundle that the model is offered; it cannot call others."""
         offered = bundle.tool_registry.definitions()
         named = None if self.tools is None else named_tools(self.tools)
         return [tool for tool in offered if named is None or tool.name in named]

@@ -1,7 +1,7 @@
-"""Checks of a program on what goes into a run and comes out of it: message, tool calls, answer.
+"""Guards that a program adds to a run: they inspect its message, its tool calls and its answer.
 
-A check passes what it looks at, replaces its text, or stops the run. What it replaces is replaced
-before it is stored, shown or sent. One that fails in any other way stops the run as well.
+A guard passes a text, replaces it, or stops the run. A text is replaced
+before it is stored, shown or sent. A guard that fails in any other way also stops the run.
 """
 
 import asyncio
@@ -51,11 +51,11 @@ class GuardStop(Exception):  # noqa: N818 - it is raised to stop a run, not beca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardContext:
-    """What a guard gets of the run beside what it looks at.
+    """The second argument of a guard.
 
     Attributes:
-        run: which run it is.
-        deps: the object that was given to the run as `deps`.
+        run: identifies the run.
+        deps: the object passed to the run as `deps`.
     """
 
     run: RunIdentity
@@ -75,10 +75,10 @@ class RunGuard(Struct, frozen=True, kw_only=True):
     """One of the `guards` of a run; made by `on_message`, `on_tool_call` and `on_answer`.
 
     Attributes:
-        point: what it looks at.
+        point: what it inspects.
         name: of the function, for events and errors.
         check: the function.
-        look_only: it replaces nothing, so that the model need not wait for it.
+        look_only: it replaces nothing, so the model need not wait for it.
     """
 
     point: Point
@@ -87,7 +87,7 @@ class RunGuard(Struct, frozen=True, kw_only=True):
     look_only: bool = False
 
     def may_replace(self, point: Point) -> bool:
-        """Whether it may put another text in the place of what stands there."""
+        """Whether it may return a replacement."""
         return self.point == point and not self.look_only
 
 
@@ -100,12 +100,12 @@ def on_message(
 ) -> RunGuard | Callable[[TextCheck], RunGuard]:
     """Make a guard of an async function that gets the text of the user's message.
 
-    It returns None to pass it, or the text to put in its place, or raises `GuardStop`.
+    It returns None to pass it, or a replacement text, or raises `GuardStop`.
 
     Args:
-        check: the function; with the text alone, or the text and a `GuardContext`.
-        look_only: it never returns a text. The model is asked at once, beside the guard, and the
-            call is cancelled if the guard stops; no tool runs before the guard has passed.
+        check: the function; takes the text, or the text and a `GuardContext`.
+        look_only: it never returns a text. The model is called at once, in parallel with the
+            guard; the call is cancelled if the guard stops, and no tool runs before it has passed.
     """
     return _decorated("message", check, look_only=look_only)
 
@@ -113,8 +113,8 @@ def on_message(
 def on_tool_call(check: CallCheck, /) -> RunGuard:
     """Make a guard of an async function that gets each `ToolCall` that the permissions allow.
 
-    It returns None to let it be made, or a text that the model reads in place of a result, or
-    raises `GuardStop`. The calls of children are looked at as well.
+    It returns None to allow it, or a text that the model gets instead of a result, or
+    raises `GuardStop`. Calls of children are also inspected.
     """
     return cast("RunGuard", _decorated("tool_call", check, look_only=False))
 
@@ -128,12 +128,12 @@ def on_answer(
 ) -> RunGuard | Callable[[TextCheck], RunGuard]:
     """Make a guard of an async function that gets the text of an answer.
 
-    It returns None to pass it, or the text to put in its place, or raises `GuardStop`. A typed
-    answer is its JSON.
+    It returns None to pass it, or a replacement text, or raises `GuardStop`. A typed
+    answer is passed as JSON.
 
     Args:
-        check: the function; with the text alone, or the text and a `GuardContext`.
-        look_only: it never returns a text. The answer is shown as it arrives; without this it is
+        check: the function; takes the text, or the text and a `GuardContext`.
+        look_only: it never returns a text. The answer is shown as it arrives; otherwise it is
             shown once the guard has passed it.
     """
     return _decorated("answer", check, look_only=look_only)
@@ -155,16 +155,16 @@ def _decorated(
 
 
 class RunGuards:
-    """The guards of one run at work.
+    """Runs the guards of one run.
 
     Args:
         guards: of its options.
         journal: of the run.
-        deps: given to the run.
-        parent: those of the run that has started it: a stop ends that one as well.
+        deps: passed to the run.
+        parent: the guards of the run that started this one: a stop ends that run as well.
 
     Attributes:
-        stopped: why the run must end; nothing more is asked or called then.
+        stopped: why the run must end; no model or tool is called after that.
     """
 
     def __init__(

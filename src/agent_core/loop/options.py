@@ -1,4 +1,4 @@
-"""What one run does differently from what the configuration says."""
+"""The options of one run."""
 
 import json
 import math
@@ -35,38 +35,39 @@ AnyTool = (
     str | Tool | ToolDefinition | tuple[ToolDefinition, Handler] | Toolset | Callable[..., Any]
 )
 """The name or definition of a known tool, a tool made with `@tool`, a definition with its handler,
-a function to make one of, or a group of tools."""
+a function to be made a tool, or a group of tools."""
 
 AnyModel = str | ModelConfig | ProviderAdapter
-"""`provider:name`, a whole model, or an adapter that the program makes and closes."""
+"""`provider:name`, a `ModelConfig`, or an adapter that the program creates and closes."""
 
 JsonSchema = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(Generic[OutputT]):
-    """What one run does differently. It never widens what the configuration forbids.
+    """Options of one run. They never permit what the configuration forbids.
 
     Attributes:
         instructions: added to the system prompt of this run.
-        model: `provider:name`, the name of a `[model_overrides]` table, a whole model, or an
+        model: `provider:name`, the name of a `[model_overrides]` table, a `ModelConfig`, or an
             adapter; the configured one by default.
         tools: the only tools of the run: names of known ones, functions, and tools made with
             `@tool`. None leaves the choice to the configuration; `()` is no tool at all.
-            Children, and the workers of an orchestrator, have no other working tools either.
-        disabled_tools: names of tools the run and its children do without.
+            Children, and the workers of an orchestrator, get no other working tools either.
+        disabled_tools: names of tools that the run and its children must not have.
         output_type: the type of the answer, or its JSON Schema.
-        output_mode: how a typed answer is asked for.
+        output_mode: how a typed answer is requested.
         output_retries: how often an answer that does not validate goes back to the model.
-        deps: any object; tools find it at `ToolContext.deps`. It is not stored.
-        budget: the most the run may spend, its children included.
-        max_turns: the most model turns; not more than the configuration allows.
-        permission_mode: `plan` refuses what would change something, `accept-edits` writes files of
-            the project unasked; None is `ask`, which follows the settings. It holds for children.
-        memory: False keeps the run out of long-term memory: nothing is recalled in it, and nothing
+        deps: any object; available to tools as `ToolContext.deps`. It is not stored.
+        budget: the spending limit of the run, including its children.
+        max_turns: the maximum number of model turns; not more than the configuration allows.
+        permission_mode: `plan` denies calls that could change something, `accept-edits` writes
+            project files without asking; None is `ask`, which follows the settings. It also
+            applies to children.
+        memory: False keeps the run out of long-term memory: it recalls nothing, and nothing
             of it is ever remembered.
-        guards: look at the message, at tool calls and at the answer; they are not stored.
-        metadata: the caller's own, stored with the run.
+        guards: inspect the message, tool calls and the answer; they are not stored.
+        metadata: the caller's own JSON data, stored with the run.
     """
 
     instructions: str | None = None
@@ -97,7 +98,7 @@ class RunOptions(Generic[OutputT]):
         def __init__(self, **fields: Any) -> None: ...
 
     def expected(self) -> "ExpectedOutput | None":
-        """What the answer of the run has to be; None for plain text.
+        """The required type of the answer; None for plain text.
 
         Raises:
             AgentCoreError: `validation_error`; `output_type` has no form in JSON Schema.
@@ -110,7 +111,7 @@ class RunOptions(Generic[OutputT]):
         return expected_output(self.output_type, mode=self.output_mode, retries=self.output_retries)
 
     def for_child(self) -> "RunOptions":
-        """What holds for the children of a run, too."""
+        """The options that also apply to children."""
         return RunOptions(
             model=self.model,
             tools=self.tools,
@@ -120,14 +121,14 @@ class RunOptions(Generic[OutputT]):
         )
 
     def offers(self, name: str, *, is_free: bool = False) -> bool:
-        """Whether the run may have the tool of this name; `is_free`: `tools` does not bound it."""
+        """Whether the run may have this tool; `is_free`: `tools` does not restrict it."""
         if name in self.disabled_tools:
             return False
         return is_free or self.tools is None or name in map(tool_name, self.tools)
 
 
 class RunFields(TypedDict, total=False):
-    """The fields of `RunOptions` as keywords of `start` and `run`, but `output_type`."""
+    """The fields of `RunOptions` as keywords of `start` and `run`, except `output_type`."""
 
     instructions: str | None
     model: AnyModel | None
@@ -151,11 +152,11 @@ class TypedRunFields(RunFields, Generic[OutputT], total=False):
 
 
 class PlacementFields(TypedDict, total=False):
-    """Who carries a run out, as keywords of `start` and `run`: where workers may.
+    """Where a run executes, as keywords of `start` and `run` with a Postgres database.
 
-    `here`: this process does, after what is queued before it in the session; that is so anyway
-    where sessions are in a file. `place` is where the session's files are, `host:<id>` or
-    `snapshot`; `tenant` whose session it is; `queue` names the workers; `queue_timeout_s` is how
+    `here`: in this process, after earlier runs of the session; always the case
+    if sessions are in a file. `place` is where the session's files are, `host:<id>` or
+    `snapshot`; `tenant` owns the session; `queue` selects the workers; `queue_timeout_s` is how
     long a run of this process waits for its turn.
     """
 
@@ -167,7 +168,7 @@ class PlacementFields(TypedDict, total=False):
 
 
 class StartFields(RunFields, PlacementFields, total=False):
-    """The keywords of `start` and `run`, but `output_type`."""
+    """The keywords of `start` and `run`, except `output_type`."""
 
 
 class TypedStartFields(TypedRunFields[OutputT], PlacementFields, Generic[OutputT], total=False):
@@ -175,13 +176,13 @@ class TypedStartFields(TypedRunFields[OutputT], PlacementFields, Generic[OutputT
 
 
 NO_OPTIONS = RunOptions()
-"""A run as the configuration has it."""
+"""A run without options."""
 
 _NAMES = tuple(each.name for each in fields(RunOptions))
 
 
 def asked_placement(given: Mapping[str, Any]) -> Placement:
-    """Who is to carry a run out.
+    """Where a run is to execute.
 
     Raises:
         AgentCoreError: `validation_error`, which names the argument.
@@ -196,13 +197,13 @@ def asked_placement(given: Mapping[str, Any]) -> Placement:
 
 
 def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
-    """The options with the fields that were given one by one; all of them are looked at.
+    """The options merged with those passed as keywords, all validated.
 
-    Functions among `tools` are tools then.
+    Functions among `tools` are converted to tools.
 
     Raises:
         AgentCoreError: `validation_error`, which names the field: it is unknown, given twice, or
-            not what it should be.
+            invalid.
         ConfigError: `validation_error`: a function cannot be a tool.
     """
     if options is None:
@@ -226,10 +227,10 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
 
 
 def stored_options(options: RunOptions[Any]) -> StoredOptions:
-    """What of the options is stored with the run.
+    """The part of the options that is stored with the run.
 
     Raises:
-        AgentCoreError: `validation_error`: a field, which is named, is not what it should be.
+        AgentCoreError: `validation_error`: a field, which is named, is invalid.
     """
     tools = None if options.tools is None else _items("tools", options.tools)
     model: object = as_model(options.model)
@@ -276,7 +277,7 @@ def restored_options(stored: StoredOptions) -> RunOptions[Any]:
     """The options of a run that another process has started.
 
     Raises:
-        ConfigError: they hold what only that process had.
+        ConfigError: they include objects that only that process had.
     """
     if stored.needs_caller:
         message = (
@@ -364,6 +365,6 @@ def _kind(value: object) -> str:
 
 
 def malformed_option(name: str, reason: str) -> AgentCoreError:
-    """The error for an option that is not what it should be."""
+    """The error for an invalid option."""
     details = {"option": name}
     return AgentCoreError(ErrorCode.VALIDATION_ERROR, f"{name} {reason}", details=details)

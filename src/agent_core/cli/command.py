@@ -88,7 +88,7 @@ def build_parser() -> Parser:
     for group, names in GROUPS.items():
         lines += ["", f"{group}:"]
         lines += (f"  {name:<12} {parser.commands[name].what}" for name in names)
-    lines += ["", "soong-agent <command> --help says more. Without a command, on a terminal: chat."]
+    lines += ["", "soong-agent <command> --help shows details. Default on a terminal: chat."]
     parser.description = "\n".join(lines)
     # The most used command should not need a second look: its help is part of this one.
     parser.epilog = parser.commands["run"].format_help()

@@ -21,7 +21,7 @@ INTERRUPTED = 130  # 128 + SIGINT; other signals likewise
 OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as if the signal had ended the process
 
 AFTER_DASHES = '; a message that begins with a dash goes after --: soong-agent run -- "-…"'
-MOVE_SESSION = "let a session that was begun in another folder work in this one from now on"
+MOVE_SESSION = "move a session of another folder to this folder"
 _CURES = {
     "argument command: invalid choice": '; write "run" first: soong-agent run … "message"',
     "arguments are required: message": AFTER_DASHES,
@@ -154,7 +154,7 @@ class Parser(argparse.ArgumentParser):
             return text
         found = (_EXAMPLE.search(action.epilog or "") for action in self.commands.values())
         examples = "".join(f"\n{match[0]}" for match in found if match)
-        return f"{text}\nexamples:{examples}\n\n{self.prog} <action> --help says more.\n"
+        return f"{text}\nexamples:{examples}\n\n{self.prog} <action> --help shows details.\n"
 
     def print_help(self, file: Any = None) -> None:
         """Print the help; unlike the original, fail where it cannot be written."""
@@ -213,7 +213,7 @@ def add_mode(parser: Parser) -> None:
         "--mode",
         choices=("plan", "ask", "accept-edits"),
         help="plan: change nothing, answer with a plan; ask: as the settings say (default);"
-        " accept-edits: write files of the project without a question",
+        " accept-edits: write project files without asking",
     )
 
 

@@ -3,10 +3,10 @@
 from agent_core.cli.options import Commands, add_command
 
 _EPILOG = """\
-An editor starts it, and speaks the Agent Client Protocol on its standard input
-and output, one JSON message a line. Whatever else is printed goes to standard
-error. It ends when its input does. The editor names the project of each
-session; several at once are fine.
+The editor starts this command and uses the Agent Client Protocol on standard
+input and output, one JSON message per line. All other output goes to standard
+error. It ends when its input ends. The editor names the project of each
+session; several sessions can be open at once.
 
 Needs the extra: pip install 'soong-agent[acp]'
 Exit codes: 0 the editor has closed the connection; 2 wrong usage, or the extra
@@ -23,7 +23,7 @@ In the settings of an editor: {"command": "soong-agent", "args": ["acp"]}
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     acp = add_command(
-        commands, "acp", "serve an editor, by the Agent Client Protocol", epilog=_EPILOG
+        commands, "acp", "serve an editor through the Agent Client Protocol", epilog=_EPILOG
     )
     acp.set_defaults(work="agent_core.cli.acp.serve:serve_editor")
     acp.add_argument(

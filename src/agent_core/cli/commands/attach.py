@@ -5,31 +5,31 @@ import argparse
 from agent_core.cli.options import Commands, add_command, add_path
 
 _ATTACH = """\
-Watch a run that another process carries out, from its first event on, and see
-it through to its end. Text, calls and the answer go where `run` writes them;
-on a terminal its questions are asked here as well, and the first answer from
-anywhere counts. Ctrl-C ends the watching, and leaves the run alone.
+Watch a run of another process, from its first event to its end. Text, calls
+and the answer go to the same streams as with `run`; on a terminal its questions
+can be answered here, and the first answer from anywhere counts. Ctrl-C stops
+watching; the run continues.
 """
 _ATTACH_EXAMPLES = """\
 examples:
   soong-agent attach run_18ea7dc4
   soong-agent attach 18ea7 --after 120
 
-Exit codes are those of `run`; 130: it was left with Ctrl-C, or cancelled; 2: an
-id that several have, or wrong usage.
+Exit codes: as for `run`; 130 left with Ctrl-C, or cancelled; 2 an ambiguous id,
+or wrong usage.
 """
 _CANCEL = """\
-Cancel a run, wherever it is carried out. A run that still waits for its turn is
-closed at once; another one ends as soon as its process has seen the request,
-which is kept: it also counts for a process that goes on with the run later.
+Cancel a run of any process. A queued run is closed at once; a running one ends
+as soon as its process sees the request. The request is stored, so it also
+reaches a process that continues the run later.
 """
 _CANCEL_EXAMPLES = """\
 examples:
   soong-agent cancel run_18ea7dc4
   soong-agent cancel 18ea7
 
-Exit codes: 0 it is cancelled, will be, or had ended before; 1 there is no such
-run; 2 an id that several have, or wrong usage.
+Exit codes: 0 cancelled, will be cancelled, or already ended; 1 no such run;
+2 an ambiguous id, or wrong usage.
 """
 
 
@@ -49,19 +49,19 @@ def add_parser(commands: Commands) -> None:
         type=_number,
         default=0,
         metavar="<number>",
-        help="leave out the events up to this run_seq; default: 0, which leaves out none",
+        help="skip the events up to this run_seq; default: 0",
     )
     attach.add_argument(
         "--events",
         metavar="<file>",
-        help="write what happens to this file, as run --events does; what is in it is replaced",
+        help="write events to this file, as run --events does; an existing file is replaced",
     )
     cancel = add_command(
         commands, "cancel", "cancel a run", description=_CANCEL, epilog=_CANCEL_EXAMPLES
     )
     cancel.set_defaults(work="agent_core.cli.attach:cancel_run")
     for command in (attach, cancel):
-        command.add_argument("id", metavar="run", help="the run's id, or its beginning")
+        command.add_argument("id", metavar="run", help="the id of the run, or its beginning")
         add_path(command)
 
 

@@ -7,17 +7,17 @@ examples:
   soong-agent agents list
   soong-agent agents list --json
 
-Definitions of your own are files in the home, agents/<name>.md; those of the
-program are built in. The workers of the pools in config.toml are named behind.
-Exit codes: 0 listed; 2 wrong usage, or a definition that cannot be used.
+Your own definitions are files in the home directory, agents/<name>.md; others
+are built in. The workers of the pools in config.toml are listed after them.
+Exit codes: 0 listed; 2 wrong usage, or an invalid definition.
 """
 _SKILLS = """\
 examples:
   soong-agent skills list
   soong-agent skills list --json
 
-Skills are files in the home: skills/<name>.md, or skills/<name>/SKILL.md with
-other files beside it. One that cannot be used is passed over, and named.
+Skills are files in the home directory: skills/<name>.md, or
+skills/<name>/SKILL.md with further files. Invalid ones are skipped and named.
 Exit codes: 0 listed; 2 wrong usage or configuration.
 """
 
@@ -25,8 +25,8 @@ Exit codes: 0 listed; 2 wrong usage or configuration.
 def add_parser(commands: Commands) -> None:
     """Add the arguments of the two commands."""
     for name, what, listing, examples in (
-        ("agents", "look at the kinds of agents", "list the kinds of agents", _AGENTS),
-        ("skills", "look at the skills", "list the skills", _SKILLS),
+        ("agents", "show the kinds of agents", "list the kinds of agents", _AGENTS),
+        ("skills", "show the skills", "list the skills", _SKILLS),
     ):
         command = add_command(commands, name, what)
         command.set_defaults(work="agent_core.cli.catalog:list_catalog")
@@ -34,4 +34,4 @@ def add_parser(commands: Commands) -> None:
             add_actions(command), "list", f"{listing} that runs have", epilog=examples
         )
         add_path(action)
-        action.add_argument("--json", action="store_true", help="print one JSON object a line")
+        action.add_argument("--json", action="store_true", help="one JSON object per line")

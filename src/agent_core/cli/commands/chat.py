@@ -10,12 +10,12 @@ examples:
   soong-agent chat --path ../site --model ollama:qwen3
   soong-agent chat --session-id sess_18ea7dc4 --plain
 
-Enter sends, Alt-Enter begins a new line. @ names a file, ! runs a command of
-your own, / begins a command of the conversation: /help lists them. Messages
-that are written while it works are queued. Ctrl-C cancels, twice leaves;
-Ctrl-D leaves. `soong-agent` alone on a terminal is the same.
-Exit codes: 0 left; 1 failed; 2 wrong usage or configuration; 130 left while it
-worked; 143 ended by SIGTERM.
+Enter sends, Alt-Enter starts a new line. @ attaches a file, ! runs a shell
+command as you, / starts a chat command: /help lists them. Messages sent during
+a run are queued. Ctrl-C cancels, twice leaves; Ctrl-D leaves. `soong-agent`
+without arguments on a terminal also starts a chat.
+Exit codes: 0 left; 1 failed; 2 wrong usage or configuration; 130 left during a
+run; 143 ended by SIGTERM.
 """
 
 
@@ -24,22 +24,20 @@ def add_parser(commands: Commands) -> None:
     chat = add_command(commands, "chat", "talk with an agent about a project", epilog=_EXAMPLES)
     chat.set_defaults(work=WORK)
     add_path(chat)
-    chat.add_argument(
-        "--model", metavar="<provider:name>", help="the model to ask, such as openai:gpt-5"
-    )
+    chat.add_argument("--model", metavar="<provider:name>", help="the model, such as openai:gpt-5")
     add_mode(chat)
     session = chat.add_mutually_exclusive_group()
     session.add_argument(
-        "--session-id", metavar="<id>", help="go on with this session, or begin it under this id"
+        "--session-id", metavar="<id>", help="continue this session, or start one with this id"
     )
     session.add_argument(
         "--continue",
         action="store_true",
         dest="goes_on",
-        help="go on with the session that this project used last",
+        help="continue the last session used in this project",
     )
     chat.add_argument(
         "--plain",
         action="store_true",
-        help="draw nothing: for screen readers, and terminals that cannot",
+        help="plain text: for screen readers and simple terminals",
     )

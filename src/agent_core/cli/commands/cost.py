@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from agent_core.cli.options import Commands, add_command, positive
 
 _WHAT = """\
-Say what runs have cost, added up by day, model, project and session. Children
-are counted with the run that has started them. Nothing is asked and nothing is
-written. A price that is not known is said to be unknown and never counted as 0;
-a price of your own goes into [model] price. What was deleted is not counted.
+Show the cost of runs by day, model, project and session. Children are counted
+with the run that started them. An unknown price is shown as unknown, never as
+0; set [model] price for your own prices. Deleted sessions are not counted.
+Calls no model and writes nothing.
 """
 _EXAMPLES = """\
 examples:
@@ -27,7 +27,7 @@ configuration.
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     cost = add_command(
-        commands, "cost", "say what runs have cost", description=_WHAT, epilog=_EXAMPLES
+        commands, "cost", "show what runs have cost", description=_WHAT, epilog=_EXAMPLES
     )
     cost.set_defaults(work="agent_core.cli.cost:show_costs")
     cost.add_argument(
@@ -49,7 +49,7 @@ def add_parser(commands: Commands) -> None:
         type=positive,
         default=0,
         metavar="<n>",
-        help="lines of a table (default: 100 with --by, else 10)",
+        help="rows of a table (default: 100 with --by, otherwise 10)",
     )
     cost.add_argument("--json", action="store_true", help="print one JSON object")
 

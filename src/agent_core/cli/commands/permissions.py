@@ -7,18 +7,18 @@ examples:
   soong-agent permissions list
   soong-agent permissions list --session-id tidy
 
-Rules are those of config.toml and rules.toml. Answers for a session are stored
-with [permissions] remember_scope = "session_stored"; else they are in the
+Rules are in config.toml and rules.toml. Answers for a session are stored with
+[permissions] remember_scope = "session_stored"; otherwise they are in the
 memory of the process that asked, and end with it. Exit codes: 0 listed; 2 wrong
-usage, or a rule that cannot be used.
+usage, or an invalid rule.
 """
 _FORGET = """\
 examples:
   soong-agent permissions forget grant_18ea7dc4
   soong-agent permissions forget tidy
 
-Rules are taken out of their file by hand. Exit codes: 0 forgotten; 1 there is
-no such answer; 2 wrong usage or configuration.
+To remove a rule, edit its file. Exit codes: 0 removed; 1 no such answer;
+2 wrong usage or configuration.
 """
 _EXPLAIN = """\
 examples:
@@ -28,21 +28,20 @@ examples:
   soong-agent permissions explain --mode plan -- git diff
   soong-agent permissions explain --agent reviewer --json -- rm -r build
 
-Nothing is asked and nothing is done. Exit codes: 0 explained, whatever the
-decision; 1 the call cannot be judged, because there is no such program or tool;
-2 wrong usage or configuration.
+Asks and executes nothing. Exit codes: 0 explained, whatever the decision; 1 no
+such program or tool; 2 wrong usage or configuration.
 """
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
-    permissions = add_command(commands, "permissions", "look at rules and remembered answers")
+    permissions = add_command(commands, "permissions", "show rules and remembered answers")
     permissions.set_defaults(work="agent_core.cli.permissions:manage_permissions")
     actions = add_actions(permissions)
     explain = add_command(
         actions,
         "explain",
-        "say what would become of a call, and why",
+        "show the decision about a call, and the reason",
         usage=(
             "soong-agent permissions explain [options] -- command…\n"
             "       soong-agent permissions explain [options] --tool <name> [--args <json>]"
@@ -51,20 +50,20 @@ def add_parser(commands: Commands) -> None:
     )
     explain.add_argument("--tool", metavar="<name>", help="default: code.run_command")
     explain.add_argument("--args", metavar="<json>", help="the arguments of the tool")
-    explain.add_argument("--session-id", metavar="<id>", help="whose remembered answers count")
     explain.add_argument(
-        "--agent", default="main", metavar="<role-or-id>", help="who calls (default: main)"
+        "--session-id", metavar="<id>", help="apply the remembered answers of this session"
+    )
+    explain.add_argument(
+        "--agent", default="main", metavar="<role-or-id>", help="the calling agent (default: main)"
     )
     add_mode(explain)
     explain.add_argument("--json", action="store_true", help="print one JSON object")
     explain.add_argument("words", nargs="*", metavar="command", help="the words of a command")
-    listing = add_command(
-        actions, "list", "list the rules, and the answers that are stored", epilog=_LIST
-    )
+    listing = add_command(actions, "list", "list the rules and the stored answers", epilog=_LIST)
     listing.add_argument("--session-id", metavar="<id>", help="only the answers of this session")
     forget = add_command(
-        actions, "forget", "forget a stored answer, or all of a session", epilog=_FORGET
+        actions, "forget", "remove a stored answer, or all of a session", epilog=_FORGET
     )
-    forget.add_argument("id", help="of the answer, or of the session")
+    forget.add_argument("id", help="the id of an answer or a session")
     for action in (explain, listing, forget):
         add_path(action)

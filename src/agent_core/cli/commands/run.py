@@ -25,22 +25,22 @@ run [--path <dir-or-file>] [--orchestrator]
 """
 _TOO_OFTEN = -1
 """Where the content stands of a message that has more than one."""
-DESCRIPTION = "Give an agent a task in a project, and watch it work."
+DESCRIPTION = "Give an agent a task in a project and show its work."
 _STREAMS = """\
-The answer, and nothing else, goes to standard output; all that happens before
-goes to standard error. A word - of the message stands for what comes on
-standard input: soong-agent run "explain this" - < file
+Only the answer goes to standard output; everything else goes to standard
+error. The word - in the message is replaced by standard input:
+soong-agent run "explain this" - < file
 
-Questions are answered with a key on a terminal, where ? lists them. Elsewhere
-standard input, without -, holds the answers, one a line: 1 or "allow once", 2
-or "allow for session", 3 or "deny". The first line that is none of them denies
-and ends that. What is not answered is denied, and the last line on standard
-error says so.
+On a terminal, questions are answered with a key; ? lists the keys. Otherwise
+answers are read from standard input (unless the message has -), one per line: 1
+or "allow once", 2 or "allow for session", 3 or "deny". Any other line denies,
+and no more answers are read. Questions without an answer are denied, and the
+last line on standard error says so.
 
 Settings are read from ~/.soong-agent/config.toml, or from
-$SOONG_AGENT_HOME/config.toml. A model is named by --model, else by
-$SOONG_AGENT_MODEL, else there: openai:gpt-5, ollama:qwen3,
-local:/path/model.gguf, or with a server's address
+$SOONG_AGENT_HOME/config.toml. The model is that of --model, otherwise of
+$SOONG_AGENT_MODEL, otherwise of the settings: openai:gpt-5, ollama:qwen3,
+local:/path/model.gguf, or with the address of a server
 openai:my-model@http://127.0.0.1:8000/v1.
 
 examples:
@@ -61,26 +61,24 @@ def add_parser(commands: Commands) -> None:
     run = add_command(
         commands,
         "run",
-        "run an agent until it has answered",
+        "give an agent a task and wait for the answer",
         usage=f"soong-agent {SYNOPSIS}",
         description=DESCRIPTION,
         epilog=_STREAMS,
     )
     run.set_defaults(work="agent_core.cli.run:run_message")
     add_path(run)
-    run.add_argument("--orchestrator", action="store_true", help="let an orchestrator lead workers")
-    run.add_argument(
-        "--model", metavar="<provider:name>", help="the model to ask, such as openai:gpt-5"
-    )
+    run.add_argument("--orchestrator", action="store_true", help="let an orchestrator use workers")
+    run.add_argument("--model", metavar="<provider:name>", help="the model, such as openai:gpt-5")
     add_mode(run)
     run.add_argument(
-        "--session-id", metavar="<id>", help="continue this session, or begin it under this id"
+        "--session-id", metavar="<id>", help="continue this session, or start one with this id"
     )
     run.add_argument(
         "--continue",
         action="store_true",
         dest="goes_on",
-        help="continue the session of the project that was used last",
+        help="continue the last session used in this project",
     )
     run.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
     run.add_argument(
@@ -88,60 +86,60 @@ def add_parser(commands: Commands) -> None:
         action="append",
         metavar="<file>",
         dest="images",
-        help="show the model a picture (PNG, JPEG, GIF, WebP) or a PDF; may be repeated",
+        help="attach an image (PNG, JPEG, GIF, WebP) or a PDF; may be repeated",
     )
     run.add_argument(
-        "--instructions", metavar="<text>", help="what holds for this run, beside its message"
+        "--instructions", metavar="<text>", help="additional instructions for this run"
     )
     run.add_argument(
         "--no-memory",
         action="store_true",
-        help="recall nothing in this run, and remember nothing of it",
+        help="use no memories in this run, and remember nothing of it",
     )
     run.add_argument(
         "--max-usd",
         metavar="<amount>",
         type=amount,
-        help="the most that it may cost, in US dollars",
+        help="cost limit of the run, in US dollars",
     )
     run.add_argument(
-        "--max-turns", metavar="<number>", type=positive, help="the most times the model is asked"
+        "--max-turns", metavar="<number>", type=positive, help="limit on the number of model calls"
     )
     run.add_argument(
-        "--answers", metavar="<file>", help="answers to questions about calls, one a line"
+        "--answers", metavar="<file>", help="read answers to questions from this file, one per line"
     )
     run.add_argument(
         "--events",
         metavar="<file>",
-        help="write what happens to this file, a line of JSON for each event and one for the"
-        " result; what is in the file is replaced (see soong-agent schema events)",
+        help="write events to this file, one line of JSON for each event and one for the"
+        " result; an existing file is replaced (see soong-agent schema events)",
     )
     run.add_argument(
         "--output-schema",
         metavar="<file>",
-        help="a JSON Schema of the answer, which is printed as JSON",
+        help="JSON Schema for the answer, which is printed as JSON",
     )
     run.add_argument(
         "--detach",
         action="store_true",
-        help="leave the run to a worker, and print its id for attach and cancel; this, and what"
-        " follows, needs a Postgres database",
+        help="queue the run for a worker, and print its id for attach and cancel; this and the"
+        " following options need a Postgres database",
     )
     run.add_argument(
         "--place",
         metavar="<place>",
-        help="where the files of a new session are: snapshot sends the project along, so that"
-        " any worker with that place takes it; default: host:<this machine>",
+        help="where the files of a new session are: snapshot uploads the project, so that"
+        " any worker with that place can take the run; default: host:<this machine>",
     )
     run.add_argument(
         "--queue", metavar="<queue>", help="the queue whose workers take the run; default: default"
     )
-    run.add_argument("--tenant", metavar="<tenant>", help="whose a new session is")
+    run.add_argument("--tenant", metavar="<tenant>", help="the tenant of a new session")
     message = run.add_argument(
         "message",
         nargs="+",
         default=(),
-        help="what to do; after -- it may begin with a dash; - stands for standard input",
+        help="the task; after -- it may begin with a dash; - is replaced by standard input",
     )
     message.required = False  # it may follow after --
 

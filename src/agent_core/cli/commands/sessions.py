@@ -10,9 +10,9 @@ from agent_core.cli.options import (
 )
 
 _ALL = """\
-An id may be shortened to a beginning that no other has, and sess_ left out;
-one that several have changes nothing and names them. Sessions of all projects
-are meant unless --here narrows them to that of --path.
+A unique beginning of an id is enough, and sess_ can be omitted. If it is
+ambiguous, the matches are listed and nothing is changed. Commands apply to
+sessions of all projects unless --here restricts them to that of --path.
 """
 _LIST = """\
 examples:
@@ -20,9 +20,9 @@ examples:
   soong-agent sessions list --here parser
   soong-agent sessions list --json --limit 0
 
-Words narrow the list to sessions that have them in title, project or id. The
-status is that of the last run. A cost is unknown where the price of some call
-is. --json writes a line for each session.
+Words restrict the list to sessions with them in title, project or id. The
+status is that of the last run. A cost is unknown if the price of any call is.
+--json writes one line per session.
 Exit codes: 0 listed; 2 wrong usage or configuration.
 """
 _SHOW = """\
@@ -31,52 +31,52 @@ examples:
   soong-agent sessions show 18ea7dc4 --last 2 --full
   soong-agent sessions show 18ea7dc4 --run run_18ea7dc5
 
-Everything that was said and done, also what undo, a failure or a cancellation
-has left beside the conversation.
-Exit codes: 0 shown; 1 there is no such session; 2 an id that several have,
-wrong usage or configuration.
+Includes messages that undo, a failure or a cancellation left outside of the
+active conversation.
+Exit codes: 0 shown; 1 no such session; 2 an ambiguous id, wrong usage or
+configuration.
 """
 _TREE = """\
 example:
   soong-agent sessions tree 18ea7dc4
 
-A * marks the path that the session goes on from. The ids are of messages:
-sessions fork --at takes them.
-Exit codes: 0 shown; 1 there is no such session; 2 an id that several have,
-wrong usage or configuration.
+A * marks the active path. The ids are those of messages; sessions fork --at
+takes them.
+Exit codes: 0 shown; 1 no such session; 2 an ambiguous id, wrong usage or
+configuration.
 """
 _SEARCH = """\
 examples:
   soong-agent sessions search migration
   soong-agent sessions search '"off by one"' parser --here
 
-Looks through the messages, the calls of tools and their results of all
-sessions, the newest first, for every word; case makes no difference, and quotes
-keep words together. Exit codes: 0 found; 1 nothing was found.
+Searches the messages, tool calls and results of all sessions, newest first, for
+all words, ignoring case; quotes keep words together. Exit codes: 0 found;
+1 nothing found.
 """
 _RENAME = """\
 example:
   soong-agent sessions rename 18ea7dc4 The slow parser
 
-The title is one line of at most 200 characters. Exit codes: 0 renamed; 1 there
-is no such session; 2 no word in it, an id that several have, or wrong usage.
+The title is one line of at most 200 characters. Exit codes: 0 renamed; 1 no
+such session; 2 an empty title, an ambiguous id, or wrong usage.
 """
 _DELETE = """\
 examples:
   soong-agent sessions delete 18ea7dc4 18ea7dd0
   soong-agent sessions delete 18ea7dc4 --yes
 
-Its messages, artifacts, questions and snapshots go for good; memories, plans
-and the logs of Tasks stay. Asks on a terminal, and needs --yes elsewhere. All
-ids are looked up before anything is deleted. Exit codes: 0 deleted; 1 not all
-could be; 2 wrong usage.
+Deletes messages, artifacts, questions and snapshots permanently; memories,
+plans and Task logs stay. Asks on a terminal, and needs --yes elsewhere. All ids
+are resolved before anything is deleted. Exit codes: 0 deleted; 1 not all could
+be deleted; 2 wrong usage.
 """
 _COMPACT = """\
 example:
   soong-agent sessions compact 18ea7dc4
 
 Nothing is deleted: the messages before the summary stay in the tree.
-Exit codes: 0 summarised; 1 it failed; 2 wrong usage or configuration.
+Exit codes: 0 summarised; 1 failed; 2 wrong usage or configuration.
 """
 _EXPORT_USAGE = """\
 soong-agent sessions export [-h] [--path <dir-or-file>] [--force]
@@ -88,28 +88,28 @@ examples:
   soong-agent sessions export 18ea7dc4 --jsonl -
   soong-agent sessions export 18ea7dc4 --fixture tests/recordings/story.yaml
 
-Without a file, or with -, it goes to standard output. A file that is there is
-kept unless --force is given. Secrets are left out. The page needs no network
+Without a file, or with -, the export goes to standard output. An existing file
+is only replaced with --force. Secrets are redacted. The page needs no network
 and no JavaScript; soong-agent schema session describes the lines of --jsonl; a
-fixture is what agent_core.testing.record writes, for tests without a model.
-Exit codes: 0 written; 1 there is no such session; 2 the file cannot be written,
-an id that several have, or wrong usage.
+fixture has the format of agent_core.testing.record, for tests without a model.
+Exit codes: 0 written; 1 no such session; 2 the file cannot be written, an
+ambiguous id, or wrong usage.
 """
 _FORK = """\
 examples:
   soong-agent sessions fork tidy --into ../another-try
   soong-agent sessions fork tidy --at node_18ea7dc4
 
-The copy is that of the project as it was then, with its .git; without --into it
-stands beside the project. Messages and their ids are listed by `soong-agent
-sessions tree`. The new session and its folder go to standard output.
-Exit codes: 0 forked; 1 there is no such session or message; 2 the folder is
-taken, an id that several have, or wrong usage.
+Copies the project as it was then, with its .git; without --into to a folder
+next to the project. `soong-agent sessions tree` lists messages and their ids.
+The id of the new session and its folder go to standard output.
+Exit codes: 0 forked; 1 no such session or message; 2 the folder is not empty,
+an ambiguous id, or wrong usage.
 """
 _FORMATS = {
     "html": "one page with everything",
     "markdown": "a document",
-    "jsonl": "a JSON object a line",
+    "jsonl": "one JSON object per line",
     "fixture": "the model calls, for tests",
 }
 
@@ -117,42 +117,46 @@ _FORMATS = {
 def add_parser(commands: Commands) -> None:
     """Add the command's arguments."""
     sessions = add_command(
-        commands, "sessions", "list, show, find, change and export sessions", epilog=_ALL
+        commands, "sessions", "list, show, search, change and export sessions", epilog=_ALL
     )
     sessions.set_defaults(work="agent_core.cli.sessions:manage_sessions")
     actions = add_actions(sessions)
-    listing = add_command(actions, "list", "list sessions, the last used first", epilog=_LIST)
-    listing.add_argument("words", nargs="*", metavar="word", help="what they have to be about")
-    search = add_command(actions, "search", "find words in all that was said", epilog=_SEARCH)
-    search.add_argument("words", nargs="+", metavar="word", help="what to look for")
+    listing = add_command(actions, "list", "list sessions, last used first", epilog=_LIST)
+    listing.add_argument("words", nargs="*", metavar="word", help="words to match")
+    search = add_command(actions, "search", "search messages, calls and results", epilog=_SEARCH)
+    search.add_argument("words", nargs="+", metavar="word", help="words to search for")
     for action in (listing, search):
         action.add_argument(
             "--limit", type=int, default=20, metavar="<n>", help="default: 20; 0: all"
         )
         action.add_argument("--here", action="store_true", help="only sessions of this project")
-        action.add_argument("--json", action="store_true", help="write a JSON object a line")
-    show = add_command(actions, "show", "show all that was said and done", epilog=_SHOW)
+        action.add_argument("--json", action="store_true", help="one JSON object per line")
+    show = add_command(actions, "show", "show messages, calls and results", epilog=_SHOW)
     show.add_argument("--run", metavar="<id>", help="only this run")
     show.add_argument("--last", type=int, metavar="<n>", help="only the last runs")
-    show.add_argument("--full", action="store_true", help="shorten nothing")
+    show.add_argument("--full", action="store_true", help="do not shorten texts")
     tree = add_command(actions, "tree", "show the branches of a session", epilog=_TREE)
-    rename = add_command(actions, "rename", "give a session another title", epilog=_RENAME)
-    compact = add_command(actions, "compact", "summarise a session's history now", epilog=_COMPACT)
+    rename = add_command(actions, "rename", "change the title of a session", epilog=_RENAME)
+    compact = add_command(
+        actions, "compact", "summarise the history of a session now", epilog=_COMPACT
+    )
     compact.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
     export = add_command(
         actions, "export", "write a session to a file", epilog=_EXPORT, usage=_EXPORT_USAGE
     )
     _add_formats(export)
     fork = add_command(
-        actions, "fork", "begin another session from a message, with its files", epilog=_FORK
+        actions, "fork", "start another session from a message, with its files", epilog=_FORK
     )
     fork.add_argument("--at", metavar="<node>", help="the message; default: the last one")
-    fork.add_argument("--into", metavar="<dir>", help="for the copy of the project; new or empty")
+    fork.add_argument(
+        "--into", metavar="<dir>", help="folder for the copy of the project; new or empty"
+    )
     for action in (show, tree, rename, compact, fork):
         action.add_argument("id", help="the session's id, or its beginning")
     export.add_argument("id", nargs="?", default="", help="the session's id, or its beginning")
     rename.add_argument("words", nargs="+", metavar="title", help="the new title")
-    delete = add_command(actions, "delete", "delete sessions for good", epilog=_DELETE)
+    delete = add_command(actions, "delete", "delete sessions permanently", epilog=_DELETE)
     delete.add_argument("ids", nargs="+", metavar="id", help="a session's id, or its beginning")
     delete.add_argument("--yes", action="store_true", help="do not ask")
     for action in (listing, show, tree, search, rename, delete, compact, export, fork):
@@ -163,4 +167,4 @@ def _add_formats(export: Parser) -> None:
     formats = export.add_mutually_exclusive_group(required=True)
     for name, what in _FORMATS.items():
         formats.add_argument(f"--{name}", nargs="?", const="-", metavar="<file>", help=what)
-    export.add_argument("--force", action="store_true", help="replace a file that is there")
+    export.add_argument("--force", action="store_true", help="replace an existing file")

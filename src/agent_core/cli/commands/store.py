@@ -4,8 +4,8 @@ from agent_core.cli.options import Commands, Parser, add_actions, add_command
 
 _ADDRESSES = """\
 An address is sqlite:PATH, postgresql://user@host/database, or env:NAME of a
-variable that holds one of these. What stands on a command line, others can
-read: a password belongs into the variable.
+variable that holds one of these. Other users can read command lines: put a
+password into the variable.
 """
 _MIGRATE = """\
 examples:
@@ -13,19 +13,18 @@ examples:
   soong-agent store migrate env:AGENT_DATABASE
   soong-agent store migrate sqlite:backup/sessions.sqlite --json
 
-Makes the tables that are missing and brings those that are there up to date;
-what is up to date is left as it is. Without an address it is the database of
-the settings. Exit codes: 0 up to date; 1 it cannot be used, or is of a newer
-version; 2 wrong usage or configuration.
+Creates missing tables and upgrades old ones. The default is the database of the
+settings. Exit codes: 0 up to date; 1 it cannot be used, or has a newer version;
+2 wrong usage or configuration.
 """
 _CHECK = """\
 examples:
   soong-agent store check
   soong-agent store check env:AGENT_DATABASE --json
 
-Whether it can be reached, used and written, and is up to date. Nothing is
-changed. Without an address it is the database of the settings. Exit codes:
-0 all is well, 1 something is broken; 2 wrong usage or configuration.
+Checks that the database is reachable, usable, writable and up to date, and
+changes nothing. The default is the database of the settings. Exit codes: 0 all
+checks passed, 1 one failed; 2 wrong usage or configuration.
 """
 _COPY = """\
 examples:
@@ -34,20 +33,20 @@ examples:
   soong-agent store copy --from env:HERE --to env:THERE --tenant acme --json
 
 Copies whole sessions: messages, events, runs, questions and answers, budgets,
-artifacts with their contents, snapshots of files. The source stays as it is.
-A session that the target has already, or in which a run is under way, is left
-out, and so is one of which contents are missing or damaged at the source; the
-others are copied, and a copy that was ended at any moment is gone on with by
-the same command. --incomplete copies such a session without those contents,
-and names them. --json writes a line for each session.
+artifacts with their contents, snapshots of files. The source is not changed.
+Skips a session that the target already has, that has an active run, or whose
+contents are missing or damaged at the source; the others are copied. Run the
+same command again to continue an interrupted copy. --incomplete copies a
+session without missing contents, and names them. --json writes one line per
+session.
 
-The contents of a file's sessions are in its home: the folder of a file that is
-called sessions.sqlite, else the home of the settings, unless --from-home or
---to-home names one.
+The contents of sessions in a file are in a home directory: the folder of a file
+named sessions.sqlite, otherwise the home of the settings; --from-home and
+--to-home override this.
 
-With --tenant only sessions of that tenant, or of none, are copied, and are that
-tenant's at the target.
-Exit codes: 0 all were copied; 1 some were not; 2 wrong usage or configuration.
+With --tenant only sessions of that tenant, or of none, are copied, and belong
+to that tenant at the target.
+Exit codes: 0 all copied; 1 some not copied; 2 wrong usage or configuration.
 """
 
 
@@ -58,19 +57,28 @@ def add_parser(commands: Commands) -> None:
     )
     store.set_defaults(work="agent_core.cli.store:manage_store")
     actions = add_actions(store)
-    migrate = add_command(actions, "migrate", "bring a database up to date", epilog=_MIGRATE)
+    migrate = add_command(
+        actions, "migrate", "create or upgrade the tables of a database", epilog=_MIGRATE
+    )
     check = add_command(actions, "check", "check whether a database can be used", epilog=_CHECK)
     for action in (migrate, check):
-        action.add_argument("address", nargs="?", default="", help="which; default: as configured")
+        action.add_argument(
+            "address", nargs="?", default="", help="the database; default: that of the settings"
+        )
     copy = add_command(actions, "copy", "copy sessions to another database", epilog=_COPY)
     _add_side(copy, "from", "source")
     _add_side(copy, "to", "target")
     copy.add_argument(
-        "--incomplete", action="store_true", help="leave out contents that are missing or damaged"
+        "--incomplete", action="store_true", help="copy without missing or damaged contents"
     )
-    copy.add_argument("--tenant", metavar="<name>", help="whose sessions are copied")
     copy.add_argument(
-        "ids", nargs="*", metavar="session", help="its id, or the beginning; default: all"
+        "--tenant", metavar="<name>", help="only sessions of this tenant, and of none"
+    )
+    copy.add_argument(
+        "ids",
+        nargs="*",
+        metavar="session",
+        help="the id of a session, or its beginning; default: all",
     )
     for action in (migrate, check, copy):
         action.add_argument("--json", action="store_true", help="print JSON")

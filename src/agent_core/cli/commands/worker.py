@@ -6,12 +6,12 @@ from math import inf
 from agent_core.cli.options import Commands, add_command, positive
 
 _WORKER = """\
-Carry out the runs that are queued in the Postgres database of [store] url_env,
-as many at a time as --concurrency says. Start as many workers as you like, on
-as many machines: a run goes to one of them, and if that one dies, to another.
-SIGTERM and Ctrl-C drain it: it takes no more runs, lets those it has go on for
---drain-seconds, and leaves the rest to other workers. A second signal ends it
-at once. What is not given is read from [worker] in config.toml.
+Execute the runs that are queued in the Postgres database of [store] url_env, up
+to --concurrency at once. Start any number of workers, on any number of
+machines: a run goes to one of them, and if that one dies, to another. SIGTERM
+and Ctrl-C drain the worker: it takes no more runs, lets its runs continue for
+--drain-seconds, and hands the rest over to other workers. A second signal ends
+it at once. The defaults are read from [worker] in config.toml.
 """
 _WORKER_EXAMPLES = """\
 examples:
@@ -20,17 +20,17 @@ examples:
   soong-agent worker --tenant acme --metrics-port 9090
   soong-agent worker --places host:build-7,snapshot --drain-seconds 600
 
-A place is where the files of a run are: host:<id> is the machine of that
-host_id, snapshot is any machine. With --metrics-port it answers /metrics, for
+A place is where the files of a run are: host:<id> is the machine with that
+host_id, snapshot is any machine. With --metrics-port it serves /metrics, for
 Prometheus, and /healthz (200, or 503 when it cannot take a run).
 
 Needs the extra: pip install 'soong-agent[postgres]'
 Exit codes: 0 drained; 1 the database failed at the start, or a run could not be
-handed over; 2 wrong usage or configuration; 130, 143 a second signal.
+handed over; 2 wrong usage or configuration; 130, 143 ended by a second signal.
 """
 _WORKERS = """\
-List the workers of the Postgres database of [store] url_env: where each of them
-runs, what it takes, how busy it is, and when its last heartbeat was.
+List the workers of the Postgres database of [store] url_env: the machine of
+each, the runs it takes, its load, and its last heartbeat.
 """
 _WORKERS_EXAMPLES = """\
 examples:
@@ -41,10 +41,10 @@ Exit codes: 0 listed; 1 the database cannot be read; 2 wrong usage or
 configuration.
 """
 _QUEUE = """\
-List the runs that wait for a worker in the database of [store] url_env, and
-those that workers carry out, with the worker that has each, the oldest first.
-Standard error names the places, queues and tenants that no live worker takes,
-of the runs that are listed; in JSON these runs have "is_without_worker".
+List the queued and running runs of the database of [store] url_env, with their
+workers, oldest first. Standard error names the places, queues and tenants of
+listed runs that no live worker takes; in JSON these runs have
+"is_without_worker".
 """
 _QUEUE_EXAMPLES = """\
 examples:
@@ -61,38 +61,43 @@ def add_parser(commands: Commands) -> None:
     worker = add_command(
         commands,
         "worker",
-        "carry out the queued runs of a database",
+        "execute the queued runs of a database",
         description=_WORKER,
         epilog=_WORKER_EXAMPLES,
     )
     worker.set_defaults(work="agent_core.cli.worker:run_worker")
     worker.add_argument(
-        "--concurrency", type=positive, metavar="<n>", help="runs at a time (default: 4)"
+        "--concurrency", type=positive, metavar="<n>", help="runs at once (default: 4)"
     )
     worker.add_argument(
         "--places",
         type=_names,
         metavar="<place>,…",
-        help="whose runs it takes (default: host:<this machine>,snapshot)",
+        help="places whose runs it takes (default: host:<this machine>,snapshot)",
     )
     worker.add_argument(
-        "--queues", type=_names, metavar="<queue>,…", help="which it serves (default: default)"
+        "--queues", type=_names, metavar="<queue>,…", help="queues it serves (default: default)"
     )
-    worker.add_argument("--tenant", metavar="<tenant>", help="serve this one only (default: all)")
+    worker.add_argument(
+        "--tenant", metavar="<tenant>", help="serve only this tenant (default: all)"
+    )
     worker.add_argument(
         "--drain-seconds",
         type=_seconds,
         metavar="<s>",
-        help="how long runs may go on after SIGTERM (default: 30)",
+        help="how long runs may continue after SIGTERM (default: 30)",
     )
     worker.add_argument(
-        "--metrics-port", type=_port, metavar="<n>", help="serve /metrics and /healthz; 0: any"
+        "--metrics-port",
+        type=_port,
+        metavar="<n>",
+        help="serve /metrics and /healthz on this port; 0: any",
     )
     worker.add_argument(
         "--metrics-address",
         default="127.0.0.1",
         metavar="<address>",
-        help="where to serve them; default: 127.0.0.1, which other machines do not reach",
+        help="address to serve them on; default: 127.0.0.1, only this machine",
     )
     for name, what, about, examples in (
         ("workers", "list the workers of a database", _WORKERS, _WORKERS_EXAMPLES),
@@ -100,14 +105,14 @@ def add_parser(commands: Commands) -> None:
     ):
         listing = add_command(commands, name, what, description=about, epilog=examples)
         listing.set_defaults(work="agent_core.cli.workers:list_workers")
-        listing.add_argument("--json", action="store_true", help="one JSON object a line")
+        listing.add_argument("--json", action="store_true", help="one JSON object per line")
         if name == "queue":
             listing.add_argument(
                 "--limit",
                 type=positive,
                 default=100,
                 metavar="<n>",
-                help="of more the oldest; default: 100",
+                help="show the oldest of them; default: 100",
             )
 
 

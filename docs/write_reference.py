@@ -31,10 +31,10 @@ SHOWN_SPECIALS = {"__aenter__", "__call__"}
 ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
     "runs": (
         "`agent_core`: runs",
-        "Starting runs, following them, and what they leave behind.",
+        "Starting and following runs, their results and their history.",
         {
             "Runtime": ("AgentRuntime", "Session", "RunHandle", "RunResult", "RunError", "Worker"),
-            "What a run is asked": (
+            "Messages and options": (
                 *("UserMessage", "RunOptions", "RunFields", "Budget"),
                 *("Config", "ModelConfig", "AgentDefinition"),
             ),
@@ -62,7 +62,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
     ),
     "tools": (
         "`agent_core`: tools",
-        "Tools of your own: a decorator, a registry, and what a handler gets and gives.",
+        "Custom tools: a decorator, a registry, and the input and output of handlers.",
         {
             "Making tools": (
                 *("tool", "ToolContext", "ToolRetry", "ToolRegistry"),
@@ -73,7 +73,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
     ),
     "providers": (
         "`agent_core`: providers",
-        "What the runtime sends to a model, and what an adapter answers with.",
+        "Requests of the runtime to a model, and the events of an adapter.",
         {
             "Adapters": ("ProviderAdapter", "ProviderRegistry"),
             "Requests": ("ModelRequest", "ModelMessage", "SystemBlock"),
@@ -85,7 +85,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
     ),
     "errors": (
         "`agent_core`: errors",
-        "Everything the runtime raises is an `AgentCoreError` with a code and a sentence.",
+        "Every exception of the runtime is an `AgentCoreError` with a code and a message.",
         {
             "Base": ("AgentCoreError", "ErrorCode", "ErrorPayload"),
             "Kinds": (
@@ -100,20 +100,20 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
 WHOLE = {
     "testing": ("agent_core.testing", "tests of a program", "../testing.md"),
     "agcore-agent": ("agcore.agent", "agents, sessions, contexts, plans", "../agcore.md"),
-    "agcore-llm": ("agcore.llm", "asking models", "../agcore.md"),
+    "agcore-llm": ("agcore.llm", "model calls", "../agcore.md"),
     "agcore-memory": ("agcore.memory", "stores, conversations, knowledge", "../agcore.md"),
     "agcore-prompt": ("agcore.prompt", "templates and messages", "../agcore.md"),
     "agcore-tools": ("agcore.tools", "tools, permissions, MCP servers", "../agcore.md"),
-    "kgent": ("kgent", "a profile in, a run folder out", "../kgent.md"),
+    "kgent": ("kgent", "jobs described by a profile, recorded in a run folder", "../kgent.md"),
 }
 """Pages that hold all of one module: file, module, its subject, and the page that explains it."""
 
 STARS = {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}
 
 INTRODUCTION = """\
-The public names of the three packages, from their docstrings and signatures. What is not listed
-here is not public. `make reference` writes these pages, and the suite fails where they are not what
-the source says; `python -m pydoc agent_core.ModelCompleted` shows one name without them."""
+The public names of the three packages, generated from docstrings and signatures. Names that are not
+listed are not public. `make reference` writes these pages, and the test suite fails if they differ
+from the source; `python -m pydoc agent_core.ModelCompleted` shows a single name."""
 
 Member = griffe.Object | griffe.Alias
 
@@ -496,7 +496,7 @@ def pages() -> dict[str, str]:
     for file, (module, about, page) in WHOLE.items():
         parts = [
             f"# `{module}`: {about}",
-            f"Every name is imported from `{module}`. How they play together: [{module}]({page}).",
+            f"Every name is imported from `{module}`. Guide: [{module}]({page}).",
         ]
         for name in exported(module):
             parts += describe(f"{module}.{name}", 2)

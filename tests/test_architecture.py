@@ -39,6 +39,7 @@ DATACLASSES = {
     "tools/base.py": {"Tool", "ToolContext"},
     "tools/decorator.py": {"FunctionTool"},
     "tools/signatures.py": {"Parameter"},
+    "types/tools.py": {"CommandView", "CommandViews"},
 }
 """The records of the engine that are no structs (decision 0038)."""
 

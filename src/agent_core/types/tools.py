@@ -1,6 +1,7 @@
 """Tools as data: what a model is offered, asks for and gets back, and what a call may touch."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -80,7 +81,8 @@ class Decision(StrEnum):
     DENY = "deny"
 
 
-class CommandView(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CommandView:
     """One program that a command runs, with its words.
 
     Attributes:
@@ -103,7 +105,8 @@ class CommandView(Struct, frozen=True):
     only_reads: bool = False
 
 
-class CommandViews(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CommandViews:
     """What a command runs, wrappers and shells looked into.
 
     Attributes:

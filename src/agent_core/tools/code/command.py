@@ -31,7 +31,14 @@ from agent_core.tools.workspace import (
     show_denial,
     timeout_result,
 )
-from agent_core.types import Access, CommandView, JsonBlock, ToolPermission, ToolResult
+from agent_core.types import (
+    Access,
+    CommandView,
+    CommandViews,
+    JsonBlock,
+    ToolPermission,
+    ToolResult,
+)
 
 if TYPE_CHECKING:
     from agent_core.process.sandbox import Sandbox, SandboxPlan
@@ -211,7 +218,7 @@ def _confine(
     has_network = isinstance(arguments, OfflineCommand) and arguments.network
     if (runs_outside or has_network) and access.command is not None:
         problem = "it runs outside of the sandbox" if runs_outside else "it has the network"
-        access = replace(access, command=replace(access.command, problem=problem))
+        access = replace(access, command=CommandViews(access.command.views, problem))
     if runs_outside:
         reason = access.reason if access.reason == "program_home" else "outside_sandbox"
         confined = "off for this call, which runs outside of it"

@@ -8,13 +8,13 @@ no rule may allow the command. The views are given all the same, for rules that 
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from glob import has_magic, iglob
 from itertools import islice
 from pathlib import Path
 from shutil import which
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from agent_core.errors import ToolError
 from agent_core.process import find_program

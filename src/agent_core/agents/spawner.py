@@ -155,16 +155,19 @@ class ChildSpawner:
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools that start agents."""
+        """The tools that start agents, but for those that the settings switch off."""
         sub = LimitedSubAssignment if self._is_limited else SubAssignment
         fork = LimitedForkAssignment if self._is_limited else ForkAssignment
-        return [
-            build_agent_tool("create_sub_agent", sub, self.create, Concurrency.AGENT),
-            build_agent_tool("fork_agent", fork, self.fork, Concurrency.AGENT),
-            build_agent_tool(
-                "list_agent_definitions", ListDefinitions, self.list_definitions, Concurrency.READ
+        starts, reads = Concurrency.AGENT, Concurrency.READ
+        makers: dict[str, Callable[[str], Tool]] = {
+            "create_sub_agent": lambda name: build_agent_tool(name, sub, self.create, starts),
+            "fork_agent": lambda name: build_agent_tool(name, fork, self.fork, starts),
+            "list_agent_definitions": lambda name: build_agent_tool(
+                name, ListDefinitions, self.list_definitions, reads
             ),
-        ]
+        }
+        is_off = self._deps.is_disabled
+        return [make(name) for name, make in makers.items() if not is_off(f"agent.{name}")]
 
     @property
     def board(self) -> TaskBoardSource | None:

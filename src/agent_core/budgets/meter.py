@@ -74,7 +74,7 @@ class Budgets:
         self.store = store
         self.scale = scale
         self.refuses_unknown_prices = config.on_unknown_price == "refuse"
-        values = config.model_dump(exclude={"on_unknown_price"})
+        values = {unit: limit for unit, limit in config if unit != "on_unknown_price"}
         self._session_limits = limits_of(Budget.model_construct(**values))
         self._meters: WeakValueDictionary[str, Meter] = WeakValueDictionary()
         self._settled = asyncio.Event()

@@ -87,7 +87,7 @@ class ListedPrice(Price):
             return self._model.calc_price(counts, self._provider).total_price
 
 
-FREE = ConfiguredPrice(PriceConfig(input=0, output=0))
+FREE = ConfiguredPrice(PriceConfig.model_construct(input=0, output=0))
 """Of a model that runs in this process."""
 
 

@@ -15,7 +15,14 @@ from pydantic import ValidationError
 
 from agent_core.config.databases import check_database_url, database_secrets
 from agent_core.config.model_names import model_fields, password_in, public_service
-from agent_core.config.models import Config, ModelConfig, ModelProfile, as_model, expand_home
+from agent_core.config.models import (
+    Config,
+    ModelConfig,
+    ModelProfile,
+    as_model,
+    expand_home,
+    named_model,
+)
 from agent_core.config.paths import (
     Setup,
     check_placeholders,
@@ -26,6 +33,7 @@ from agent_core.config.paths import (
 )
 from agent_core.config.problems import Problem, nearest, problems_of, read_text
 from agent_core.config.proxies import proxy_secrets
+from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types.lanes import NAME_PATTERN
 
@@ -248,7 +256,7 @@ def build_config(config: Config | Mapping[str, Any] | None, model: Any = None) -
 def _validate(table: Mapping[str, Any], place: Path | str) -> Config:
     """Raises ConfigError, naming the place."""
     try:
-        config = Config.model_validate(table)
+        config = _validate_given(table) or Config.model_validate(table)
     except RecursionError:
         raise _unusable(place, "it is nested too deeply") from None
     except ValidationError as error:
@@ -256,6 +264,27 @@ def _validate(table: Mapping[str, Any], place: Path | str) -> Config:
     if problems := list(_find_problems(config)):
         raise _invalid(place, problems)
     return config
+
+
+def _validate_given(table: Mapping[str, Any]) -> Config | None:
+    """A good table; only the validators of the sections in it are built, not those of all.
+
+    Returns:
+        None if `Config` has to look at it: something is wrong, or it has more than sections.
+    """
+    sections: dict[str, Section] = {}
+    try:
+        for key, value in table.items():
+            kind = Config.model_fields[key].annotation
+            if not (isinstance(kind, type) and issubclass(kind, Section)):
+                return None
+            given = named_model(value) if kind is ModelConfig else value
+            sections[key] = kind.model_validate(given)
+    except (KeyError, TypeError, ValueError):
+        return None
+    if "model" not in sections:
+        return None
+    return Config.model_construct(set(sections), **sections)
 
 
 def _with_model(config: Config, model: str | ModelConfig) -> Config:
@@ -278,6 +307,8 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     Raises:
         ConfigError: a profile has an unknown name, or a mapping is no partial model.
     """
+    if all(profile is None for profile in profiles):
+        return config.model
     values = config.model.model_dump()
     origin = config.model.key_origin
     for profile in profiles:

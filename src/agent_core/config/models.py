@@ -293,7 +293,7 @@ def as_model(model: Any) -> Any:
     return ModelConfig.of_adapter(model) if is_adapter else model
 
 
-def _named_model(value: object) -> object:
+def named_model(value: object) -> object:
     """The model that a string names, with the key of its public service."""
     if not isinstance(value, str):
         return as_model(value)
@@ -307,7 +307,7 @@ def _named_profile(value: object) -> object:
     return ModelProfile.named(value) if isinstance(value, str) else value
 
 
-NamedModel = Annotated[ModelConfig, BeforeValidator(_named_model)]
+NamedModel = Annotated[ModelConfig, BeforeValidator(named_model)]
 """A table, or `provider:name` in one string."""
 
 NamedProfile = Annotated[ModelProfile, BeforeValidator(_named_profile)]
@@ -365,7 +365,7 @@ class BudgetConfig(Section):
     @property
     def is_limited(self) -> bool:
         """Whether a session has a limit of any kind."""
-        return self.model_copy(update={"on_unknown_price": "ignore_usd"}) != BudgetConfig()
+        return any(v is not None for name, v in self if name != "on_unknown_price")
 
 
 class CompactionConfig(Section):

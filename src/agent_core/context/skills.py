@@ -60,7 +60,7 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
 
         return Action(Access(summary=arguments.goal or "", target=str(folder)), run)
 
-    return model_tool("agent.plan_template", PlanTemplate, prepare)
+    return model_tool(PLAN_TEMPLATE, PlanTemplate, prepare)
 
 
 def _instruction(goal: str | None, folder: str) -> ToolOutput:
@@ -92,8 +92,8 @@ _NAME = re.compile(r"[\w][\w .:-]{0,79}")
 _DESCRIPTION_CHARS = 1024
 _SUMMARY_CHARS = 300
 
-LOAD_SKILL = "internal.load_skill"
-"""The tool that loads a skill."""
+LOAD_SKILL, PLAN_TEMPLATE = "internal.load_skill", "agent.plan_template"
+"""The tools that load a skill and the rules for a plan."""
 
 
 class Skill(Struct, frozen=True):

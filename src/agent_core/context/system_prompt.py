@@ -49,7 +49,7 @@ def system_block(
 ) -> SystemBlock:
     """A block of the system prompt, with its estimate."""
     text = join_surrogates(text)  # names of files need not be UTF-8
-    return SystemBlock(
+    return SystemBlock.of_checked(
         block_id=block_id,
         source=source,
         content=text,

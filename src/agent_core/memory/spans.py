@@ -17,14 +17,13 @@ _CLOSING = "</conversation"
 _MOST_SEARCHED = 16_384
 """Characters at either end of a message."""
 
-_REQUEST = re.compile(
-    r"\b(?:remember|don['\u2019]?t\s+forget|do\s+not\s+forget|keep\s+in\s+mind|memori[sz]e|always|"
+_REQUEST = (
+    r"(?i)\b(?:remember|don['\u2019]?t\s+forget|do\s+not\s+forget|keep\s+in\s+mind|memori[sz]e|always|"
     r"never|from\s+now\s+on|in\s+(?:the\s+)?future|i(?:['\u2019]d|\s+would)?\s+(?:always\s+)?prefer|"
     r"my\s+preference|i\s+(?:really\s+)?(?:like|hate|dislike)\s+(?:it\s+when|when)|going\s+forward|"
     r"for\s+future\s+reference|make\s+a\s+note|note\s+that\s+i)\b"
     r"|记住|记下|记得|別忘|别忘|不要忘|以后|今后|从现在起|总是|始终|永远|从不|绝不|我喜欢|我更喜欢|"
-    r"我偏好|我习惯|我的偏好|每次都|記住",
-    re.IGNORECASE,
+    r"我偏好|我习惯|我的偏好|每次都|記住"
 )
 
 
@@ -135,7 +134,7 @@ def is_explicit_request(text: str) -> bool:
     """
     if len(text) > 2 * _MOST_SEARCHED:
         text = f"{text[:_MOST_SEARCHED]}\n{text[-_MOST_SEARCHED:]}"
-    return _REQUEST.search(text) is not None
+    return re.search(_REQUEST, text) is not None
 
 
 class Backlog(Struct, frozen=True):

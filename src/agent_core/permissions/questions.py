@@ -5,7 +5,6 @@ race then, and the first answer counts.
 """
 
 import asyncio
-import getpass
 import logging
 import os
 from collections import Counter
@@ -332,6 +331,8 @@ class Questions:
 
 def current_decider() -> str:
     """The user and the process that answer here."""
+    import getpass  # noqa: PLC0415 - most runs ask nothing
+
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a user without a name

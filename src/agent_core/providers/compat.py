@@ -117,7 +117,8 @@ def host_of(url: str) -> str:
 def dialect_of(server: ServerName | None, config: CompatConfig) -> Dialect:
     """What the server takes: its row, and over it what is configured."""
     row = SERVERS[server] if server else Dialect()
-    return replace(row, **config.model_dump(exclude={"server"}, exclude_none=True))
+    said = {name: value for name, value in config if name != "server" and value is not None}
+    return replace(row, **said)
 
 
 def without(fields: Mapping[str, Any], refused: AbstractSet[str]) -> dict[str, Any]:

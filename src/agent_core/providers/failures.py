@@ -17,38 +17,36 @@ from agent_core.types import ErrorPayload
 
 MAX_RETRY_AFTER_S = 60.0
 _SHOWN_PROBLEMS = 5
-_SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
+_SECONDS = r"\d{1,9}(\.\d{1,9})?"
 _random = random.SystemRandom()
 _RETRYABLE = frozenset({408, 409, 429, 529, *range(500, 529), *range(530, 600)})
 
-_OVERFLOW = re.compile(
-    r"context_length_exceeded|exceed_context_size|request_too_large|maximum context length"
+# Failures are rare: `re` compiles these when one is first looked at.
+_OVERFLOW = (
+    r"(?i)context_length_exceeded|exceed_context_size|request_too_large|maximum context length"
     r"|(prompt|input) is too long|input length exceeds|input token count.{0,80}exceeds"
     r"|exceeds? (the |this )?(model'?s )?(available |maximum )?context"
-    r"|longer than the (maximum )?(model|context)|reduce the length of the (messages|prompt)",
-    re.IGNORECASE,
+    r"|longer than the (maximum )?(model|context)|reduce the length of the (messages|prompt)"
 )
 _MISSING_CAPABILITIES = {
-    "tools": re.compile(
-        r"does ?n[o']t support (tools?|function)\b|not support (tools?|function)\b|support tool use"
+    "tools": (
+        r"(?i)does ?n[o']t support (tools?|function)\b|not support (tools?|function)\b"
+        r"|support tool use"
         r"|(tools?|tool.calling|tool.use|function.calling)\W{1,3}(is|are) not (supported|enabled)"
-        r"|enable-auto-tool-choice|tools param requires",
-        re.IGNORECASE,
+        r"|enable-auto-tool-choice|tools param requires"
     ),
-    "tool_schema": re.compile(
-        r"invalid_function_parameters|invalid schema for (function|tool)|input_schema"
-        r"|schema conversion failed|failed to parse (tools|grammar)",
-        re.IGNORECASE,
+    "tool_schema": (
+        r"(?i)invalid_function_parameters|invalid schema for (function|tool)|input_schema"
+        r"|schema conversion failed|failed to parse (tools|grammar)"
     ),
-    "images": re.compile(
-        r"(image|vision)s?( (input|content))?s?( modality)? (is|are) not (supported|enabled)"
+    "images": (
+        r"(?i)(image|vision)s?( (input|content))?s?( modality)? (is|are) not (supported|enabled)"
         r"|supports? (the )?(images?|vision|multimodal)|image_url.{0,60}(only supported|expected)"
         r"|not a (multimodal|vision)|required for image input|at most 0 image"
-        r"|unknown variant `?image_url|invalid content type.{0,20}image|content must be a string",
-        re.IGNORECASE,
+        r"|unknown variant `?image_url|invalid content type.{0,20}image|content must be a string"
     ),
-    "documents": re.compile(r"support (the )?(documents?|pdf)", re.IGNORECASE),
-    "thinking": re.compile(r"does not support thinking", re.IGNORECASE),
+    "documents": r"(?i)support (the )?(documents?|pdf)",
+    "thinking": r"(?i)does not support thinking",
 }
 """What a service writes when it refuses a part of the request; the first match counts."""
 WITHOUT_TOOLS = "choose a model that takes tools, or name every tool in [tools] disabled"
@@ -103,25 +101,21 @@ _OF_THE_REQUEST = (
 )
 """How other kinds begin of what is wrong with the request: the next one would fail, too."""
 
-_USED_UP = re.compile(
-    r"insufficient[ _](quota|credits?|balance|funds)|billing[ _](hard[ _]limit|not[ _]active)"
+_USED_UP = (
+    r"(?i)insufficient[ _](quota|credits?|balance|funds)|billing[ _](hard[ _]limit|not[ _]active)"
     r"|(credit )?balance is too low|(out of|run out of|no|more) credits|payment required"
     r"|(monthly|weekly|usage|spend(ing)?|spend cap|credit) limit"
     r"|key limit exceeded|quota_exhausted|exceeded (your|the) monthly|exceeded_current_quota_error"
-    r"|balance is insufficient|arrear|used all available credits",
-    re.IGNORECASE,
+    r"|balance is insufficient|arrear|used all available credits"
 )
 """What a service writes when an account has nothing left, which no pause of a minute changes.
 
 Google's "exceeded your current quota" is not among it: it says that of a minute's quota, too, and
 names the quota in the details.
 """
-_FOR_TODAY = re.compile(r"per[ _-]?day|\bdaily\b", re.IGNORECASE)
+_FOR_TODAY = r"(?i)per[ _-]?day|\bdaily\b"
 """Which of the rates of a 429 was exceeded: one that no pause of a minute brings back."""
-_BAD_KEY = re.compile(
-    r"(invalid|incorrect) api key|api key (is )?(not valid|invalid|expired|not found)",
-    re.IGNORECASE,
-)
+_BAD_KEY = r"(?i)(invalid|incorrect) api key|api key (is )?(not valid|invalid|expired|not found)"
 """What Google and xAI write of a key with a status that is about the request."""
 HTTP_BAD_REQUEST = 400
 _CODE_OF_QUOTA = {403: ErrorCode.PROVIDER_AUTH_FAILED, 429: ErrorCode.PROVIDER_RATE_LIMITED}
@@ -176,15 +170,16 @@ class Called(Struct, frozen=True):
             details["retry_after_s"] = retry_after_s
         is_used_up = (
             status == HTTP_PAYMENT
-            or (status in {400, 403, 412, 429} and bool(_USED_UP.search(explanation)))
-            or (status == HTTP_TOO_MANY and bool(_FOR_TODAY.search(explanation)))
+            or (status in {400, 403, 412, 429} and bool(re.search(_USED_UP, explanation)))
+            or (status == HTTP_TOO_MANY and bool(re.search(_FOR_TODAY, explanation)))
         )
         is_of_request = status not in _ABOUT_THE_ACCOUNT
-        overflows = status == 413 or (is_of_request and bool(_OVERFLOW.search(explanation)))
+        overflows = status == 413 or (is_of_request and bool(re.search(_OVERFLOW, explanation)))
         missing = (
             name
             for name, pattern in _MISSING_CAPABILITIES.items()
-            if (self.offers_tools or not name.startswith("tool")) and pattern.search(explanation)
+            if (self.offers_tools or not name.startswith("tool"))
+            and re.search(pattern, explanation)
         )
         capability = next(missing, None) if is_of_request else None
         code, cure = ErrorCode.PROVIDER_ERROR, ""
@@ -197,7 +192,9 @@ class Called(Struct, frozen=True):
             code = ErrorCode.UNSUPPORTED_CAPABILITY
             details["capability"] = capability
             cure = f"; {WITHOUT_TOOLS}" if capability == "tools" else ""
-        elif status in _OF_THE_KEY or (status == HTTP_BAD_REQUEST and _BAD_KEY.search(explanation)):
+        elif status in _OF_THE_KEY or (
+            status == HTTP_BAD_REQUEST and re.search(_BAD_KEY, explanation)
+        ):
             code = ErrorCode.PROVIDER_AUTH_FAILED
             is_of_proxy = status == HTTP_PROXY_AUTH
             cure = "; a proxy takes a name and a password from its address" if is_of_proxy else ""
@@ -262,13 +259,12 @@ def document_of(body: bytes) -> Any:
     return text if text.strip() else "no explanation"
 
 
-_IS_REFUSED = re.compile(
-    r"unsupported|not (yet )?supported|n[o']t support|unrecogni[sz]ed|unknown|unexpected"
+_IS_REFUSED = (
+    r"(?i)unsupported|not (yet )?supported|n[o']t support|unrecogni[sz]ed|unknown|unexpected"
     r"|extra (inputs?|fields?|parameters?)|extra_forbidden|additional propert|cannot find field"
     r"|not (permitted|allowed|accepted|available|implemented|enabled)|n[o']t (accept|allow|permit)"
     r"|deprecated|incompatible|only the default|may only be|cannot (both )?be (used|specified|set)"
-    r"|invalid (parameter|argument|field)s?\b|no such (field|parameter)",
-    re.IGNORECASE,
+    r"|invalid (parameter|argument|field)s?\b|no such (field|parameter)"
 )
 """What a service writes of a field it does not take at all; too large a value is another thing."""
 
@@ -284,7 +280,7 @@ def refused_field(error: ErrorPayload, optional: Iterable[str]) -> str | None:
 
     Where it names several of them ("use 'max_completion_tokens' instead of ..."), the first counts.
     """
-    if not is_refused_request(error) or not _IS_REFUSED.search(error.message):
+    if not is_refused_request(error) or not re.search(_IS_REFUSED, error.message):
         return None
     found: list[tuple[int, str]] = []
     for field in optional:
@@ -336,7 +332,7 @@ def retry_delay_in(document: Any) -> float | None:
     """How long Google asks to be left alone: `{"retryDelay": "34s"}` among the details."""
     for detail in _list(_table(_error_in(document)).get("details")):
         delay = _table(detail).get("retryDelay")
-        if isinstance(delay, str) and _SECONDS.fullmatch(delay.removesuffix("s")):
+        if isinstance(delay, str) and re.fullmatch(_SECONDS, delay.removesuffix("s")):
             return float(delay.removesuffix("s"))
     return None
 
@@ -419,10 +415,10 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     A date is measured against the service's own clock, if it sent one, not against ours.
     """
     milliseconds = headers.get("Retry-After-Ms", "").strip()
-    if _SECONDS.fullmatch(milliseconds):  # OpenAI and Azure, beside the whole seconds
+    if re.fullmatch(_SECONDS, milliseconds):  # OpenAI and Azure, beside the whole seconds
         return float(milliseconds) / 1000
     value = headers.get("Retry-After", "").strip()
-    if _SECONDS.fullmatch(value):
+    if re.fullmatch(_SECONDS, value):
         return float(value)
     until = _date(value)
     if until is None:

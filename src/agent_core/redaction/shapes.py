@@ -29,11 +29,11 @@ LONGEST_TOKEN_HEAD = 2048
 
 @cache
 def _ascii(pattern: str) -> re.Pattern[str]:
-    """Compile when it is first needed: most programs meet few of the leads."""
+    """Compile when it is first needed: most programs meet few of the shapes."""
     return re.compile(pattern, re.ASCII)
 
 
-_WORD, _DOTTED = _ascii(r"[\w-]*+"), _ascii(r"[\w.-]*+")
+_WORD, _DOTTED = r"[\w-]*+", r"[\w.-]*+"
 
 
 class _Token(Struct, frozen=True):
@@ -47,7 +47,7 @@ class _Token(Struct, frozen=True):
     kind: str
     whole: str
     after: str
-    run: re.Pattern[str] = _WORD
+    run: str = _WORD
 
 
 def _tokens(kind: str, one: str, least: int, *leads: str) -> dict[str, _Token]:
@@ -219,101 +219,102 @@ def judge(text: str, start: int, lead: str, *, final: bool) -> Verdict:
     if token := _TOKENS.get(lead):
         found = _ascii(token.whole).match(text, start)
         if found:
-            return Hit(token.kind, start, found.end(), token.run)
+            return Hit(token.kind, start, found.end(), _ascii(token.run))
         # A header segment of a JWT has a longest length; other tokens are decided much earlier.
         if final or len(text) - start > LONGEST_TOKEN_HEAD + len("eyJ.") + 4:
             return None
-        run = token.run.match(text, start)
+        run = _ascii(token.run).match(text, start)
         return MORE if run is not None and run.end() == len(text) else None
     if lead == KEY_LEAD:
         return _judge_private_key(text, start, final=final)
     end = start + len(lead)
     if lead != "bearer":
         return _judge_pair(text, end, _kind(lead), final=final)
-    if not final and _SPACE_SO_FAR.fullmatch(text, end):
+    if not final and _ascii(_SPACE_SO_FAR).fullmatch(text, end):
         return MORE
-    space = _SPACE.match(text, end)
+    space = _ascii(_SPACE).match(text, end)
     if space is None:
         return None
     verdict = _judge_run(text, space.end(), "authorization", final=final)
-    if isinstance(verdict, Hit) and not _OPAQUE.match(text, verdict.start, verdict.end):
+    if isinstance(verdict, Hit) and not _ascii(_OPAQUE).match(text, verdict.start, verdict.end):
         return None
     return verdict
 
 
 # --- private keys ---------------------------------------------------------------------------
 
-_KEY_HEADER = _ascii(r"-----BEGIN [A-Z0-9 ]{0,40}?PRIVATE KEY( BLOCK)?-----")
-_KEY_HEADER_SO_FAR = _ascii(r"-----BEGIN [A-Z0-9 ]{0,60}-{0,5}")
-_KEY_BODY = _ascii(rf"(?:[A-Za-z0-9+/=\s\\:,>|\"']|-(?!----)){{0,{LONGEST_KEY_BODY}}}+")
-_PGP_BODY = _ascii(rf"(?:[^-]|-(?!----)){{0,{LONGEST_KEY_BODY}}}+")
-_KEY_FOOTER = _ascii(r"-----END [A-Z0-9 ]{0,40}?PRIVATE KEY(?: BLOCK)?-----")
-_KEY_FOOTER_SO_FAR = _ascii(r"-{0,5}(?:(?<=-----)(?:E|EN|END|END [A-Z0-9 ]{0,60}-{0,5}))?")
-_KEY_LINES = _ascii(r"(?:[\s\\nr>|\"',]{0,40}+[A-Za-z0-9+/=]{20,}+)++")
+_KEY_HEADER = r"-----BEGIN [A-Z0-9 ]{0,40}?PRIVATE KEY( BLOCK)?-----"
+_KEY_HEADER_SO_FAR = r"-----BEGIN [A-Z0-9 ]{0,60}-{0,5}"
+_KEY_BODY = rf"(?:[A-Za-z0-9+/=\s\\:,>|\"']|-(?!----)){{0,{LONGEST_KEY_BODY}}}+"
+_PGP_BODY = rf"(?:[^-]|-(?!----)){{0,{LONGEST_KEY_BODY}}}+"
+_KEY_FOOTER = r"-----END [A-Z0-9 ]{0,40}?PRIVATE KEY(?: BLOCK)?-----"
+_KEY_FOOTER_SO_FAR = r"-{0,5}(?:(?<=-----)(?:E|EN|END|END [A-Z0-9 ]{0,60}-{0,5}))?"
+_KEY_LINES = r"(?:[\s\\nr>|\"',]{0,40}+[A-Za-z0-9+/=]{20,}+)++"
 
 
 def _judge_private_key(text: str, start: int, *, final: bool) -> Verdict:
-    header = _KEY_HEADER.match(text, start)
+    header = _ascii(_KEY_HEADER).match(text, start)
     if header is None:
-        so_far = _KEY_HEADER_SO_FAR.fullmatch(text, start)
+        so_far = _ascii(_KEY_HEADER_SO_FAR).fullmatch(text, start)
         return MORE if so_far and not final else None
-    body = (_PGP_BODY if header[1] else _KEY_BODY).match(text, header.end())
+    body = _ascii(_PGP_BODY if header[1] else _KEY_BODY).match(text, header.end())
     end = body.end() if body else header.end()
-    footer = _KEY_FOOTER.match(text, end)
+    footer = _ascii(_KEY_FOOTER).match(text, end)
     if footer:
         return Hit("private_key", start, footer.end())
     is_short = end - header.end() < LONGEST_KEY_BODY
-    if not final and is_short and _KEY_FOOTER_SO_FAR.fullmatch(text, end):
+    if not final and is_short and _ascii(_KEY_FOOTER_SO_FAR).fullmatch(text, end):
         return MORE
     # Cut off, or only mentioned: long lines of Base64 are a key, other words are not.
-    lines = _KEY_LINES.match(text, header.end(), end)
+    lines = _ascii(_KEY_LINES).match(text, header.end(), end)
     return Hit("private_key", start, lines.end()) if lines else None
 
 
 # --- pairs ----------------------------------------------------------------------------------
 
 
+@cache
 def _any_case(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.ASCII | re.IGNORECASE)
 
 
 _QUOTE = r"\\{0,3}[\"'`]"
 # After the keyword: the rest of the name, what closes it, and the sign between name and value.
-_SIGN = _any_case(
+_SIGN = (
     r"(?:[_-]?access)?(?:[_-]?key)?"
     rf"(?:{_QUOTE})?\]?[ \t]{{0,8}}(?::=|=>|:(?!:)|=(?!=))[ \t]{{0,8}}"
 )
-_SIGN_SO_FAR = _ascii(
+_SIGN_SO_FAR = (
     rf"[A-Za-z_-]{{0,11}}(?:\\{{0,3}}|{_QUOTE})\]?[ \t]{{0,8}}[:=>]{{0,2}}[ \t]{{0,8}}\\{{0,3}}"
 )
-_SCHEME = _any_case(r"(?:bearer|basic|token|digest|negotiate|apikey)[ \t]{1,8}")
-_SCHEME_SO_FAR = _ascii(r"[A-Za-z]{0,9}[ \t]{0,8}")
-_SPACE = _ascii(r"[ \t]{1,8}")
-_SPACE_SO_FAR = _ascii(r"[ \t]{0,8}")
+_SCHEME = r"(?:bearer|basic|token|digest|negotiate|apikey)[ \t]{1,8}"
+_SCHEME_SO_FAR = r"[A-Za-z]{0,9}[ \t]{0,8}"
+_SPACE = r"[ \t]{1,8}"
+_SPACE_SO_FAR = r"[ \t]{0,8}"
 
-_OPENING = _ascii(_QUOTE)
-_RUN = _ascii(r"[^\s\"'`,;&<>(){}\[\]|\\]*+")
+_RUN = r"[^\s\"'`,;&<>(){}\[\]|\\]*+"
 # A quote after a backslash does not end a value: to look back one character is all it takes.
-_UNTIL_QUOTE = {quote: _ascii(rf"(?:[^{quote}\n]|(?<=\\){quote})*+") for quote in "\"'`"}
-_UNTIL_ESCAPED_QUOTE = _ascii(r"[^\"'`\\\n]*+")
-_PLACEHOLDER = _any_case(r"[\s,;)(\[{<*%]|\$[a-z_{(]")
-_CODE = _any_case(
+_UNTIL_QUOTE = {quote: rf"(?:[^{quote}\n]|(?<=\\){quote})*+" for quote in "\"'`"}
+_UNTIL_ESCAPED_QUOTE = r"[^\"'`\\\n]*+"
+_PLACEHOLDER = r"[\s,;)(\[{<*%]|\$[a-z_{(]"
+_CODE = (
     r"(?:[a-z_]++(?:\.[a-z_]++)+|str|string|int|bool|bytes|any|none|null|nil|true|false|undefined"
     r"|required|optional|password|token|secret)$"
 )
 _SHORTEST_VALUE = 3
-_OPAQUE = _ascii(r"(?=[^\d]*+\d).{16,}")
+_OPAQUE = r"(?=[^\d]*+\d).{16,}"
 
 
 def _judge_pair(text: str, name_end: int, kind: str, *, final: bool) -> Verdict:
-    if not final and _SIGN_SO_FAR.fullmatch(text, name_end):
+    if not final and _ascii(_SIGN_SO_FAR).fullmatch(text, name_end):
         return MORE
-    sign = _SIGN.match(text, name_end)
+    sign = _any_case(_SIGN).match(text, name_end)
     if sign is None:
         return None
-    if opening := _OPENING.match(text, sign.end()):
+    if opening := _ascii(_QUOTE).match(text, sign.end()):
         start = opening.end()
-        until = _UNTIL_ESCAPED_QUOTE if len(opening[0]) > 1 else _UNTIL_QUOTE[opening[0]]
+        is_escaped = len(opening[0]) > 1
+        until = _ascii(_UNTIL_ESCAPED_QUOTE if is_escaped else _UNTIL_QUOTE[opening[0]])
         content = until.match(text, start, start + LONGEST_QUOTED_VALUE)
         end = content.end() if content else start
         if end - start == LONGEST_QUOTED_VALUE:
@@ -323,18 +324,18 @@ def _judge_pair(text: str, name_end: int, kind: str, *, final: bool) -> Verdict:
         return _value(kind, text, start, end)
     value = sign.end()
     if kind == "authorization":
-        if not final and _SCHEME_SO_FAR.fullmatch(text, value):
+        if not final and _ascii(_SCHEME_SO_FAR).fullmatch(text, value):
             return MORE
-        scheme = _SCHEME.match(text, value)
+        scheme = _any_case(_SCHEME).match(text, value)
         value = scheme.end() if scheme else value
     return _judge_run(text, value, kind, final=final)
 
 
 def _judge_run(text: str, start: int, kind: str, *, final: bool) -> Verdict:
-    run = _RUN.match(text, start, start + LONGEST_PAIR_VALUE)
+    run = _ascii(_RUN).match(text, start, start + LONGEST_PAIR_VALUE)
     end = run.end() if run else start
     if end - start == LONGEST_PAIR_VALUE:
-        return Hit(kind, start, end, _RUN)
+        return Hit(kind, start, end, _ascii(_RUN))
     if end == len(text):
         return _value(kind, text, start, end) if final else MORE
     if text[end] in "([":  # a call or an index: code, not a value
@@ -343,9 +344,9 @@ def _judge_run(text: str, start: int, kind: str, *, final: bool) -> Verdict:
 
 
 def _value(kind: str, text: str, start: int, end: int) -> Hit | None:
-    if end - start < _SHORTEST_VALUE or _PLACEHOLDER.match(text, start, end):
+    if end - start < _SHORTEST_VALUE or _any_case(_PLACEHOLDER).match(text, start, end):
         return None
-    if kind != "authorization" and _CODE.match(text, start, end):
+    if kind != "authorization" and _any_case(_CODE).match(text, start, end):
         return None
     return Hit(kind, start, end)
 

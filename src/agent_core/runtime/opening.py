@@ -192,7 +192,7 @@ class Openings:
             else block
             for block in prompt.content
         ]
-        return RunPrompt(
+        return RunPrompt.of_checked(
             content=self._journal_redactor.content(content),
             metadata=self._journal_redactor.metadata(prompt.metadata),
         )

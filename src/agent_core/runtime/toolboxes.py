@@ -11,7 +11,13 @@ from agent_core.agents.spawner import RunSpec
 from agent_core.config.paths import Setup
 from agent_core.config.problems import nearest
 from agent_core.context.instructions import InstructionCatalog, LoadedInstructions
-from agent_core.context.skills import SkillCatalog, load_skill_tool, plan_template_tool
+from agent_core.context.skills import (
+    LOAD_SKILL,
+    PLAN_TEMPLATE,
+    SkillCatalog,
+    load_skill_tool,
+    plan_template_tool,
+)
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.events import Journal
 from agent_core.loop.options import NO_OPTIONS, RunOptions, malformed_option, tool_name
@@ -19,7 +25,7 @@ from agent_core.process import Launcher
 from agent_core.providers.estimates import estimate_tools
 from agent_core.text import shorten_name
 from agent_core.tools.base import Tool
-from agent_core.tools.code import code_tools
+from agent_core.tools.code import CODE_TOOLS, code_tools
 from agent_core.tools.code.read import read_file
 from agent_core.tools.deferred import DeferringToolbox
 from agent_core.tools.deps import check_deps
@@ -38,6 +44,8 @@ _DEFERRED_SHARE = 10
 
 _DEFINITIONS_SHARE = 8
 """Those that one search brings in take at most an eighth of it."""
+
+_READ_FILE = "code.read_file"
 
 logger = logging.getLogger(__name__)
 
@@ -69,13 +77,14 @@ class Toolboxes:
         self._registered = registered
         self._mcp = mcp
         self._workspace = Workspace.of(setup, launcher=launcher, sandbox=sandbox)
-        self._code = code_tools(self._workspace)
         self._declared = _declared_tools(setup, launcher, sandbox)
-        self._plan_template = plan_template_tool(setup.plans_dir, setup.project)
         self._opened: list[Tool] = []
         self._built_in: dict[str, ToolDefinition] = {}
         self._has_checked_settings = False
         self._disabled: dict[str, bool] = {}
+        # The schemas of tools are a twentieth of a start: none is made of one that is switched off.
+        wanted = [make for name, make in CODE_TOOLS.items() if not self.is_disabled(name)]
+        self._code = [make(self._workspace) for make in wanted]
 
     def check_names(self) -> None:
         """Make sure that no tool of the caller hides another tool.
@@ -83,7 +92,7 @@ class Toolboxes:
         Raises:
             ConfigError: `validation_error`, naming the tool.
         """
-        taken = {tool.name for tool in self._code} | BUILT_IN_TOOLS
+        taken = {*BUILT_IN_TOOLS, *CODE_TOOLS}
         for tool in (*self._declared, *self._registered, *self._opened):
             if tool.name in taken:
                 message = f"there is already a tool named {tool.name}; give yours another name"
@@ -150,14 +159,15 @@ class Toolboxes:
             expected: what its answer has to be.
         """
         register = LoadedInstructions(instructions, seat.view)
-        reading = read_file(replace(self._workspace, register=register))
-        built_in = [
-            load_skill_tool(skills, seat.view),
-            self._plan_template,
-            *seat.tools,
-        ]
+        workspace = replace(self._workspace, register=register)
+        built_in: list[Tool] = []
+        if not self.is_disabled(LOAD_SKILL):
+            built_in.append(load_skill_tool(skills, seat.view))
+        if not self.is_disabled(PLAN_TEMPLATE):
+            built_in.append(plan_template_tool(self._setup.plans_dir, self._setup.project))
+        built_in += seat.tools
         self._built_in |= {tool.name: tool.definition for tool in built_in}
-        code = (reading if tool.name == reading.name else tool for tool in self._code)
+        code = (read_file(workspace) if t.name == _READ_FILE else t for t in self._code)
         own = [*code, *built_in, *self._declared, *self._of_programs(seat.options)]
         # `tools` bounds all that a user's run has, and what its children and workers work with.
         is_main = seat.run.role is AgentRole.MAIN
@@ -218,6 +228,7 @@ class Toolboxes:
         """Say once which names in the settings mean no tool: a typo would leave the tool on."""
         self._has_checked_settings = True
         config = self._setup.config.tools
+        known |= CODE_TOOLS.keys()
         for key, names in (("disabled", config.disabled), ("overrides", config.overrides)):
             for name in names:
                 if name not in known and not name.startswith("mcp."):
@@ -232,7 +243,8 @@ class Toolboxes:
 
     def definitions(self) -> dict[str, ToolDefinition]:
         """Every tool there is now, by name, for people who look at past requests."""
-        tools = [*self._code, *self._declared, *self._registered, *self._opened]
+        code = code_tools(self._workspace)
+        tools = [*code, *self._declared, *self._registered, *self._opened]
         return self._built_in | {tool.name: tool.definition for tool in tools}
 
     async def find(self, name: str) -> Tool:
@@ -247,16 +259,16 @@ class Toolboxes:
         for tool in self._wanted(every):
             if tool.name == name:
                 return tool
-        is_known = any(tool.name == name for tool in every)
-        hint = "" if is_known else nearest(name, [tool.name for tool in every])
+        names = {*CODE_TOOLS, *(tool.name for tool in every)}
+        is_known = name in names
+        hint = "" if is_known else nearest(name, sorted(names))
         reason = "is disabled in the settings" if is_known else f"is no tool here{hint}"
         raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, f"{shorten_name(name)} {reason}")
 
     def known_names(self) -> set[str]:
         """Every tool that a definition may suggest, but those of servers."""
-        return {
-            tool.name for tool in (*self._code, *self._declared, *self._registered, *self._opened)
-        } | BUILT_IN_TOOLS
+        tools = (*self._declared, *self._registered, *self._opened)
+        return {*BUILT_IN_TOOLS, *CODE_TOOLS, *(tool.name for tool in tools)}
 
     async def work_tools(self, options: RunOptions) -> Mapping[str, ToolDefinition]:
         """All but the built-in `agent.*` and `internal.*` tools that a run may grant."""

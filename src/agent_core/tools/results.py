@@ -82,13 +82,24 @@ def wrap(value: object, *, most: int = MAX_VALUES) -> ToolResult:
                 changes["error"] = error.model_copy(update=clean)
             return value.model_copy(update=changes)
         case str():
-            return ToolResult(content=[TextBlock(text=storable_text(value))])
+            return _result(TextBlock.of_checked(type="text", text=storable_text(value)))
         case ArtifactRefBlock() | ImageBlock() | JsonBlock() | TextBlock():
             return wrap(ToolResult(content=[value]), most=most)
         case list() if value and all(isinstance(each, _CONTENT) for each in cast("Any", value)):
             return wrap(ToolResult(content=cast("Any", value)), most=most)
         case _:
-            return ToolResult(content=[JsonBlock(data=_Walk(most).value(value))])
+            return _result(_json_block(_Walk(most).value(value)))
+
+
+def _result(block: ContentBlock) -> ToolResult:
+    """One block of our own making, which is not looked at again."""
+    return ToolResult.of_checked(
+        tool_call_id="", tool_name="", content=[block], is_error=False, error=None, metadata={}
+    )
+
+
+def _json_block(data: Any) -> JsonBlock:
+    return JsonBlock.of_checked(type="json", data=data, summary=None, artifact_id=None)
 
 
 def storable_text(text: str) -> str:

@@ -27,7 +27,7 @@ def nanousd(usd: Decimal) -> int:
 
 def limits_of(budget: Budget) -> dict[str, int]:
     """The amounts that a budget limits."""
-    amounts = budget.model_dump(exclude_none=True)
+    amounts: dict[str, Any] = {unit: limit for unit, limit in budget if limit is not None}
     if (usd := amounts.pop("usd", None)) is not None:
         amounts["nanousd"] = nanousd(Decimal(str(usd)))
     if (wall_s := amounts.pop("wall_s", None)) is not None:

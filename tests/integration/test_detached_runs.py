@@ -66,13 +66,16 @@ async def test_a_run_that_no_worker_has_taken_is_cancelled_without_a_worker(
             handle = await one.start("go", session_id="s1")
             later = await one.start("go", session_id="s1")
             reading = asyncio.create_task(collected(handle.events(debug=True)))
-            result = await (await other.attach(handle.run_id)).cancel()
+            attached = await other.attach(handle.run_id)
+            result = await attached.cancel()
             assert (result.status, result.timed_out) == (RunStatus.CANCELLED, False)
+            assert attached.status is RunStatus.CANCELLED
             seen = [event.event_type for event in await reading]
             assert seen[0] is EventType.RUN_QUEUED
             assert seen[-2:] == [EventType.RUN_DEQUEUED, EventType.RUN_CANCELLED]
             assert seen.count(EventType.RUN_CANCELLED) == 1
             assert jobs(database_url) == 1
+            assert handle.status is RunStatus.CANCELLED
             assert await handle.wait() is RunStatus.CANCELLED
             await asyncio.to_thread(crew.start)
             assert (await later.result()).text == "the second"
@@ -110,7 +113,8 @@ async def test_a_parked_run_goes_on_in_a_worker_when_it_is_answered_elsewhere(
             if is_cancelled:
                 assert (await attached.cancel()).status is RunStatus.CANCELLED
             else:
-                await other.answer(request_id, "allow_once")
+                goes_on = await other.answer(request_id, "allow_once")
+                assert (await goes_on.result()).text == "all done"
                 events = await collected(attached.events(debug=True))
                 assert events[-1].event_type is EventType.RUN_COMPLETED
                 assert numbers(events) == list(range(1, len(numbers(events)) + 1))

@@ -164,6 +164,36 @@ async def test_a_killed_workers_run_is_taken_over_at_once_on_the_same_host(
             assert "\nsoong_agent_takeovers_total 1\n" in metrics
 
 
+async def test_a_start_warns_as_soon_as_the_last_worker_of_its_host_is_killed(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread([]) as server:
+        write_config(home, server, lease_s=3600)
+        worker = await asyncio.to_thread(crew.start)
+        async with opened(home, project) as runtime:
+            worker.signal(signal.SIGKILL)
+            await asyncio.to_thread(worker.exit_code)
+            (warning,) = (await runtime.start("go")).warnings
+            assert "no worker is alive" in warning
+            (dead,) = await runtime.workers()
+            assert not dead.is_alive
+            (queued,) = await runtime.queue()
+            assert queued.is_without_worker
+
+
+async def test_a_handle_knows_the_end_that_its_events_have_shown(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread(["done"]) as server:
+        write_config(home, server)
+        await asyncio.to_thread(crew.start)
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go")
+            async for event in handle.events():
+                if event.event_type == "run_completed":
+                    assert (handle.status, handle.result_text) == (RunStatus.COMPLETED, "done")
+
+
 async def test_a_run_whose_project_is_gone_fails_and_the_worker_lives_on(
     home: Home, project: Path, crew: Workers
 ) -> None:

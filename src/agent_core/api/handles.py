@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 from agent_core.aio import to_the_end
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.types import (
+    CLOSING_EVENTS,
     CancelResult,
     ErrorPayload,
     EventType,
@@ -135,7 +136,10 @@ class RunHandle(Generic[OutputT]):
 
     @property
     def status(self) -> RunStatus:
-        """The current status of the run."""
+        """The current status of the run.
+
+        For a run of another process it is the status that `events`, `wait` or `cancel` last found.
+        """
         return self._run.status
 
     @property
@@ -184,7 +188,17 @@ class RunHandle(Generic[OutputT]):
         Raises:
             AgentCoreError: `validation_error`: this run's events already have a reader.
         """
-        return self._runs.watch(self.run_id, after=self._after, debug=debug)
+        events = self._runs.watch(self.run_id, after=self._after, debug=debug)
+        is_here = self._runs.live.get(self.run_id) is not None
+        return events if is_here else self._followed(events)
+
+    async def _followed(self, events: AsyncGenerator[RuntimeEvent]) -> AsyncGenerator[RuntimeEvent]:
+        """The events of a run of another process; the handle knows its end when they show it."""
+        async with aclosing(events):
+            async for event in events:
+                if event.event_type in CLOSING_EVENTS:
+                    self._run = await self._sessions.progress(self.run_id)
+                yield event
 
     async def partial_output(self) -> AsyncGenerator[OutputT]:
         """The answer so far, whenever more of it is valid; the complete answer last.
@@ -228,14 +242,19 @@ class RunHandle(Generic[OutputT]):
     async def wait(self) -> RunStatus:
         """Return the final status, once the run has ended and its end is stored.
 
-        `waiting`: it has stopped at a question, and continues when the question is answered.
+        `waiting`: it has stopped at a question. After an answer, the call waits for the end of a
+        run that a worker executes, or for its next question.
         """
         status = await self._runs.wait(self.run_id)
+        await self._look(status)
+        return status
+
+    async def _look(self, status: RunStatus) -> None:
+        """See what has become of a run that has this status by now."""
         outcome = self._run.outcome
         # It is, or was, the run of another process, or has waited for an answer.
         if outcome is None or outcome.status is not status or outcome.end_reason is None:
             self._run = await self._sessions.progress(self.run_id)
-        return status
 
     def _output(self) -> Any:
         """The answer; where only its text is stored, read as the type that `start` asked for."""
@@ -288,7 +307,9 @@ class RunHandle(Generic[OutputT]):
 
         It has no effect when repeated, or after the end.
         """
-        return await self._runs.cancel(self.run_id)
+        result = await self._runs.cancel(self.run_id)
+        await self._look(result.status)
+        return result
 
     def child_events(self, child_run_id: str, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
         """The events of a child run from now on; none if it has ended. One reader at a time.

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from agent_core.config.paths import Setup
 
 _URL = re.compile(r"postgres(?:ql)?://(?:[^\s\x00-\x1f\x7f%]|%[0-9A-Fa-f]{2})+")
+_HOST = r"(?:\[[^][/@]+\]|[^][/@?:,]*)(?::[0-9]{0,5})?"
+_HOSTS = re.compile(rf"[a-z]+://(?:[^/@]*@)?{_HOST}(?:,{_HOST})*(?:[/?].*)?")
+"""Names of hosts, and numbers of ports; as libpq reads an address."""
+
 _SECRET_PARAMETERS = {"password", "sslpassword"}
 
 
@@ -47,7 +51,8 @@ def check_database_url(url: str, place: str) -> None:
     Raises:
         ConfigError: names the place.
     """
-    if not isinstance(url, str) or not _URL.fullmatch(url):  # pyright: ignore[reportUnnecessaryIsInstance] - from a program
+    is_text = isinstance(url, str)  # pyright: ignore[reportUnnecessaryIsInstance] - from a program
+    if not (is_text and _URL.fullmatch(url) and _HOSTS.fullmatch(url)):
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
             f"{place} is no address of a Postgres database: it must be"

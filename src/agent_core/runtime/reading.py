@@ -168,6 +168,8 @@ class RunReader:
     async def wait(self, run_id: str, *, only_end: bool = False) -> RunStatus:
         """Return the status of a run that has ended or, unless `only_end`, waits for an answer.
 
+        One that a worker goes on with as soon as it has it waits for none.
+
         Raises:
             StorageError: `run_not_found`.
         """
@@ -175,7 +177,12 @@ class RunReader:
             while True:
                 record = await self.record(run_id)
                 status = record.status
-                if status.is_terminal or (status is RunStatus.WAITING and not only_end):
+                if status.is_terminal:
+                    return status
+                is_pause = status is RunStatus.WAITING and not only_end
+                if is_pause and not (
+                    record.is_for_workers and await self._store.is_answered(run_id)
+                ):
                     return status
                 await changes.wait()
 

@@ -84,7 +84,7 @@ async def _open_postgres(url: str, setup: Setup, owner: Owner) -> AsyncGenerator
                 notices=notices,
                 blobs=blobs,
                 queue=store.queue(setup.config.worker.lease_s),
-                workers=store.workers(setup.tenant),
+                workers=store.workers(setup.tenant, owner.is_dead),
             )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.config.databases import find_database_url, url_secrets
+from agent_core.config.databases import check_database_url, find_database_url, url_secrets
 from agent_core.config.load import config_secrets, read_setup
 from agent_core.errors import ConfigError, ErrorCode
 
@@ -50,6 +50,23 @@ def test_a_variable_that_is_missing_is_named_with_the_cure(
 @pytest.mark.parametrize(
     "url",
     [
+        "postgres://db",
+        "postgresql:///agents",
+        "postgresql://?host=/run/postgresql",
+        "postgresql://%2Frun%2Fpostgresql/agents",
+        "postgresql://ann@/agents?host=/run&user=a@b",
+        "postgresql://ann:a#b?c:d%40@db:5432/agents",
+        "postgresql://ann:pw@db1:5432,db2,[fd00::2]:5433/agents?target_session_attrs=primary",
+        "postgresql://[::1]:5432/agents",
+    ],
+)
+def test_every_form_of_an_address_that_libpq_reads_is_taken(url: str) -> None:
+    check_database_url(url, "it")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
         "",
         "mysql://ann:s3cr@db/x",
         "sqlite:///s3cr",
@@ -60,9 +77,16 @@ def test_a_variable_that_is_missing_is_named_with_the_cure(
         "postgresql://ann:s3cr%zz@db/x",
         "postgresql://ann:s3cr\x00@db/x",
         "postgresql://ann:s3cr@db/x\nrm",
+        "postgresql://ann@db:s3cr/x",
+        "postgresql://ann@db:5432,other:s3cr/x",
+        "postgresql://ann@db:5432:s3cr/x",
+        "postgresql://ann@db:999999/x",
+        "postgresql://ann:s3/cr@db/x",
+        "postgresql://ann:s3@cr@db/x",
+        "postgresql://ann@[::1/s3cr",
         5,
     ],
-    ids=range(11),
+    ids=range(18),
 )
 def test_an_address_that_is_none_is_refused_and_not_repeated(tmp_path: Path, url: Any) -> None:
     assert "database_url" in refusal(tmp_path, config={"model": MODEL}, database_url=url)

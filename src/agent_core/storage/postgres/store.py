@@ -15,7 +15,7 @@ from agent_core.storage.postgres.faults import explain
 from agent_core.storage.postgres.queue import RunQueue, add_job, remove_job
 from agent_core.storage.postgres.schema import IDENTITY, migrate
 from agent_core.storage.postgres.statements import read_clock
-from agent_core.storage.postgres.workers import WorkerTable
+from agent_core.storage.postgres.workers import WorkerTable, by_lease
 from agent_core.storage.rows import BatchRows
 from agent_core.storage.sql import Connection
 from agent_core.storage.store import SqlSessionStore
@@ -75,9 +75,9 @@ class PostgresSessionStore(SqlSessionStore):
         """The runs that wait for a process; one that is silent for so long is given up."""
         return RunQueue(self._writer, lease_s=lease_s, hurry=self._threads.hurry)
 
-    def workers(self, tenant: str | None) -> WorkerTable:
+    def workers(self, tenant: str | None, is_dead: OwnerIsDead = by_lease) -> WorkerTable:
         """The workers of the database; of those of one tenant alone, only that one's."""
-        return WorkerTable(self._writer, self._reader, tenant)
+        return WorkerTable(self._writer, self._reader, is_dead=is_dead, tenant=tenant)
 
     def _add_job(self, connection: Connection, run: RunRecord, opening: RunOpening | None) -> None:
         if opening is None or opening.dispatch is not None:

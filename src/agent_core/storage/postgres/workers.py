@@ -12,7 +12,7 @@ from agent_core.storage.postgres.queue import read_lane
 from agent_core.storage.postgres.statements import read_clock
 from agent_core.storage.rows import sparing
 from agent_core.storage.sql import Connection, JobReader, JobWriter
-from agent_core.types import RunStatus
+from agent_core.types import OwnerIsDead, RunStatus
 from agent_core.types.lanes import PROTOCOL, Lane
 from agent_core.types.workers import QueueDepth, QueuedRun, WorkerRecord
 
@@ -49,17 +49,31 @@ LEFT JOIN runs ON runs.run_id = jobs.args ->> 'run_id'
 """
 
 
+def by_lease(_: str, is_lease_over: bool, /) -> bool:
+    """Judges whether a worker is dead by its heartbeats alone."""
+    return is_lease_over
+
+
 class WorkerTable:
     """The workers of a database, and the queue that they serve.
 
     Args:
         writer, reader: of the store.
+        is_dead: a worker of this host is dead as soon as its lock is free.
         tenant: only what is for its sessions is seen; None: everything.
     """
 
-    def __init__(self, writer: JobWriter, reader: JobReader, tenant: str | None = None) -> None:
+    def __init__(
+        self,
+        writer: JobWriter,
+        reader: JobReader,
+        *,
+        is_dead: OwnerIsDead = by_lease,
+        tenant: str | None = None,
+    ) -> None:
         self._writer = writer
         self._reader = reader
+        self._is_dead = is_dead
         self._tenant = tenant
 
     async def beat(self, worker: WorkerRecord, lease_s: float) -> dict[str, float]:
@@ -92,6 +106,7 @@ class WorkerTable:
         workers: list[WorkerRecord] = []
         for worker_id, text, is_alive in rows:
             with sparing(f"worker {worker_id}"):
+                is_alive = is_alive and not self._is_dead(worker_id, not is_alive)
                 facts = {**json.loads(text), "is_alive": is_alive}
                 known = {name: facts[name] for name in WorkerRecord.model_fields}
                 workers.append(WorkerRecord.model_validate(known))

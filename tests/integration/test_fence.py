@@ -5,17 +5,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from agent_core import RunStatus, StorageError, tool
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.runtime.services import Services
-from agent_core.types import EventType, ModelRequest
+from agent_core.types import EventType, ModelRequest, RuntimeEvent
 from isolation import Home
 from runtimes import CONFIG
 from takeovers import queue, services_of
@@ -142,6 +143,59 @@ async def test_a_paused_process_does_nothing_after_its_run_was_taken_over(
     closing = {EventType.RUN_COMPLETED, EventType.RUN_FAILED, EventType.RUN_CANCELLED}
     assert [each for each in types if each in closing] == [EventType.RUN_COMPLETED]
     assert [event.run_seq for event in history.events] == list(range(1, len(types) + 1))
+
+
+@pytest.mark.parametrize("refused", ["the result of a call", "the end"])
+async def test_a_run_whose_write_is_refused_before_a_heartbeat_goes_on_elsewhere_for_its_readers(
+    home: Home, project: Path, database_url: str, refused: str
+) -> None:
+    home.write_config(CONFIG + "\n[worker]\nheartbeat_s = 600\nlease_s = 900\n")
+    taken = list[str]()
+
+    def take(at: str) -> None:
+        if at == refused and not taken:
+            taken.append(at)
+            with psycopg.connect(database_url) as connection:
+                connection.execute("UPDATE sessions SET owner = NULL, epoch = epoch + 1")
+
+    @tool(permission="write")
+    async def note(text: str) -> str:
+        """Loses the session, perhaps."""
+        await asyncio.to_thread(take, "the result of a call")
+        return "noted"
+
+    def answer(request: ModelRequest) -> Any:
+        if not any(b.type == "tool_result" for m in request.messages for b in m.content):
+            return calls("note", text="x")
+        take("the end")
+        return "done"
+
+    provider = ScriptedProvider(answer)
+    async with services_of(
+        home.path, project, provider, note, database_url=database_url
+    ) as services:
+        await queue(services)
+        first = await take_over(services)
+        own = asyncio.create_task(collected(services.runs.watch("run_1")))
+        attached = asyncio.create_task(collected(services.runs.watch("run_1", after=0)))
+        await first.ended.wait()
+        assert (first.status, first.outcome) == (RunStatus.RUNNING, None)
+        assert services.runs.live.get("run_1") is None
+        assert not first.journal.is_stored
+        second = await take_over(services)
+        await second.ended.wait()
+        history = await services.store.run_history("run_1")
+        for reading in (own, attached):
+            seen = [event for event in await reading if event.run_seq is not None]
+            assert [event.event_type for event in seen][-1] is EventType.RUN_COMPLETED
+            last = len(history.events)
+            assert [event.run_seq for event in seen] == list(range(seen[0].run_seq or 0, last + 1))
+    assert taken == [refused]
+    assert history.runs[0].status is RunStatus.COMPLETED
+
+
+async def collected(events: AsyncGenerator[RuntimeEvent]) -> list[RuntimeEvent]:
+    return [event async for event in events]
 
 
 @pytest.mark.parametrize("kind", ["file", "postgres"])

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent_core.errors import StorageError
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.events.store import HistoryStore, SessionStore
 from agent_core.events.stream import EventStream
 from agent_core.redaction.redactor import JournalRedactor, LiveText
@@ -61,7 +61,7 @@ class JournalEnd(Struct, frozen=True):
 
 
 def _forget(_: "Journal") -> None:
-    """Leave an end that could not be stored to the next owner of the session."""
+    """Leave what could not be stored to the next owner of the session."""
 
 
 class Journal:
@@ -82,6 +82,8 @@ class Journal:
     `epoch` is the session's when the run was opened: once another runtime has had the session,
     the store refuses everything of this journal.
     `on_unclosed` takes over a journal whose end could not be stored, to `close_again` later.
+    `on_refused` is told when the store refuses a write because another process has the session; it
+    may `abandon` the journal.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Journal:
         session_owner: str | None = None,
         epoch: int | None = None,
         on_unclosed: Callable[["Journal"], None] = _forget,
+        on_refused: Callable[["Journal"], None] = _forget,
     ) -> None:
         self.run = run
         self._session_id, self._agent_id, self._run_id = run.session_id, run.agent_id, run.run_id
@@ -108,6 +111,7 @@ class Journal:
         self._owner = session_owner
         self.epoch = epoch
         self._on_unclosed = on_unclosed
+        self._on_refused = on_refused
         self._nodes: list[Node] = []
         self._events: list[PendingEvent] = []
         self._recorded = 0
@@ -364,6 +368,8 @@ class Journal:
         missing = {node.node_id for node in (*batch.nodes, *self._nodes)}
         self.path[:] = [node for node in self.path if node.node_id not in missing]
         self._nodes, self._events, self._change = [], [], None
+        if isinstance(failure, StorageError) and failure.code is ErrorCode.SESSION_ACTIVE:
+            self._on_refused(self)
 
     async def _written_out(self) -> None:
         while self._writing is not None:

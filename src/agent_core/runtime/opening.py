@@ -246,6 +246,7 @@ class Journals:
             session_owner=session_owner,
             epoch=epoch,
             on_unclosed=self._leases.add_unclosed,
+            on_refused=self._leases.refused,
         )
 
 

@@ -237,8 +237,8 @@ class SessionLeases:
         owner: this runtime.
         is_busy: whether a run of a session is queued or running here.
         on_cancel: called with the ids of runs whose cancellation another process requests.
-        on_lost: called with the id of a run whose session another process has; where several
-            machines share the store.
+        on_lost: called with the id of a run whose session another process has, and whether the
+            store has refused what it wrote; where several machines share the store.
         on_extended: called there with the time until which the sessions are sure to be held.
         shared: how often the leases are extended then, and for how long.
     """
@@ -250,7 +250,7 @@ class SessionLeases:
         *,
         is_busy: Callable[[str], bool],
         on_cancel: Callable[[Iterable[str]], None],
-        on_lost: Callable[[str], None] | None = None,
+        on_lost: Callable[[str, bool], None] | None = None,
         on_extended: Callable[[float], None] | None = None,
         shared: RunWorkerConfig | None = None,
     ) -> None:
@@ -299,11 +299,20 @@ class SessionLeases:
         for hold in holds:
             if not hold.is_lost and held.get(hold.session_id) != hold.epoch:
                 hold.is_lost = True
-                self._on_lost(hold.run_id)
+                self._on_lost(hold.run_id, False)
         self._confirmed = max(self._confirmed, began)
         if self._on_extended is not None:
             self._on_extended(self._confirmed + self._lease.total_seconds())
         self._on_cancel(cancelled)
+
+    def refused(self, journal: Journal) -> None:
+        """The store refuses what a run writes: its session is another process' by now."""
+        if self._on_lost is None:  # the other one has closed the run
+            return
+        for hold in self._holds:
+            if hold.run_id == journal.run.run_id:
+                hold.is_lost = True
+                self._on_lost(hold.run_id, True)
 
     def add_unclosed(self, journal: Journal) -> None:
         """Keep a journal whose end the store has refused."""

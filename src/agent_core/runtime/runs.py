@@ -114,7 +114,9 @@ class Runs:
             owner,
             is_busy=scheduler.is_busy,
             on_cancel=self._cancel_requested,
-            on_lost=(lambda run_id: self.turns.lose(run_id)) if dispatcher else None,
+            on_lost=(lambda run_id, refused: self.turns.lose(run_id, refused))
+            if dispatcher
+            else None,
             on_extended=project.launcher.keep_until,
             shared=config.worker if dispatcher else None,
         )
@@ -303,7 +305,8 @@ class Runs:
         """
         run = self.live.get(run_id)
         if run is not None and after is None:
-            return run.stream.read(debug=debug)
+            own = run.stream.read(debug=debug)
+            return own if run.hold is None else self._read_on(run, own, debug=debug)
         events = self._watch_after(run_id, after or 0, run)
         return events if debug else _hide_debug(events)
 
@@ -519,6 +522,21 @@ class Runs:
             run = self.live.get(run_id)
             if run is not None and not run.cancel_requested:
                 self._aside.start(self._scheduler.cancel(run))
+
+    async def _read_on(
+        self, run: Run, own: AsyncGenerator[RuntimeEvent], *, debug: bool
+    ) -> AsyncGenerator[RuntimeEvent]:
+        """The events of a run's stream, and of the store if another process goes on with it."""
+        seen = 0
+        async with aclosing(own):
+            async for event in own:
+                seen = event.run_seq or seen
+                yield event
+        if run.journal.is_abandoned:
+            rest = self._reader.events(run.identity.run_id, seen)
+            async with aclosing(rest if debug else _hide_debug(rest)) as events:
+                async for event in events:
+                    yield event
 
     async def _watch_after(
         self, run_id: str, seen: int, run: Run | None

@@ -140,14 +140,14 @@ class Turns:
         await self._abandon(run, StorageError(ErrorCode.SESSION_ACTIVE, _HANDED_OVER))
         return await self._store.hand_over(run_id, self._owner.owner_id)
 
-    def lose(self, run_id: str) -> None:
+    def lose(self, run_id: str, is_refused: bool) -> None:
         """Stop a run at once whose session another process has taken over.
 
-        One that is ending has given its session back, or is refused its end; one that goes on here
-        after it has waited holds its session anew.
+        One that is ending has given its session back, unless it is refused its end; one that goes
+        on here after it has waited holds its session anew.
         """
         run = self._live.get(run_id)
-        if run is None or run.ended.is_set() or run.journal.is_closing:
+        if run is None or run.ended.is_set() or (run.journal.is_closing and not is_refused):
             return
         if run.hold is not None and not run.hold.is_lost:
             return

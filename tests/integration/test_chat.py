@@ -23,10 +23,14 @@ READY = "sandbox off"
 ENTER, ESCAPE, CTRL_C, CTRL_D, UP = "\r", "\x1b", "\x03", "\x04", "\x1b[A"
 
 
-def configure(home: Home, server: ModelServer) -> None:
+DATABASE = "CHAT_TEST_DATABASE"
+
+
+def configure(home: Home, server: ModelServer, database_url: str = "") -> None:
     home.write_config(
         f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
         "context_window = 32000\n[memory]\nenabled = false\n"
+        + (f'[store]\nurl_env = "{DATABASE}"\n' if database_url else "")
     )
 
 
@@ -38,13 +42,14 @@ def converse(
     *options: str,
     command: Sequence[str] = ("chat",),
     env: dict[str, str] | None = None,
+    database_url: str = "",
     **more: Any,
 ) -> Recording:
     """The screen of one conversation."""
-    configure(home, server)
+    configure(home, server, database_url)
     return record(
         [sys.executable, "-m", "agent_core.cli", *command, *options],
-        env=home.env(**(env or {})),
+        env=home.env(**{DATABASE: database_url, **(env or {})}),
         cwd=project,
         keys=keys,
         seconds=40,
@@ -142,7 +147,11 @@ def test_a_summary_shows_its_command_once(home: Home, project: Path) -> None:
     assert scene.raw.decode().count("> /compact") == 1
 
 
-def test_what_waits_is_shown_taken_back_and_sent(home: Home, project: Path) -> None:
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+def test_what_waits_is_shown_taken_back_and_sent(
+    home: Home, project: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("database_url") if kind == "postgres" else ""
     with ModelServer.in_thread([Hangs(), "Answered."]) as server:
         keys = [
             Key(READY, f"first{ENTER}"),
@@ -153,7 +162,7 @@ def test_what_waits_is_shown_taken_back_and_sent(home: Home, project: Path) -> N
             Key("cancelled", ENTER),
             Key("Answered.", CTRL_D),
         ]
-        scene = converse(home, project, server, keys)
+        scene = converse(home, project, server, keys, database_url=url)
     assert scene.code == 0
     assert texts(server) == "second\nthird and more"
 

@@ -114,9 +114,7 @@ class Runs:
             owner,
             is_busy=scheduler.is_busy,
             on_cancel=self._cancel_requested,
-            on_lost=(lambda run_id, refused: self.turns.lose(run_id, refused))
-            if dispatcher
-            else None,
+            on_lost=self._lose if dispatcher else None,
             on_extended=project.launcher.keep_until,
             shared=config.worker if dispatcher else None,
         )
@@ -522,6 +520,9 @@ class Runs:
             run = self.live.get(run_id)
             if run is not None and not run.cancel_requested:
                 self._aside.start(self._scheduler.cancel(run))
+
+    def _lose(self, run_id: str, is_refused: bool) -> None:
+        self.turns.lose(run_id, is_refused)
 
     async def _read_on(
         self, run: Run, own: AsyncGenerator[RuntimeEvent], *, debug: bool

@@ -3,6 +3,7 @@
 import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -245,8 +246,8 @@ async def _move(
 
 async def _compact(chat: Chat, _: Sequence[str]) -> None:
     if await chat.require_session():
-        run = await chat.runtime.compact_session(chat.session_id)
-        chat.watch("/compact", run, is_on_screen=True)
+        start = partial(chat.runtime.compact_session, chat.session_id)
+        await chat.watch("/compact", start, is_on_screen=True)
 
 
 async def _context(chat: Chat, _: Sequence[str]) -> None:

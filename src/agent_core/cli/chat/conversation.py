@@ -3,8 +3,9 @@
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from msgspec import Struct
@@ -48,6 +49,7 @@ _RECAP_CHARS = 600
 _TITLE_CHARS = 80
 
 
+Start = Callable[[], Coroutine[Any, Any, RunHandle[Any]]]
 DoCommand = Callable[[str], Awaitable[None]]
 """Does what a line says that begins with a slash; raises AgentCoreError."""
 
@@ -70,18 +72,54 @@ class ChatTerminal(Terminal):
             yield
 
 
+class Running:
+    """A run that was started, and what happens in it from then on."""
+
+    def __init__(self, handle: RunHandle[Any]) -> None:
+        self.handle = handle
+        self.events = handle.events()
+
+
 class Sent(Struct, eq=False):
     """A message that was sent: its run waits, or is at work.
 
     Attributes:
+        start: starts its run.
         is_on_screen: it stands right above, as it was typed.
+        run: once it is started.
     """
 
     text: str
-    handle: RunHandle[Any]
-    events: AsyncGenerator[RuntimeEvent]
+    start: Start
     attached: Sequence[Attached] = ()
     is_on_screen: bool = False
+    run: Running | None = None
+    _starting: asyncio.Task[RunHandle[Any]] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether its turn has not come."""
+        return self.run is None or self.run.handle.status is RunStatus.QUEUED
+
+    async def begin(self) -> Running | None:
+        """Start its run, unless it is started; None: it was cancelled before."""
+        if self.run is None:
+            self._starting = asyncio.create_task(self.start())
+            try:
+                await asyncio.wait([self._starting])
+            finally:
+                self._starting.cancel()
+            if self._starting.cancelled():
+                return None
+            self.run = Running(self._starting.result())
+        return self.run
+
+    async def cancel(self) -> None:
+        """Cancel its run, or have none begin."""
+        if self.run is not None:
+            await self.run.handle.cancel()
+        elif self._starting is not None:
+            self._starting.cancel()
 
 
 class Window(Struct):
@@ -175,7 +213,7 @@ class Chat:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.line.close()
-            unsent = [sent.text for sent in self._sent][1:]
+            unsent = [sent.text for at, sent in enumerate(self._sent) if at or sent.run is None]
             await self._end_runs(tasks)
         for text in unsent:
             self.terminal.line(f"not sent: {visible(text, one_line=True)}", Style.WARN)
@@ -196,11 +234,11 @@ class Chat:
         if self._command is not None:
             self._command.interrupt()
         for sent in reversed([*self._sent][1:]):
-            await sent.handle.cancel()
+            await sent.cancel()
         if self._sent and not self.exit_code:  # what is about to end may do so
             await self.comes_to_rest()
         if self._sent:
-            await self._sent[0].handle.cancel()
+            await self._sent[0].cancel()
         idle = asyncio.create_task(self._idle.wait())
         await asyncio.wait([showing, idle], return_when=asyncio.FIRST_COMPLETED)
         tasks = [*tasks, idle]
@@ -233,22 +271,28 @@ class Chat:
     async def _send(self, text: str, *, shown: str) -> None:
         message, attached = await self._message(text)
         options = RunOptions(model=self.model, permission_mode=self.mode)
-        handle = await self.runtime.start(message, self.session_id, options=options, here=True)
+        start = partial(self.runtime.start, message, self.session_id, options=options, here=True)
+        await self.watch(shown, start, attached, is_on_screen=not self.terminal.can_draw)
         self._extra.clear()
-        self.watch(shown, handle, attached, is_on_screen=not self.terminal.can_draw)
 
-    def watch(
+    async def watch(
         self,
         text: str,
-        handle: RunHandle[Any],
+        start: Start,
         attached: Sequence[Attached] = (),
         *,
         is_on_screen: bool,
     ) -> None:
-        """Show a run when its turn has come, with its message if that is not on the screen."""
-        self.has_sent = True
-        is_next = not self._sent
-        sent = Sent(text, handle, handle.events(), attached, is_on_screen=is_on_screen and is_next)
+        """Start a run, and show it when its turn has come; its message if that is not on screen.
+
+        In a database of several machines `start` returns when it is the run's turn: it is called
+        when those before it have ended, and the line stays free meanwhile.
+        """
+        setup = self.setup
+        is_shared = setup.database_url is not None or setup.config.store.url_env is not None
+        sent = Sent(text, start, attached, is_on_screen=is_on_screen and not self._sent)
+        if not is_shared:
+            await sent.begin()
         self._sent.append(sent)
         self._arrived.set()
         self._idle.clear()
@@ -292,23 +336,38 @@ class Chat:
         while True:
             await self._arrived.wait()
             while self._sent:
-                await self._show(self._sent[0])
+                await self._begin_and_show(self._sent[0])
                 self._sent.popleft()
                 self._shown = None
                 self.line.refresh()
             self._arrived.clear()
             self._idle.set()
 
-    async def _show(self, sent: Sent) -> None:
-        self._shown = sent.handle
+    async def _begin_and_show(self, sent: Sent) -> None:
+        try:
+            run = await sent.begin()
+        except AgentCoreError as error:
+            self.fail(error.message)
+            run = None
+        else:
+            if run is None:
+                self.terminal.line("cancelled", Style.WARN)
+        if run is not None:
+            self.has_sent = True
+            await self._show(sent, run)
+        elif not (sent.text.startswith("/") or self._leaving.is_set()):
+            self.line.put(sent.text)
+
+    async def _show(self, sent: Sent, run: Running) -> None:
+        handle = self._shown = run.handle
         view = RunView(self.terminal)
         is_shown = False
-        async with aclosing(sent.events) as events:
+        async with aclosing(run.events) as events:
             async for event in events:
                 if event.event_type is EventType.RUN_QUEUED:
                     for run_id in event.payload.get("taken_over", ()):
-                        await self._show(await self._taken_over(run_id))
-                    self._shown = sent.handle
+                        await self._show(*await self._taken_over(run_id))
+                    self._shown = handle
                     continue
                 if not is_shown:
                     is_shown = True
@@ -316,7 +375,6 @@ class Chat:
                 self._note(event)
                 view.event(event)
                 self.last_call = view.last_call or self.last_call
-        handle = sent.handle
         await handle.wait()
         view.end(handle.result_text, handle.error, handle.usage)
         view.waiting(handle.pending_requests)
@@ -324,13 +382,13 @@ class Chat:
             self.terminal.line("cancelled", Style.WARN)
         self.usage = self.usage.plus(handle.usage)
 
-    async def _taken_over(self, run_id: str) -> Sent:
+    async def _taken_over(self, run_id: str) -> tuple[Sent, Running]:
         """A message that a process had queued when it died."""
-        handle = await self.runtime.attach(run_id)
+        start = partial(self.runtime.attach, run_id)
         (run,) = (await self.runtime.replay_run(run_id)).runs
         blocks = run.prompt.content if run.prompt else ()
         said = "".join(block.text for block in blocks if isinstance(block, TextBlock))
-        return Sent(without_content(said).strip(), handle, handle.events())
+        return Sent(without_content(said).strip(), start), Running(await start())
 
     def _note(self, event: RuntimeEvent) -> None:
         """Keep what the line shows of the session."""
@@ -386,10 +444,10 @@ class Chat:
 
     def take_back(self) -> bool:
         """Take the last queued message back for editing; whether there was one."""
-        if len(self._sent) < 2 or self._sent[-1].handle.status is not RunStatus.QUEUED:
+        if len(self._sent) < 2 or not self._sent[-1].waits:
             return False
         sent = self._sent.pop()
-        self._begin(sent.handle.cancel())
+        self._begin(sent.cancel())
         self.line.put(sent.text)
         return True
 
@@ -458,7 +516,7 @@ class Chat:
             while self.take_back():
                 pass
             self.terminal.line("cancelling; Ctrl-C once more leaves", Style.WARN)
-            self._begin((self._shown or self._sent[0].handle).cancel())
+            self._begin((self._shown or self._sent[0]).cancel())
         elif self.line.text:
             self._interrupted_at = float("-inf")
             self.line.clear()

@@ -134,7 +134,7 @@ class WorkerTable:
         )
         depths: list[QueueDepth] = []
         for name, depth, since in rows:
-            if (lane := read_lane(name)) is None:
+            if (lane := read_lane(name)) is None or self._tenant not in {None, lane.tenant}:
                 continue
             age_s = 0.0
             with sparing(f"the time since which the first run of {name} waits"):

@@ -7,9 +7,9 @@ import psycopg
 import pytest
 
 from agent_core.storage.postgres import PostgresSessionStore
-from agent_core.types import utc_now
+from agent_core.types import Dispatch, utc_now
 from agent_core.types.lanes import PROTOCOL, Lane
-from rows import a_worker as worker
+from rows import a_worker as worker, an_opening
 
 
 async def age(database_url: str, seconds: float) -> None:
@@ -90,3 +90,15 @@ async def test_a_tenant_sees_the_workers_that_serve_it(database_url: str) -> Non
     async with PostgresSessionStore.open(database_url, tenant="t") as store:
         table = store.workers("t")
         assert [each.worker_id for each in await table.listed()] == ["own_1", "own_2"]
+
+
+async def test_a_tenant_sees_how_much_of_its_own_waits(database_url: str) -> None:
+    async with PostgresSessionStore.open(database_url) as store:
+        for name in ("t", "other", None):
+            dispatch = Dispatch(queue="default", home="host:a", tenant=name)
+            opening = an_opening(f"s_{name}", f"run_{name}", dispatch=dispatch)
+            await store.queue_run(opening, is_dead=lambda owner, is_lease_over: False)
+        assert {each.tenant for each in await store.workers(None).depths()} == {"t", "other", None}
+    async with PostgresSessionStore.open(database_url, tenant="t") as store:
+        (depth,) = await store.workers("t").depths()
+        assert (depth.tenant, depth.depth) == ("t", 1)

@@ -12,6 +12,8 @@ machine, as are the model server and the workers: all of them share its cores.
   that no start counts.
 * `append`: a batch of a turn stored, beside one row inserted and committed by bare psycopg.
 * `sessions`: a run with 10 and with more sessions in the database: time, and CPU of both sides.
+* `counts`: statements and round trips of one run through a worker with one model call, of the worker
+  and of a caller that waits for its result: the median of 20 runs, between some of which heartbeats fall.
 * `latency`: from `start` to the first event of a worker, from the storing of an event to a watcher,
   and from `attach` to the first event of a run that has ended.
 """
@@ -39,6 +41,7 @@ import procrastinate
 import psycopg
 
 from postgres import DURABLE, FAST, hold_session, make_cluster
+from tcp_proxy import Proxy
 
 PROCESSES, CONCURRENCY, SESSIONS, COUNT = 2, 8, 50, 600
 CONFIG = """
@@ -306,6 +309,41 @@ async def sessions(server, folder, model):
     return found
 
 
+# ---- what goes to the database ----------------------------------------------
+
+
+async def counts(server, folder, model):
+    """Of the worker and of the caller; counts need neither time nor rest."""
+    ours = Ours(server, folder, model)
+    with Proxy.in_thread(server.port) as worker, Proxy.in_thread(server.port) as caller:
+        os.environ["BENCH_DATABASE_URL"] = server.url(ours.database, port=worker.port)
+        with ours.workers(1):
+            os.environ["BENCH_DATABASE_URL"] = server.url(ours.database, port=caller.port)
+            taken = []
+            async with ours.runtime() as runtime:
+                for number in range(20):
+                    before = counted(worker, caller)
+                    handle = await runtime.start("Say something.", f"s{number}")
+                    started = counted(worker, caller)[2:]
+                    await handle.result()
+                    await asyncio.sleep(0.3)  # the worker looks for more, and finds nothing
+                    after = counted(worker, caller)
+                    taken.append(
+                        [b - a for a, b in zip(before, after, strict=True)]
+                        + [b - a for a, b in zip(before[2:], started, strict=True)]
+                    )
+    names = [
+        f"{what} of {whose}"
+        for whose in ("the worker", "the caller", "start alone")
+        for what in ("statements", "round trips")
+    ]
+    return {n: sorted(each)[10] for n, each in zip(names, zip(*taken, strict=True), strict=True)}
+
+
+def counted(worker, caller):
+    return worker.executed, worker.asked, caller.executed, caller.asked
+
+
 # ---- how long one waits -----------------------------------------------------
 
 
@@ -350,7 +388,13 @@ async def latency(server, folder, model):
 
 # ---- all of it --------------------------------------------------------------
 
-SCENARIOS = {"handout": handout, "append": append, "sessions": sessions, "latency": latency}
+SCENARIOS = {
+    "handout": handout,
+    "append": append,
+    "sessions": sessions,
+    "counts": counts,
+    "latency": latency,
+}
 
 
 def main():

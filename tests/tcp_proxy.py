@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 _PIECE = 1 << 16
+_TLS = 80_877_103
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -20,6 +21,24 @@ class _Connection:
     server: asyncio.StreamWriter
     is_mute: bool = False
     is_answered: bool = True
+    unread: bytearray = field(default_factory=bytearray)
+    has_begun: bool = False
+
+    def count(self, data: bytes) -> int:
+        """How many statements end in what a client of PostgreSQL sends."""
+        self.unread += data
+        count = 0
+        while True:
+            head = 1 if self.has_begun else 0  # what opens a connection has no letter in front
+            if len(self.unread) < head + 4:
+                return count
+            size = head + int.from_bytes(self.unread[head : head + 4])
+            if len(self.unread) < size:
+                return count
+            count += head and chr(self.unread[0]) in "EQ"
+            asks_for_tls = not head and int.from_bytes(self.unread[4:8]) == _TLS
+            self.has_begun = self.has_begun or not asks_for_tls
+            del self.unread[:size]
 
     def reset(self) -> None:
         for writer in (self.client, self.server):
@@ -45,6 +64,8 @@ class Proxy:
     """Connections on which it was sent."""
     asked: int = 0
     """Round trips: how often a client has gone on after an answer."""
+    executed: int = 0
+    """Statements that clients of PostgreSQL have sent; several in one text are one."""
     _loop: asyncio.AbstractEventLoop | None = None
     _open: set[_Connection] = field(default_factory=set[_Connection])
     _flows: asyncio.Event = field(default_factory=asyncio.Event)
@@ -134,6 +155,7 @@ class Proxy:
             while data := await source.read(_PIECE):
                 await self._flows.wait()
                 self.asked += connection.is_answered and not is_answer
+                self.executed += 0 if is_answer else connection.count(data)
                 connection.is_answered = is_answer
                 if is_answer and connection.is_mute:
                     continue

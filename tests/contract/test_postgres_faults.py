@@ -16,8 +16,18 @@ import pytest
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.postgres import PostgresSessionStore
-from agent_core.storage.postgres.connections import connect
-from agent_core.types import Batch, BudgetHold, BudgetScope, EventType, RunChange, RunStatus
+from agent_core.storage.postgres.connections import Threads, connect
+from agent_core.storage.postgres.queue import RunQueue
+from agent_core.storage.sql import Job, JobWriter, Named
+from agent_core.types import (
+    Batch,
+    BudgetHold,
+    BudgetScope,
+    Dispatch,
+    EventType,
+    RunChange,
+    RunStatus,
+)
 from postgres import Server
 from rows import a_batch, a_node, an_event, an_opening
 from tcp_proxy import Proxy
@@ -127,6 +137,54 @@ async def test_a_job_that_was_done_without_an_answer_is_not_done_twice(
     assert grant.refused_by is None
     (use,) = await store.budget_uses(["s1"])
     assert use.reserved["turns"] == 1
+
+
+class OneJobEach:
+    """A writer whose jobs are carried out by several, one after the other."""
+
+    def __init__(self, *writers: JobWriter) -> None:
+        self._writers = iter(writers)
+
+    def submit(
+        self,
+        job: Job[Any],
+        about: str | None = None,
+        /,
+        *,
+        by: Named = "session_id",
+        is_small: bool = False,
+    ) -> asyncio.Future[Any]:
+        return next(self._writers).submit(job, about, by=by, is_small=is_small)
+
+
+@pytest.mark.parametrize("sent", [b"procrastinate_fetch_job_v2", b"COMMIT"])
+async def test_a_run_whose_taking_was_not_answered_is_taken_once(
+    store: PostgresSessionStore, proxy: Proxy, database_url: str, sent: bytes
+) -> None:
+    """Otherwise a living worker would have its job, and nobody would carry it out."""
+    dispatch = Dispatch(queue="default", home="host:here")
+    await store.queue_run(an_opening("s2", "run_2", dispatch=dispatch), is_dead=alive)
+    direct, broken = Threads(database_url), Threads(through(database_url, proxy.port))
+    queue = RunQueue(OneJobEach(direct, broken, broken), lease_s=30)
+    await queue.register()
+    proxy.unanswered = sent  # the text of a statement is sent once on a connection
+    taking = asyncio.create_task(queue.fetch_next(lambda lane: True))
+    await until(lambda: proxy.muted == 1)
+    if sent == b"COMMIT":
+        taken = "SELECT 1 FROM procrastinate_jobs WHERE status = 'doing'"
+        await until(lambda: bool(query(database_url, taken)))
+    proxy.unanswered = None
+    proxy.cut()
+
+    job = await taking
+
+    assert job is not None
+    assert job.run_id == "run_2"
+    jobs = query(database_url, "SELECT status, count(*) OVER () FROM procrastinate_jobs")
+    assert jobs == [("doing", 1)]
+    assert await queue.fetch_next(lambda lane: True) is None
+    for threads in (direct, broken):
+        await threads.close()
 
 
 async def test_an_append_that_is_cut_before_it_arrives_is_stored_once(

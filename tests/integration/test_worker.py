@@ -24,7 +24,6 @@ from worker_processes import URL_VARIABLE, Workers, page, workers, write_config
 _NEWER = """
 from agent_core.types import lanes
 lanes.PROTOCOL += 1
-lanes.Lane.__init__.__kwdefaults__["protocol"] += 1
 lanes.Lane.suits.__defaults__ = (lanes.PROTOCOL,)
 from agent_core.cli import main
 raise SystemExit(main(["worker"]))

@@ -81,6 +81,7 @@ class Journal:
     nodes are where the session's next message continues. Other agents leave that alone.
     `epoch` is the session's when the run was opened: once another runtime has had the session,
     the store refuses everything of this journal.
+    It `has_end` once the store has taken the end of the run, or that it waits, from here.
     `on_unclosed` takes over a journal whose end could not be stored, to `close_again` later.
     `on_refused` is told when the store refuses a write because another process has the session; it
     may `abandon` the journal.
@@ -103,7 +104,7 @@ class Journal:
         self.run = run
         self._session_id, self._agent_id, self._run_id = run.session_id, run.agent_id, run.run_id
         self.path = list(path)
-        self.is_closing = self.is_abandoned = False
+        self.is_closing = self.is_abandoned = self.has_end = False
         self._store = store
         self._stream = stream
         self._redactor = redactor
@@ -267,6 +268,7 @@ class Journal:
         if self._late_end is not None:
             await self._store.append(self._late_end)
             self._late_end = None
+            self.has_end = True
 
     @property
     def is_stored(self) -> bool:
@@ -355,6 +357,7 @@ class Journal:
             self._fail(batch, failure)
             return
         if on_stored is not None:
+            self.has_end = True
             on_stored()
         start = written.result()
         for offset, event in enumerate(batch.events):

@@ -434,6 +434,10 @@ class SessionReads(Protocol):
         """
         ...
 
+    async def run_nodes(self, run_id: str) -> list[Node]:
+        """The nodes that a run has added, in order; none of an unknown run."""
+        ...
+
     async def events_after(
         self, run_id: str, run_seq: int, *, limit: int = 1000
     ) -> list[RuntimeEvent]:

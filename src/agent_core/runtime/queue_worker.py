@@ -24,7 +24,16 @@ from agent_core.redaction.redactor import JournalRedactor
 from agent_core.runtime.projects import OpenProjects
 from agent_core.runtime.scheduler import identity_of
 from agent_core.runtime.workspaces import Workspaces
-from agent_core.types import Claim, EndReason, ErrorPayload, OpenedRun, RunStatus, utc_now
+from agent_core.types import (
+    Claim,
+    EndReason,
+    ErrorPayload,
+    OpenedRun,
+    RunRecord,
+    RunStatus,
+    SessionRecord,
+    utc_now,
+)
 from agent_core.types.lanes import PROTOCOL, SNAPSHOT, Lane, own_place
 from agent_core.types.workers import QueueDepth, WorkerRecord
 
@@ -234,7 +243,7 @@ class QueueWorker:
                     await self._wake.wait()
 
     async def _take(self) -> bool:
-        """Begin the next run, if there is one."""
+        """Begin the next run, if there is one; returns whether there may be more."""
         try:
             most = self._config.tenant_concurrency
             job = await self._queue.fetch_next(self._serves, tenant_concurrency=most)
@@ -247,14 +256,15 @@ class QueueWorker:
             await self._queue.give_back(job, 0)
             return False
         for task, mine in self._taken.items():
-            if mine.job == job and not task.done():  # it had been given up, and has its run still
+            is_its = mine.job.job_id == job.job_id  # it had been given up, and has its run still
+            if is_its and not task.done():
                 mine.is_fetched_again = True
                 return True
         taken = _Taken(job=job)
         task = asyncio.create_task(self._carry_out(taken), name=job.run_id)
         self._taken[task] = taken
         task.add_done_callback(self._gone)
-        return True
+        return not job.is_last
 
     def _gone(self, task: asyncio.Task[None]) -> None:
         """A place is free."""
@@ -277,10 +287,11 @@ class QueueWorker:
             try:
                 if is_lost and not taken.is_handed_over:  # it may be this worker's still
                     await self._store.hand_over(run_id, self._owner.owner_id)
-                if pause_s is None and await self._is_over(taken):
-                    await self._queue.finish(taken.job)
-                else:
+                has_left = taken.run is not None and taken.run.journal.has_end
+                if pause_s is not None or not (has_left or await self._is_over(taken)):
                     await self._queue.give_back(taken.job, pause_s or 0)
+                elif not has_left or taken.is_fetched_again:  # others had put it back meanwhile
+                    await self._queue.finish(taken.job)
                 if not taken.is_fetched_again:
                     return
                 taken.is_fetched_again = False
@@ -300,8 +311,7 @@ class QueueWorker:
             Exception: what is wrong with its project.
         """
         run_id = taken.job.run_id
-        record = await self._store.run(run_id)
-        session = await self._store.session(record.session_id) if record else None
+        record, session = taken.job.read() or await self._look_up(run_id)
         if record is None or session is None:
             return None  # it was deleted
         async with AsyncExitStack() as stack:
@@ -339,6 +349,11 @@ class QueueWorker:
                 why = f": {error.code}" if error is not None else ""
                 logger.info("%s is %s%s", run_id, run.status, why)
             return None
+
+    async def _look_up(self, run_id: str) -> tuple[RunRecord | None, SessionRecord | None]:
+        """A run that was queued at the moment at which it was taken, and its session."""
+        record = await self._store.run(run_id)
+        return record, await self._store.session(record.session_id) if record else None
 
     async def _is_over(self, taken: _Taken) -> bool:
         """Whether a run has its end in the database, or waits there for an answer."""

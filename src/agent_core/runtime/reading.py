@@ -173,9 +173,9 @@ class RunReader:
         Raises:
             StorageError: `run_not_found`.
         """
-        with self._watched(await self.record(run_id)) as changes:
+        record = await self.record(run_id)
+        with self._watched(record) as changes:
             while True:
-                record = await self.record(run_id)
                 status = record.status
                 if status.is_terminal:
                     return status
@@ -184,7 +184,9 @@ class RunReader:
                     record.is_for_workers and await self._store.is_answered(run_id)
                 ):
                     return status
-                await changes.wait()
+                while not (await changes.wait())[1]:
+                    pass
+                record = await self.record(run_id)
 
     async def events(
         self, run_id: str, after: int, *, follow: bool = True
@@ -203,20 +205,23 @@ class RunReader:
                 yield event
             return
         record = await self.record(run_id)
+        is_over = record.status.is_terminal
         pieces: Sequence[TextPiece] = ()
         with self._watched(record, is_read=True) as changes:
             while True:
-                is_over = (await self.record(run_id)).status.is_terminal
+                before, was_over = progress.seen, is_over
                 async for event in self._stored(run_id, progress):
                     yield event
                     if event.event_type in CLOSING_EVENTS:
                         return
-                if is_over:
+                if was_over:
                     return
+                if progress.seen == before:  # its end may be among what the reader has
+                    is_over = (await self.record(run_id)).status.is_terminal
                 if progress.is_new_message:  # maybe by a process that did not have the run before
                     progress.is_new_message = False
                     changes.ask_for_text()
-                is_behind = False
+                is_behind = is_over
                 while not is_behind:
                     for piece in pieces:
                         if delta := await self._delta(record, piece, progress):
@@ -225,7 +230,10 @@ class RunReader:
                     is_behind = is_behind or any(each.after > progress.seen for each in pieces)
 
     async def _stored(self, run_id: str, progress: _Progress) -> AsyncGenerator[RuntimeEvent]:
-        while page := await self._store.events_after(run_id, progress.seen, limit=_PAGE):
+        is_whole = False
+        while not is_whole:
+            page = await self._store.events_after(run_id, progress.seen, limit=_PAGE)
+            is_whole = len(page) < _PAGE
             for event in page:
                 if text := await self._rest_of(event, progress.text):
                     yield text

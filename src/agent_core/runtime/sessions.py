@@ -223,7 +223,7 @@ class Sessions:
         record = await self._runs.require_run(run_id)
         outcome = None
         if record.status.is_terminal:
-            text = _answer((await self._store.run_history(run_id)).nodes)
+            text = _answer(await self._store.run_nodes(run_id))
             outcome = Outcome(
                 record.end_reason or EndReason.FAILED,
                 text,

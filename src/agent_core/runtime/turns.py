@@ -172,7 +172,7 @@ class Turns:
         run = self._live.new(
             record,
             taken.session.epoch,
-            is_new=False,
+            is_new=taken.session.active_node_id is None,
             options=options or self._waiting.options_of(record.run_id),
         )
         run.goes_on = record.status is not RunStatus.QUEUED
@@ -203,6 +203,8 @@ class Turns:
         await run.ended.wait()
         while True:
             with suppress(StorageError):
+                if run.journal.has_end:
+                    return  # the job went with it
                 is_stored = run.journal.is_stored
                 if is_stored or (await self._reader.record(job.run_id)).status.is_terminal:
                     await dispatcher.queue.finish(job)

@@ -16,11 +16,13 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import approvals
 from agent_core.storage.budgets import settle_holds, settle_lost
 from agent_core.storage.rows import (
+    FIRST,
     OPEN_RUN,
     OWNED_RUN,
     OWNER_LOST,
     TOO_MANY_TAKEOVERS,
     find,
+    first,
     insert,
     insert_events,
     insert_session_events,
@@ -35,7 +37,7 @@ from agent_core.storage.rows import (
     storable,
     update,
 )
-from agent_core.storage.sql import Connection
+from agent_core.storage.sql import Connection, Cursor
 from agent_core.types import (
     AgentRecord,
     AgentStatus,
@@ -78,6 +80,20 @@ def open_run(
             `session_active`.
     """
     found = find(connection, SessionRecord, opening.session_id)
+    return add_opened(connection, opening, found, is_dead, now, same_folder)
+
+
+def add_opened(
+    connection: Connection,
+    opening: RunOpening,
+    found: SessionRecord | None,
+    is_dead: OwnerIsDead,
+    now: datetime,
+    same_folder: str | None = None,
+    *,
+    agents: Cursor | None = None,
+) -> OpenedRun:
+    """`open_run`, once its session has been looked for, and maybe the agent that leads its runs."""
     lost: list[RunRecord] = []
     queued: list[RunRecord] = []
     waiting: RunRecord | None = None
@@ -95,16 +111,17 @@ def open_run(
             lost = close_lost(connection, session)
             queued, waiting = _taken_over(connection, opening.session_id)
             session = find_session(connection, opening.session_id)
-        session, agent = _resume_session(connection, session, opening, cwd, now)
+        agents = agents or select_root_agent(connection, opening)
+        session, agent = _resume_session(connection, session, opening, cwd, now, agents)
     run = _run_of(opening, session, agent.agent_id, now)
     insert(connection, run)
-    is_first = found is None and not opening.events
+    start = FIRST if found is None else None
     return OpenedRun(
         session=session,
         agent=agent,
         run=run,
         resumed=found is not None,
-        position=Position(1, 1, 1) if is_first else insert_events(connection, run, opening.events),
+        position=insert_events(connection, run, opening.events, start),
         lost=lost,
         queued=queued,
         waiting=waiting,
@@ -199,11 +216,11 @@ def add_run(
 
 def lost_sessions(connection: Connection, is_dead: OwnerIsDead, now: datetime) -> list[str]:
     """The sessions that a dead owner has, or in which runs are open though no owner has them."""
-    owned = connection.execute("SELECT * FROM sessions WHERE owner IS NOT NULL").fetchall()
+    owned = connection.execute("SELECT * FROM sessions WHERE owner IS NOT NULL")
     orphaned = connection.execute(
         f"""SELECT * FROM sessions WHERE owner IS NULL AND session_id IN
         (SELECT session_id FROM runs WHERE {OWNED_RUN})"""  # noqa: S608 - a constant
-    ).fetchall()
+    )
     sessions = read_each(SessionRecord, [*owned, *orphaned])
     return [each.session_id for each in sessions if is_free(each, is_dead, now)]
 
@@ -355,13 +372,14 @@ def _resume_session(
     opening: RunOpening,
     cwd: str | None,
     now: datetime,
+    agents: Cursor,
 ) -> tuple[SessionRecord, AgentRecord]:
     """Claim a session that there is, or only note its place; `cwd` is where it moves to."""
     if cwd is not None:
         draft = EventDraft(EventType.SESSION_MOVED, {"from": session.cwd, "to": cwd})
         moved = PendingEvent(new_id("evt"), utc_now(), draft)
         insert_session_events(connection, session.session_id, [moved])
-    agent = _find_root_agent(connection, opening) or _add_root_agent(connection, opening)
+    agent = first(AgentRecord, agents) or _add_root_agent(connection, opening)
     changes: dict[str, Any] = {
         "root_agent_id": session.root_agent_id or agent.agent_id,
         "cwd": cwd or session.cwd,
@@ -405,13 +423,13 @@ def _run_of(opening: RunOpening, session: SessionRecord, agent_id: str, now: dat
     )
 
 
-def _find_root_agent(connection: Connection, opening: RunOpening) -> AgentRecord | None:
-    row = connection.execute(
+def select_root_agent(connection: Connection, opening: RunOpening) -> Cursor:
+    """Look for the agent that leads such runs of the session."""
+    return connection.execute(
         """SELECT * FROM agents
         WHERE session_id = ? AND agent_type = ? AND parent_agent_id IS NULL""",
         (opening.session_id, opening.agent_type.value),
-    ).fetchone()
-    return read(AgentRecord, row) if row is not None else None
+    )
 
 
 def _add_root_agent(connection: Connection, opening: RunOpening) -> AgentRecord:
@@ -504,11 +522,15 @@ def require_same_folder(refused: StorageError) -> str:
 
 
 def open_runs(connection: Connection, session_id: str) -> list[RunRecord]:
-    rows = connection.execute(
+    return read_all(RunRecord, select_open_runs(connection, session_id))
+
+
+def select_open_runs(connection: Connection, session_id: str) -> Cursor:
+    """Look for the runs of a session that have not ended, in order."""
+    return connection.execute(
         f"SELECT * FROM runs WHERE session_id = ? AND {OPEN_RUN} ORDER BY rowid",  # noqa: S608
         (session_id,),
     )
-    return read_all(RunRecord, rows)
 
 
 def _taken_over(

@@ -35,6 +35,10 @@ PATH = """WITH RECURSIVE path (node_id, parent_id, depth) AS (
 SELECT nodes.* FROM path JOIN nodes ON nodes.node_id = path.node_id ORDER BY depth DESC"""
 """The nodes from the root to one node; from another one on, if that is on the path."""
 
+RUN_NODES = """SELECT * FROM nodes WHERE node_id IN
+    (SELECT node_id FROM events WHERE run_id = ?1) AND run_id = ?1 ORDER BY node_seq"""
+"""Those that a run has added: an event announces each."""
+
 MAX_SEQ = 2**62
 
 
@@ -84,11 +88,7 @@ def run_history(connection: Connection, run_id: str) -> ReplayResult:
     if run is None:
         raise run_not_found(run_id)
     events = connection.execute("SELECT * FROM events WHERE run_id = ? ORDER BY run_seq", (run_id,))
-    nodes = connection.execute(
-        """SELECT * FROM nodes WHERE node_id IN
-        (SELECT node_id FROM events WHERE run_id = ?1) AND run_id = ?1 ORDER BY node_seq""",
-        (run_id,),
-    )
+    nodes = connection.execute(RUN_NODES, (run_id,))
     artifacts = connection.execute(
         "SELECT * FROM artifacts WHERE run_id = ? ORDER BY rowid", (run_id,)
     )

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, from_json
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.sql import Connection, FoundRow
+from agent_core.storage.sql import Connection, Cursor, FoundRow
 from agent_core.types import (
     AgentRecord,
     ApprovalRecord,
@@ -169,11 +169,14 @@ def warn_once(text: str) -> None:
 def find(connection: Connection, kind: type[Record], key: str | None) -> Record | None:
     """The record with this id, or None."""
     table, id_column = _TABLES[kind]
-    row = connection.execute(
-        f"SELECT * FROM {table} WHERE {id_column} = ?",  # noqa: S608 - our own names
-        (key,),
-    ).fetchone()
-    return read(kind, row) if row else None
+    sql = f"SELECT * FROM {table} WHERE {id_column} = ?"  # noqa: S608 - our own names
+    return first(kind, connection.execute(sql, (key,)))
+
+
+def first(kind: type[Record], rows: Cursor) -> Record | None:
+    """Make a record of the first row, if there is any."""
+    row = rows.fetchone()
+    return None if row is None else read(kind, row)
 
 
 def find_all(
@@ -396,6 +399,10 @@ _RELEASE = f"""UPDATE sessions SET owner = NULL, lease_expires_at = NULL
      AND runs.{OWNED_RUN})"""  # noqa: S608 - a constant
 
 
+FIRST = Position(1, 1, 1)
+"""Where the history of a session begins."""
+
+
 class BatchRows(NamedTuple):
     """A batch as rows: of nodes and events, without numbers, and what changes in other rows."""
 
@@ -473,7 +480,9 @@ def _insert_events_sql(count: int) -> str:
     return _INSERT_EVENT.partition("VALUES")[0] + "VALUES " + ", ".join(marks)
 
 
-def change_rows(connection: Connection, batch: Batch, changes: Sequence[tuple[str, Row]]) -> None:
+def change_rows(
+    connection: Connection, batch: Batch, changes: Sequence[tuple[str, Sequence[Any]]]
+) -> None:
     """Change what a batch changes in rows that are there."""
     for sql, values in changes:
         connection.execute(sql, values)
@@ -538,12 +547,16 @@ def start_of(
 
 
 def insert_events(
-    connection: Connection, run: RunRecord, events: Sequence[PendingEvent]
+    connection: Connection,
+    run: RunRecord,
+    events: Sequence[PendingEvent],
+    start: Position | None = None,
 ) -> Position:
-    """Store events of a run; returns where they stand."""
-    start = start_of(connection, run.session_id, run.run_id)
-    of = (run.session_id, run.agent_id, run.run_id)
-    _insert_event_rows(connection, of, start, [event_row(event) for event in events])
+    """Store events of a run; returns where they stand, which is looked up unless it is known."""
+    start = start or start_of(connection, run.session_id, run.run_id)
+    if events:
+        of = (run.session_id, run.agent_id, run.run_id)
+        _insert_event_rows(connection, of, start, [event_row(event) for event in events])
     return start
 
 

@@ -152,8 +152,8 @@ class SqlSessionStore:
     async def queue_run(self, opening: RunOpening, *, is_dead: OwnerIsDead) -> OpenedRun:
         def submit(same_folder: str | None) -> asyncio.Future[OpenedRun]:
             def queue(connection: Connection) -> OpenedRun:
-                now = self._clock(connection)
-                opened = takeovers.queue_run(connection, opening, is_dead, now, same_folder)
+                clock = partial(self._clock, connection)
+                opened = takeovers.queue_run(connection, opening, is_dead, clock, same_folder)
                 self._add_job(connection, opened.run, opening)
                 return opened
 
@@ -184,7 +184,7 @@ class SqlSessionStore:
     ) -> OpenedRun | None:
         taken = await self._writer.submit(
             lambda c: takeovers.take_run(
-                c, run_id, claim, is_dead, self._clock(c), max_takeovers=max_takeovers
+                c, run_id, claim, is_dead, partial(self._clock, c), max_takeovers=max_takeovers
             ),
             run_id,
             by="run_id",
@@ -457,7 +457,7 @@ class SqlSessionStore:
         )
 
     async def held_sessions(self, owner: str) -> dict[str, int]:
-        return await self._reader.read(lambda c: takeovers.held_sessions(c, owner))
+        return await self._reader.read(lambda c: takeovers.held_sessions(c, owner), is_single=True)
 
     async def session(self, session_id: str) -> SessionRecord | None:
         return await self._find(SessionRecord, session_id)
@@ -562,7 +562,9 @@ class SqlSessionStore:
 
     async def active_run_ids(self, session_id: str) -> list[str]:
         sql = f"SELECT run_id FROM runs WHERE session_id = ? AND {OWNED_RUN} ORDER BY rowid"  # noqa: S608
-        rows = await self._reader.read(lambda c: c.execute(sql, (session_id,)).fetchall())
+        rows = await self._reader.read(
+            lambda c: c.execute(sql, (session_id,)).fetchall(), is_single=True
+        )
         return [run_id for (run_id,) in rows]
 
     async def node(self, node_id: str) -> Node | None:
@@ -589,6 +591,9 @@ class SqlSessionStore:
     async def run_history(self, run_id: str) -> ReplayResult:
         return await self._reader.read(lambda c: queries.run_history(c, run_id))
 
+    async def run_nodes(self, run_id: str) -> list[Node]:
+        return await self._find_all(Node, queries.RUN_NODES, run_id)
+
     async def events_after(
         self, run_id: str, run_seq: int, *, limit: int = 1000
     ) -> list[RuntimeEvent]:
@@ -614,7 +619,7 @@ class SqlSessionStore:
         return await self._reader.read(lambda c: budgets.uses(c, scope_ids))
 
     async def waiting_children(self, run_id: str) -> list[RunRecord]:
-        return await self._reader.read(lambda c: claims.waiting_children(c, run_id))
+        return await self._reader.read(lambda c: claims.waiting_children(c, run_id), is_single=True)
 
     async def approval(self, request_id: str) -> ApprovalRecord | None:
         return await self._find(ApprovalRecord, request_id)
@@ -641,7 +646,9 @@ class SqlSessionStore:
         )
 
     async def is_answered(self, root_run_id: str) -> bool:
-        return await self._reader.read(lambda c: approvals.is_answered(c, root_run_id))
+        return await self._reader.read(
+            lambda c: approvals.is_answered(c, root_run_id), is_single=True
+        )
 
     async def artifact(self, artifact_id: str) -> ArtifactRecord | None:
         return await self._find(ArtifactRecord, artifact_id)

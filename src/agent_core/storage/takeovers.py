@@ -3,6 +3,7 @@
 Every function is one job of the writing connection. `now` is the store's own clock.
 """
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,21 +13,23 @@ from agent_core.storage import approvals
 from agent_core.storage.budgets import settle_time
 from agent_core.storage.claims import (
     CANCELLED_UNBEGUN,
+    add_opened,
     claim_session,
     close_lost,
     close_run,
     find_agent,
     find_session,
     is_free,
-    open_run,
-    open_runs,
     refuse_unless_free,
+    select_open_runs,
+    select_root_agent,
     session_active,
     too_many_takeovers,
 )
-from agent_core.storage.rows import find, insert_events, start_of, update
+from agent_core.storage.rows import OPEN_RUN, find, first, insert_events, read_all, update
 from agent_core.storage.sql import Connection
 from agent_core.types import (
+    AgentRecord,
     Claim,
     EventDraft,
     EventType,
@@ -36,39 +39,55 @@ from agent_core.types import (
     RunOpening,
     RunRecord,
     RunStatus,
+    SessionRecord,
     new_id,
     utc_now,
 )
+
+_SESSION_ID = "(SELECT session_id FROM runs WHERE run_id = ?)"
+_SESSION = f"SELECT * FROM sessions WHERE session_id = {_SESSION_ID}"  # noqa: S608 - a constant
+_AGENT = "SELECT * FROM agents WHERE agent_id = (SELECT agent_id FROM runs WHERE run_id = ?)"
+_OPEN_RUNS = f"""SELECT * FROM runs WHERE session_id = {_SESSION_ID} AND {OPEN_RUN}
+    ORDER BY rowid"""  # noqa: S608 - a constant
 
 
 def queue_run(
     connection: Connection,
     opening: RunOpening,
     is_dead: OwnerIsDead,
-    now: datetime,
+    clock: Callable[[], datetime],
     same_folder: str | None = None,
 ) -> OpenedRun:
     """Add a run that waits for its turn; the session stays whose it is.
+
+    What is read is sent together, before any of it is waited for.
 
     Raises:
         StorageError: `session_elsewhere`; `session_active`, a session under way is to be moved;
             `validation_error`, it is another tenant's.
     """
-    in_front = _in_front(connection, opening.session_id, is_dead, now)
+    session_id = opening.session_id
+    sessions = connection.execute("SELECT * FROM sessions WHERE session_id = ?", (session_id,))
+    agents = select_root_agent(connection, opening)
+    open_ones = select_open_runs(connection, session_id)
+    now, found = clock(), first(SessionRecord, sessions)
+    in_front = _in_front(read_all(RunRecord, open_ones), found, is_dead, now)
     facts: dict[str, Any] = {"runs_in_front": in_front}
     dispatch = opening.dispatch
     if dispatch is not None and dispatch.process is None:
         facts["queue"] = dispatch.queue
     queued = PendingEvent(new_id("evt"), utc_now(), EventDraft(EventType.RUN_QUEUED, facts))
     opening = replace(opening, status=RunStatus.QUEUED, events=[queued, *opening.events])
-    return open_run(connection, opening, is_dead, now, same_folder)
+    return add_opened(connection, opening, found, is_dead, now, same_folder, agents=agents)
 
 
-def _in_front(connection: Connection, session_id: str, is_dead: OwnerIsDead, now: datetime) -> int:
-    """How many runs of a session go before a new one."""
-    runs = [run for run in open_runs(connection, session_id) if run.parent_run_id is None]
+def _in_front(
+    runs: Sequence[RunRecord], session: SessionRecord | None, is_dead: OwnerIsDead, now: datetime
+) -> int:
+    """How many open runs of a session go before a new one."""
+    runs = [run for run in runs if run.parent_run_id is None]
     mine = [run for run in runs if run.has_begun and not run.is_for_workers]
-    if mine and is_free(find_session(connection, session_id), is_dead, now):
+    if mine and session is not None and is_free(session, is_dead, now):
         runs = [run for run in runs if run not in mine]  # their process has died
     return sum(run.status is not RunStatus.WAITING for run in runs)
 
@@ -78,11 +97,13 @@ def take_run(
     run_id: str,
     claim: Claim,
     is_dead: OwnerIsDead,
-    now: datetime,
+    clock: Callable[[], datetime],
     *,
     max_takeovers: int | None,
 ) -> OpenedRun | None:
     """Claim the session of a run whose turn it is; what a dead owner had begun goes on.
+
+    What is read is sent together, before any of it is waited for.
 
     Returns:
         None: there is nothing to do: it has ended, waits for an answer that there is not, or has
@@ -91,36 +112,48 @@ def take_run(
     Raises:
         StorageError: `session_active`: a living owner has the session, or another run goes first.
     """
-    run = find(connection, RunRecord, run_id)
-    if run is None or run.parent_run_id is not None or run.status.is_terminal:
+    sessions = connection.execute(_SESSION, (run_id,))
+    agents = connection.execute(_AGENT, (run_id,))
+    open_ones = connection.execute(_OPEN_RUNS, (run_id,))
+    now, runs = clock(), read_all(RunRecord, open_ones)
+    run = next((one for one in runs if one.run_id == run_id), None)
+    if run is None or run.parent_run_id is not None:
         return None
-    session = find_session(connection, run.session_id)
-    is_answered = approvals.is_answered(connection, run_id)
-    if run.status is RunStatus.WAITING and not (is_answered or run.cancel_requested_at):
+    is_waiting = run.status is RunStatus.WAITING
+    is_answered = is_waiting and approvals.is_answered(connection, run_id)
+    if is_waiting and not (is_answered or run.cancel_requested_at):
         return None
+    session = first(SessionRecord, sessions) or find_session(connection, run.session_id)
+    agent = first(AgentRecord, agents) or find_agent(connection, run.agent_id)
     if session.owner != claim.owner:
         refuse_unless_free(session, is_dead, now)
     elif run.has_begun:
         raise session_active(session)
-    others = [other for other in open_runs(connection, session.session_id) if other != run]
+    others = [other for other in runs if other is not run]
     if any(other.is_for_workers and other.has_begun for other in others):
         raise session_active(session)
     lost: list[RunRecord] = []
     was_owned = session.owner not in {None, claim.owner}
     if was_owned or run.has_begun:
         lost = close_lost(connection, session, taken=run)
+        session = find_session(connection, session.session_id)
     if not run.has_begun:  # a process that dies before it writes anything has begun all the same
         update(connection, RunRecord, run_id, {"status": RunStatus.PENDING})
     elif not _go_on(connection, run, was_owned=was_owned, max_takeovers=max_takeovers):
         return None
-    claim_session(connection, session.session_id, claim.owner, now + claim.lease)
+    lease_end = now + claim.lease
+    claim_session(connection, session.session_id, claim.owner, lease_end)
+    claimed = {
+        "owner": claim.owner,
+        "lease_expires_at": lease_end,
+        "epoch": session.epoch + (session.owner != claim.owner),
+    }
     waiting = [other for other in others if other.status is RunStatus.WAITING]
     return OpenedRun(
-        session=find_session(connection, session.session_id),
-        agent=find_agent(connection, run.agent_id),
+        session=session.model_copy(update=claimed),
+        agent=agent,
         run=run,
         resumed=True,
-        position=start_of(connection, run.session_id, run_id),
         lost=lost,
         waiting=next((one for one in waiting if one.parent_run_id is None), None),
         is_answered=is_answered,

@@ -193,7 +193,7 @@ class OpenedRun(Struct, frozen=True, kw_only=True):
 
     Attributes:
         resumed: the session was there before.
-        position: where the opening's events stand.
+        position: where the opening's events stand; of a run that goes on there are none.
         lost: runs that an owner now dead had begun; they are closed.
         queued: runs that an owner now dead had not begun, in order; they are the new owner's to
             run, before the opened one.
@@ -205,7 +205,7 @@ class OpenedRun(Struct, frozen=True, kw_only=True):
     agent: AgentRecord
     run: RunRecord
     resumed: bool
-    position: Position
+    position: Position = Position(0, 0, 0)
     lost: Sequence[RunRecord] = ()
     queued: Sequence[RunRecord] = ()
     waiting: RunRecord | None = None

@@ -39,6 +39,7 @@ WORK: list[Work] = [
     lambda s: s.page("s1"),
     lambda s: s.path("n2"),
     lambda s: s.run_history("run_1"),
+    lambda s: s.run_nodes("run_1"),
     lambda s: s.events_after("run_1", 1),
     lambda s: s.last_events("s1", "agent_s1", EventType.MODEL_STARTED, limit=3),
     lambda s: s.open_calls("s1", ["c1", "c2"]),

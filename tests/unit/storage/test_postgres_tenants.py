@@ -140,6 +140,7 @@ READS: dict[str, Callable[[SqlSessionStore], Awaitable[object]]] = {
     "path": lambda s: s.path("n1"),
     "page": lambda s: s.page("s1"),
     "run_history": lambda s: s.run_history("run_1"),
+    "run_nodes": lambda s: s.run_nodes("run_1"),
     "events_after": lambda s: s.events_after("run_1", 0),
     "last_events": lambda s: s.last_events("s1", "agent_s1", EventType.MODEL_STARTED, limit=5),
     "open_calls": lambda s: s.open_calls("s1", ["call_2"]),

@@ -6,6 +6,7 @@ import orjson
 import psycopg
 from psycopg import Connection
 
+from agent_core.storage.postgres.queue import REMOVE_ENDED
 from agent_core.storage.postgres.statements import Row, Statements
 from agent_core.storage.rows import (
     EVENT_COLUMNS,
@@ -53,16 +54,39 @@ class Append:
                 row = connection.execute(_APPEND, self._values, prepare=True).fetchone()
             else:
                 with connection.pipeline() as pipeline:
-                    connection.execute("BEGIN")
+                    # Without a BEGIN all of it is one transaction, which ends with the pipeline;
+                    # a job that reads in between would end it before.
+                    is_read = bool(self._batch.run and self._batch.run.metadata)
+                    if is_read:
+                        connection.execute("BEGIN")
                     appended = connection.execute(_APPEND, self._values)
-                    change_rows(Statements(connection, pipeline), self._batch, self._rows.changes)
-                    connection.execute("COMMIT")
+                    change_rows(Statements(connection, pipeline), self._batch, self._changes())
+                    if is_read:
+                        connection.execute("COMMIT")
                 row = appended.fetchone()
         except psycopg.Error as error:
             if refusal := _REFUSALS.get(error.sqlstate or ""):
                 raise refusal(self._batch.run_id) from None
             raise
         return Position(*row) if row else Position(0, 0, 0)
+
+    def _changes(self) -> list[tuple[str, list[Any]]]:
+        """The statements that change what the batch changes in other rows, each of many rows.
+
+        With the end of a run its session is given back, and its job leaves the queue.
+        """
+        changes = list(self._rows.changes)
+        statements: list[tuple[str, list[Any]]] = []
+        if self._batch.release is not None:
+            release, values = changes.pop()
+            ended = [*values, self._batch.session_id, self._batch.run_id]
+            statements.append((f"WITH released AS ({release}), {REMOVE_ENDED}", ended))
+        if changes:
+            *others, (last, _) = changes
+            beside = ", ".join(f"change_{n} AS ({sql})" for n, (sql, _) in enumerate(others))
+            sql = f"WITH {beside} {last}" if beside else last
+            statements.insert(0, (sql, [value for _, values in changes for value in values]))
+        return statements
 
     def find(self, connection: Connection[Row]) -> Position | None:
         """Where it stands, if it was stored before a connection broke.

@@ -72,21 +72,19 @@ whole tables in order to join them.
 """
 
 _SESSION_OF = {
-    "session_id": "$3",
-    "run_id": "(SELECT session_id FROM runs WHERE run_id = $3)",
-    "agent_id": "(SELECT session_id FROM agents WHERE agent_id = $3)",
-    "request_id": "(SELECT session_id FROM approvals WHERE request_id = $3)",
-    "hold_id": "(SELECT session_id FROM budget_holds WHERE hold_id = $3)",
+    "session_id": "$1",
+    "run_id": "(SELECT session_id FROM runs WHERE run_id = $1)",
+    "agent_id": "(SELECT session_id FROM agents WHERE agent_id = $1)",
+    "request_id": "(SELECT session_id FROM approvals WHERE request_id = $1)",
+    "hold_id": "(SELECT session_id FROM budget_holds WHERE hold_id = $1)",
 }
-_MARKED = """marked AS (INSERT INTO last_commits (connection, number) VALUES ($1, $2)
-    ON CONFLICT (connection) DO UPDATE SET number = excluded.number, at = excluded.at)"""
 _LOCKS = {
     by: f"""WITH held AS MATERIALIZED (
         SELECT FROM sessions WHERE session_id = {found} FOR NO KEY UPDATE
-    ), {_MARKED} SELECT count(*) FROM held"""  # noqa: S608
+    ) SELECT count(*), clock_timestamp() FROM held"""  # noqa: S608
     for by, found in _SESSION_OF.items()
 }
-_NO_LOCK = f"WITH {_MARKED} SELECT 1"
+"""Waits until no other transaction has the session, and then looks at the clock."""
 _WHO = """SELECT pid, CAST(backend_start AS TEXT) FROM pg_stat_activity
     WHERE pid = pg_backend_pid()"""
 _END = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
@@ -353,17 +351,13 @@ class Threads:
                 link.begun += 1
                 mark = link.name, link.begun
                 with connection.pipeline() as pipeline:
-                    statements = Statements(connection, pipeline)
-                    statements.send("BEGIN")
-                    if about is None:
-                        begun = statements.send(_NO_LOCK, mark)
-                    else:
-                        begun = statements.send(_LOCKS[by], (*mark, about))
-                    value = job(statements)
-                    begun.fetchone()
-                    done = (value,)
+                    connection.execute("BEGIN")
+                    statements = Statements(connection, pipeline, mark)
+                    if about is not None:
+                        statements.lock(_LOCKS[by], about)
+                    done = (job(statements),)
                     connection.execute("COMMIT")
-                return value
+                return done[0]
             except UniqueViolation:
                 self._take_back()
                 races += 1

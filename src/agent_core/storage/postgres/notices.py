@@ -24,6 +24,9 @@ _LONGEST_CHANNEL = 63
 _MOST_KEPT = 4_096
 """Notices that wait in an inbox, and those that wait to be sent."""
 
+_MOST_UNUSED = 64
+"""Channels that nobody has subscribed to any more; they are left with the next one that is new."""
+
 _CHECK_S = 10.0
 """How often an idle connection is tried, and how long any answer may take."""
 
@@ -206,7 +209,8 @@ class Notices:
         """
         connection.add_notify_handler(lambda notice: self._deliver(notice.channel, notice.payload))
         pgconn, loop = connection.pgconn, asyncio.get_running_loop()
-        await connection.execute("SET lock_timeout = '200ms'")
+        # Who watches a session is asked for again soon: no commit of that waits for the disk.
+        await connection.execute("SET lock_timeout = '200ms'; SET synchronous_commit = off")
         while True:
             self._due.clear()
             async with asyncio.timeout(_CHECK_S):
@@ -237,12 +241,14 @@ class Notices:
 
     async def _listen(self, connection: psycopg.AsyncConnection) -> None:
         wanted = {each for each in self._inboxes if len(each.encode()) <= _LONGEST_CHANNEL}
-        for channel in self._listening - wanted:
-            await connection.execute(SQL("UNLISTEN {}").format(Identifier(channel)))
-            self._listening.discard(channel)
-        for channel in wanted - self._listening:
-            await connection.execute(SQL("LISTEN {}").format(Identifier(channel)))
-            self._listening.add(channel)
+        new, unused = wanted - self._listening, self._listening - wanted
+        if not new and len(unused) < _MOST_UNUSED:
+            return
+        words = [SQL("UNLISTEN {}").format(Identifier(channel)) for channel in unused]
+        words += [SQL("LISTEN {}").format(Identifier(channel)) for channel in new]
+        await connection.execute(SQL("; ").join(words))
+        self._listening = wanted
+        for channel in new:
             for inbox in self._inboxes.get(channel, ()):
                 inbox.miss()
 

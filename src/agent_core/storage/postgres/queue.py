@@ -6,32 +6,52 @@ goes through the store's own connections: a job is queued in the transaction tha
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
 from agent_core.storage.claims import LOST, close_run
-from agent_core.storage.postgres.statements import read_clock
-from agent_core.storage.rows import dumps, find, sparing, warn_once
+from agent_core.storage.postgres.statements import (
+    Row,
+    Statements,
+    list_columns,
+    read_clock,
+)
+from agent_core.storage.rows import columns_of, dumps, find, read, sparing, warn_once
 from agent_core.storage.sql import Connection, FoundRow, JobWriter
-from agent_core.types import OwnerIsDead, RunOpening, RunRecord, RunStatus
+from agent_core.types import OwnerIsDead, RunOpening, RunRecord, RunStatus, SessionRecord
 from agent_core.types.lanes import HERE, Lane, lane_of_process
 
 _DEFER = """SELECT procrastinate_defer_jobs_v1(ARRAY[CAST(ROW(
     CAST(? AS TEXT), 'run', 0, CAST(? AS TEXT), NULL, CAST(? AS JSONB), NULL)
     AS procrastinate_job_to_defer_v1)])"""
-_FETCH = """SELECT id, args ->> 'run_id'
-    FROM procrastinate_fetch_job_v2(CAST(? AS VARCHAR[]), CAST(? AS BIGINT)) WHERE id IS NOT NULL"""
+_MOST_KNOWN = 1000
+"""Lanes that a process remembers, so that it need not look before it takes a job of them."""
+
 _PROCESS = "jobs.args ->> 'process'"
-_LANES = """WITH RECURSIVE lanes(name) AS (
+_TAKE = f"""WITH RECURSIVE lanes(name) AS (
         SELECT min(queue_name) FROM procrastinate_jobs
         UNION ALL
         SELECT (SELECT min(queue_name) FROM procrastinate_jobs WHERE queue_name > lanes.name)
         FROM lanes WHERE lanes.name IS NOT NULL
-    ) SELECT name FROM lanes WHERE name IS NOT NULL"""
-"""Each lane that has jobs, found by as many steps in the index as there are lanes."""
+    ), job AS MATERIALIZED (
+        SELECT id, args ->> 'run_id' AS run_id
+        FROM procrastinate_fetch_job_v2(CAST(? AS VARCHAR[]), CAST(? AS BIGINT))
+        WHERE id IS NOT NULL
+    )
+    SELECT ARRAY(SELECT name FROM lanes WHERE name IS NOT NULL), job.id, job.run_id,
+        NOT EXISTS (SELECT 1 FROM procrastinate_jobs WHERE status = 'todo' AND id <> job.id),
+        {list_columns(RunRecord)}, {list_columns(SessionRecord)}
+    FROM (SELECT 1) AS once LEFT JOIN job ON TRUE
+    LEFT JOIN runs ON runs.run_id = job.run_id
+    LEFT JOIN sessions ON sessions.session_id = runs.session_id"""  # noqa: S608 - constants
+"""Takes the first job of some lanes whose turn it is, and names all lanes that have jobs.
+
+Those are found by as many steps in the index as there are lanes. The run of a job that was queued
+this very moment may not be seen yet.
+"""
 
 _ALONE = "SELECT pg_advisory_xact_lock(hashtext('soong-agent tenants'))"
 _UNDER_WAY = """SELECT queue_name, count(*) FROM procrastinate_jobs WHERE status = 'doing'
@@ -39,9 +59,16 @@ _UNDER_WAY = """SELECT queue_name, count(*) FROM procrastinate_jobs WHERE status
 _MINE = """WITH mine AS (SELECT id FROM procrastinate_jobs
     WHERE id = ? AND worker_id = ? AND status = 'doing' FOR UPDATE)"""
 _FINISH = f"{_MINE} SELECT procrastinate_finish_job_v1(id, 'succeeded', TRUE) FROM mine"  # noqa: S608
+REMOVE_ENDED = """ended AS (SELECT id FROM procrastinate_jobs
+        WHERE lock = ? AND status = 'doing' AND args ->> 'run_id' = ? FOR UPDATE)
+    SELECT procrastinate_finish_job_v1(id, 'succeeded', TRUE) FROM ended"""
+"""Continues a WITH: removes the job, in whichever process, of a run that has its end."""
+
 _GIVE_BACK = f"""{_MINE} SELECT procrastinate_retry_job_v2(id,
     clock_timestamp() + make_interval(secs => CAST(? AS DOUBLE PRECISION)), NULL, NULL, NULL)
     FROM mine"""  # noqa: S608
+_LIVES = """SELECT id, procrastinate_update_heartbeat_v1(id)
+    FROM procrastinate_workers WHERE id = ?"""
 _CANCEL = """SELECT procrastinate_cancel_job_v1(id, FALSE, TRUE) FROM procrastinate_jobs
     WHERE status = 'todo' AND args ->> 'run_id' = ?"""
 _REMOVE = "SELECT procrastinate_finish_job_v1(?, 'succeeded', TRUE)"
@@ -74,10 +101,29 @@ _LOCK_LEFT = f"{_LEFT} AND jobs.id = ? FOR UPDATE OF jobs SKIP LOCKED"
 
 
 class Job(Struct, frozen=True):
-    """A run whose turn it is, in this process."""
+    """A run whose turn it is, in this process; it `is_last` if none waited behind it."""
 
     job_id: int
     run_id: str
+    is_last: bool = False
+    rows: Sequence[Any] = ()
+
+    def read(self) -> tuple[RunRecord, SessionRecord] | None:
+        """The run and its session as they were when the job was taken, if they were seen.
+
+        Raises:
+            StorageError: a row does not hold what this program writes.
+        """
+        if not self.rows or self.rows[0] is None:
+            return None
+        run_columns, session_columns = columns_of(RunRecord), columns_of(SessionRecord)
+        run, session = self.rows[: len(run_columns)], self.rows[len(run_columns) :]
+        if session[0] is None:
+            return None
+        return (
+            read(RunRecord, Row(run_columns, run)),
+            read(SessionRecord, Row(session_columns, session)),
+        )
 
 
 def add_job(connection: Connection, run: RunRecord, opening: RunOpening | None = None) -> None:
@@ -89,12 +135,12 @@ def add_job(connection: Connection, run: RunRecord, opening: RunOpening | None =
     if opening and opening.dispatch and (process := opening.dispatch.process) is not None:
         lease_s = opening.lease.total_seconds()
         args |= {"owner": opening.owner, "process": process, "lease_s": lease_s}
-    connection.execute(_DEFER, (run.lane, run.session_id, dumps(args))).fetchall()
+    connection.execute(_DEFER, (run.lane, run.session_id, dumps(args)))
 
 
 def remove_job(connection: Connection, run_id: str) -> None:
     """Take a run that waits for its turn out of the queue, in the transaction of the connection."""
-    connection.execute(_CANCEL, (run_id,)).fetchall()
+    connection.execute(_CANCEL, (run_id,))
 
 
 class RunQueue:
@@ -113,6 +159,7 @@ class RunQueue:
         self.hurry = hurry
         self._lease_s = lease_s
         self._process: int | None = None
+        self._known: Mapping[str, Lane] = {}
 
     async def register(self) -> int:
         """Make this process one that takes runs; returns its number."""
@@ -136,9 +183,7 @@ class RunQueue:
             return
 
         def beat(connection: Connection) -> bool:
-            connection.execute("SELECT procrastinate_update_heartbeat_v1(?)", (process,)).fetchall()
-            found = "SELECT 1 FROM procrastinate_workers WHERE id = ?"
-            return connection.execute(found, (process,)).fetchone() is not None
+            return connection.execute(_LIVES, (process,)).fetchone() is not None
 
         if not await self._writer.submit(beat) and self._process == process:
             self._process = None
@@ -152,16 +197,34 @@ class RunQueue:
         A tenant that has `tenant_concurrency` runs under way, in whichever processes, has to wait;
         0 is no limit.
         """
-        process = await self.register()
-        return await self._writer.submit(
-            lambda c: _fetch(c, _open_lanes(c, serves, tenant_concurrency), process)
-        )
+        process, known = await self.register(), self._known
+
+        def take(connection: Connection) -> tuple[Job | None, Mapping[str, Lane]]:
+            full = _full_tenants(connection, tenant_concurrency) if tenant_concurrency else ()
+
+            def names(lanes: Mapping[str, Lane]) -> list[str]:
+                return [
+                    name
+                    for name, lane in lanes.items()
+                    if serves(lane) and not (lane.tenant and lane.tenant in full)
+                ]
+
+            job, found = _take(connection, names(known), process)
+            new = {name: lane for name, lane in found.items() if name not in known}
+            if job is None and (unknown := names(new)):
+                job, found = _take(connection, unknown, process)
+            return job, found
+
+        job, found = await self._writer.submit(take)
+        self._known = {**known, **found} if len(known) < _MOST_KNOWN else found
+        return job
 
     async def fetch_own(self, run_id: str) -> Job | None:
         """Take a run that only this process may take, if it is its turn."""
         process = await self.register()
         lanes = [lane_of_process(run_id)]
-        return await self._writer.submit(lambda c: _fetch(c, lanes, process))
+        job, _ = await self._writer.submit(lambda c: _take(c, lanes, process))
+        return job
 
     async def finish(self, job: Job) -> None:
         """Remove the job of a run that has ended; one that is another process's by now stays."""
@@ -200,40 +263,32 @@ def read_lane(name: str) -> Lane | None:
     return lane
 
 
-def _fetch(connection: Connection, lanes: Sequence[str], process: int) -> Job | None:
-    if not lanes:
-        return None
-    row = connection.execute(_FETCH, (list(lanes), process)).fetchone()
-    return Job(row[0], row[1]) if row else None
+def _take(
+    connection: Connection, lanes: Sequence[str], process: int
+) -> tuple[Job | None, dict[str, Lane]]:
+    """The first job of these lanes, which is the process' from then on; which lanes there are."""
+    cast("Statements", connection).mark_only("job")
+    names, job_id, run_id, is_last, *rows = connection.execute(_TAKE, (lanes, process)).fetchone()
+    found = {name: lane for name in names if (lane := read_lane(name)) is not None}
+    return None if job_id is None else Job(job_id, run_id, is_last, rows), found
 
 
-def _open_lanes(
-    connection: Connection, serves: Callable[[Lane], bool], tenant_concurrency: int
-) -> list[str]:
-    """The lanes that have jobs and are served, and whose tenants may have another run."""
+def _full_tenants(connection: Connection, most: int) -> set[str | None]:
+    """The tenants that have so many runs under way; none gets another one until the commit."""
+    connection.execute(_ALONE)
     under_way: Counter[str | None] = Counter()
-    if tenant_concurrency:  # what is counted must not change until the job is taken
-        connection.execute(_ALONE).fetchall()
-        for name, count in connection.execute(_UNDER_WAY).fetchall():
-            if (lane := read_lane(name)) is not None:
-                under_way[lane.tenant] += count
-    lanes = (read_lane(name) for (name,) in connection.execute(_LANES).fetchall())
-    return [
-        str(lane)
-        for lane in lanes
-        if lane is not None
-        and serves(lane)
-        and not (
-            lane.tenant and tenant_concurrency and under_way[lane.tenant] >= tenant_concurrency
-        )
-    ]
+    for name, count in connection.execute(_UNDER_WAY).fetchall():
+        if (lane := read_lane(name)) is not None:
+            under_way[lane.tenant] += count
+    return {tenant for tenant, count in under_way.items() if count >= most}
 
 
 def _find_left(connection: Connection, is_dead: OwnerIsDead, lease_s: float) -> list[int]:
     """The jobs that dead processes have left."""
     connection.execute(_PRUNE, (20 * lease_s,))
-    now, left = read_clock(connection), list[int]()
-    for row in connection.execute(_LEFT).fetchall():
+    rows, left = connection.execute(_LEFT), list[int]()
+    now = read_clock(connection)
+    for row in rows.fetchall():
         with sparing(f"job {row[0]}"):
             if _is_left(row, is_dead, now, lease_s):
                 left.append(row[0])

@@ -20,6 +20,8 @@ from model_server import ModelServer
 pytestmark = pytest.mark.timeout(90)
 
 READY = "sandbox off"
+AT_REST = re.compile(r"The answer\.[\s\S]*\x1b\[J>")
+"""The line is empty again, with nothing above it that is under way."""
 ENTER, ESCAPE, CTRL_C, CTRL_D, UP = "\r", "\x1b", "\x03", "\x04", "\x1b[A"
 
 
@@ -140,7 +142,7 @@ def test_a_summary_shows_its_command_once(home: Home, project: Path) -> None:
     with ModelServer.in_thread(["The answer.", "A summary."]) as server:
         keys = [
             Key(READY, f"hello{ENTER}"),
-            Key("The answer.", f"/compact{ENTER}"),
+            Key(AT_REST, f"/compact{ENTER}"),
             Key("summar", CTRL_D),
         ]
         scene = converse(home, project, server, keys)

@@ -165,9 +165,9 @@ def test_the_rights_that_making_tables_takes_are_named(
     ("place", "said"),
     [
         ("127.0.0.1:1", "nothing listens there"),
-        ("127.0.0.1:54x", "the port in its address is none"),
+        ("127.0.0.1:54x", "the port is a number"),
         ("127.0.0.1:99999", "the port in its address is none"),
-        ("ss@127.0.0.1:1", "of a password are written %40"),
+        ("ss@127.0.0.1:1", "an @ as %40"),
         ("{}?sslmode=require", "check sslmode"),
     ],
 )

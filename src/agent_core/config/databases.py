@@ -56,8 +56,8 @@ def check_database_url(url: str, place: str) -> None:
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
             f"{place} is no address of a Postgres database: it must be"
-            " postgresql://user:password@host/database, with other characters than letters and"
-            " digits in the password written as %XX",
+            " postgresql://user:password@host:port/database; the port is a number, and all"
+            " characters of the password but letters and digits are written as %XX, an @ as %40",
         )
 
 

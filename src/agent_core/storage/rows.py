@@ -170,7 +170,8 @@ def find(connection: Connection, kind: type[Record], key: str | None) -> Record 
     """The record with this id, or None."""
     table, id_column = _TABLES[kind]
     sql = f"SELECT * FROM {table} WHERE {id_column} = ?"  # noqa: S608 - our own names
-    return first(kind, connection.execute(sql, (key,)))
+    row = connection.execute(sql, (key,)).fetchone()
+    return None if row is None else read(kind, row)
 
 
 def first(kind: type[Record], rows: Cursor) -> Record | None:

@@ -290,9 +290,10 @@ class Chat:
         """
         setup = self.setup
         is_shared = setup.database_url is not None or setup.config.store.url_env is not None
-        sent = Sent(text, start, attached, is_on_screen=is_on_screen and not self._sent)
+        sent = Sent(text, start, attached)
         if not is_shared:
             await sent.begin()
+        sent.is_on_screen = is_on_screen and not self._sent
         self._sent.append(sent)
         self._arrived.set()
         self._idle.clear()

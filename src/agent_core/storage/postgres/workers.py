@@ -114,12 +114,15 @@ class WorkerTable:
 
     async def has_worker(self, lane: Lane) -> bool:
         """Whether a worker is alive that takes the runs of this lane."""
-        sql = f"""SELECT places, queues, tenant, protocol FROM workers
+        sql = f"""SELECT worker_id, places, queues, tenant, protocol FROM workers
             WHERE {_OURS} AND {_IS_ALIVE} AND NOT is_draining"""  # noqa: S608 - constants
         rows = await self._reader.read(
             lambda c: c.execute(sql, {"tenant": self._tenant}).fetchall(), is_single=True
         )
-        return any(lane.suits(*row) for row in rows)
+        return any(
+            lane.suits(*served) and not self._is_dead(worker_id, False)
+            for worker_id, *served in rows
+        )
 
     async def queued(self, limit: int, session_id: str | None = None) -> list[QueuedRun]:
         """The runs that wait, and those that are carried out, in the order of the queue."""

@@ -48,6 +48,8 @@ PATIENCE = 60.0
 SILENCE_S, _SILENCE_OF_KEEPER_S = 45.0, 10.0
 """How long a server may take to answer a statement: it may be large, or wait for another."""
 SILENCE_AT_END_S = 2.0
+_LONGEST_ATTEMPT_S = SILENCE_S + 10
+"""No attempt takes longer, but one during which the process was suspended."""
 
 _WRITERS = 4
 _READERS = 2
@@ -182,12 +184,18 @@ def connect(url: str, *, tenant: str | None = None, silence_s: float = math.inf)
 def attempts(
     patience: float = PATIENCE, wait: Callable[[float], object] = time.sleep
 ) -> Iterator[bool]:
-    """Whether each attempt is the last one; waits between them, longer and longer."""
-    until = time.monotonic() + patience
-    pause = 0.02
-    while time.monotonic() + pause < until:
+    """Whether each attempt is the last one; waits between them, longer and longer.
+
+    A process that is suspended during one has most of its patience left when it goes on: what it
+    meets then is a connection that broke long ago.
+    """
+    spent, pause = 0.0, 0.02
+    while spent + pause < patience:
+        begun_at = time.monotonic()
         yield False
         wait(pause)
+        took = time.monotonic() - begun_at
+        spent += took if took < _LONGEST_ATTEMPT_S else patience / 4
         pause = min(pause * 2, 1.0)
     yield True
 

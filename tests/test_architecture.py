@@ -31,15 +31,16 @@ IMPORTED_WHEN_USED = {
 DATACLASSES = {
     "api/handles.py": {"RunResult"},
     "config/paths.py": {"Setup"},
-    "loop/guards.py": {"GuardContext"},
+    "loop/guards.py": {"GuardContext", "RunGuard"},
     "loop/options.py": {"RunOptions"},
     "process/jail.py": {"Jail"},
     "process/mounts.py": {"Shared"},
     "runtime/options.py": {"RuntimeOptions"},
-    "tools/base.py": {"Tool", "ToolContext"},
+    "tools/base.py": {"Action", "Tool", "ToolContext"},
     "tools/decorator.py": {"FunctionTool"},
     "tools/signatures.py": {"Parameter"},
-    "types/tools.py": {"CommandView", "CommandViews"},
+    "types/content.py": {"NodeFlags"},
+    "types/tools.py": {"CommandView", "CommandViews", "PermissionGrant"},
 }
 """The records of the engine that are no structs (decision 0038)."""
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import structs
 from pydantic import ValidationError
 
 from agcore.errors import McpToolError, tool_error_from
@@ -193,6 +192,6 @@ def _redact_tool(tool: Tool, redactor: Redactor) -> Tool:
             answer = wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
             return ToolResult.model_validate(redactor.payload_secrets_only(answer.model_dump()))
 
-        return structs.replace(action, run=run)
+        return replace(action, run=run)
 
     return replace(tool, definition=tool.definition.model_copy(update=clean), prepare=prepare)

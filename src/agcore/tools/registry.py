@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
 
-from msgspec import structs
-
 from agcore.errors import ToolError, ToolExecutionError, ToolTimeoutError, tool_error_from
 from agcore.llm import RunTools
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
@@ -386,7 +384,7 @@ def _with_timeout(tool: Tool, timeout_s: float) -> Tool:
                 message = f"{tool.name} gave no answer in {timeout_s:g} s"
                 raise ToolTimeoutError(tool.name, message) from None
 
-        return structs.replace(action, run=run)
+        return replace(action, run=run)
 
     return replace(tool, prepare=prepare)
 

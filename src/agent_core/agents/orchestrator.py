@@ -469,7 +469,7 @@ def require_claim(toolbox: Toolbox, *, has_lost_claim: Callable[[str], bool]) ->
                 check(context.run_id)
                 return await action.run()
 
-            return structs.replace(action, run=run)
+            return replace(action, run=run)
 
         return replace(tool, prepare=prepare)
 

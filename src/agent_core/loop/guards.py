@@ -11,7 +11,6 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.aio import is_cancelled
@@ -71,7 +70,8 @@ CallCheck = (
 )
 
 
-class RunGuard(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGuard:
     """One of the `guards` of a run; made by `on_message`, `on_tool_call` and `on_answer`.
 
     Attributes:

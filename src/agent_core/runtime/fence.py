@@ -10,8 +10,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from msgspec import structs
-
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.loop.context import Hooks
 from agent_core.providers.adapter_faults import opened_stream
@@ -132,7 +130,7 @@ def fence_tools(toolbox: Toolbox, hold: SessionHold) -> None:
                 await hold.require()
                 return await action.run()
 
-            return structs.replace(action, run=run)
+            return replace(action, run=run)
 
         return replace(tool, prepare=prepare)
 

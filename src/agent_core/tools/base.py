@@ -154,7 +154,8 @@ class OutputMisfitError(Exception):
         super().__init__("; ".join(f"{error['path']}: {error['message']}" for error in errors))
 
 
-class Action(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Action:
     """A call whose effects are known and have not happened.
 
     `access` says what it would touch; `run` does exactly that and nothing else: an approval

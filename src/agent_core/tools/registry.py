@@ -407,7 +407,7 @@ def apply_override(tool: Tool, override: "ToolOverrideConfig") -> Tool:
         access = structs.replace(
             access, asks=asks or is_dangerous, dangerous=access.dangerous or is_dangerous
         )
-        return structs.replace(action, access=access)
+        return replace(action, access=access)
 
     concurrency = tool.concurrency if keeps_permission else concurrency_of(definition)
     return replace(tool, definition=definition, prepare=prepare, concurrency=concurrency)

@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
@@ -410,7 +411,8 @@ class NodeType(StrEnum):
     SYSTEM_NOTE = "system_note"
 
 
-class NodeFlags(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFlags:
     """What is special about a conversation item; on disk, keys of its metadata.
 
     Attributes:
@@ -439,7 +441,7 @@ class NodeFlags(Struct, frozen=True, kw_only=True):
         return {key: value for key in _FLAGS if (value := getattr(self, key))}
 
 
-_FLAGS = NodeFlags.__struct_fields__
+_FLAGS = tuple(flag.name for flag in fields(NodeFlags))
 _NO_FLAGS = NodeFlags()
 
 

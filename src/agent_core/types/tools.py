@@ -212,7 +212,8 @@ class PermissionDecision(Frozen):
         ) -> None: ...
 
 
-class PermissionGrant(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionGrant:
     """An answer "for the session" that is remembered.
 
     Attributes:

@@ -104,7 +104,7 @@ def _json_block(data: Any) -> JsonBlock:
 
 def storable_text(text: str) -> str:
     """`text` without NULs and lone surrogates; each becomes U+FFFD."""
-    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    text = str.replace(text, "\0", "\N{REPLACEMENT CHARACTER}")  # of a subclass, too: plain text
     return text if text.isascii() else join_surrogates(text)
 
 

@@ -53,6 +53,28 @@ def test_models_dataclasses_paths_and_times_become_plain_json() -> None:
     assert wrapped.content == [JsonBlock(data=expected)]
 
 
+class Markup(str):
+    """Text that escapes what is added to it, as that of template engines does."""
+
+    __slots__ = ()
+
+    def __radd__(self, other: str) -> str:
+        return f"&lt;{other}{self}"
+
+    def replace(self, *args: Any, **kwargs: Any) -> "Markup":
+        return Markup(super().replace(*args, **kwargs))
+
+
+@pytest.mark.parametrize("text", ["plain", "déjà vu"])
+def test_text_with_methods_of_its_own_becomes_plain_text(text: str) -> None:
+    (block,) = wrap(Markup(text)).content
+    assert isinstance(block, TextBlock)
+    assert type(block.text) is str
+    (block,) = wrap([Markup(text)]).content
+    assert isinstance(block, JsonBlock)
+    assert type(block.data[0]) is str
+
+
 def test_an_object_without_a_form_in_json_is_refused_by_its_type_name() -> None:
     class Socket: ...
 

@@ -2,13 +2,15 @@
 
 import cProfile
 import os
+from datetime import date
 from pathlib import Path
 
 import pytest
 
-from agent_core.config.load import load_config, read_setup
-from agent_core.config.models import ModelProfile
+from agent_core.config.load import build_config, load_config, read_setup
+from agent_core.config.models import Config, ModelProfile
 from agent_core.config.problems import MAX_FILE_BYTES
+from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
 
 MINIMAL = '[model]\nprovider = "ollama"\nname = "gemma4"\n'
@@ -262,6 +264,32 @@ def test_a_given_config_path_and_database_replace_those_of_the_home(
     other.write_text(MINIMAL.replace("gemma4", "other"), encoding="utf-8")
     setup = read_setup(project, other, home_dir=home, session_db_path=tmp_path / "s.db")
     assert (setup.config.model.name, setup.session_db) == ("other", tmp_path / "s.db")
+
+
+SECTIONS = {
+    name: kind
+    for name, field in Config.model_fields.items()
+    if isinstance(kind := field.annotation, type) and issubclass(kind, Section)
+}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_wrong_key_and_value_of_a_section_is_named_at_the_start(
+    home: Path, section: str
+) -> None:
+    given = {"provider": "ollama", "name": "gemma4"}
+    for key in ("no_such_key", *SECTIONS[section].model_fields):
+        named = f"{section}.{key}"
+        model = "" if section == "model" else MINIMAL
+        rest = "".join(f'{k} = "{v}"\n' for k, v in given.items() if k != key)
+        write(home, f"{model}[{section}]\n{rest if not model else ''}{key} = 2026-01-01\n")
+        assert named in refusal(home).message
+        named_model = {} if model else given
+        table = {"model": given, section: {**named_model, key: date(2026, 1, 1)}}
+        with pytest.raises(ConfigError) as caught:
+            build_config(table)
+        assert named in caught.value.message
+        assert caught.value.details["key"].startswith(named)
 
 
 def test_loading_builds_the_validators_once_in_a_process(home: Path) -> None:

@@ -31,14 +31,14 @@ def examine_file(path: Path) -> list[Finding]:
         folder = next(folder for folder in path.parents if folder.exists())
         if not os.access(folder, os.W_OK | os.X_OK):
             cure = f"make {folder} writable for you, or set $SOONG_AGENT_HOME"
-            return [Finding(name, "broken", f"{path} cannot be made", cure)]
-        return [Finding(name, "ok", f"{path} is made by the first run; {free}")]
+            return [Finding(name, "broken", f"{path} cannot be created", cure)]
+        return [Finding(name, "ok", f"{path} is created by the first run; {free}")]
     text = f"{path}, version {health.version}, {health.size_bytes / 2**20:.1f} MiB, {free}"
     if health.is_locked:
         cure = "wait for the other process, or end it"
         return [Finding(name, "remark", f"{text}; another process is writing", cure)]
     if health.version < health.newest:
-        return [Finding(name, "ok", f"{text}; the next run brings it to {health.newest}")]
+        return [Finding(name, "ok", f"{text}; the next run upgrades it to {health.newest}")]
     return [Finding(name, "ok", text)]
 
 
@@ -50,14 +50,14 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
             from agent_core.storage.postgres import health  # noqa: PLC0415
         found = health.examine(url)
     except AgentCoreError as error:
-        return [Finding(name, "broken", error.message, "mend what is named")]
+        return [Finding(name, "broken", error.message, "fix the named problem")]
     place = f"PostgreSQL {found.server}, database {found.database}"
     problems = {
         f"PostgreSQL {health.OLDEST_SERVER} or newer": found.server < health.OLDEST_SERVER,
         "a database in UTF8": found.encoding != "UTF8",
         "the address of the primary server, not of one that is read-only": found.is_read_only,
         f"the right to read and write {found.closed_tables}": bool(found.closed_tables),
-        "the right to make tables, and schemas in the database": not found.can_create
+        "the right to create tables, and schemas in the database": not found.can_create
         and not found.closed_tables  # where the version may not be read
         and found.version < found.newest,
     }
@@ -65,11 +65,11 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
         return [Finding(name, "broken", place, f"sessions need {'; and '.join(wanted)}")]
     size = f"{found.size_bytes / 2**20:.1f} MiB"
     if not found.version:
-        return [Finding(name, "ok", f"{place}: the tables are made by the first run; {size}")]
+        return [Finding(name, "ok", f"{place}: the tables are created by the first run; {size}")]
     text = f"{place}, version {found.version}, {size}"
     findings = [Finding(name, "ok", text)]
     if found.version < found.newest:
-        findings = [Finding(name, "ok", f"{text}; the next run brings it to {found.newest}")]
+        findings = [Finding(name, "ok", f"{text}; the next run upgrades it to {found.newest}")]
     if found.upgrades:
         text = "the tables of the queue are older than the package procrastinate here"
         cure = "soong-agent store migrate, when every worker has this version"
@@ -91,9 +91,9 @@ def examine_secrets(secrets: Mapping[str, str]) -> list[Finding]:
     for name, value in secrets.items():
         if "://" in value or name.endswith("_quoted") or not _ORDINARY(value.strip()):
             continue
-        text = f"{name} is short, or an ordinary word: all texts lose it, in other words, too"
+        text = f"{name} is short, or an ordinary word: it is removed everywhere, even inside words"
         if len(value.strip()) < SHORTEST_SECRET:
             text = f"{name} is too short to be removed from what is stored and shown"
-        cure = "choose a random one, 16 letters and digits or more; where none is needed, name none"
+        cure = "choose a random one of 16 or more letters and digits; if none is needed, set none"
         findings.append(Finding("secret", "remark", text, cure))
     return findings

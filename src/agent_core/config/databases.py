@@ -55,9 +55,9 @@ def check_database_url(url: str, place: str) -> None:
     if not (is_text and _URL.fullmatch(url) and _HOSTS.fullmatch(url)):
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
-            f"{place} is no address of a Postgres database: it must be"
-            " postgresql://user:password@host:port/database; the port is a number, and all"
-            " characters of the password but letters and digits are written as %XX, an @ as %40",
+            f"{place} is not the address of a Postgres database: it must be"
+            " postgresql://user:password@host:port/database, with a number as port (default:"
+            " 5432), and with characters of the password other than letters and digits as %XX",
         )
 
 

@@ -14,9 +14,9 @@ DATABASE = "the Postgres database of the sessions"
 _MEANINGS = {
     "08": "cannot be reached; check that the server runs, and the network",
     "closed": "cannot be reached: nothing listens there; check that the server runs, and its port",
-    "host": "cannot be reached: its host has no such name; check the address, in which @ and / of a"
+    "host": "cannot be reached: its host name is unknown; check the address, in which @ and / of a"
     " password are written %40 and %2F",
-    "port": "cannot be reached: the port in its address is none; check the address",
+    "port": "cannot be reached: the port in its address is invalid; check the address",
     "tls": "cannot be reached: its encryption is not what the address asks for; check sslmode, and"
     " the server's certificate",
     "53": "has no room or no free connection; check its disk, memory and max_connections",
@@ -25,7 +25,7 @@ _MEANINGS = {
     "28": "refuses the user or the password; check them in the address",
     "3D": "does not exist; create it, or correct its name in the address",
     "42501": "has tables that the user of the address may not use; soong-agent store check names"
-    " the rights that are missing",
+    " the missing rights",
     "25006": "is read-only; use the address of the primary server",
     "55P03": "is held by another process; wait for it to finish, or end it",
     "23505": "has a row of this id already; use another one",

@@ -86,7 +86,7 @@ def show_changes(project: Path) -> None:
             print(f"Changed on disk: {project / before.name}")
             print(*(f"  {line}" for line in changed), sep="\n")
             return
-    print(f"As it was at first: {project}")
+    print(f"Same as at the start: {project}")
 
 
 def take_back(command: list[str], project: Path, environment: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@ def show_catalog(home: Path) -> None:
     for skill in catalog.skills:
         print(f"- {skill.name}: {skill.description}")
     for problem in catalog.problems:
-        print("passed over:", problem.removeprefix(f"{home}/"))
+        print("skipped:", problem.removeprefix(f"{home}/"))
 
 
 def show(history: ReplayResult) -> None:

@@ -141,7 +141,7 @@ def test_a_question_is_answered_while_its_process_waits(home: Home, project: Pat
                 home, "approvals", "answer", found[0]["request_id"], "allow", "--path", str(project)
             )
             assert done.returncode == 0, done.stderr
-            assert "goes on in its own process" in done.stderr
+            assert "continues in its own process" in done.stderr
             said, _ = running.communicate(timeout=150)
     assert (running.returncode, said.strip()) == (0, "all done")
     assert (project / "a.txt").read_text() == "new\n"

@@ -116,7 +116,7 @@ def test_a_run_of_another_process_is_watched_left_watched_again_and_cancelled(
             run_id,
         )
         late = soong_agent(home, "cancel", run_id, *place)
-        assert (late.returncode, "has ended before: it is cancelled" in late.stderr) == (0, True)
+        assert (late.returncode, "has already ended: it is cancelled" in late.stderr) == (0, True)
 
 
 def test_a_run_that_has_ended_is_shown_as_run_shows_it(home: Home, project: Path) -> None:
@@ -137,8 +137,8 @@ def test_a_run_that_has_ended_is_shown_as_run_shows_it(home: Home, project: Path
     [
         pytest.param(["attach", "run_nothere"], 1, "there is no run", id="unknown"),
         pytest.param(["cancel", "nothere"], 1, "there is no run", id="unknown to cancel"),
-        pytest.param(["attach", "run_"], 2, "says none", id="too short"),
-        pytest.param(["cancel", ""], 2, "says none", id="empty"),
+        pytest.param(["attach", "run_"], 2, "is not one", id="too short"),
+        pytest.param(["cancel", ""], 2, "is not one", id="empty"),
         pytest.param(["attach", "x", "--after", "-1"], 2, "whole number from 0", id="negative"),
         pytest.param(["attach", "x", "--after", "ten"], 2, "whole number from 0", id="a word"),
         pytest.param(["attach"], 2, "required: run", id="none"),

@@ -77,7 +77,7 @@ def test_messages_are_answered_in_one_session(
         scene = converse(home, project, server, keys, command=command)
     assert scene.code == 0
     assert "> hello" in scene.text
-    assert "to go on: soong-agent chat --session-id sess_" in scene.text
+    assert "continue: soong-agent chat --session-id sess_" in scene.text
     said = [each["content"] for each in server.requests[1].body["messages"][-3:]]
     assert said == ["hello", "The first answer.", "and now?"]
 
@@ -189,7 +189,7 @@ def test_plan_mode_refuses_what_would_change_something(home: Home, project: Path
     with ModelServer.in_thread(script) as server:
         keys = [
             Key(READY, "/mode plan" + ENTER),
-            Key("the answer is a plan", f"write{ENTER}"),
+            Key("answers with a plan", f"write{ENTER}"),
             Key("A plan.", CTRL_D),
         ]
         converse(home, project, server, keys)
@@ -201,7 +201,7 @@ def test_undo_brings_the_message_back_to_the_line(home: Home, project: Path) -> 
     with ModelServer.in_thread(script) as server:
         keys = [
             Key(READY, f"/mode accept-edits{ENTER}"),
-            Key("without a question", f"write{ENTER}"),
+            Key("without asking", f"write{ENTER}"),
             Key("Written.", f"/undo{ENTER}"),
             Key("deleted: b.txt", f" it{ENTER}"),
             Key("Again.", CTRL_D),
@@ -298,7 +298,7 @@ def test_ctrl_c_cancels_and_twice_leaves_while_a_run_works(home: Home, project: 
         ]
         scene = converse(home, project, server, keys)
     assert scene.code == 130
-    assert "to go on" in scene.text
+    assert "continue: soong-agent" in scene.text
 
 
 def test_ctrl_c_at_a_question_cancels_the_run_and_keeps_the_conversation(
@@ -375,7 +375,7 @@ def test_a_fork_says_how_to_go_on_in_it(home: Home, project: Path) -> None:
         keys = [
             Key(READY, f"hello{ENTER}"),
             Key("Fine.", f"/fork{ENTER}"),
-            Key(f"to go on there: soong-agent chat --path {project}-fork", CTRL_D),
+            Key(f"to continue there: soong-agent chat --path {project}-fork", CTRL_D),
         ]
         scene = converse(home, project, server, keys, columns=200)
     assert re.search(r"--path \S+-fork --session-id sess_\w+", scene.text)

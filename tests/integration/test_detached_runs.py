@@ -323,7 +323,7 @@ def test_a_detached_run_says_its_place_its_queue_and_its_tenant(
         for name, value in (("place", "nowhere"), ("queue", "a b"), ("tenant", "a/b")):
             wrong = command(home, database_url, "run", "--detach", f"--{name}", value, *place, "go")
             assert (wrong.returncode, wrong.stdout) == (2, "")
-            assert f"{name} {value!r} is not one: it is " in wrong.stderr
+            assert f"{name} {value!r} is invalid: it must be " in wrong.stderr
 
 
 def test_a_run_says_that_it_waits_only_where_it_does(
@@ -345,7 +345,7 @@ def test_a_run_says_that_it_waits_only_where_it_does(
         second = command(home, database_url, "run", "--detach", *session, "go").stdout.strip()
         assert command(home, database_url, "cancel", second).returncode == 0
         shown = command(home, database_url, "attach", second, "--path", str(project))
-        assert "waiting for the run of this session in front of it" in shown.stderr
+        assert "waiting for the run of this session ahead of it" in shown.stderr
         assert command(home, database_url, "cancel", first).returncode == 0
         history = command(home, database_url, "sessions", "show", "s1").stdout
     assert history.count("waited for its turn") == 1

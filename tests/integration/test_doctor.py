@@ -174,7 +174,7 @@ def test_a_model_that_takes_no_tools_answers_all_the_same(home: Home, examine: E
         code, checks = examine()
     assert code == 1
     assert states(checks, *OF_THE_MODEL) == ["ok", "ok", "broken", "ok"]
-    assert "takes tools" in checks["tools"]["cure"]
+    assert "supports tools" in checks["tools"]["cure"]
 
 
 def test_servers_are_connected(home: Home, project: Path) -> None:

@@ -106,7 +106,7 @@ async def test_run_says_which_run_it_waits_for_and_who_carries_that_out(
             (worker,) = await runtime.workers()
             command = ("run", "--session-id", "s1", "--events", str(events), "three")
             waiting = start("-m", "agent_core.cli", *command)
-            by = f"carried out by worker {worker.worker_id}"
+            by = f"executed by worker {worker.worker_id}"
             line = await asyncio.to_thread(waiting.wait_for, first.run_id, by)
             assert "run " + first.run_id + " of session s1 is before it, queued 20" in line
             await asyncio.sleep(SOME_LOOKS_S)
@@ -131,9 +131,9 @@ async def test_a_program_says_that_what_is_before_its_run_waits_itself(
             first = await runtime.start("one", "s1", here=True)
             second = await runtime.start("two", "s1")
             waiting = start("-c", PROGRAM, str(project))
-            await asyncio.to_thread(waiting.wait_for, first.run_id, "carried out by process ")
+            await asyncio.to_thread(waiting.wait_for, first.run_id, "executed by process ")
             await first.cancel()
-            said = (second.run_id, "waits in the queue itself", "no worker is alive")
+            said = (second.run_id, "is still queued", "no worker is alive")
             await asyncio.to_thread(waiting.wait_for, *said)
             await second.cancel()
             assert await asyncio.to_thread(waiting.process.wait, 20) == 0

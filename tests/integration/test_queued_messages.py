@@ -417,7 +417,7 @@ async def test_a_folder_is_known_by_where_it_is_and_not_by_its_name(
     moved = elsewhere / "moved"
     project.rename(moved)
     async with runtime(home, moved, ScriptedProvider(echo)) as made:
-        with pytest.raises(StorageError, match="does not exist any more"):
+        with pytest.raises(StorageError, match="no longer exists"):
             await made.start("again", session_id="s1")
         handle = await made.start("again", session_id="s1", move_session=True)
         assert await handle.wait() is RunStatus.COMPLETED

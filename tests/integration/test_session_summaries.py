@@ -128,7 +128,7 @@ async def test_a_session_is_renamed_and_a_title_has_to_have_words(
         assert renamed.title == "a better name �"
         assert (await made.session_summaries())[0].title == renamed.title
         for empty in ("", " \n", "\x00\u200b"):
-            with pytest.raises(AgentCoreError, match="has to have a word"):
+            with pytest.raises(AgentCoreError, match="needs a visible word"):
                 await made.rename_session("s1", empty)
         with pytest.raises(StorageError) as caught:
             await made.rename_session("s2", "x")

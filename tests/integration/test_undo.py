@@ -374,7 +374,7 @@ async def test_snapshots_are_kept_as_long_as_the_settings_say(home: Home, projec
     async with recorded(home, project) as made:
         undone = await made.undo("s1")
         assert undone.node_id is None
-        assert "kept no longer" in undone.remarks[0]
+        assert "snapshots have been deleted" in undone.remarks[0]
         assert (project / "a.txt").exists()
 
 
@@ -719,7 +719,7 @@ async def test_a_project_that_was_moved_is_named(home: Home, project: Path) -> N
     async with recorded(home, project, writes("a.txt", "a"), "done") as made:
         await ask(made)
         moved = project.rename(f"{project}-moved")
-        with pytest.raises(AgentCoreError, match="not there any more; move it back"):
+        with pytest.raises(AgentCoreError, match="no longer exists; move it back"):
             await made.undo("s1")
         moved.rename(project)
         await made.undo("s1")

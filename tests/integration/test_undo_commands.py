@@ -174,7 +174,7 @@ def test_a_run_of_another_process_holds_undo_back_and_is_taken_back_once_killed(
         for session_id in ("s1", "s2"):
             refused = soong_agent(home, ran, "undo", session_id, "--force")
             assert refused.returncode == 1
-            assert "is at work in" in refused.stderr or "is running" in refused.stderr
+            assert "is active in" in refused.stderr or "is running" in refused.stderr
         assert (ran / "a.txt").read_text() == "two\n"
         running.kill()
     for _ in range(2):

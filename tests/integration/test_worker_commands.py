@@ -57,7 +57,7 @@ async def test_a_second_signal_ends_a_worker_at_once(
             await runtime.start("go")
             await until_asked(server)
             worker.signal(signal.SIGINT)
-            await asyncio.to_thread(worker.wait_for, "its 1 under way may go on")
+            await asyncio.to_thread(worker.wait_for, "its active runs (1) may continue")
             worker.signal(signal.SIGTERM)
             assert await asyncio.to_thread(worker.exit_code) == 143
 

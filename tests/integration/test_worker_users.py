@@ -61,8 +61,8 @@ async def test_who_leaves_a_run_has_what_it_said_above_the_word_how_to_come_back
                 home.env(**{URL_VARIABLE: database_url}, TERM="xterm"),
                 "half a sentence",
             )
-            assert shown.count("left; the run goes on") == 1
-            assert shown.rindex("half a sentence") < shown.index("left; the run goes on")
+            assert shown.count("left; the run continues") == 1
+            assert shown.rindex("half a sentence") < shown.index("left; the run continues")
             await (await runtime.attach(run_id)).cancel()
 
 
@@ -74,7 +74,7 @@ async def test_a_worker_without_a_key_says_so_before_its_runs_fail_of_it(
         text = (home.path / "config.toml").read_text(encoding="utf-8")
         home.write_config(text.replace('name = "m"', 'name = "m"\napi_key_env = "NOT_THERE"'))
         worker = await asyncio.to_thread(crew.start)
-        missing = "the environment variable NOT_THERE is not set: runs that ask openai:m fail"
+        missing = "the environment variable NOT_THERE is not set: runs that use openai:m fail"
         assert missing in worker.text
         async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
             handle = await runtime.start("go")

@@ -31,15 +31,15 @@ HEADERS = 64
 _METRICS = {
     "worker_info": "The worker.",
     "worker_protocol": "Number of the protocol whose runs the worker takes.",
-    "worker_concurrency": "How many runs the worker carries out at most at a time.",
+    "worker_concurrency": "Maximum number of runs that the worker executes at once.",
     "worker_draining": "Whether the worker takes no more runs.",
-    "worker_heartbeat_age_seconds": "Time since the database has taken the last heartbeat.",
-    "database_up": "Whether the database answers.",
-    "runs_running": "Runs the worker carries out now.",
-    "runs_started_total": "Runs the worker has begun.",
+    "worker_heartbeat_age_seconds": "Time since the last heartbeat that the database accepted.",
+    "database_up": "Whether the database responds.",
+    "runs_running": "Runs the worker is executing.",
+    "runs_started_total": "Runs the worker has started.",
     "runs_ended_total": "Runs that have ended in the worker, by status.",
-    "takeovers_total": "Runs of dead workers that the worker has gone on with.",
-    "handed_over_total": "Runs that the worker has left to others when it was drained.",
+    "takeovers_total": "Runs of dead workers that the worker has continued.",
+    "handed_over_total": "Runs that the worker has handed over when it was drained.",
     "queue_depth": "Runs that wait for a worker.",
     "queue_oldest_seconds": "How long the oldest of them has waited.",
 }
@@ -180,7 +180,7 @@ def health_of(figures: WorkerFigures) -> dict[str, object]:
     if figures.lanes is None:
         status = "the database does not answer"
     elif not figures.is_alive:
-        status = "the lease is over"
+        status = "the lease has expired"
     else:
         status = "draining" if figures.is_draining else "ok"
     lanes = figures.lanes

@@ -183,7 +183,7 @@ class Worker:
                 await stack.enter_async_context(self._served_metrics(worker, self._metrics_port))
             for name, model in missing_keys(setup.config, os.environ).items():
                 what = (
-                    "the environment variable %s is not set: runs that ask %s fail in this worker"
+                    "the environment variable %s is not set: runs that use %s fail in this worker"
                 )
                 logger.warning(what, name, model)
             self._drain = worker.drain

@@ -50,7 +50,7 @@ def open_answers(options: Options) -> Generator[InputLines]:
         found, standard = os.fstat(descriptor), os.fstat(sys.stdin.fileno())
         is_same = (found.st_dev, found.st_ino) == (standard.st_dev, standard.st_ino)
         if takes_content and is_same and not os.isatty(descriptor) and path != os.devnull:
-            raise _refused(f"--answers {shown} is standard input, and - makes that the content")
+            raise _refused(f"--answers {shown} is standard input, which - uses for the content")
         yield InputLines(descriptor)
     finally:
         os.close(descriptor)

@@ -102,11 +102,11 @@ async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path |
             return project
         handle = await _answer(runtime, options)
         if handle.is_for_workers:
-            what = f"a worker goes on with it: soong-agent attach {handle.run_id}"
+            what = f"a worker continues it: soong-agent attach {handle.run_id}"
         elif handle.status is RunStatus.WAITING:
-            what = f"the run goes on with the next message to the session {handle.session_id}"
+            what = f"the run continues with the next message to the session {handle.session_id}"
         else:
-            what = "the run goes on in its own process"
+            what = "the run continues in its own process"
         terminal.line(f"answered; {what}", Style.GOOD)
         return None
 
@@ -121,7 +121,9 @@ async def _find(runtime: AgentRuntime, prefix: str) -> ApprovalRecord:
             return every[0]
         if every:
             ids = ", ".join(each.request_id for each in every[:5])
-            message = f"{prefix} begins the ids of several questions: {ids}; nothing was answered"
+            message = (
+                f"several questions have ids that begin with {prefix}: {ids}; nothing was answered"
+            )
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     message = f"there is no request {prefix}; soong-agent approvals list shows those there are"
     raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)

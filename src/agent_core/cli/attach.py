@@ -58,15 +58,17 @@ async def _cancel(prefix: str, setup: Setup, terminal: Terminal, _: Clean) -> in
     async with open_runtime(setup) as runtime:
         handle = await runtime.attach(await runtime.resolve_run_id(prefix))
         if handle.status.is_terminal:
-            terminal.line(f"{handle.run_id} has ended before: it is {handle.status}")
+            terminal.line(f"{handle.run_id} has already ended: it is {handle.status}")
             return COMPLETED
         result = await handle.cancel()
     if result.status is RunStatus.CANCELLED:
         terminal.line(f"{handle.run_id} is cancelled", Style.GOOD)
     elif result.timed_out:
-        terminal.line(f"{handle.run_id} is asked to stop, and still {result.status}", Style.WARN)
+        terminal.line(
+            f"{handle.run_id} was asked to stop, and is still {result.status}", Style.WARN
+        )
     else:
-        terminal.line(f"{handle.run_id} has ended before: it is {result.status}")
+        terminal.line(f"{handle.run_id} has already ended: it is {result.status}")
     return COMPLETED
 
 
@@ -117,7 +119,7 @@ async def _attend(scene: Scene) -> int:
 def _say_left(run_id: str, seen: str, terminal: Terminal) -> None:
     terminal.leave_line()
     terminal.line(
-        f"left; the run goes on. To watch it again: soong-agent attach {run_id}{seen};"
+        f"left; the run continues. To watch it again: soong-agent attach {run_id}{seen};"
         f" to cancel it: soong-agent cancel {run_id}",
         Style.WARN,
     )

@@ -30,7 +30,7 @@ def list_catalog(options: Options) -> int:
             terminal.text(f"{shown}\n")
         if options.command == "skills":
             for problem in find_skills(setup.settings_home).problems:
-                terminal.line(f"passed over: {clean(problem)}", Style.WARN)
+                terminal.line(f"skipped: {clean(problem)}", Style.WARN)
             if not rows:
                 terminal.line(f"there is no skill in {setup.home / 'skills'}", Style.DIM)
         return COMPLETED

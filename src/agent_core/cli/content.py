@@ -59,7 +59,7 @@ def _read_content(terminal: Terminal) -> str:
     except OSError as error:
         raise _unusable(f"cannot be read: {error.strerror or error}") from None
     if b"\0" in raw:
-        raise _unusable("is no text; a picture or a PDF is given with --image")
+        raise _unusable("is not text; attach an image or a PDF with --image")
     try:
         content = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -67,7 +67,7 @@ def _read_content(terminal: Terminal) -> str:
         place = f"from byte {error.start} on"
         terminal.line(f"standard input is not all UTF-8, {place}: see � in it", Style.WARN)
     if not content.strip():
-        raise _unusable("is empty, and - of the message stands for it")
+        raise _unusable("is empty, and - in the message is replaced by it")
     return content
 
 

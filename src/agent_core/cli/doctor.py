@@ -112,7 +112,7 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
         redactor = build_terminal_redactor(os.environ, setup)
         project = Project(setup, RuntimeOptions(), redactor=redactor, launcher=launcher)
     except (AgentCoreError, OSError, ValueError) as error:
-        cure = "mend what is named"
+        cure = "fix the named problem"
         if setup is None:
             cure += "; the template config_default.toml of the package has every key"
         with suppress(AgentCoreError):
@@ -151,7 +151,7 @@ async def _examine_model(setup: Setup | None) -> list[Finding]:
         patient = model.model_copy(update={"retry": RetryConfig(max_attempts=1)})
         adapter = model.adapter or ProviderRegistry().create(patient)
     except AgentCoreError as error:
-        broken = Finding("provider", "broken", error.message, "mend [model] of the configuration")
+        broken = Finding("provider", "broken", error.message, "fix [model] in the configuration")
         rest = ("model", "tools", "window")
         return [broken, *(_unknown(name, "there is no provider") for name in rest)]
     try:
@@ -181,10 +181,10 @@ async def _ask_model(adapter: ProviderAdapter, model: ModelConfig) -> list[Findi
         reached = Finding("provider", "ok", f"{model.provider} at {place}")
         answers = Finding("model", "ok", f"{shown} answers")
         if with_tools is not None:
-            cure = "choose a model that takes tools, or name every tool in [tools] disabled"
+            cure = "choose a model that supports tools, or name every tool in [tools] disabled"
             return [reached, answers, Finding("tools", "broken", str(with_tools), cure)]
         has_called = bool(reply.tool_calls)
-        text = "the model called one" if has_called else "taken; the model did not call one"
+        text = "the model called one" if has_called else "accepted; the model did not call one"
         return [reached, answers, Finding("tools", "ok", text)]
     raise AssertionError("the second answer or its failure is the last")
 
@@ -229,7 +229,7 @@ def _failed(error: Exception, shown: str, place: str) -> list[Finding]:
     if not is_reached:
         cure = "start the server, or check [model] base_url, api_key_env and the proxy"
         if isinstance(error, ConfigError):
-            cure = "mend what is named"
+            cure = "fix the named problem"
         unknown = [_unknown(name, "the provider cannot be used") for name in ("model", *rest)]
         return [Finding("provider", "broken", message, cure), *unknown[:-1]]
     cure = "check [model] name and the key that api_key_env names"
@@ -325,7 +325,7 @@ def _examine_terminal() -> list[Finding]:
         cure = "set a locale of UTF-8, such as LANG=C.UTF-8"
         return [Finding(name, "remark", f"{kind}, but its encoding is {encoding}", cure)]
     if kind in {"dumb", "unknown"}:
-        return [Finding(name, "remark", f"TERM is {kind}: nothing is drawn", "set TERM")]
+        return [Finding(name, "remark", f"TERM is {kind}: there is no formatting", "set TERM")]
     return [Finding(name, "ok", f"{kind}, {columns} columns")]
 
 
@@ -344,25 +344,25 @@ def _examine_sandbox(setup: Setup | None) -> list[Finding]:
     texts = "; ".join(dict.fromkeys(hole.text for hole in holes))
     if config.mode == "off":
         if _cannot_write(holes):
-            text = f"off, and this system could not keep it: {texts}"
+            text = f"off, and this system could not enforce it: {texts}"
             return [Finding(name, "remark", text, "run in a container or a virtual machine")]
         text = f"off; this system can confine programs{f', but {texts}' if holes else ''}"
         return [Finding(name, "remark", text, 'set [sandbox] mode = "auto"')]
     absent = [place for place in map(Path, confinement.write) if not place.exists()]
     wanted = [hole for hole in holes if hole.rule in confinement.required]
-    cure = "a newer kernel with Landlock, user namespaces or bubblewrap would keep it"
+    cure = "a newer kernel with Landlock, user namespaces or bubblewrap would enforce it"
     if probe().has_mounts and all(hole.rule == "protect" for hole in wanted or holes):
-        cure = "put what a link points to in its place, make what can be made, or leave it open"
+        cure = "replace links by their targets, create what can be created, or leave it open"
     if wanted:
         cure += ', or set mode = "auto"'
         return [Finding(name, "broken", f"required, but {texts}: nothing is run", cure)]
     if holes:
         return [Finding(name, "remark", f"{config.mode}, but {texts}", cure)]
     if absent:
-        text = f"{config.mode}; not there, and so not writable: {', '.join(map(str, absent))}"
-        return [Finding(name, "remark", text, "make it, or take it out of [sandbox] write")]
+        text = f"{config.mode}; missing, and so not writable: {', '.join(map(str, absent))}"
+        return [Finding(name, "remark", text, "create it, or remove it from [sandbox] write")]
     network = {"ask": "asked for", "on": "on", "off": "off"}[config.network]
-    return [Finding(name, "ok", f"{config.mode}, every rule is kept; network {network}")]
+    return [Finding(name, "ok", f"{config.mode}, every rule is enforced; network {network}")]
 
 
 def _cannot_write(holes: list[Hole]) -> bool:
@@ -376,5 +376,5 @@ def _examine_database(setup: Setup | None) -> list[Finding]:
     try:
         url = find_database_url(setup, os.environ)
     except ConfigError as error:
-        return [Finding("database", "broken", error.message, "mend what is named")]
+        return [Finding("database", "broken", error.message, "fix the named problem")]
     return examine_file(setup.session_db) if url is None else examine_server(url, setup)

@@ -171,7 +171,7 @@ class TerminalElicitation:
                     return check({name: _parse(typed, field, choices)})
                 except ToolError as error:
                     problem = "; ".join(each["message"] for each in error.details["errors"])
-                    problem = "this does not fit" if is_secret else problem
+                    problem = "this is not valid" if is_secret else problem
                 except ValueError as error:
                     problem = str(error)
             self._terminal.line(f"  {_line(problem)}", Style.WARN)

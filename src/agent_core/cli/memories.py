@@ -24,7 +24,7 @@ def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) ->
     folder = MemoryFolder(setup.memory_dir)
     known = folder.read()
     for problem in known.problems:
-        terminal.line(f"passed over: {clean(problem)}", Style.WARN)
+        terminal.line(f"skipped: {clean(problem)}", Style.WARN)
     if options.action == "list":
         for memory in known.memories:
             start = f"{clean(memory.memory_id)}  {memory.category:<9}"

@@ -38,10 +38,10 @@ _KEYS = {
 _HELP = {
     "y": "allow this call",
     "a": 'allow it, and all else that "a covers" names, until the session ends',
-    "n": "refuse this call",
-    "e": "refuse it, and say why: the model reads the reason",
+    "n": "deny this call",
+    "e": "deny it, with a reason that the model reads",
     "v": "page through the whole diff",
-    "w": "add the rule to rules.toml, after a look at it: it is for all sessions",
+    "w": "show the rule, and add it to rules.toml, for all sessions",
 }
 _CUT = re.compile(r"… (\d+) more lines")
 """How a diff ends that was cut when it was made."""
@@ -52,8 +52,8 @@ _REASONS = {
     "outside_sandbox": "this runs outside of the sandbox",
 }
 _STRAY = (
-    "denied: that is no answer (1, 2 or 3), and no more answers are read; what is to be content"
-    ' is taken in by -, as in: soong-agent run "…" -'
+    "denied: that is not an answer (1, 2 or 3), and no more answers are read; for content in"
+    ' standard input use -, as in: soong-agent run "…" -'
 )
 _LONGEST_LINE = 65_536
 _AT_ONCE_S = 0.05

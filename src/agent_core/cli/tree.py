@@ -52,7 +52,7 @@ async def show_tree(runtime: AgentRuntime, session_id: str, clean: Clean) -> Non
     drawing = _Drawing(sheet, clean, history, short)
     drawing.draw(roots)
     if session.active_node_id is None and roots:
-        sheet.line(("* it goes on from its beginning: every message is undone", Style.WARN))
+        sheet.line(("* continues from its beginning: every message is undone", Style.WARN))
     for fork in forks:
         text = f"fork: {fork.session_id}  {status_of(fork)}  {clean(fork.cwd)}"
         sheet.line((text, Style.DIM), cut=True)
@@ -158,9 +158,7 @@ class _Drawing:
             answer = short_line(self._clean(branch.answer), _GIST)
             self._sheet.line((f"{rest}    ", Style.DIM), (answer, Style.DIM), cut=True)
         if is_here:
-            self._sheet.line(
-                (f"{rest}    ", Style.DIM), ("^ it goes on here", Style.GOOD), cut=True
-            )
+            self._sheet.line((f"{rest}    ", Style.DIM), ("^ continues here", Style.GOOD), cut=True)
 
     def _is_end(self, branch: Branch) -> bool:
         """The active path ends with this message, or with what was answered to it."""

@@ -55,7 +55,7 @@ async def _state(runtime: AgentRuntime, name: str) -> str:
 def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
     """Show where the session goes on, and what became of its files."""
     where = result.node_id or "its beginning"
-    terminal.line(f"session {result.session_id} goes on from {where}")
+    terminal.line(f"session {result.session_id} continues from {where}")
     if result.message is not None:
         text = shortened(visible(clean(result.message), one_line=True), _LONGEST_MESSAGE)
         terminal.line(f"  taken back: {text}")

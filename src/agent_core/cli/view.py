@@ -488,7 +488,7 @@ class RunView:
 
     def resumable(self, session_id: str) -> None:
         """Show how to go on after a run that was cancelled."""
-        self._terminal.line(f"cancelled; to go on, run again with --session-id {session_id}")
+        self._terminal.line(f"cancelled; to continue, run again with --session-id {session_id}")
 
     def waiting(self, request_ids: Sequence[str]) -> None:
         """Show what the run waits for, and how to answer: the last lines of all."""
@@ -503,7 +503,7 @@ def _turn_of(payload: Mapping[str, Any]) -> str:
     in_front = int(_number(payload.get("runs_in_front", 1)))
     if in_front:
         those = "the run" if in_front == 1 else f"the {in_front} runs"
-        return f"waiting for {those} of this session in front of it"
+        return f"waiting for {those} of this session ahead of it"
     return "waiting for a worker" if "queue" in payload else ""
 
 
@@ -521,7 +521,7 @@ def _next_model(payload: Mapping[str, Any]) -> str:
             return ""
         fallback = cast("Mapping[str, Any]", inner)
     name = f"{fallback.get('model', '')} of {fallback.get('provider', '')}"
-    return f"now {visible(name, one_line=True)} is asked"
+    return f"now calling {visible(name, one_line=True)}"
 
 
 def _indent(message: str) -> str:

@@ -39,7 +39,7 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
     for lane, runs in _without_worker(found).items():
         terminal.line(clean(f"{plural(runs, 'run')}: {lane.say_no_worker()}"), Style.WARN)
     if not found:
-        nothing = "no worker is there" if options.command == "workers" else "no run waits"
+        nothing = "there is no worker" if options.command == "workers" else "no run waits"
         terminal.line(nothing, Style.DIM)
     if more and not options.json:
         terminal.line(f"only the oldest {options.limit:,} are shown; --limit shows more", Style.DIM)

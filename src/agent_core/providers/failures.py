@@ -49,7 +49,7 @@ _MISSING_CAPABILITIES = {
     "thinking": r"(?i)does not support thinking",
 }
 """What a service writes when it refuses a part of the request; the first match counts."""
-WITHOUT_TOOLS = "choose a model that takes tools, or name every tool in [tools] disabled"
+WITHOUT_TOOLS = "choose a model that supports tools, or name every tool in [tools] disabled"
 """What a user can do about a model that takes no tools."""
 _ABOUT_THE_ACCOUNT = frozenset({401, 402, 403, 407, 429})
 """Refusals with these statuses are never about the content of the request."""

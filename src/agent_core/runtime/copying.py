@@ -68,7 +68,7 @@ class StoreAddress(Struct, frozen=True):
         kind, _, rest = text.partition(":")
         if kind == "env":
             if not (value := environ.get(rest, "").strip()):
-                message = f"there is no environment variable {rest!r}; it has to hold the address"
+                message = f"the environment variable {rest!r} is not set; set it to the address"
                 raise ConfigError(ErrorCode.CONFIG_ERROR, message)
             if value.startswith("env:"):
                 raise ConfigError(ErrorCode.CONFIG_ERROR, f"${rest} holds no address: {_FORMS}")
@@ -225,7 +225,7 @@ class SessionCopies:
             first = stack.enter_context(_opened(source, setup, source_home, is_target=False))
             second = stack.enter_context(_opened(target, setup, target_home, is_target=True))
             if first.snapshots.name == second.snapshots.name:  # the key of the database
-                message = f"{target.name} is both what is copied and where to"
+                message = f"{target.name} is both the source and the target"
                 raise ConfigError(ErrorCode.CONFIG_ERROR, message)
             owners = first.home / "sessions" / ".owners"
             owner = Owner("", owners) if owners.is_dir() else Owner.in_memory()
@@ -383,7 +383,7 @@ def migrate_store(address: StoreAddress) -> tuple[int, int]:
 
 
 def _exists(session_id: str) -> StorageError:
-    message = f"there is a session {session_id} at the target already; it is as it was"
+    message = f"the target already has a session {session_id}; it was not changed"
     details = {"reason": "session_exists", "session_id": session_id}
     return StorageError(ErrorCode.VALIDATION_ERROR, message, details=details)
 
@@ -395,9 +395,9 @@ def _beginning(name: str, known: Sequence[str]) -> list[str]:
 
 def _not_whole(session_id: str, missing: Sequence[str]) -> StorageError:
     message = (
-        f"session {session_id} is not copied: {' and '.join(missing)} are missing at the source, or"
-        " damaged; name the home that has them with --from-home, copy it on the machine that has"
-        " them, or without them with --incomplete"
+        f"session {session_id} is not copied: {' and '.join(missing)} are missing or damaged at"
+        " the source; name the home that has them with --from-home, copy on the machine that has"
+        " them, or copy without them with --incomplete"
     )
     details = {"reason": "incomplete", "session_id": session_id, "missing": list(missing)}
     return StorageError(ErrorCode.FILE_NOT_FOUND, message, details=details)

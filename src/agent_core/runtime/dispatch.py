@@ -112,18 +112,18 @@ class Dispatcher:
         for name, (pattern, form) in _FORMS.items():
             value: object = getattr(placement, name)
             if value is not None and not (isinstance(value, str) and re.fullmatch(pattern, value)):
-                raise malformed_option(name, f"{value!r} is not one: it is {form}")
+                raise malformed_option(name, f"{value!r} is invalid: it must be {form}")
         tenant = placement.tenant or self._tenant
         if self._tenant is not None and tenant != self._tenant:
             raise malformed_option("tenant", f"is {self._tenant!r} for every run of this runtime")
         is_here, home = bool(placement.here) or not has_message, own_place(self._config.host_id)
         if is_here and placement.place not in {None, home}:
-            raise malformed_option("place", f"is {home!r} for what is carried out here")
+            raise malformed_option("place", f"is {home!r} for runs with here=True")
         if not is_here and options is not None and options.needs_caller:
             names = ", ".join(options.needs_caller)
             message = (
-                f"{names}: only this program has that, and a worker carries the run out; start it"
-                " with here=True, or give the workers what they need by name"
+                f"{names}: only this program has these, and a worker executes the run; start it"
+                " with here=True, or register them with the workers and pass their names"
             )
             details = {"options": options.needs_caller}
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
@@ -272,7 +272,7 @@ def _what_is_before(run_id: str, first: QueuedRun) -> str:
     which = f"run {first.run_id} of session {first.session_id} is before it"
     since = f"queued {first.queued_at:%Y-%m-%d %H:%M:%S} UTC"
     if first.worker_id is None:
-        state = "waits in the queue itself"
+        state = "is still queued"
         if first.is_without_worker:
             lane = Lane(
                 queue=first.queue, place=first.place, tenant=first.tenant, protocol=first.protocol
@@ -280,7 +280,7 @@ def _what_is_before(run_id: str, first: QueuedRun) -> str:
             state += f"; {lane.say_no_worker()}"
     else:
         process = "worker" if first.queue else "process"
-        state = f"is carried out by {process} {first.worker_id}"
+        state = f"is executed by {process} {first.worker_id}"
     return f"{which}, {since}, and {state}"
 
 

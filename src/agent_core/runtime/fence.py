@@ -23,7 +23,7 @@ def session_lost(run_id: str) -> StorageError:
     """Why a run stops whose session another process has taken over."""
     message = (
         f"run {run_id} was taken over by another process, which saw no heartbeat of this one for"
-        " longer than its lease; it goes on there"
+        " longer than its lease; it continues there"
     )
     return StorageError(ErrorCode.SESSION_ACTIVE, message, details={"run_id": run_id})
 

@@ -25,7 +25,7 @@ def spellings_of(kind: Kind, prefix: str) -> list[str]:
     """
     general = _BEGINNINGS[kind]
     if not prefix.removeprefix(general):
-        message = f"the id of a {kind}, or its beginning, is required: {prefix!r} says none"
+        message = f"the id of a {kind}, or its beginning, is required: {prefix!r} is not one"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     return [prefix] if prefix.startswith(general) else [prefix, f"{general}{prefix}"]
 
@@ -44,7 +44,9 @@ def meant(kind: Kind, prefix: str, found: Sequence[str]) -> str:
     if len(found) > 1:
         shown = ", ".join(found[:_SHOWN_CANDIDATES])
         more = ", …" if len(found) > _SHOWN_CANDIDATES else ""
-        message = f"{prefix} begins the ids of several {kind}s: {shown}{more}; write more of it"
+        message = (
+            f"several {kind}s have ids that begin with {prefix}: {shown}{more}; write more of it"
+        )
         details = {"candidates": found[:_SHOWN_CANDIDATES]}
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
     return found[0]

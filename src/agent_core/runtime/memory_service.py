@@ -101,7 +101,7 @@ class MemoryService:
             try:
                 await self._store.add_to_memory_backlog(left)
             except StorageError as error:
-                logger.warning("sessions are not looked through for memories: %s", error)
+                logger.warning("sessions are not searched for memories: %s", error)
 
     def take_up_backlog(self) -> None:
         """Look, once and in the background, through what earlier processes have left."""
@@ -173,7 +173,7 @@ class MemoryService:
                         await self._scan(session_id, reason, found)
                     await self._store.remove_from_memory_backlog(session_id)
                 except AgentCoreError as error:
-                    logger.warning("a session was not looked through for memories: %s", error)
+                    logger.warning("a session was not searched for memories: %s", error)
                 finally:
                     self._done(session_id)
 

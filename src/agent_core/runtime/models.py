@@ -352,7 +352,7 @@ class OneShotModelCall:
         except AgentCoreError:
             raise
         except Exception as error:  # of an adapter of the package: no work beside a run breaks it
-            message = f"the model's adapter broke: {type(error).__name__}: {error}"
+            message = f"the model's adapter failed: {type(error).__name__}: {error}"
             raise ProviderError(ErrorCode.PROVIDER_ERROR, message) from error
         self.usage = self.usage.plus(completed.usage)
         if completed.stop_reason is StopReason.MAX_TOKENS:

@@ -97,8 +97,8 @@ class NodeMoves:
         target = await self._store.snapshot_at(session_id, node_id, files.folder)
         if target is None and not files.is_on:
             message = (
-                "no snapshot was taken of the files in this session; go there without them, and"
-                ' set [workspace] snapshots = "turn" to have some from now on'
+                "no snapshot was taken of the files in this session; switch without restoring them,"
+                ' and set [workspace] snapshots = "turn" to record them from now on'
             )
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         state = await self._store.workspace_state(session_id, files.folder)
@@ -147,7 +147,7 @@ class NodeMoves:
         news: dict[str, object] = {"message": message.text}
         is_old = session.updated_at < utc_now() - self._keep
         if not spans and is_old and files.is_on:
-            remark = "The files were left as they are: what was recorded of them is kept no longer."
+            remark = "The files were not changed: their snapshots have been deleted."
             news["remarks"] = [remark]
         elif not spans and run_id and (remark := await self._why_no_snapshot(run_id, files)):
             news["remarks"] = [remark]
@@ -220,7 +220,7 @@ class NodeMoves:
                     in_use = await self._workspaces.snapshots_in_use()
                     await self._files.sweep(in_use, recorded_before=begun - spare)
         except AgentCoreError as error:
-            logger.warning("snapshots that are not needed stay for now: %s", error)
+            logger.warning("unneeded snapshots could not be deleted yet: %s", error)
 
     async def _finish_pending(self, session_id: str, move: NodeMove, alone: FilesAlone) -> None:
         try:
@@ -359,9 +359,7 @@ class NodeMoves:
             StorageError: `session_active`: one does already. Or the project is gone.
         """
         if files.shared is None and not await asyncio.to_thread(files.root.is_dir):
-            message = (
-                f"the project {files.root} is not there any more; move it back, then try again"
-            )
+            message = f"the project {files.root} no longer exists; move it back, then try again"
             raise StorageError(ErrorCode.STORAGE_ERROR, message)
         async with files.alone() as alone:
             for each in await self._store.working_sessions(self._owner.is_dead):
@@ -369,8 +367,8 @@ class NodeMoves:
                     files.root, self.files_of(each).root
                 ):
                     message = (
-                        f"a run of session {each.session_id} is at work in {each.cwd}; files are"
-                        " restored once it has ended. Wait for it, or cancel it"
+                        f"a run of session {each.session_id} is active in {each.cwd}; files"
+                        " cannot be restored until it ends. Wait for it, or cancel it"
                     )
                     details = {"session_id": each.session_id, "cwd": each.cwd}
                     raise StorageError(
@@ -392,7 +390,7 @@ class NodeMoves:
             run = await self._store.run(run_id)
             if run is not None and run.status is RunStatus.WAITING and run.parent_run_id is None:
                 message = f"run {run_id} of session {session_id} waits for an answer"
-                message += "; give it, or cancel the run"
+                message += "; answer it, or cancel the run"
                 details = {"session_id": session_id, "run_id": run_id}
                 raise StorageError(ErrorCode.SESSION_ACTIVE, message, details=details)
         return session
@@ -404,13 +402,13 @@ class NodeMoves:
             for event in page:
                 has_called = has_called or event.event_type is EventType.TOOL_STARTED
                 if event.payload.get("reason") == "no_snapshot":
-                    return f"{event.payload.get('message')}. The files were left as they are."
+                    return f"{event.payload.get('message')}. The files were not changed."
             seen = page[-1].run_seq or seen
             page = await self._store.events_after(run_id, seen, limit=_PAGE)
         if has_called and not files.is_on:
             return (
-                "The files were left as they are, and only the conversation was taken back: they"
-                " are not recorded with persist=False, or while [workspace] snapshots is off."
+                "Only the conversation was reverted, not the files: they are not recorded with"
+                " persist=False, or while [workspace] snapshots is off."
             )
         return None
 
@@ -456,8 +454,8 @@ def _conflict(paths: Sequence[str]) -> StorageError:
     return StorageError(
         ErrorCode.PATH_CONFLICT,
         f"changed by others since the last snapshot: {_listed(paths)}; nothing was restored. With"
-        " force (--force) they are replaced: the snapshot taken before that has them, and what none"
-        " can hold is moved aside",
+        " force (--force) they are replaced: a snapshot taken before keeps them, and files that no"
+        " snapshot can hold are moved aside",
         details={"paths": list(paths)},
     )
 

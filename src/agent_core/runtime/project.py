@@ -128,7 +128,7 @@ class Project:
         setup = self.setup
         skills = find_skills(self._settings_home)
         for problem in skills.problems:
-            logger.warning("a skill was passed over: %s", problem)
+            logger.warning("a skill was skipped: %s", problem)
         is_closed = self._paths.is_closed
         instructions = find_instructions(self._settings_home, setup.project, is_closed=is_closed)
         for problem in instructions.problems:

@@ -220,7 +220,7 @@ class QueueWorker:
                 await asyncio.wait([taking, draining], return_when=asyncio.FIRST_COMPLETED)
                 if self._taken:
                     patience = self._config.drain_seconds
-                    what = "drains: it takes no more runs, and its %d under way may go on for %g s"
+                    what = "drains: takes no more runs; its active runs (%d) may continue for %g s"
                     logger.info(what, len(self._taken), patience)
                     await asyncio.wait(self._taken, timeout=patience)
             finally:
@@ -396,12 +396,12 @@ class QueueWorker:
                 await self._store.release(opened.run.session_id, self._owner.owner_id)
                 self.started += 1
                 self.ended[outcome.status.value] += 1
-                logger.warning("%s cannot be carried out here: %s", run_id, error)
+                logger.warning("%s cannot be executed here: %s", run_id, error)
         except StorageError as failure:
             if failure.retryable:
                 self._log_outage(failure)
                 return _BUSY_S
-            logger.warning("%s cannot be carried out: %s", run_id, failure)
+            logger.warning("%s cannot be executed: %s", run_id, failure)
             return self._config.lease_s  # its rows may be mended meanwhile
         return None
 
@@ -494,9 +494,7 @@ class QueueWorker:
         """Log a failure of the database, once until it answers again."""
         if not self._is_away:
             self._is_away = True
-            logger.warning(
-                "the database fails, it is tried again: %s", self._redactor.text(str(error))
-            )
+            logger.warning("the database fails, retrying: %s", self._redactor.text(str(error)))
 
     def _record(self) -> WorkerRecord:
         return WorkerRecord(

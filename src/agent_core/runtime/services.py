@@ -56,7 +56,7 @@ class Services(Struct, frozen=True, kw_only=True):
         """
         if self.workers is None:
             message = (
-                "runs are queued in a Postgres database alone: set [store] url_env in config.toml"
+                "runs are queued only in a Postgres database: set [store] url_env in config.toml"
                 " to the name of the variable that has its address"
             )
             raise ConfigError(ErrorCode.CONFIG_ERROR, message)

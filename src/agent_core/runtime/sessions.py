@@ -154,7 +154,7 @@ class Sessions:
         """
         words = first_words(self._redactor.text(join_surrogates(title)), _LONGEST_TITLE)
         if not words:
-            message = "a title has to have a word that can be seen"
+            message = "a title needs a visible word"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         await self._store.rename_session(session_id, words)
         session = await self._store.session(session_id)

@@ -262,7 +262,7 @@ class Toolboxes:
         names = {*CODE_TOOLS, *(tool.name for tool in every)}
         is_known = name in names
         hint = "" if is_known else nearest(name, sorted(names))
-        reason = "is disabled in the settings" if is_known else f"is no tool here{hint}"
+        reason = "is disabled in the settings" if is_known else f"is not a known tool{hint}"
         raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, f"{shorten_name(name)} {reason}")
 
     def known_names(self) -> set[str]:
@@ -351,5 +351,5 @@ def _declared_tools(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None")
 
     tools, problems = declarative_tools(setup, launcher=launcher, sandbox=sandbox)
     for problem in problems:
-        logger.warning("a tool was left out: %s", problem)
+        logger.warning("a tool was skipped: %s", problem)
     return tools

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_HANDED_OVER = "this run was handed over to another process, which goes on with it"
+_HANDED_OVER = "this run was handed over to another process, which continues it"
 
 
 class Turns:
@@ -196,7 +196,9 @@ class Turns:
         self._live.forget(run)
         if not await self._scheduler.abandon(run, reason):
             run_id = run.identity.run_id
-            logger.warning("run %s is another process's now, and did not stop in time", run_id)
+            logger.warning(
+                "run %s now belongs to another process, and did not stop in time", run_id
+            )
 
     async def _finish(self, dispatcher: "Dispatcher", job: "Job", run: Run) -> None:
         """Finish the job of a run once its end is stored, here or by who has closed it."""

@@ -151,7 +151,7 @@ def resume_run(
     if storable(session.cwd) not in cwds:
         raise StorageError(
             ErrorCode.SESSION_ELSEWHERE,
-            f"session {session.session_id} works in {session.cwd}; it goes on there",
+            f"session {session.session_id} works in {session.cwd}; it continues there",
             details={"session_id": session.session_id, "cwd": session.cwd},
         )
     lost: list[RunRecord] = []
@@ -516,7 +516,7 @@ def require_same_folder(refused: StorageError) -> str:
     if Path(cwd).is_dir():
         cure = f"continue it there (--path {cwd}), or move it here"
     else:
-        cure = "that folder does not exist any more; move it here"
+        cure = "that folder no longer exists; move it here"
     message = f"{refused.message}; {cure} with --move-session (move_session=True)"
     raise StorageError(refused.code, message, details=refused.details)
 
@@ -605,7 +605,7 @@ LOST = _Closing(
         type="StorageError",
         code=ErrorCode.INTERNAL_ERROR,
         message="the process that ran this ended before the run did; nothing is repeated on its"
-        " own, send a message to go on",
+        " own, send a message to continue",
         retryable=True,
         details={"reason": OWNER_LOST},
     ),
@@ -625,8 +625,8 @@ def too_many_takeovers(takeovers: int) -> _Closing:
         type="StorageError",
         code=ErrorCode.INTERNAL_ERROR,
         message=f"{takeovers + 1} processes have died over this run, and it is taken over"
-        f" {takeovers} times at most ([worker] max_takeovers); look into their logs, then send a"
-        " message to go on",
+        f" at most {takeovers} times ([worker] max_takeovers); read their logs, then send a"
+        " message to continue",
         details={"reason": TOO_MANY_TAKEOVERS, "takeovers": takeovers},
     )
     return replace(LOST, reason=TOO_MANY_TAKEOVERS, error=error)
@@ -774,7 +774,7 @@ def is_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> bool
 
 
 def session_active(session: SessionRecord) -> StorageError:
-    run = f"under way (owner {session.owner})" if session.owner else "that waits for its turn"
+    run = f"that is active (owner {session.owner})" if session.owner else "that waits for its turn"
     return StorageError(
         ErrorCode.SESSION_ACTIVE,
         f"session {session.session_id} has a run {run}; wait until it ends, cancel it there,"

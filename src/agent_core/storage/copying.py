@@ -113,7 +113,7 @@ def require_idle(source: CopyEnd, session_id: str, is_dead: OwnerIsDead) -> bool
     is_lost = owner and is_dead(owner, not lease or datetime.fromisoformat(lease) <= source.now())
     if is_lost and not (lane and Lane.parse(lane)):  # such a run is taken over by a worker
         return True
-    message = f"session {session_id} has a run under way; copy it when that has ended"
+    message = f"session {session_id} has an active run; copy it when the run has ended"
     details = {"session_id": session_id, "run_id": run_id}
     raise StorageError(ErrorCode.SESSION_ACTIVE, message, retryable=True, details=details)
 

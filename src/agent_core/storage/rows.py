@@ -588,7 +588,7 @@ def run_taken_over(run_id: str) -> StorageError:
     return StorageError(
         ErrorCode.SESSION_ACTIVE,
         f"run {run_id} was taken over by another process, which saw no heartbeat of this one"
-        " for longer than its lease; resume the session to go on",
+        " for longer than its lease; resume the session to continue",
     )
 
 

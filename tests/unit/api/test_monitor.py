@@ -120,7 +120,7 @@ async def test_metrics_are_served_while_the_database_is_away() -> None:
     [
         (FIGURES, 200, "ok"),
         (replace(FIGURES, lanes=None), 503, "the database does not answer"),
-        (replace(FIGURES, is_alive=False), 503, "the lease is over"),
+        (replace(FIGURES, is_alive=False), 503, "the lease has expired"),
         (replace(FIGURES, is_draining=True), 503, "draining"),
     ],
     ids=["ready", "no-database", "late", "draining"],

@@ -250,7 +250,7 @@ def test_o7_tools_retries_and_warnings_are_told_line_by_line() -> None:
         "  code.read_file ok (12 ms)",
         r"  x\ny timed out (2.5 s): late",
         "attempt 1 failed: provider_rate_limited: slow down; the next one in 1.5 s",
-        r"attempt 2 failed: provider_error: gone; now small\x1b of ollama is asked",
+        r"attempt 2 failed: provider_error: gone; now calling small\x1b of ollama",
         "mcp server failed: git: died",
     ):
         assert line in told
@@ -390,7 +390,7 @@ def test_a_signal_cancels_the_run_and_waits_for_its_end(number: int, code: int) 
     assert b"cancel was called" in told
     assert b"cancelling; once more" in told
     assert "thinking …\n".encode() in told
-    assert b"to go on, run again with --session-id sess_1\n" in told
+    assert b"to continue, run again with --session-id sess_1\n" in told
     assert told.rstrip().endswith(b"closed")
     assert b"Traceback" not in told
     assert shown == b""

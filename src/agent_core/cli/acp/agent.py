@@ -76,7 +76,7 @@ _CLOSE_S = 10.0
 """How long the end of the process waits for runtimes to close."""
 _COMMANDS = {
     "compact": "Summarise the conversation so far, to make room",
-    "undo": "Take back the last message, and what its run did to files",
+    "undo": "Revert the last message and the changes of its run to files",
     "redo": "Return to the state before the last undo",
 }
 
@@ -147,7 +147,7 @@ class EditorAgent:
 
     async def authenticate(self, asked: AuthenticateRequest) -> None:
         """Refuse: keys stand in the environment, and there is nothing to log in to."""
-        message = f"there is no log-in {asked.method_id!r}: keys stand in the environment"
+        message = f"there is no log-in {asked.method_id!r}: keys are in the environment"
         raise RequestError(INVALID_PARAMS, message)
 
     async def new_session(self, asked: NewSessionRequest) -> NewSessionResponse:

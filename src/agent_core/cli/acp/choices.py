@@ -19,11 +19,11 @@ SessionConfigOptionCategory = Literal["mode", "model"]
 
 LEADS: dict[str, tuple[Mode, str]] = {
     "agent": ("normal", "One agent does the work"),
-    "orchestrator": ("orchestrator", "An orchestrator plans the work and leads workers"),
+    "orchestrator": ("orchestrator", "An orchestrator plans the work and dispatches workers"),
 }
 MODES: dict[PermissionMode, tuple[str, str]] = {
     "ask": ("Ask", "Asks before it changes something"),
-    "accept-edits": ("Accept edits", "Writes files of the project without a question"),
+    "accept-edits": ("Accept edits", "Writes project files without asking"),
     "plan": ("Plan", "Changes nothing; the answer is a plan"),
 }
 

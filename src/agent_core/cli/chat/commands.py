@@ -26,9 +26,9 @@ from agent_core.text import visible
 from agent_core.types import ContentBlock, JsonBlock, PermissionMode, SessionSummary, SwitchResult
 
 _MODES: Mapping[PermissionMode, str] = {
-    "plan": "nothing is changed, the answer is a plan",
-    "ask": "what changes something is asked about",
-    "accept-edits": "files of the project are written without a question",
+    "plan": "changes nothing, and answers with a plan",
+    "ask": "asks before it changes something",
+    "accept-edits": "writes project files without asking",
 }
 _OTHER_WORDS = {
     "exit": "quit",
@@ -81,7 +81,7 @@ async def do_command(chat: Chat, text: str) -> None:
         chat.fail(f"there is no command /{name}{nearest(meant, COMMANDS, '/')}; /help lists them")
         return
     if command.needs_rest and not await chat.comes_to_rest():
-        chat.fail(f"/{name} moves the session, and a run is at work; Ctrl-C cancels it")
+        chat.fail(f"/{name} moves the session, and a run is active; Ctrl-C cancels it")
         return
     try:
         words = shlex.split(rest)
@@ -149,7 +149,7 @@ async def _resume(chat: Chat, words: Sequence[str]) -> None:
         found = await chat.runtime.session_summaries(limit=_LISTED, project=chat.setup.project)
         for summary in found:
             chat.terminal.line(f"{summary.short_id}  {_describe(chat, summary)}")
-        hint = "/resume ID goes on with one" if found else "this project has no session yet"
+        hint = "/resume ID continues one" if found else "this project has no session yet"
         chat.terminal.line(hint, Style.DIM)
         return
     if words[0] == "last":
@@ -215,7 +215,7 @@ async def _fork(chat: Chat, words: Sequence[str]) -> None:
     )
     there = shlex.quote(visible(chat.clean(forked.cwd), one_line=True))
     command = f"soong-agent chat --path {there} --session-id {forked.session_id}"
-    chat.terminal.line(f"to go on there: {command}", Style.DIM)
+    chat.terminal.line(f"to continue there: {command}", Style.DIM)
 
 
 async def _undo(chat: Chat, words: Sequence[str]) -> None:
@@ -341,22 +341,22 @@ async def _quit(chat: Chat, _: Sequence[str]) -> None:
 
 
 COMMANDS: Mapping[str, SlashCommand] = {
-    "help": SlashCommand("[COMMAND]", "list the commands, or say what one does", _help),
-    "new": SlashCommand("", "begin a new session", _new, needs_rest=True),
-    "resume": SlashCommand("[ID | last]", "go on with another session", _resume, needs_rest=True),
+    "help": SlashCommand("[COMMAND]", "list the commands, or explain one", _help),
+    "new": SlashCommand("", "start a new session", _new, needs_rest=True),
+    "resume": SlashCommand("[ID | last]", "continue another session", _resume, needs_rest=True),
     "sessions": SlashCommand(
         "[ACTION ...]",
-        "list sessions, or what `soong-agent sessions` does",
+        "list sessions; the same as `soong-agent sessions`",
         _terminal_command("sessions", default=["list"]),
     ),
     "tree": SlashCommand("", "the branches of this session, with the ids of its messages", _tree),
     "switch": SlashCommand(
-        "NODE [--files]", "go on from another message, with its files", _switch, needs_rest=True
+        "NODE [--files]", "continue from another message, with its files", _switch, needs_rest=True
     ),
     "fork": SlashCommand(
-        "[--into DIR] [--at NODE]", "begin another session in a copy of the project", _fork
+        "[--into DIR] [--at NODE]", "start another session in a copy of the project", _fork
     ),
-    "undo": SlashCommand("[--force]", "take back the last message and its changes", _undo, True),
+    "undo": SlashCommand("[--force]", "revert the last message and its changes", _undo, True),
     "redo": SlashCommand("[--force]", "return to the state before the last undo", _redo, True),
     "compact": SlashCommand("", "summarise the conversation now", _compact),
     "context": SlashCommand("", "what fills the context window", _context),
@@ -366,7 +366,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "model": SlashCommand("[PROVIDER:NAME]", "the model of the next messages", _model),
     "mode": SlashCommand(
         "[plan | ask | accept-edits]",
-        "plan changes nothing, accept-edits writes files unasked",
+        "plan changes nothing, accept-edits writes files without asking",
         _mode,
     ),
     "permissions": SlashCommand(
@@ -375,12 +375,10 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "tasks": SlashCommand("[ID]", "the Tasks of this session", _tasks),
     "memory": SlashCommand(
         "[list | show ID | forget ID]",
-        "what is remembered of you",
+        "the memories about you",
         _terminal_command("memory", default=["list"], has_path=False),
     ),
-    "skills": SlashCommand(
-        "", "the skills there are", _terminal_command("skills", default=["list"])
-    ),
+    "skills": SlashCommand("", "the skills", _terminal_command("skills", default=["list"])),
     "mcp": SlashCommand(
         "[list | test ID | login ID]",
         "the MCP servers",
@@ -389,10 +387,10 @@ COMMANDS: Mapping[str, SlashCommand] = {
     "agents": SlashCommand(
         "", "the kinds of agents", _terminal_command("agents", default=["list"])
     ),
-    "last": SlashCommand("", "the whole result of the last tool", _last),
+    "last": SlashCommand("", "the full result of the last tool call", _last),
     "export": SlashCommand(
         "[--html | --markdown | --jsonl | --fixture [FILE]]",
-        "write the session to a file; without words a page, ID.html",
+        "write the session to a file; default: a page, ID.html",
         _export,
     ),
     "quit": SlashCommand("", "leave; so does Ctrl-D", _quit),

@@ -225,7 +225,7 @@ class Chat:
                     if not self._leaving.is_set():
                         raise
         if self.has_sent:
-            self.terminal.line(f"to go on: soong-agent chat --session-id {self.session_id}")
+            self.terminal.line(f"continue: soong-agent chat --session-id {self.session_id}")
         return self.exit_code
 
     async def _end_runs(self, tasks: Sequence[asyncio.Task[Any]]) -> None:

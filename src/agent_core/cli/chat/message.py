@@ -75,7 +75,7 @@ def _attach(name: str, place: ResolvedPath, policy: PathPolicy) -> Attached:
     except (AgentCoreError, OSError) as error:
         return Attached(name, None, str(error))
     if b"\0" in content:
-        return Attached(name, None, "it is no text")
+        return Attached(name, None, "it is not text")
     body = content[:MOST_FILE_BYTES].decode(errors="replace")
     if len(content) <= MOST_FILE_BYTES:
         return Attached(name, _marked(body, f"the file {name}"))

@@ -7,7 +7,7 @@ examples:
   soong-agent doctor
   soong-agent doctor --model openai:gpt-5 --json
 
-Calls the model once for a short answer, and writes nothing. Each line has a
+Calls the model once for a short answer, and writes nothing. Each problem has a
 fix. Exit codes: 0 everything needed works, 1 something is broken.
 """
 

@@ -153,7 +153,7 @@ def connect(url: str, *, tenant: str | None = None, silence_s: float = math.inf)
     try:
         address = make_conninfo("", **{**_REACH, **conninfo_to_dict(url)})
     except psycopg.ProgrammingError:  # it repeats the address
-        message = f"the address of {DATABASE} is none that libpq reads; check what follows its host"
+        message = f"libpq cannot read the address of {DATABASE}; check the part after its host"
         raise ConfigError(ErrorCode.CONFIG_ERROR, message) from None
     connection = Answering.connect(
         address,

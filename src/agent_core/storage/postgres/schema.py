@@ -303,7 +303,7 @@ def _migrate(connection: Connection[Row]) -> None:
             cure = ""
             if isinstance(error, psycopg.errors.InsufficientPrivilege):
                 cure = (
-                    ". Give the user of the address the right to make schemas and tables in the"
+                    ". Give the user of the address the right to create schemas and tables in the"
                     " database, or run soong-agent store migrate once as a user who has it"
                 )
             raise StorageError(

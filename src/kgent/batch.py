@@ -20,7 +20,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.text import visible
+from agent_core.text import plural, visible
 from kgent.cancellation import Cancellation
 from kgent.config import ParameterValue
 from kgent.errors import ErrorCategory, KgentError, Record, config_error
@@ -372,12 +372,13 @@ def _render_index(folder: Path, runs: Sequence[BatchRun]) -> str:
         f'<th scope="col">{name}</th>'
         for name in ("Status", "Run", "Parameters", "Deliverables", "Reason")
     )
+    count = plural(len(runs), "run")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>kgent: {len(runs)} runs</title><style>{_STYLE}</style></head>\n<body><main>\n"
-        f"<h1>{len(runs)} runs</h1>\n<table><thead><tr>{head}</tr></thead>\n<tbody>\n"
+        f"<title>kgent: {count}</title><style>{_STYLE}</style></head>\n<body><main>\n"
+        f"<h1>{count}</h1>\n<table><thead><tr>{head}</tr></thead>\n<tbody>\n"
         + "\n".join(rows)
         + "\n</tbody></table>\n</main></body></html>\n"
     )

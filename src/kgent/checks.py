@@ -99,7 +99,7 @@ def judge(check: DeliverableCheck, results: Sequence[CheckResult]) -> Deliverabl
     if failed and check.error is None:
         listed = "; ".join(f"{shlex.join(one.argv)}: {one.reason}" for one in failed)
         changes["status"] = GovernanceStatus.INCOMPLETE
-        changes["summary"] = f"{len(failed)} of {len(results)} checks have failed"
+        changes["summary"] = f"failed checks: {len(failed)} of {len(results)}"
         changes["error"] = ErrorInfo(
             code="check_failed",
             message=f"checks have failed: {summary_line(listed)}",

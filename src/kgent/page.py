@@ -11,7 +11,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from agent_core.errors import AgentCoreError
-from agent_core.text import short_line, shortened, shown_json
+from agent_core.text import plural, short_line, shortened, shown_json
 from agent_core.text.pages import (
     facts_list,
     fold,
@@ -237,7 +237,7 @@ def _conversation(report: RunReport) -> str:
     found = _messages(report)
     parts = [_message(one) for one in found[:_MAX_MESSAGES]]
     if more := len(found) - len(parts):
-        parts.append(f"<p>{more} more messages are in archive/{CONVERSATION}.</p>")
+        parts.append(f"<p>{plural(more, 'more message')} in archive/{CONVERSATION}.</p>")
     return "\n".join(parts)
 
 
@@ -293,7 +293,7 @@ def _calls(report: RunReport) -> str:
         body = f"<p>{plain(call.result_summary or '')}</p>" + preformatted(_json(call.args_summary))
         parts.append(fold(label, body + (f"<p>Files:</p><ul>{links}</ul>" if links else "")))
     if more := len(report.calls) - len(parts):
-        parts.append(f"<p>{more} more calls are in logs/tools.jsonl.</p>")
+        parts.append(f"<p>{plural(more, 'more call')} in logs/tools.jsonl.</p>")
     return "\n".join(parts)
 
 
@@ -318,7 +318,7 @@ def _files(report: RunReport, beside: Path | None) -> str:
         for one in _artifacts(report)[:_MAX_EVENTS]
     ]
     head = ("Path", "Kind", "Status", "Bytes", "Made by", "SHA-256")
-    return fold(f"{len(_artifacts(report))} files", table(head, rows))
+    return fold(plural(len(_artifacts(report)), "file"), table(head, rows))
 
 
 def _prompts(report: RunReport) -> str:
@@ -339,7 +339,7 @@ def _events(report: RunReport) -> str:
     ]  # fmt: skip
     severities = (one.severity for one in shown)
     head = ("#", "Time", "Event", "Summary", "Data")
-    return fold(f"{len(report.events)} events", table(head, rows, classes=severities))
+    return fold(plural(len(report.events), "event"), table(head, rows, classes=severities))
 
 
 def _evidence(report: RunReport, check: FolderCheck | None) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import yaml
 
 from agent_core.errors import AgentCoreError
-from agent_core.text import bounded_line
+from agent_core.text import bounded_line, plural
 from agent_core.tools.files import open_file
 from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError
 from kgent.config import DeliverableSpec
@@ -232,7 +232,8 @@ def _rows(
         if not values:
             continue  # an empty line
         if len(values) != len(columns):
-            reason = f"{len(values)} values, and the header has {len(columns)} columns"
+            header = plural(len(columns), "column")
+            reason = f"{plural(len(values), 'value')}, and the header has {header}"
             raise _InvalidContentError(f"line {lines.line_num}: {reason}")
         read = (_read_cell(text, kinds) for text, kinds in zip(values, types, strict=True))
         yield lines.line_num, dict(zip(columns, read, strict=True))

@@ -88,7 +88,7 @@ def test_content_that_fits_its_schema_completes_a_run(
         ("a.csv", "id\n1\n", ROWS, "it lacks the columns: price"),
         ("a.csv", "id,price,x\n", ROWS, "does not have: x"),
         ("a.csv", "id,price\n1,2\nx,2\n", ROWS, "line 3.id: 'x' is not of type 'integer'"),
-        ("a.csv", "id,price\n1\n", ROWS, "line 2: 1 values, and the header has 2"),
+        ("a.csv", "id,price\n1\n", ROWS, "line 2: 1 value, and the header has 2"),
         ("a.csv", "id,id\n1,1\n", ROWS, "a column twice: id"),
         ("a.csv", "id,price\n", {"type": "array", "minItems": 1}, "does not fit"),
         ("a.csv", 'id,price\n"1,2\n', ROWS, "it is not CSV"),

@@ -49,6 +49,7 @@ from agent_core.aio import to_the_end
 from agent_core.api.handles import RunResult
 from agent_core.config.models import BudgetConfig
 from agent_core.config.problems import nearest
+from agent_core.text import plural
 from agent_core.types import OutputT, RunStatus, new_id
 
 if TYPE_CHECKING:
@@ -307,8 +308,9 @@ class AgentSession(Generic[DepsT, OutputT]):
         async with self._lock:
             config = self.bundle.config
             if self._turn_index >= config.max_turns:
+                turns = plural(config.max_turns, "turn")
                 raise LimitExceededError(
-                    f"session {self.session_id} has taken its {config.max_turns} turns (max_turns)"
+                    f"session {self.session_id} has taken its {turns} (max_turns)"
                 )
             ttl = config.session_ttl
             if ttl is not None and time.monotonic() - self._begun > ttl.total_seconds():

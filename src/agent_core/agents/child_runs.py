@@ -27,6 +27,7 @@ from agent_core.loop import (
     settle,
     settle_waiting,
 )
+from agent_core.text import plural
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
@@ -479,7 +480,8 @@ class ChildRuns:
         for place, limit in limits.items():
             if (running := self._places[place]) >= limit:
                 owner = place[0]
-                message = f"{running} children of this {owner} are running, and no more may"
+                children = plural(running, "running child", "running children")
+                message = f"this {owner} has {children}, and no more may run"
                 details = {"scope": owner, "running": running, "limit": limit}
                 code = ErrorCode.CHILD_AGENT_LIMIT_EXCEEDED
                 raise ToolError(code, message, retryable=True, details=details)

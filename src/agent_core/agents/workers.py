@@ -166,7 +166,7 @@ class Workers:
             message = f"worker {workers[0].worker_id} is busy with run {run_id}"
             details: dict[str, Any] = {"worker_agent_id": agent_ids[0], "current_run_id": run_id}
             return ToolError(ErrorCode.WORKER_BUSY, message, retryable=True, details=details)
-        message = f"all {len(workers)} workers that could go are busy; wait for one of them"
+        message = "every worker that could go is busy; wait until one is not"
         details = {"worker_agent_ids": agent_ids}
         return ToolError(ErrorCode.WORKER_POOL_BUSY, message, retryable=True, details=details)
 

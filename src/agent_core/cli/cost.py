@@ -5,13 +5,13 @@ import shutil
 from collections.abc import Sequence
 from functools import partial
 
-from agent_core.cli.figures import format_dollars, format_tokens, plural
+from agent_core.cli.figures import format_dollars, format_tokens
 from agent_core.cli.layout import cells, fitted
 from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
-from agent_core.text import visible
+from agent_core.text import plural, visible
 from agent_core.types import CostSummary, CostUnit
 
 _TABLES: Sequence[CostUnit] = ("day", "model", "project", "session")

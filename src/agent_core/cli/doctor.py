@@ -34,7 +34,7 @@ from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.redaction import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.project import Project
-from agent_core.text import visible
+from agent_core.text import plural, visible
 from agent_core.tools.code.search import ripgrep
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (
@@ -293,7 +293,7 @@ async def _examine_servers(project: Project | None) -> list[Finding]:
             cure = f"see `soong-agent mcp test {server_id}`, or set it disabled in mcp.json"
             found.append(Finding("mcp servers", "broken", f"{server_id}: {problem}", cure))
         else:
-            found.append(Finding("mcp servers", "ok", f"{server_id}: {count} tools"))
+            found.append(Finding("mcp servers", "ok", f"{server_id}: {plural(count, 'tool')}"))
     return found
 
 

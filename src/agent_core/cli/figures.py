@@ -5,11 +5,6 @@ from datetime import datetime
 from agent_core.types import Usage, utc_now
 
 
-def plural(count: int, noun: str) -> str:
-    """A number with its noun."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def format_tokens(count: int) -> str:
     """Tokens in few characters."""
     for size, letter in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):

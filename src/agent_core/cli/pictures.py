@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agent_core.cli.terminal import Clean
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.model import TaskStep, TaskStepStatus
-from agent_core.text import shortened, visible
+from agent_core.text import plural, shortened, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,7 +77,7 @@ def build_tree(dag: Dag, *, clean: Clean, session_id: str | None = None) -> "Tre
         label = Text.assemble(status, " ", _describe_step(dag, step, clean))
         branches[step.step_id] = above.add(label)
     if (more := len(steps) - _MOST_STEPS) > 0:
-        tree.add(Text(f"… and {more} more steps", "dim"))
+        tree.add(Text(f"… and {plural(more, 'more step')}", "dim"))
     return tree
 
 
@@ -104,7 +104,7 @@ def summary_lines(dag: Dag, *, clean: Clean) -> list[str]:
     steps = islice(dag.steps(), _MOST_STEPS)
     lines += [f"  {step.status:<9} {_describe_step(dag, step, clean)}" for step in steps]
     if (more := dag.count() - _MOST_STEPS) > 0:
-        lines.append(f"  … and {more} more steps")
+        lines.append(f"  … and {plural(more, 'more step')}")
     return lines
 
 

@@ -14,7 +14,7 @@ from agent_core.cli.layout import cells
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.permissions.questions import UnattendedError
 from agent_core.permissions.request import THIS_CALL_ONLY
-from agent_core.text import shortened, visible
+from agent_core.text import plural, shortened, visible
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
 
 _ANSWERS = {
@@ -247,9 +247,7 @@ class TerminalPrompt:
                 except asyncio.CancelledError:  # answered elsewhere, or the run is cancelled
                     self._terminal.line("no longer asked", Style.WARN)
                     raise
-            self._show_facts(request)
-            diff = _diff_of(request)
-            self._show_diff(diff, most=_MOST_DIFF_LINES)
+            self.show(request)
             scope = request.target_scope or THIS_CALL_ONLY
             choices = f"  1 allow once   2 allow for session ({scope})   3 deny"
             self._terminal.line(visible(choices, one_line=True))
@@ -265,6 +263,11 @@ class TerminalPrompt:
             elif self._echoes:
                 self._terminal.line(_CONFIRMATIONS[decision])
             return _answered(decision)
+
+    def show(self, request: PermissionRequest) -> None:
+        """Show what is asked for, without asking."""
+        self._show_facts(request)
+        self._show_diff(_diff_of(request), most=_MOST_DIFF_LINES)
 
     async def _ask_person(self, request: PermissionRequest) -> PermissionDecision:
         terminal = self._terminal
@@ -343,7 +346,7 @@ class TerminalPrompt:
             if (left := _count_hidden(diff, end)) == 0 or end >= len(diff):
                 return
             key = (
-                (await self._press(f"{left} more lines: q ends, any other key goes on "))
+                (await self._press(f"{plural(left, 'more line')}: q ends, any other key goes on "))
                 .strip()
                 .casefold()
             )
@@ -373,7 +376,7 @@ class TerminalPrompt:
             self._show_change(line)
         if len(diff) > most:
             hidden = _count_hidden(diff, most)
-            self._terminal.line(f"    … {hidden} more lines are not shown", Style.WARN)
+            self._terminal.line(f"    … {plural(hidden, 'more line')} not shown", Style.WARN)
 
     def _rows(self, lines: Sequence[str]) -> int:
         """How much of the screen they take."""

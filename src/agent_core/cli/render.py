@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from agent_core.cli.figures import format_duration, plural
+from agent_core.cli.figures import format_duration
 from agent_core.cli.layout import SIGNS, Signs, cells, fitted, wrapped
 from agent_core.cli.terminal import Part, Style
-from agent_core.text import printed, shortened, visible
+from agent_core.text import plural, printed, shortened, visible
 
 LINES_OF_SUCCESS = 5
 """So many of the last lines of a command are shown where it has succeeded."""
@@ -154,7 +154,7 @@ class CallLayout(Struct, frozen=True):
         if hidden or payload.get("output_truncated"):
             count = plural(hidden, "line")
             if payload.get("output_truncated"):
-                count = f"more than {hidden:,} lines"
+                count = f"more than {count}"
             yield [(f"  {self.signs.more} {count} before these", Style.DIM)]
         look = Style.PLAIN if is_failure else Style.DIM
         for line in shown:

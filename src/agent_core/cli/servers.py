@@ -12,7 +12,7 @@ from time import perf_counter
 from msgspec import Struct
 
 from agent_core.cli.elicitation import TerminalElicitation
-from agent_core.cli.figures import format_duration, plural
+from agent_core.cli.figures import format_duration
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
 from agent_core.cli.prompt import InputLines
 from agent_core.cli.setup import build_terminal_redactor, run_on_terminal
@@ -24,7 +24,7 @@ from agent_core.mcp.config import HttpServer, ServerConfig
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
 from agent_core.runtime.project import load_sandbox
-from agent_core.text import visible
+from agent_core.text import plural, visible
 from agent_core.tools.base import Tool
 from agent_core.tools.workspace import PathPolicy
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from agent_core.api import AgentRuntime
-from agent_core.cli.figures import format_age, format_cost, format_tokens, plural
+from agent_core.cli.figures import format_age, format_cost, format_tokens
 from agent_core.cli.layout import fitted
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
@@ -15,7 +15,7 @@ from agent_core.cli.sheet import Sheet, status_of, style_of, title_of
 from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.text import visible
+from agent_core.text import plural, visible
 from agent_core.types import RunStatus, SessionRecord, SessionSummary
 
 _WIDE = 110
@@ -226,7 +226,7 @@ async def fork_session(
     into = into or await asyncio.to_thread(_free_folder, page.session)
     forked = await runtime.fork(session_id, node_id, into=into)
     show_move(forked, terminal, clean)
-    terminal.text(f"{forked.session_id}  {visible(clean(forked.session.cwd))}\n")
+    terminal.record(f"{forked.session_id}  {visible(clean(forked.session.cwd))}")
     return forked.session
 
 

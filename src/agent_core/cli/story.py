@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_core.api import AgentRuntime
-from agent_core.cli.figures import format_cost, format_duration, format_tokens, format_usage, plural
+from agent_core.cli.figures import format_cost, format_duration, format_tokens, format_usage
 from agent_core.cli.history import (
     CallEntry,
     Exchange,
@@ -22,7 +22,7 @@ from agent_core.cli.sheet import Sheet, style_of, title_of
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import ANSWER
 from agent_core.runtime.background import read_background_usage
-from agent_core.text import short_line, shortened, shown_json, visible
+from agent_core.text import plural, short_line, shortened, shown_json, visible
 from agent_core.types import EventLevel, Node, NodeType, Role, RunRecord, RunStatus, Usage
 
 _LONGEST_MESSAGE = 400

@@ -9,7 +9,7 @@ from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.text import shortened, visible
+from agent_core.text import plural, shortened, visible
 from agent_core.types import SwitchResult, WorkspaceDiff
 
 _MOST_PATHS = 50
@@ -83,7 +83,7 @@ def show_paths(
     for path in every[:_MOST_PATHS]:
         terminal.line(f"  {what}: {visible(clean(path), one_line=True)}", style)
     if (more := len(every) - _MOST_PATHS) > 0:
-        terminal.line(f"  {what}: {more} more paths", style)
+        terminal.line(f"  {what}: {plural(more, 'more path')}", style)
 
 
 def show_diff(found: WorkspaceDiff, terminal: Terminal, clean: Clean) -> None:

@@ -13,7 +13,7 @@ from agent_core.cli.figures import format_dollars, format_duration, format_elaps
 from agent_core.cli.layout import ASCII_SIGNS, SIGNS, Signs, fitted
 from agent_core.cli.render import Call, CallLayout, Line, name_of, reason_of
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
-from agent_core.text import shortened, visible
+from agent_core.text import plural, shortened, visible
 from agent_core.types import (
     CLOSING_EVENTS,
     ErrorPayload,
@@ -408,7 +408,10 @@ class RunView:
                 text = fitted(f"  {running.progress}", room, signs)
                 lines.append(terminal.styled(text, Style.DIM))
         if len(lines) > _MOST_CALLS:
-            lines = [*lines[:_MOST_CALLS], f"  {signs.more} {len(lines) - _MOST_CALLS} more lines"]
+            lines = [
+                *lines[:_MOST_CALLS],
+                f"  {signs.more} {plural(len(lines) - _MOST_CALLS, 'more line')}",
+            ]
         if lines or (self._reasoning is None and self._doing is None):
             return lines
         if thought := self._reasoning:
@@ -499,7 +502,8 @@ class RunView:
 def _turn_of(payload: Mapping[str, Any]) -> str:
     """What a queued run waits for; nothing if it only has to be taken up by its own process."""
     if count := len(payload.get("taken_over") or ()):
-        return f"first come {count} messages that were queued when a process of this session died"
+        come = "comes 1 message that was" if count == 1 else f"come {count} messages that were"
+        return f"first {come} queued when a process of this session died"
     in_front = int(_number(payload.get("runs_in_front", 1)))
     if in_front:
         those = "the run" if in_front == 1 else f"the {in_front} runs"

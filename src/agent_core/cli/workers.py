@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from agent_core.cli.figures import format_age, plural
+from agent_core.cli.figures import format_age
 from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Piece, Sheet
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
+from agent_core.text import plural
 from agent_core.types.lanes import Lane
 from agent_core.types.workers import QueuedRun, WorkerRecord
 
@@ -35,7 +36,7 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
             continue
         lines = _worker(each) if isinstance(each, WorkerRecord) else _queued_run(each)
         for line in lines:
-            sheet.line(*line, cut=True)
+            sheet.line(*line, cut=options.command == "workers")
     for lane, runs in _without_worker(found).items():
         terminal.line(clean(f"{plural(runs, 'run')}: {lane.say_no_worker()}"), Style.WARN)
     if not found:
@@ -76,6 +77,7 @@ def _queued_run(run: QueuedRun) -> Iterator[list[Piece]]:
     style = Style.GOOD if run.worker_id else Style.PLAIN
     facts = [format_age(run.queued_at), run.queue, run.place] if run.queue else []
     facts += [f"tenant {run.tenant}"] if run.tenant else []
+    facts += [f"session {run.session_id}"]
     facts += [plural(run.takeovers, "takeover")] if run.takeovers else []
     facts += [f"by {run.worker_id}"] if run.worker_id else []
     facts += ["no worker"] if run.is_without_worker else []

@@ -22,6 +22,7 @@ from agent_core.loop.context import (
 from agent_core.loop.model_turn import last_reply, release_answer, take_turn
 from agent_core.loop.tool_turn import abort_open_calls, finish_turn, run_tools
 from agent_core.redaction import log_failure
+from agent_core.text import plural
 from agent_core.tools.base import OutputMisfitError
 from agent_core.types import (
     Draft,
@@ -121,7 +122,7 @@ async def converse(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
         if await may_stop(ctx, reply, stats):
             return reply
     limit = ctx.limits.max_turns
-    raise AgentCoreError(ErrorCode.MAX_TURNS, f"no final answer after {limit} turns")
+    raise AgentCoreError(ErrorCode.MAX_TURNS, f"no final answer after {plural(limit, 'turn')}")
 
 
 async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:

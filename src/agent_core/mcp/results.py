@@ -17,7 +17,7 @@ from mcp_types import (
 from agent_core.artifacts.images import decode_base64, encode_base64
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.mcp.discovery import MAX_REASON_CHARS
-from agent_core.text import shorten_name, shortened
+from agent_core.text import plural, shorten_name, shortened
 from agent_core.tools.base import ArtifactWriter
 from agent_core.tools.limits import filename_for
 from agent_core.types import (
@@ -76,7 +76,7 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
             base64 = encode_base64(raw)
             rest.append({"mime_type": mime_type, "summary": summary, "base64": base64})
     if rest:
-        raw, summary = json.dumps(rest).encode(), f"{len(rest)} more parts, in base64"
+        raw, summary = json.dumps(rest).encode(), f"{plural(len(rest), 'more part')}, in base64"
         await keep(raw, "contents.json", "application/json", summary)
     if structured is not None and not _is_wrapped(structured, parts):
         content.append(JsonBlock(data=structured))

@@ -15,7 +15,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from agent_core.redaction.redactor import Redactor
-from agent_core.text import shortened, visible
+from agent_core.text import noun, shortened, visible
 from agent_core.types import (
     Access,
     Decision,
@@ -70,7 +70,7 @@ def build_grant(
     tool = definition.model_dump() | {"tags": sorted(definition.tags)}
     key = _digest([tool, covers, exact, hosts, access.confined])
     if (cut := len(covers) - MAX_COVERS) > 0:
-        shown = f"{covers[:MAX_COVERS]}… (+{cut} characters)"
+        shown = f"{covers[:MAX_COVERS]}… (+{cut} {noun(cut, 'character')})"
         covers = f"what has the SHA-256 {_digest(covers)}: {shown}"
     return Grant(covers, key)
 

@@ -7,6 +7,8 @@ from typing import BinaryIO, Self, cast
 
 from msgspec import Struct
 
+from agent_core.text import noun
+
 SPOOL_LIMIT_BYTES = 64 * 2**20
 """What is kept on disk at most: a program that floods must not fill it."""
 
@@ -73,7 +75,7 @@ class Capture:
             return Output(self._head.decode(errors="replace"), self._size)
         head, tail = _whole_characters(self._head, self._tail[-self._half :])
         left_out = self._size - len(head) - len(tail)
-        marker = f"\n… [{left_out} bytes left out] …\n"
+        marker = f"\n… [{left_out} {noun(left_out, 'byte')} left out] …\n"
         text = head.decode(errors="replace") + marker + tail.decode(errors="replace")
         return Output(text, self._size, truncated=True, spool=file)
 

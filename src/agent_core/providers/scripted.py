@@ -32,6 +32,7 @@ from agent_core.providers import jsontext
 from agent_core.providers.estimates import PromptEstimates, estimate_blocks
 from agent_core.providers.failures import WITHOUT_TOOLS, Called
 from agent_core.providers.reply import ReplyAccumulator
+from agent_core.text import plural
 from agent_core.types import (
     ErrorPayload,
     Frozen,
@@ -234,16 +235,16 @@ class ScriptedProvider:
         """
         if self._broken is not None:
             raise self._broken
+        replies = plural(len(self._replies), "scripted reply", "scripted replies")
         if self._missing:
             raise AssertionError(
-                f"the model was called {len(self.requests)} times, {self._missing} more than the "
-                f"{len(self._replies)} scripted replies were enough for"
+                f"the model was called {plural(len(self.requests), 'time')}, {self._missing} more"
+                f" than {replies} can answer"
             )
         left = len(self._replies) - self._played
         if left:
             raise AssertionError(
-                f"{left} of {len(self._replies)} scripted replies were not used; "
-                f"the next is {self._replies[self._played]!r}"
+                f"not used: {left} of {replies}; the next is {self._replies[self._played]!r}"
             )
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
@@ -308,8 +309,8 @@ class ScriptedProvider:
         self._missing += 1
         return [
             Fails(
-                message=f"the script has {len(self._replies)} replies and all are used; "
-                f"this is request {len(self.requests)}",
+                message=f"the script has {plural(len(self._replies), 'reply', 'replies')}"
+                f" and all are used; this is request {len(self.requests)}",
             )
         ]
 

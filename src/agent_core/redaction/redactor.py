@@ -22,7 +22,7 @@ from agent_core.redaction.shapes import (
     kind_of_name,
     open_tail,
 )
-from agent_core.text import join_surrogates, visible
+from agent_core.text import join_surrogates, noun, visible
 from agent_core.types import (
     OPAQUE,
     REDACTED,
@@ -441,7 +441,8 @@ def log_failure(
     """
     text = visible(clean("".join(traceback.format_exception(error)).rstrip()))
     if (left_out := len(text) - 2 * _SHOWN_ENDS) > 0:
-        text = f"{text[:_SHOWN_ENDS]}\n[… {left_out} characters …]\n{text[-_SHOWN_ENDS:]}"
+        gap = f"[… {left_out} {noun(left_out, 'character')} …]"
+        text = f"{text[:_SHOWN_ENDS]}\n{gap}\n{text[-_SHOWN_ENDS:]}"
     logger.error("%s\n%s", what, text)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.text import plural
 
 DEFAULT_EXCLUDE = (
     "node_modules",
@@ -191,7 +192,7 @@ class TooManyFilesError(StorageError):
     def __init__(self, root: Path, limit: int) -> None:
         super().__init__(
             ErrorCode.STORAGE_ERROR,
-            f"{root} has more than {limit} files, so there are no snapshots of it;"
+            f"{root} has more than {plural(limit, 'file')}, so there are no snapshots of it;"
             " exclude folders with `workspace.exclude`, or raise `workspace.max_files`",
             details={"reason": "max_files", "max_files": limit, "path": str(root)},
         )

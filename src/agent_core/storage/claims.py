@@ -38,6 +38,7 @@ from agent_core.storage.rows import (
     update,
 )
 from agent_core.storage.sql import Connection, Cursor
+from agent_core.text import plural
 from agent_core.types import (
     AgentRecord,
     AgentStatus,
@@ -624,9 +625,9 @@ def too_many_takeovers(takeovers: int) -> _Closing:
     error = ErrorPayload(
         type="StorageError",
         code=ErrorCode.INTERNAL_ERROR,
-        message=f"{takeovers + 1} processes have died over this run, and it is taken over"
-        f" at most {takeovers} times ([worker] max_takeovers); read their logs, then send a"
-        " message to continue",
+        message=f"{plural(takeovers + 1, 'process', 'processes')} died during this run, and it is"
+        f" taken over at most {plural(takeovers, 'time')} ([worker] max_takeovers); read their"
+        " logs, then send a message to continue",
         details={"reason": TOO_MANY_TAKEOVERS, "takeovers": takeovers},
     )
     return replace(LOST, reason=TOO_MANY_TAKEOVERS, error=error)

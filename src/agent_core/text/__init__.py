@@ -81,6 +81,16 @@ def fit_lines(lines: Iterable[str], room: int) -> str:
     return "\n".join(kept)
 
 
+def plural(count: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: `1 file`, `1,000 files`."""
+    return f"{count:,} {noun(count, one, many)}"
+
+
+def noun(count: int, one: str, many: str = "") -> str:
+    """Return the noun that stands behind a number; `many` if it is not `one` with an s."""
+    return one if count == 1 else many or f"{one}s"
+
+
 def utf8_size(text: str) -> int:
     """Return the bytes of the text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
@@ -94,7 +104,7 @@ def shorten_text(text: str, limit_bytes: int) -> str:
     head = raw[: int(limit_bytes * 2 / 3)].decode(errors="ignore")
     tail = raw[len(raw) - int(limit_bytes / 3) :].decode(errors="ignore")
     left_out = len(raw) - len(head.encode()) - len(tail.encode())
-    return f"{head}\n[… {left_out} bytes left out …]\n{tail}"
+    return f"{head}\n[… {left_out} {noun(left_out, 'byte')} left out …]\n{tail}"
 
 
 def shorten_name(name: str) -> str:
@@ -160,7 +170,7 @@ def visible(text: str, *, zero_width: bool = True, one_line: bool = False) -> st
 def shortened(text: str, limit: int) -> str:
     """`text` if it has at most `limit` characters, else its beginning and how much is missing."""
     cut = len(text) - limit
-    return text if cut <= 0 else f"{text[:limit]}… (+{cut} characters)"
+    return text if cut <= 0 else f"{text[:limit]}… (+{cut} {noun(cut, 'character')})"
 
 
 def shown_json(value: object, *, indent: int | None = None) -> str:

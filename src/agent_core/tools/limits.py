@@ -22,7 +22,7 @@ from agent_core.artifacts.images import (
 )
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.text import shorten_name, shorten_text, utf8_size
+from agent_core.text import plural, shorten_name, shorten_text, utf8_size
 from agent_core.tools.base import ArtifactWriter, Tool, ToolOutput, ToolReturn
 from agent_core.tools.results import QUICK_VALUES, TooManyValuesError, storable_text, wrap
 from agent_core.types import (
@@ -255,7 +255,8 @@ def _shorten_facts(facts: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]
             break
         kept.add(name)
     left_out = [shorten_name(name) for name in facts if name not in kept]
-    note = f"{len(left_out)} values of {len(whole)} bytes in all: {', '.join(left_out[:10])}"
+    names = ", ".join(left_out[:10])
+    note = f"{plural(len(left_out), 'value')} of {len(whole)} bytes in all: {names}"
     return {name: facts[name] for name in facts if name in kept} | {"left_out": note}
 
 
@@ -392,8 +393,8 @@ async def _bound_pictures(
             case _:
                 shown.append(block)
     if room.surplus:
-        summary = f"{len(room.surplus)} more pictures; at most {MAX_IMAGES} are shown, and of"
-        summary += f" {MAX_SHOWN_BYTES} bytes in all"
+        summary = f"{plural(len(room.surplus), 'more picture')}; at most {MAX_IMAGES} are shown,"
+        summary += f" and of {MAX_SHOWN_BYTES} bytes in all"
         raw = orjson.dumps(room.surplus)
         shown.append(await files.add(raw, "images.json", "application/json", summary=summary))
     return shown

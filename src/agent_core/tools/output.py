@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
-from agent_core.text import shorten_text
+from agent_core.text import plural, shorten_text
 from agent_core.tools.base import OutputMisfitError
 from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError, SchemaUnusableError
 from agent_core.tools.results import parse_answer
@@ -176,7 +176,8 @@ class ExpectedOutput:
         """The end of a run whose answer does not fit after all retries."""
         return AgentCoreError(
             ErrorCode.OUTPUT_INVALID,
-            f"the answer does not have the expected shape after {self.retries} retries: {misfit}",
+            f"the answer does not have the expected shape after"
+            f" {plural(self.retries, 'retry', 'retries')}: {misfit}",
             details={"errors": misfit.errors, "text": shorten_text(text, _MAX_TEXT)},
         )
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from pydantic import Field
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.text import shortened
+from agent_core.text import plural, shortened
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import lines_of
 
@@ -150,9 +150,10 @@ class Hunk(Struct, frozen=True):
             reason = f"it is not at its line and fits at lines {lines}"
         for number, line in enumerate(() if found else old, self.at):
             if bare[number : number + 1] != [line]:
-                is_inside = number < len(bare)
                 fact = (
-                    f"is {_quote(bare[number])}" if is_inside else f"the file has {len(bare)} lines"
+                    f"is {_quote(bare[number])}"
+                    if number < len(bare)
+                    else f"the file has {plural(len(bare), 'line')}"
                 )
                 reason = f"line {number + 1} should be {_quote(line)}, but {fact}"
                 break
@@ -306,7 +307,8 @@ def unified_diff(old: str, new: str, *, shown: str) -> str:
     if len(text) > _MAX_CHARACTERS:
         end = text.rfind("\n", 0, _MAX_CHARACTERS) + 1 or _MAX_CHARACTERS
         begin, rest = text[:end].removesuffix("\n"), text[end:]
-        text = f"{begin}\n… {rest.count(chr(10))} more lines (+{len(rest)} characters)\n"
+        more = plural(rest.count("\n"), "more line")
+        text = f"{begin}\n… {more} (+{len(rest)} characters)\n"
     return f"--- {shown}\n+++ {shown}\n{text}"
 
 

@@ -11,7 +11,7 @@ import orjson
 from msgspec import structs
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.text import shorten_name
+from agent_core.text import noun, shorten_name
 from agent_core.tools.base import (
     Action,
     Concurrency,
@@ -135,7 +135,7 @@ def plain_access(definition: ToolDefinition, arguments: Mapping[str, Any]) -> Ac
     writes = definition.permission is ToolPermission.WRITE
     return Access(
         asks=writes or not ALWAYS_ASKS.isdisjoint(definition.tags),
-        summary=line if cut <= 0 else f"{line[:_MAX_SUMMARY]}… (+{cut} characters)",
+        summary=line if cut <= 0 else f"{line[:_MAX_SUMMARY]}… (+{cut} {noun(cut, 'character')})",
         dangerous="dangerous" in definition.tags,
     )
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode
+from agent_core.text import plural
 from agent_core.tools.base import Tool
 from kgent.cancellation import Cancellation, run_in_loop
 from kgent.config import KgentConfig
@@ -178,7 +179,8 @@ def out_of_steps(
     max_steps: int | None, *, text: str | None = None, usage: Mapping[str, int] | None = None
 ) -> AgentResult:
     """The engine was stopped because it had made as many model calls as it may."""
-    message = f"no final answer after {max_steps} model calls; raise runtime.max_steps"
+    calls = plural(max_steps or 0, "model call")
+    message = f"no final answer after {calls}; raise runtime.max_steps"
     return interrupted(engine_error(ErrorCode.MAX_TURNS, message), text=text, usage=usage)
 
 

@@ -200,7 +200,7 @@ def test_the_script_on_the_page_about_providers_can_be_played(tmp_path: Path) ->
     shown = page.split("```json\n")[1].split("```")[0]
     script = tmp_path / "replies.json"
     script.write_text(shown, encoding="utf-8")
-    with pytest.raises(AssertionError, match="6 of 6 scripted replies"):
+    with pytest.raises(AssertionError, match="not used: 6 of 6 scripted replies"):
         ScriptedProvider.from_file(script).assert_complete()
     assert {entry["type"] for entry in json.loads(shown) if isinstance(entry, dict)} == {
         "says",

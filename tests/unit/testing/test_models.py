@@ -188,7 +188,7 @@ async def test_a_script_that_was_too_short_is_not_complete() -> None:
     await events(model)
     model.assert_complete()
     await events(model)
-    with pytest.raises(AssertionError, match="called 2 times, 1 more than the 1 scripted"):
+    with pytest.raises(AssertionError, match="called 2 times, 1 more than 1 scripted reply can"):
         model.assert_complete()
 
 

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from agent_core.text import bounded_line, first_words
+from agent_core.text import bounded_line, first_words, plural, shortened
+
+
+def test_a_number_has_the_noun_that_it_takes() -> None:
+    assert [plural(n, "file") for n in (0, 1, 2, 1000)] == [
+        "0 files",
+        "1 file",
+        "2 files",
+        "1,000 files",
+    ]
+    assert [plural(n, "retry", "retries") for n in (1, 2)] == ["1 retry", "2 retries"]
+    assert shortened("abc", 2) == "ab… (+1 character)"
+    assert shortened("abc", 1) == "a… (+2 characters)"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from acp.schema import (
     UserMessageChunk,
 )
 
-from agent_core.text import shortened, shown_json
+from agent_core.text import plural, shortened, shown_json
 from agent_core.types import (
     ContentBlock,
     EventType,
@@ -257,12 +257,12 @@ class Translation:
         if diff := payload.get("diff"):
             content += diff_content(str(diff), self._project)
         if hidden := payload.get("diff_hidden_lines"):
-            content.append(text_content(f"… {hidden} more lines of the diff"))
+            content.append(text_content(f"… {plural(hidden, 'more line')} of the diff"))
         if payload.get("message"):
             content.append(text_content(str(payload["message"])))
         output, code = payload.get("output"), payload.get("exit_code")
         if hidden := payload.get("output_hidden_lines"):
-            content.append(text_content(f"… {hidden} more lines above"))
+            content.append(text_content(f"… {plural(hidden, 'more line')} above"))
         if output:
             content.append(text_content(fenced(str(output))))
         if code:

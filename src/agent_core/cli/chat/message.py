@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from agent_core.cli.images import read_image
 from agent_core.errors import AgentCoreError, ToolError
-from agent_core.text import mark_content, shorten_text
+from agent_core.text import mark_content, plural, shorten_text
 from agent_core.tools.files import disk_errors, open_file
 from agent_core.tools.workspace import PathPolicy, ResolvedPath
 from agent_core.types import ContentBlock, TextBlock
@@ -79,10 +79,10 @@ def _attach(name: str, place: ResolvedPath, policy: PathPolicy) -> Attached:
     body = content[:MOST_FILE_BYTES].decode(errors="replace")
     if len(content) <= MOST_FILE_BYTES:
         return Attached(name, _marked(body, f"the file {name}"))
-    lines = body.count("\n")
-    note = f"[cut after {lines} lines: the file is longer]"
+    lines = plural(body.count("\n"), "line")
+    note = f"[cut after {lines}: the file is longer]"
     body = f"{body[: body.rfind(chr(10)) + 1] or body}{note}"
-    return Attached(name, _marked(body, f"the file {name}"), f"its first {lines} lines")
+    return Attached(name, _marked(body, f"the file {name}"), f"its first {lines}")
 
 
 def _listing(folder: Path) -> str:

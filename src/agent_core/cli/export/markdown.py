@@ -6,7 +6,7 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
-from agent_core.cli.figures import format_cost, format_duration, plural
+from agent_core.cli.figures import format_cost, format_duration
 from agent_core.cli.history import (
     CallEntry,
     Exchange,
@@ -18,7 +18,7 @@ from agent_core.cli.history import (
     verdict,
 )
 from agent_core.cli.terminal import Clean
-from agent_core.text import short_line, shortened, shown_json, visible
+from agent_core.text import plural, short_line, shortened, shown_json, visible
 from agent_core.types import Node, NodeType, Role
 
 _LONGEST_RESULT = 20_000
@@ -103,7 +103,7 @@ class _Document:
         if diff := ended.get("diff"):
             hidden = ended.get("diff_hidden_lines")
             yield self._fence(str(diff), "diff") + (
-                f"\n\n*{hidden:,} more lines*" if hidden else ""
+                f"\n\n*{plural(hidden, 'more line')}*" if hidden else ""
             )
         else:
             yield self._fence(shown_json(call.call.arguments, indent=1), "json")

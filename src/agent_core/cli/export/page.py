@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from agent_core.cli.figures import format_cost, format_duration, format_tokens, plural
+from agent_core.cli.figures import format_cost, format_duration, format_tokens
 from agent_core.cli.history import (
     CallEntry,
     Exchange,
@@ -15,7 +15,7 @@ from agent_core.cli.history import (
 )
 from agent_core.cli.terminal import Clean
 from agent_core.cli.tree import Branch, grow_tree
-from agent_core.text import short_line, shortened, shown_json
+from agent_core.text import plural, short_line, shortened, shown_json
 from agent_core.text.pages import (
     facts_list,
     fold,
@@ -305,14 +305,14 @@ class _Page:
         if diff := ended.get("diff"):
             yield self._diff(str(diff))
             if hidden := ended.get("diff_hidden_lines"):
-                yield f'<p class="muted">{hidden:,} more lines</p>'
+                yield f'<p class="muted">{plural(hidden, "more line")}</p>'
         yield fold(
             '<span class="muted">arguments</span>',
             self._pre(shown_json(call.call.arguments, indent=1)),
         )
         if output := ended.get("output"):
             if hidden := ended.get("output_hidden_lines"):
-                yield f'<p class="muted">{hidden:,} lines before</p>'
+                yield f'<p class="muted">{plural(hidden, "line")} before</p>'
             yield self._pre(str(output))
         if call.result is not None:
             label = '<span class="muted">result</span>'

@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return USAGE
     open_missing_streams()
-    code = flush_output(_execute(argv))
+    code = flush_output(_execute(argv), "kgent")
     if argv is None:
         gc.freeze()  # the process ends: looking for garbage once more would delay that
     return code

@@ -206,6 +206,34 @@ def test_a_detached_run_is_watched_and_cancelled_from_the_command_line(
         assert command(home, database_url, "attach", run_id, *place).returncode == 130
 
 
+@pytest.mark.parametrize("output", [">&-", "> /dev/full", "| true"])
+def test_the_id_of_a_detached_run_that_cannot_be_written_is_said_on_standard_error(
+    home: Home, project: Path, database_url: str, output: str
+) -> None:
+    with ModelServer.in_thread([]) as server:
+        write_config(home, server)
+        cli = f'"{sys.executable}" -m agent_core.cli'
+        done = subprocess.run(  # noqa: S603 - our own program
+            [  # noqa: S607
+                "bash",
+                "-c",
+                f'{cli} run --detach --path "$1" go {output}; exit ${{PIPESTATUS[0]}}',
+                "-",
+                str(project),
+            ],
+            env=home.env(**{URL_VARIABLE: database_url}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == (1 if output == "> /dev/full" else 141), done.stderr
+        (queued,) = command(home, database_url, "queue", "--json").stdout.splitlines()
+    (said,) = (line for line in done.stderr.splitlines() if "cannot be written (" in line)
+    assert said.endswith(f"): {json.loads(queued)['run_id']}")
+
+
 def test_a_parked_run_of_a_worker_is_asked_about_at_a_terminal(
     home: Home, project: Path, crew: Workers, database_url: str
 ) -> None:
@@ -216,7 +244,11 @@ def test_a_parked_run_of_a_worker_is_asked_about_at_a_terminal(
         run_id = command(home, database_url, "run", "--detach", *place, "go").stdout.strip()
         waiting = command(home, database_url, "attach", run_id, *place)
         assert (waiting.returncode, waiting.stdout) == (0, "")
-        assert "waiting for an answer to req_" in waiting.stderr
+        *_, asked, last = waiting.stderr.partition("code.write_file asks for permission (write)\n")
+        assert asked, waiting.stderr
+        assert f"  target: {project / 'a.txt'}\n" in last
+        assert "+new" in last
+        assert "waiting for an answer to req_" in last.splitlines()[-1]
         again = command(home, database_url, "attach", run_id, *place)
         assert again.returncode == 0
         assert "waiting for a worker" in again.stderr  # what there was before the question

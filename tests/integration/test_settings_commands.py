@@ -1,6 +1,7 @@
 """`config show`, `completion`, `agents list` and `skills list`, as processes."""
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -292,3 +293,26 @@ def test_a_full_disk_is_told_and_is_exit_code_1(
     assert done.stderr.endswith(
         "error: standard output cannot be written: No space left on device\n"
     )
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["reader-gone", "closed"])
+@pytest.mark.parametrize("words", [("config", "show"), ("doctor",)], ids=["config", "doctor"])
+def test_output_that_nobody_reads_is_exit_code_141(
+    home: Home, project: Path, words: tuple[str, ...], is_closed: bool
+) -> None:
+    home.write_config(CONFIG)
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-m", "agent_core.cli", *words],
+        env=home.env(),
+        cwd=project,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=(lambda: os.close(1)) if is_closed else None,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -142,6 +142,29 @@ def test_a_fork_works_in_a_copy_of_the_project(home: Home, ran: Path) -> None:
     assert "is not empty" in taken.stderr
 
 
+@pytest.mark.parametrize("output", [">&-", "> /dev/full", "| true"])
+def test_a_fork_whose_id_cannot_be_written_says_it_on_standard_error(
+    home: Home, ran: Path, output: str
+) -> None:
+    copy = ran.with_name(f"{ran.name}-copy")
+    fork = f'"{sys.executable}" -m agent_core.cli sessions fork s1 --path "$1" --into "$2"'
+    script = f"{fork} {output}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(  # noqa: S603 - our own command
+        ["bash", "-c", script, "-", str(ran), str(copy)],  # noqa: S607
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=home.env(),
+    )
+    assert done.returncode == (1 if output == "> /dev/full" else 141), done.stderr
+    (said,) = (line for line in done.stderr.splitlines() if "cannot be written (" in line)
+    session_id, folder = said.split("): ")[1].split()
+    assert folder == str(copy)
+    undone = soong_agent(home, copy, "undo", session_id)
+    assert undone.returncode == 0, undone.stderr
+
+
 def test_without_a_session_there_is_nothing_to_undo(home: Home, project: Path) -> None:
     home.write_config('[model]\nprovider = "scripted"\nname = "m"\n')
     done = soong_agent(home, project, "undo")

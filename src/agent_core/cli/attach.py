@@ -111,7 +111,8 @@ async def _attend(scene: Scene) -> int:
             await asyncio.wait({watching, ending})
         interrupt.stop_with(None)
         await questions.close()
-        await handle.wait()
+        if await handle.wait() is RunStatus.WAITING:
+            await questions.show_unasked()
         await show_end(runtime, handle, scene, is_typed=False)
         return exit_code_of_run(handle, shown.view)
 
@@ -185,6 +186,12 @@ class _Questions:
     async def are_open(self) -> bool:
         """Whether a question has no answer."""
         return bool(await self._open())
+
+    async def show_unasked(self) -> None:
+        """Show what is open and was not asked here."""
+        for question in await self._open():
+            if question.request_id not in self._asked:
+                self._prompt.show(question.request)
 
     async def are_answered(self) -> bool:
         """Whether every question that was asked has an answer, once none is open here."""

@@ -23,14 +23,14 @@ from agent_core.loading import installed_version, without_collection
 
 def execute(argv: Sequence[str] | None = None) -> int:
     """Do what the arguments say and return the exit code; nothing is raised."""
-    open_missing_streams()
+    open_missing_streams(drops_output=False)
     try:
         code = _execute(argv)
     except KeyboardInterrupt:  # before the run had begun to listen for it
         code = INTERRUPTED
     except OSError as error:  # standard output cannot be written
         code = report_output_error("soong-agent", error)
-    return flush_output(code)
+    return flush_output(code, "soong-agent")
 
 
 def _execute(argv: Sequence[str] | None) -> int:

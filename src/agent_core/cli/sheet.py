@@ -1,6 +1,5 @@
 """Lines of a report on standard output: styled and fitted to a terminal, plain elsewhere."""
 
-import errno
 import os
 import shutil
 import sys
@@ -8,12 +7,12 @@ import textwrap
 from collections.abc import Mapping
 
 from agent_core.cli.layout import cells, fitted
+from agent_core.cli.streams import is_gone
 from agent_core.cli.terminal import OutputClosedError, Style
 from agent_core.text import visible
 from agent_core.types import SessionMatch, SessionRecord, SessionSummary
 
 _RESET = "\x1b[0m"
-_GONE = {errno.EPIPE, errno.EIO, errno.EBADF}
 _NO_WIDTH = 10_000
 
 _STATUS_STYLES = {
@@ -88,7 +87,7 @@ class Sheet:
             sys.stdout.write(text)
         except OSError as error:
             reason = error.strerror or str(error)
-            raise OutputClosedError(reason, is_gone=error.errno in _GONE) from None
+            raise OutputClosedError(reason, is_gone=is_gone(error)) from None
         except ValueError as error:
             raise OutputClosedError(str(error), is_gone=True) from None
 

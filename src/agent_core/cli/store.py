@@ -73,12 +73,12 @@ def _migrate(address: StoreAddress, options: Options, terminal: Terminal) -> int
     before, now = migrate_store(address)
     if options.json:
         shown = {"store": address.name, "before": before, "version": now}
-        terminal.text(json.dumps(shown) + "\n")
+        terminal.record(json.dumps(shown))
     elif before == now:
-        terminal.text(f"{address.name} is up to date, at version {now}\n")
+        terminal.record(f"{address.name} is up to date, at version {now}")
     else:
         came = f"from version {before} to {now}" if before else f"with version {now}"
-        terminal.text(f"{address.name} was {'brought' if before else 'made'} {came}\n")
+        terminal.record(f"{address.name} was {'brought' if before else 'made'} {came}")
     return COMPLETED
 
 
@@ -121,11 +121,11 @@ def _show(done: CopiedSession, terminal: Terminal, clean: Clean, *, as_json: boo
             "missing": done.missing,
             "error": done.error and {"code": done.error.code, "message": clean(done.error.message)},
         }
-        terminal.text(json.dumps(shown, ensure_ascii=False) + "\n")
+        terminal.record(json.dumps(shown, ensure_ascii=False))
     elif done.error is not None:
         terminal.line(f"error: {clean(done.error.message)}", Style.BAD)
     else:
-        terminal.text(f"{clean(done.session_id)}\n")
+        terminal.record(clean(done.session_id))
         if done.missing:
             lost = f"{done.session_id} is copied without {' and '.join(done.missing)}"
             terminal.line(clean(lost), Style.WARN)

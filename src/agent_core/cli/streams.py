@@ -1,6 +1,7 @@
 """Standard streams that are closed, full or gone must not trouble a command."""
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -9,18 +10,30 @@ from types import FrameType
 
 from agent_core.cli.options import FAILED, OUTPUT_CLOSED
 
+_GONE = {errno.EPIPE, errno.EIO, errno.EBADF}  # no reader, no terminal, no file
 
-def open_missing_streams() -> None:
+
+def is_gone(error: OSError) -> bool:
+    """Whether a write has failed because nobody reads what is written."""
+    return error.errno in _GONE
+
+
+def open_missing_streams(*, drops_output: bool = True) -> None:
     """Put `/dev/null` where a standard stream is closed, and let every stream show any text.
 
     Otherwise the next file that is opened, perhaps the database, would take the free number and
     get whatever is written to the stream.
+
+    Args:
+        drops_output: what is written to a closed standard output is dropped; otherwise every
+            write fails, until `drop_closed_output` is called.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            null = os.open(os.devnull, os.O_RDWR)
+            reads_only = number == 1 and not drops_output
+            null = os.open(os.devnull, os.O_RDONLY if reads_only else os.O_RDWR)
             if null != number:
                 os.dup2(null, number)
                 os.close(null)
@@ -31,6 +44,23 @@ def open_missing_streams() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+
+
+def drop_closed_output() -> None:
+    """Drop what is written to a closed standard output from here on.
+
+    For commands whose result is more than what they print.
+    """
+    try:
+        os.write(1, b"")
+    except OSError:
+        _write_to_null(1)
+
+
+def _write_to_null(number: int) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, number)
+    os.close(null)
 
 
 @contextlib.contextmanager
@@ -70,7 +100,7 @@ def report_output_error(program: str, error: OSError) -> int:
 
     A reader that is gone is no error to report: the code is 141 then.
     """
-    if isinstance(error, BrokenPipeError):
+    if is_gone(error):
         return OUTPUT_CLOSED
     reason = error.strerror or str(error)
     with contextlib.suppress(OSError, ValueError):
@@ -78,20 +108,20 @@ def report_output_error(program: str, error: OSError) -> int:
     return FAILED
 
 
-def flush_output(code: int) -> int:
+def flush_output(code: int, program: str) -> int:
     """Write out what is buffered, and return the exit code.
 
     What cannot be written is dropped, so that the interpreter does not complain about it when it
-    ends: the code is then 141 if the reader is gone and 1 otherwise, unless it was an error before.
+    ends. If that is standard output, and the code was no error before, it is reported and becomes
+    the exit code.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError) as error:
             with contextlib.suppress(OSError, ValueError):
-                null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, stream.fileno())
-                os.close(null)
+                _write_to_null(stream.fileno())
             if stream is sys.stdout:
-                code = code or (OUTPUT_CLOSED if isinstance(error, BrokenPipeError) else FAILED)
+                lost = error if isinstance(error, OSError) else OSError(errno.EBADF, str(error))
+                code = code or report_output_error(program, lost)
     return code

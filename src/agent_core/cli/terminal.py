@@ -1,6 +1,5 @@
 """What is shown: nothing of it can act on a terminal, crash the program, or give a secret away."""
 
-import errno
 import os
 import select
 import shutil
@@ -10,7 +9,8 @@ from enum import StrEnum
 from typing import TextIO
 
 from agent_core.cli.layout import wrapped
-from agent_core.cli.options import COMPLETED, FAILED, MISUSED
+from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED
+from agent_core.cli.streams import is_gone
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.text import visible
 
@@ -30,7 +30,6 @@ class Style(StrEnum):
 
 
 _RESET = "\x1b[0m"
-_GONE = {errno.EPIPE, errno.EIO, errno.EBADF}  # no reader, no terminal, no file
 _SIGNS = "●⠋…│✓"
 
 Part = tuple[str, Style]
@@ -123,6 +122,18 @@ class Terminal:
         if shown:
             self._is_mid_line = not shown.endswith("\n")
             self._write(shown)
+
+    def record(self, line: str) -> None:
+        """Write a line that says what has been made.
+
+        Raises:
+            OutputClosedError: it cannot be written; standard error has it instead.
+        """
+        try:
+            self.text(f"{line}\n")
+        except OutputClosedError as closed:
+            self.line(f"standard output cannot be written ({closed}): {line}", Style.WARN)
+            raise
 
     def end_text(self) -> None:
         """End the line, if the answer has not done so.
@@ -275,7 +286,7 @@ class Terminal:
             self._out.flush()
         except OSError as error:
             reason = error.strerror or str(error)
-            raise OutputClosedError(reason, is_gone=error.errno in _GONE) from None
+            raise OutputClosedError(reason, is_gone=is_gone(error)) from None
         except ValueError as error:  # the file object was closed
             raise OutputClosedError(str(error), is_gone=True) from None
         if self.shares_screen:
@@ -304,8 +315,8 @@ def exit_code_of(error: Exception) -> int:
 
 
 def report_closed_output(closed: OutputClosedError, terminal: Terminal) -> int:
-    """The exit code of a command whose output was not taken; that a reader went is no error."""
+    """The exit code of a command whose output was not taken; that a reader went is not told."""
     if closed.is_gone:
-        return COMPLETED
+        return OUTPUT_CLOSED
     terminal.line(f"error: standard output cannot be written: {closed}", Style.BAD)
     return FAILED

@@ -10,6 +10,7 @@ from pathlib import Path
 from agent_core.api import AgentRuntime
 from agent_core.cli.history import read_history
 from agent_core.cli.options import COMPLETED, Options
+from agent_core.cli.streams import is_gone
 from agent_core.cli.terminal import Clean, OutputClosedError, Terminal
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import visible
@@ -129,5 +130,5 @@ def _print(data: bytes) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     except OSError as error:
-        is_gone = isinstance(error, BrokenPipeError)
-        raise OutputClosedError(error.strerror or str(error), is_gone=is_gone) from None
+        reason = error.strerror or str(error)
+        raise OutputClosedError(reason, is_gone=is_gone(error)) from None

@@ -211,6 +211,27 @@ async def test_a_malformed_placement_is_refused_and_named(
         assert await caller.list_sessions() == []
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"queue_timeout_s": 3},
+        {"queue_timeout_s": 3, "here": False},
+        {"queue": "slow", "here": True},
+    ],
+    ids=str,
+)
+async def test_options_of_a_placement_that_have_no_effect_together_are_refused(
+    make: Callable[..., AgentRuntime], given: dict[str, Any]
+) -> None:
+    async with make("done") as caller:
+        with pytest.raises(AgentCoreError) as refused:
+            await caller.start("go", "s1", **given)
+        assert refused.value.code is ErrorCode.VALIDATION_ERROR
+        assert refused.value.message.startswith(f"{next(iter(given))} ")
+        assert "here=True" in refused.value.message
+        assert await caller.list_sessions() == []
+
+
 async def test_a_runtime_of_one_tenant_starts_no_run_of_another(
     make: Callable[..., AgentRuntime],
 ) -> None:

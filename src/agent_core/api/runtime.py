@@ -228,7 +228,8 @@ class AgentRuntime:
             options: the options of this run.
             fields: the same options as keywords, by the names of `RunOptions`; and for a Postgres
                 database the placement of the run: `here`, `place`, `tenant`, `queue` and
-                `queue_timeout_s`. Without `here=True` the run is queued and a worker takes it.
+                `queue_timeout_s`. Without `here=True` the run is queued and a worker takes it;
+                `queue_timeout_s` requires it, and `queue` excludes it.
 
         Raises:
             AgentCoreError: `validation_error`: the message is empty, or the message, the session

@@ -106,8 +106,9 @@ class Dispatcher:
         """Who may take a run that is asked for so.
 
         Raises:
-            AgentCoreError: `validation_error`: an argument is malformed, the run is of another
-                tenant than this runtime, or one of its options is in this process alone.
+            AgentCoreError: `validation_error`: an argument is malformed or has no effect with
+                another one, the run is of another tenant than this runtime, or one of its options
+                is in this process alone.
         """
         for name, (pattern, form) in _FORMS.items():
             value: object = getattr(placement, name)
@@ -117,6 +118,12 @@ class Dispatcher:
         if self._tenant is not None and tenant != self._tenant:
             raise malformed_option("tenant", f"is {self._tenant!r} for every run of this runtime")
         is_here, home = bool(placement.here) or not has_message, own_place(self._config.host_id)
+        if placement.queue_timeout_s is not None and not placement.here:
+            reason = "is how long a run with here=True waits for its turn: give both, or neither"
+            raise malformed_option("queue_timeout_s", reason)
+        if placement.queue is not None and placement.here:
+            reason = "names the workers that take the run, and here=True keeps it here: give one"
+            raise malformed_option("queue", reason)
         if is_here and placement.place not in {None, home}:
             raise malformed_option("place", f"is {home!r} for runs with here=True")
         if not is_here and options is not None and options.needs_caller:

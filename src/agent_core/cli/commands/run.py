@@ -178,6 +178,8 @@ def find_misuse(options: Options) -> str | None:
         return "--continue goes on with the last session, and --session-id names one: give one"
     if options.goes_on and options.move_session:
         return "--continue goes on with a session of this project: there is nothing to move"
+    if options.move_session and options.session_id is None:
+        return "--move-session is for the session that --session-id names: add that"
     if options.content_at is not None and options.answers in {"-", "/dev/stdin"}:
         return "standard input cannot be both: the content of the message and --answers"
     caller = [name for name in ("answers", "events") if getattr(options, name) is not None]

@@ -99,6 +99,15 @@ def test_without_a_configuration_it_says_so_and_looks_at_the_rest(
     assert checks["provider"]["text"].startswith("not checked")
 
 
+def test_what_helps_several_checks_is_said_once(
+    home: Home, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["doctor", "--path", str(project)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in lines].count("mend that first") == 1
+    assert sum("not checked: the configuration" in line for line in lines) == 4
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

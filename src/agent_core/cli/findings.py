@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Literal
 
 from msgspec import Struct
@@ -32,6 +33,8 @@ class Finding(Struct, frozen=True):
 def show_findings(findings: Sequence[Finding], terminal: Terminal, *, as_json: bool) -> int:
     """Show them, and return the exit code: whether nothing is broken.
 
+    Lines say once what helps several checks; in JSON each check has it.
+
     Raises:
         OutputClosedError: standard output takes no more text.
     """
@@ -40,8 +43,11 @@ def show_findings(findings: Sequence[Finding], terminal: Terminal, *, as_json: b
         checks = [asdict(finding) for finding in findings]
         terminal.text(json.dumps({"ok": is_well, "checks": checks}, indent=2) + "\n")
     else:
-        for finding in findings:
+        said: set[str | None] = {None}
+        for finding, following in zip_longest(findings, findings[1:]):
             terminal.text(f"{finding.state:<7} {finding.name:<14} {finding.text}\n")
-            if finding.cure:
-                terminal.text(f"{'':<23}{finding.cure}\n")
+            cure = finding.cure
+            if cure not in said and (following is None or following.cure != cure):
+                said.add(cure)
+                terminal.text(f"{'':<23}{cure}\n")
     return COMPLETED if is_well else FAILED

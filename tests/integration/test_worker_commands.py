@@ -205,9 +205,12 @@ async def test_the_lists_show_people_and_programs_who_does_what(
             [second.run_id, "queued"],
         ]
         assert f"by {known.worker_id}" in lines[0]
+        assert f"session {first.session_id}" in lines[0]
+        assert f"session {second.session_id}" in lines[1]
         short = await asyncio.to_thread(crew.command, "queue", "--limit", "1", "--json")
         (run,) = [json.loads(line) for line in short.stdout.splitlines()]
         assert (run["run_id"], run["worker_id"]) == (first.run_id, known.worker_id)
+        assert run["session_id"] == first.session_id
 
 
 async def test_runs_that_no_live_worker_takes_are_named_with_what_to_start(

@@ -31,7 +31,7 @@ from pydantic import BaseModel
 
 from isolation import Home
 
-WAIT_S = 15.0
+WAIT_S = 50.0
 NPM = "ACP_TEST_NPM"
 FROM_AGENT = ("session/request_permission", "fs/", "terminal/", "elicitation/")
 COMMAND = (sys.executable, "-m", "agent_core.cli", "acp")

@@ -65,7 +65,7 @@ class Bench:
 
     async def until(self, start: str) -> None:
         """Wait for a plain server to write a line that begins like this."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(50):
             while not self.lines(start):  # noqa: ASYNC110 - another process writes it
                 await asyncio.sleep(0.01)
 

@@ -269,7 +269,7 @@ async def tasks(home: str, project: str) -> None:
 async def memory(home: str, project: str) -> None:
     async with opened(home, project, ScriptedProvider(remembering)) as made:
         await ask(made, WISH)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(50):
             while not (found := await _outcomes(made)):  # noqa: ASYNC110 - a job beside the run
                 await asyncio.sleep(0.01)
         say(extraction=found[0])

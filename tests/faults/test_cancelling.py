@@ -101,7 +101,7 @@ async def interrupted(place: Place, parts: dict[str, Any], mode: Mode, way: str,
 
         loop.interrupt(at, strike)
         began = time.monotonic()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(50):
             done = await asyncio.gather(work, return_exceptions=True)
             loop.interrupt(0, strike)  # from here on it is too late
             await asyncio.gather(*beside)

@@ -86,7 +86,7 @@ class Bench:
 
 
 async def go(made: AgentRuntime) -> RunHandle:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(50):
         handle = await made.start("go", session_id="s1", mode="orchestrator")
         await handle.wait()
     assert handle.status is RunStatus.COMPLETED, handle.error
@@ -225,7 +225,7 @@ async def test_workers_end_with_their_orchestrator_and_are_recorded(
         "work": [CLAIM, SIGNAL, Hangs()],
     }
     bench = Bench(home, project, parts)
-    async with bench.opened() as made, asyncio.timeout(10):
+    async with bench.opened() as made, asyncio.timeout(50):
         handle = await made.start("go", session_id="s1", mode="orchestrator")
         await bench.signalled.wait()
         await bench.played.called(6)
@@ -268,7 +268,7 @@ async def test_a_worker_that_does_not_stop_is_left_behind_and_its_place_stays_ta
     bench = Bench(home, project, parts)
     made = bench.opened("[agents]\nchild_cancel_timeout_ms = 100\n")
     made.register_tool(cling)
-    async with made, asyncio.timeout(10):
+    async with made, asyncio.timeout(50):
         await go(made)
         second = await made.start("again", session_id="s1", mode="orchestrator")
         await second.wait()
@@ -306,7 +306,7 @@ async def test_workers_that_do_not_stop_hold_a_cancelled_run_up_only_once(
     }
     made = Bench(home, project, parts).opened("[agents]\nchild_cancel_timeout_ms = 3000\n")
     made.register_tool(cling)
-    async with made, asyncio.timeout(18):
+    async with made, asyncio.timeout(50):
         handle = await made.start("go", session_id="s1", mode="orchestrator")
         await clinging.acquire()
         await clinging.acquire()

@@ -22,8 +22,6 @@ from postgres import Server
 from runtimes import CONFIG
 from tcp_proxy import Proxy
 
-pytestmark = pytest.mark.timeout(20)
-
 
 def process(
     home: Home, project: Path, url: str, script: Any = (), *, config: str = CONFIG

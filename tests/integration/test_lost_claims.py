@@ -142,7 +142,7 @@ async def test_a_stale_worker_changes_nothing_and_reports_only_what_it_did(
     made = runtime(home, project, played, config=CONFIG + POOL, permission_callback=callback)
     for each in race.tools:
         made.register_tool(each)
-    async with made, asyncio.timeout(10):
+    async with made, asyncio.timeout(50):
         handle = await made.start("go", session_id="s1", mode="orchestrator")
         await handle.wait()
         first, second = results(await made.replay_session("s1"), "agent.dispatch_worker")
@@ -207,7 +207,7 @@ async def test_a_task_ends_although_a_dispatch_of_the_same_turn_is_awaited(
     played = Cast({"go": [CREATE, together(dispatch("work"), ending), "done"], "work": work})
     async with (
         runtime(home, project, played, config=CONFIG + POOL) as made,
-        asyncio.timeout(5),
+        asyncio.timeout(50),
     ):
         handle = await made.start("go", session_id="s1", mode="orchestrator")
         await handle.wait()
@@ -233,7 +233,7 @@ async def test_two_tasks_end_in_the_turn_that_dispatches_to_both(home: Home, pro
     first, second = of("t1"), of("t2")
     turn = together(*(call for pair in zip(first, second, strict=True) for call in pair))
     played = Cast({"go": [turn, "done"], "work": [Hangs()]})
-    async with runtime(home, project, played, config=CONFIG + POOL) as made, asyncio.timeout(5):
+    async with runtime(home, project, played, config=CONFIG + POOL) as made, asyncio.timeout(50):
         handle = await made.start("go", session_id="s1", mode="orchestrator")
         await handle.wait()
         replay = await made.replay_session("s1")

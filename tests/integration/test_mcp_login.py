@@ -270,7 +270,7 @@ async def test_a_question_of_a_call_that_is_cancelled_is_withdrawn(tmp_path: Pat
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(50):
             await withdrawn.wait()
 
 

@@ -47,7 +47,7 @@ async def test_news_of_a_changed_list_is_asked_for_and_heard(tmp_path: Path) -> 
     async with bench(tmp_path / "diary", {"shop": workshop(tmp_path)}) as bench_:
         assert "mcp.shop.novelty" not in await bench_.tools()
         await bench_.call("mcp.shop.extend")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(50):
             while "mcp.shop.novelty" not in await bench_.tools():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         assert await bench_.text("mcp.shop.novelty") == "new"
@@ -56,7 +56,7 @@ async def test_news_of_a_changed_list_is_asked_for_and_heard(tmp_path: Path) -> 
 async def test_progress_is_shown_and_a_cancelled_call_ends_alone(tmp_path: Path) -> None:
     async with bench(tmp_path / "diary", {"shop": workshop(tmp_path)}) as bench_:
         sawing = asyncio.create_task(bench_.call("mcp.shop.saw", planks=10_000))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(50):
             while not bench_.kept.lines:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         sawing.cancel()

@@ -33,7 +33,7 @@ def command(
         cwd=project,
         env=home.env(),
         check=False,
-        timeout=15,
+        timeout=60,
     )
 
 

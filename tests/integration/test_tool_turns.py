@@ -45,7 +45,7 @@ async def test_a_write_whose_failure_is_being_kept_when_it_is_cancelled_may_have
     made.register_tool(write)
     async with made:
         handle = await made.start("go", session_id="s1")
-        await asyncio.wait_for(keeping.wait(), 5)
+        await asyncio.wait_for(keeping.wait(), 50)
         await handle.cancel()
         nodes = (await made.replay_run(handle.run_id, include_sensitive=True)).nodes
     results = [b for node in nodes for b in node.content if isinstance(b, ToolResultBlock)]

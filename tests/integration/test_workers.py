@@ -116,7 +116,7 @@ async def test_j2_a_pool_may_name_one_definition_twice_and_both_can_be_sent(
     played = Cast({"go": lead(together(sent, sent)), "work": [calls("meet"), "done"]})
     made = opened(home, project, played)
     made.register_tool(meet)
-    async with made, asyncio.timeout(5):
+    async with made, asyncio.timeout(50):
         handle = await go(made)
         first, second = await dispatches(made)
         workers = await inspected(made, handle)

@@ -184,7 +184,7 @@ def on_a_terminal() -> Generator[tuple[int, int, Screen]]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(50):
         while not condition():  # noqa: ASYNC110 - what is waited for happens on a screen
             await asyncio.sleep(0.01)
 

@@ -85,7 +85,7 @@ class Place:
 
     async def sent(self) -> None:
         """Wait until a batch is on its way to the store."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(50):
             await self.slow.arrived.wait()
 
     async def types(self) -> list[EventType]:

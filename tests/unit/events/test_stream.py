@@ -56,7 +56,7 @@ async def test_a_reader_after_the_end_gets_an_empty_stream_and_does_not_wait() -
     stream = EventStream()
     stream.write(event(EventType.RUN_COMPLETED))
     stream.close()
-    assert await asyncio.wait_for(read_all(stream), 1) == []
+    assert await asyncio.wait_for(read_all(stream), 50) == []
 
 
 async def test_without_a_reader_nobody_waits_and_nothing_is_kept() -> None:
@@ -64,7 +64,7 @@ async def test_without_a_reader_nobody_waits_and_nothing_is_kept() -> None:
     stream.write(event(EventType.MODEL_TEXT_DELTA, "x"))
     for _ in range(10_000):
         stream.write(event(EventType.TOOL_STARTED))
-    await asyncio.wait_for(stream.drain(), 1)
+    await asyncio.wait_for(stream.drain(), 50)
     assert len(stream._waiting) == 0
 
 
@@ -116,7 +116,7 @@ async def test_a_reader_that_leaves_sets_the_writer_free() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     await reader.aclose()
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 50)
 
 
 async def test_a_stream_has_one_reader() -> None:
@@ -143,7 +143,7 @@ async def test_subscribing_is_the_call_and_not_the_first_step() -> None:
         stream.write(event(EventType.MODEL_TEXT_DELTA, text))
     for _ in range(10):
         stream.write(event(EventType.TOOL_STARTED))
-        await asyncio.wait_for(stream.drain(), 1)  # nobody waits for who has not begun
+        await asyncio.wait_for(stream.drain(), 50)  # nobody waits for who has not begun
     stream.write(event(EventType.RUN_COMPLETED))
     stream.close()
     seen = [each async for each in reader]
@@ -168,7 +168,7 @@ async def test_who_waits_with_a_limit_loses_nothing_and_holds_nobody_up() -> Non
         await asyncio.wait_for(anext(reader), 0.01)
     for _ in range(3):
         stream.write(event(EventType.TOOL_STARTED))
-        await asyncio.wait_for(stream.drain(), 1)
+        await asyncio.wait_for(stream.drain(), 50)
     stream.write(event(EventType.RUN_COMPLETED))
     assert len([each async for each in reader]) == 4
 
@@ -208,7 +208,7 @@ async def test_a_run_does_not_wait_for_a_follower_who_is_behind() -> None:
     with stream.follow() as slow:
         for number in range(20):
             stream.write(event(EventType.TOOL_STARTED, str(number)))
-            await asyncio.wait_for(stream.drain(), 1)
+            await asyncio.wait_for(stream.drain(), 50)
         assert slow.is_behind
         assert [seen async for seen in slow.events()] == []
     with stream.follow() as again:
@@ -220,4 +220,4 @@ async def test_a_run_does_not_wait_for_a_follower_who_is_behind() -> None:
 async def test_whoever_follows_after_the_end_does_not_wait() -> None:
     stream = EventStream()
     stream.close()
-    assert await asyncio.wait_for(followed(stream), 1) == ([], False)
+    assert await asyncio.wait_for(followed(stream), 50) == ([], False)

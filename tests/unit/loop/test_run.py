@@ -107,7 +107,7 @@ async def test_d8_readonly_calls_of_one_turn_run_side_by_side() -> None:
     both_running = asyncio.Barrier(2)
 
     async def meet(arguments: dict[str, Any], context: Any) -> int:
-        async with asyncio.timeout(5), both_running:
+        async with asyncio.timeout(50), both_running:
             return int(arguments["n"])
 
     turn = Calls(calls=[ScriptedCall(name="meet", arguments={"n": n}) for n in (1, 2)])
@@ -559,7 +559,7 @@ async def test_calls_after_a_write_of_unknown_effect_are_made_by_the_run_that_go
     interrupted = asyncio.create_task(run_agent(left, user_text("go")))
     await started.wait()
 
-    outcome = await asyncio.wait_for(go_on(session, left), 5)
+    outcome = await asyncio.wait_for(go_on(session, left), 50)
 
     assert outcome.status is RunStatus.COMPLETED
     assert ran == ["call_a", "call_b"]
@@ -599,7 +599,7 @@ async def test_calls_after_a_failed_write_are_not_made_by_the_run_that_goes_on()
     await hooks.reached.wait()
     await left.journal.commit()
 
-    outcome = await asyncio.wait_for(go_on(session, replace(left, hooks=Listening())), 5)
+    outcome = await asyncio.wait_for(go_on(session, replace(left, hooks=Listening())), 50)
 
     assert outcome.status is RunStatus.COMPLETED
     assert ran == ["call_a"]
@@ -619,7 +619,7 @@ async def test_turns_of_a_run_whose_figures_were_not_stored_count_when_it_goes_o
     await hooks.reached.wait()
     await left.journal.commit()
 
-    outcome = await asyncio.wait_for(go_on(session, replace(left, hooks=Listening())), 5)
+    outcome = await asyncio.wait_for(go_on(session, replace(left, hooks=Listening())), 50)
 
     assert (outcome.end_reason, outcome.turns) == (EndReason.MAX_TURNS, 2)
     interrupted.cancel()

@@ -277,7 +277,7 @@ async def test_cancelling_does_not_wait_for_a_callback_that_will_not_let_go() ->
     asking = asyncio.create_task(new_guard(callback).require(CALL, TOOL, ASKS, RUN, Record()))
     await entered.wait()
     asking.cancel()
-    await asyncio.wait([asking], timeout=1)
+    await asyncio.wait([asking], timeout=50)
     assert asking.cancelled()
     release.set()
     await asyncio.sleep(0)
@@ -291,7 +291,7 @@ async def test_questions_of_several_runs_are_asked_side_by_side() -> None:
         return PermissionDecision(decision=Decision.ALLOW_ONCE)
 
     guard = new_guard(callback)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(50):
         await asyncio.gather(*(guard.require(CALL, TOOL, ASKS, RUN, Record()) for _ in range(2)))
 
 

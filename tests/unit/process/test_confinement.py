@@ -51,7 +51,7 @@ async def shell(
         env={"PATH": os.environ["PATH"]},
         confinement=confinement,
     )
-    return await run(command, launcher=launcher, timeout_s=15)
+    return await run(command, launcher=launcher, timeout_s=60)
 
 
 @needs_files

@@ -229,7 +229,7 @@ async def attempt(
         env=world.variables,
         confinement=confinement,
     )
-    result = await run(command, launcher=launcher, timeout_s=15)
+    result = await run(command, launcher=launcher, timeout_s=60)
     return world.traces(result.stdout.text), result.stdout.text + result.stderr.text
 
 

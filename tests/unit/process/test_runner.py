@@ -22,7 +22,7 @@ LAUNCHER = Launcher()
 @pytest.fixture(autouse=True)
 async def _started(tmp_path: Path) -> None:
     """The supervisor is there, and its socket among the open files."""
-    await run(Command(argv=["/bin/true"], cwd=tmp_path, env=ENV), timeout_s=10)
+    await run(Command(argv=["/bin/true"], cwd=tmp_path, env=ENV), timeout_s=60)
 
 
 async def run(
@@ -49,7 +49,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def eventually(claim: Callable[[], bool], *, within_s: float = 3) -> bool:
+async def eventually(claim: Callable[[], bool], *, within_s: float = 50) -> bool:
     deadline = time.monotonic() + within_s
     while not claim():
         if time.monotonic() > deadline:
@@ -63,7 +63,7 @@ def pid_in(file: Path) -> int:
 
 
 async def test_output_and_code_come_back(tmp_path: Path) -> None:
-    done = await run(sh("echo out; echo err >&2; exit 3", cwd=tmp_path), timeout_s=5)
+    done = await run(sh("echo out; echo err >&2; exit 3", cwd=tmp_path), timeout_s=60)
     assert (done.exit_code, done.stdout.text, done.stderr.text) == (3, "out\n", "err\n")
     assert not done.timed_out
     assert not done.stdout.truncated
@@ -72,42 +72,42 @@ async def test_output_and_code_come_back(tmp_path: Path) -> None:
 async def test_a_program_that_a_signal_ended_has_the_code_a_shell_would_give(
     tmp_path: Path,
 ) -> None:
-    done = await run(python("import os; os.kill(os.getpid(), 9)", cwd=tmp_path), timeout_s=5)
+    done = await run(python("import os; os.kill(os.getpid(), 9)", cwd=tmp_path), timeout_s=60)
     assert done.exit_code == 128 + signal.SIGKILL
 
 
 async def test_the_environment_is_what_was_given_and_nothing_else(tmp_path: Path) -> None:
     script = "import os; print(sorted(set(os.environ) - {'LC_CTYPE', '_'}))"
-    done = await run(python(script, cwd=tmp_path), timeout_s=5)
+    done = await run(python(script, cwd=tmp_path), timeout_s=60)
     assert done.stdout.text == "['PATH']\n"
 
 
 async def test_there_is_nothing_to_read_and_no_file_left_open(tmp_path: Path) -> None:
     script = "import os,sys; print(repr(sys.stdin.read()), sorted(os.listdir('/proc/self/fd'))[:3])"
-    done = await run(python(script, cwd=tmp_path), timeout_s=5)
+    done = await run(python(script, cwd=tmp_path), timeout_s=60)
     assert done.stdout.text.startswith("'' ['0', '1', '2']")
-    listed = await run(sh("ls /proc/self/fd", cwd=tmp_path), timeout_s=5)
+    listed = await run(sh("ls /proc/self/fd", cwd=tmp_path), timeout_s=60)
     assert listed.stdout.text.split() == ["0", "1", "2", "3"]
 
 
 async def test_input_is_given_whole_even_if_it_is_not_read(tmp_path: Path) -> None:
     text = b"x" * 1_000_000
-    counted = await run(sh("wc -c", cwd=tmp_path, stdin=text), timeout_s=5)
+    counted = await run(sh("wc -c", cwd=tmp_path, stdin=text), timeout_s=60)
     assert counted.stdout.text.strip() == "1000000"
-    ignored = await run(sh("true", cwd=tmp_path, stdin=text), timeout_s=5)
+    ignored = await run(sh("true", cwd=tmp_path, stdin=text), timeout_s=60)
     assert ignored.exit_code == 0
 
 
 async def test_arguments_are_never_read_by_a_shell(tmp_path: Path) -> None:
     words = ["$(touch pwned)", "; touch pwned", "-c", "a=b", "", "'\"", "*", "new\nline"]
-    done = await run(python("import sys; print(sys.argv[1:])", *words, cwd=tmp_path), timeout_s=5)
+    done = await run(python("import sys; print(sys.argv[1:])", *words, cwd=tmp_path), timeout_s=60)
     assert done.stdout.text == f"{words}\n"
     assert not (tmp_path / "pwned").exists()
 
 
 async def test_a_flood_is_cut_in_the_middle_and_kept_on_disk(tmp_path: Path) -> None:
     script = "seq 1 200000; echo end"
-    done = await run(sh(script, cwd=tmp_path), timeout_s=10, stdout_limit_bytes=1000)
+    done = await run(sh(script, cwd=tmp_path), timeout_s=60, stdout_limit_bytes=1000)
     assert done.stdout.truncated
     assert done.stdout.text.startswith("1\n2\n3\n")
     assert done.stdout.text.endswith("200000\nend\n")
@@ -151,7 +151,7 @@ async def test_a_child_in_the_background_neither_holds_up_the_call_nor_outlives_
     tmp_path: Path,
 ) -> None:
     started = time.monotonic()
-    done = await run(sh("sleep 60 & echo $! > child; echo ok", cwd=tmp_path), timeout_s=10)
+    done = await run(sh("sleep 60 & echo $! > child; echo ok", cwd=tmp_path), timeout_s=60)
     assert done.exit_code == 0
     assert done.stdout.text == "ok\n"
     assert time.monotonic() - started < 2
@@ -175,7 +175,7 @@ time.sleep(float(sys.argv[1]))
 
 async def test_a_daemon_that_holds_the_pipe_does_not_hold_up_the_call(tmp_path: Path) -> None:
     started = time.monotonic()
-    done = await run(python(DAEMON, "0", cwd=tmp_path), timeout_s=10)
+    done = await run(python(DAEMON, "0", cwd=tmp_path), timeout_s=60)
     assert done.stdout.text == "started\n"
     assert time.monotonic() - started < 3
     assert not alive(pid_in(tmp_path / "child"))
@@ -228,10 +228,10 @@ def open_files() -> int:
 
 
 async def test_many_runs_leave_no_file_and_no_zombie(tmp_path: Path) -> None:
-    await run(sh("true", cwd=tmp_path), timeout_s=5)
+    await run(sh("true", cwd=tmp_path), timeout_s=60)
     before, children = open_files(), own_children()
     done = await asyncio.gather(
-        *(run(sh("echo hi", cwd=tmp_path), timeout_s=10) for _ in range(30))
+        *(run(sh("echo hi", cwd=tmp_path), timeout_s=60) for _ in range(30))
     )
     assert {each.stdout.text for each in done} == {"hi\n"}
     assert open_files() == before
@@ -255,9 +255,7 @@ async def test_no_child_survives_a_parent_that_was_killed(tmp_path: Path) -> Non
         env={"PYTHONPATH": str(source), "PATH": os.environ["PATH"]},
     )
     files = [tmp_path / "leader", tmp_path / "child"]
-    assert await eventually(
-        lambda: all(file.exists() and file.read_text() for file in files), within_s=10
-    )
+    assert await eventually(lambda: all(file.exists() and file.read_text() for file in files))
     parent.kill()
     parent.wait()
     assert await eventually(lambda: not any(alive(pid_in(file)) for file in files))
@@ -276,7 +274,7 @@ async def test_what_cannot_be_started_is_a_clear_error(
 ) -> None:
     before = open_files()
     with pytest.raises(ToolError) as refusal:
-        await run(Command(argv=argv, cwd=tmp_path, env=ENV), timeout_s=5)
+        await run(Command(argv=argv, cwd=tmp_path, env=ENV), timeout_s=60)
     assert refusal.value.code is code
     assert len(str(refusal.value)) < 500
     assert open_files() == before

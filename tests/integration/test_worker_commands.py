@@ -28,7 +28,7 @@ from worker_processes import (
     write_config,
 )
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

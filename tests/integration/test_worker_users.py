@@ -19,7 +19,7 @@ from isolation import Home
 from model_server import ModelServer
 from worker_processes import URL_VARIABLE, Workers, workers, write_config
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

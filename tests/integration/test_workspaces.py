@@ -253,6 +253,27 @@ async def test_a_fork_without_a_folder_has_files_of_its_own(
     assert (one.folder(fork) / "seen").read_bytes() == b"first\n"
 
 
+async def test_a_fork_into_a_folder_is_undone_on_a_machine_that_never_had_the_session(
+    machines: Callable[[str], Machine], project: Path, tmp_path: Path
+) -> None:
+    caller, one, other = machines("caller"), machines("one"), machines("other")
+    begun = files_in(project)
+    await caller.begin(project)
+    await one.carry_out(writes("a.txt", "first\n"), "ok")
+    async with caller.open(project) as services:
+        await queue(services)
+    await one.carry_out(writes("a.txt", "second\n"), "ok")
+    async with other.open(tmp_path) as services:
+        forked = await services.sessions.forks.fork("s1", None, into=tmp_path / "copy")
+        fork = forked.session.session_id
+    async with other.open(tmp_path / "copy") as services:
+        undone = await services.sessions.moves.undo(fork, force=False)
+        assert undone.restored == ["a.txt"]
+        assert files_in(tmp_path / "copy") == begun | {"a.txt": b"first\n"}
+        await services.sessions.moves.undo(fork, force=False)
+        assert files_in(tmp_path / "copy") == begun
+
+
 async def test_a_folder_that_is_in_use_is_neither_made_again_nor_removed(
     machines: Callable[[str], Machine], project: Path
 ) -> None:

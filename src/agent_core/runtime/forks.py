@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,7 @@ class Forks:
                 copied = await files.write_to(
                     place, target or await latest_snapshot(files, self._store)
                 )
+                await files.fetch(*await self._named_on_path(session_id, node_id, files.folder))
             fork = replace(
                 fork, folder=str(place), snapshot_id=target, place=self._workspaces.place
             )
@@ -106,6 +108,20 @@ class Forks:
             left_out=shown_left_out(copied.left_out),
             remarks=remarks,
         )
+
+    async def _named_on_path(self, session_id: str, node_id: str, folder: str) -> set[str]:
+        """The snapshots that the path to a node names: the fork goes back to them without others.
+
+        A fork of files that every machine can have is of this one alone.
+        """
+        found: set[str | None] = set()
+        path = await self._store.path(node_id)
+        for node in path:
+            found.add(await self._store.snapshot_at(session_id, node.node_id, folder))
+        for run_id in {node.run_id for node in path if node.run_id}:
+            if changes := await self._store.changes_of(run_id, folder):
+                found |= {changes.known, *chain.from_iterable(changes.spans)}
+        return {each for each in found if each is not None}
 
     async def _fork_here(self, session: SessionRecord, fork: SessionFork) -> SwitchResult:
         """A fork in the folder of its original; with files of its own, if it has no folder."""
@@ -133,6 +149,7 @@ class Forks:
 
     async def _snapshot_of(self, name: str) -> tuple[str, ProjectFiles]:
         if name.startswith("snap_"):
+            await self._workspaces.require_snapshot(name)
             return name, self._workspaces.project_files()
         node = await self._store.node(name)
         session = await self._store.session(node.session_id) if node else None

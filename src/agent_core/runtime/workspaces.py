@@ -169,6 +169,19 @@ class Workspaces:
             return await self._store.snapshots_in_use()
         return await asyncio.to_thread(self._blobs.snapshots_in_use)
 
+    async def require_snapshot(self, snapshot_id: str) -> None:
+        """Refuse a snapshot that no session of this tenant names: one of another may have it.
+
+        Raises:
+            StorageError: there is none.
+        """
+        if self._setup.tenant is None:
+            return
+        if snapshot_id not in await self._store.snapshots_in_use():
+            message = f"there is no snapshot {snapshot_id[:80]!r}"
+            details = {"reason": "no_snapshot"}
+            raise StorageError(ErrorCode.STORAGE_ERROR, message, details=details)
+
     async def fork(self, session_id: str, fork_id: str) -> None:
         """Let a session that is about to begin as a copy of another one have its snapshots.
 

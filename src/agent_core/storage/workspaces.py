@@ -248,9 +248,11 @@ def drop_snapshots(connection: Connection, before: datetime) -> bool:
     Those of a session are kept whose files are nowhere else.
     """
     unused = connection.execute(
-        """SELECT session_id FROM workspaces JOIN sessions USING (session_id)
-        WHERE snapshot_id IS NOT NULL AND sessions.updated_at < ?
-        AND coalesce(sessions.place, '') <> ?""",
+        """SELECT session_id FROM sessions
+        WHERE updated_at < ? AND coalesce(place, '') <> ? AND (
+            EXISTS (SELECT 1 FROM node_snapshots WHERE session_id = sessions.session_id)
+            OR EXISTS (SELECT 1 FROM workspaces
+                WHERE session_id = sessions.session_id AND snapshot_id IS NOT NULL))""",
         (iso(before), SNAPSHOT),
     ).fetchall()
     connection.executemany("DELETE FROM node_snapshots WHERE session_id = ?", unused)

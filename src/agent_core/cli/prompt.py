@@ -43,7 +43,7 @@ _HELP = {
     "v": "page through the whole diff",
     "w": "show the rule, and add it to rules.toml, for all sessions",
 }
-_CUT = re.compile(r"… (\d+) more lines")
+_CUT = re.compile(r"… (\d+) more lines?")
 """How a diff ends that was cut when it was made."""
 _REASONS = {
     "sensitive": "this is a sensitive path",

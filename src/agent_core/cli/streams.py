@@ -53,8 +53,9 @@ def drop_closed_output() -> None:
     """
     try:
         os.write(1, b"")
-    except OSError:
-        _write_to_null(1)
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            _write_to_null(1)
 
 
 def _write_to_null(number: int) -> None:

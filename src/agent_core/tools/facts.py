@@ -15,7 +15,7 @@ DIFF_CHARS = 16_000
 _CLEANED_CHARS = 65_536
 """So much of an output is looked at for secrets: one may begin before the lines that are shown."""
 _LONGEST_LINE = 2_000
-_CUT_DIFF = re.compile(r"… (\d+) more lines \(\+\d+ characters\)")
+_CUT_DIFF = re.compile(r"… (\d+) more lines? \(\+\d+ characters\)")
 
 Clean = Callable[[Any], Any]
 """Takes secrets out of text that an event is to hold."""

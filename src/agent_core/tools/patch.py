@@ -15,7 +15,7 @@ from msgspec import Struct
 from pydantic import Field
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.text import plural, shortened
+from agent_core.text import noun, plural, shortened
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import lines_of
 
@@ -307,8 +307,8 @@ def unified_diff(old: str, new: str, *, shown: str) -> str:
     if len(text) > _MAX_CHARACTERS:
         end = text.rfind("\n", 0, _MAX_CHARACTERS) + 1 or _MAX_CHARACTERS
         begin, rest = text[:end].removesuffix("\n"), text[end:]
-        more = plural(rest.count("\n"), "more line")
-        text = f"{begin}\n… {more} (+{len(rest)} characters)\n"
+        more = rest.count("\n")
+        text = f"{begin}\n… {more} {noun(more, 'more line')} (+{len(rest)} characters)\n"
     return f"--- {shown}\n+++ {shown}\n{text}"
 
 

@@ -239,10 +239,10 @@ async def test_the_hidden_lines_of_a_diff_are_counted_truly_and_can_be_paged_thr
     lines = diff.splitlines()
     asked = request().model_copy(update={"metadata": {"diff": diff}})
     asking = asyncio.create_task(screen.prompt(asked))
-    await screen.see("lines are not shown")
+    await screen.see("more lines not shown")
     shown = sum(f"line {n} " in screen.text for n in range(3000))
-    (hidden,) = re.findall(r"… (\d+) more lines not shown", screen.text)
-    assert shown + int(hidden) == 3000
+    (hidden,) = re.findall(r"… ([\d,]+) more lines not shown", screen.text)
+    assert shown + int(hidden.replace(",", "")) == 3000
     await screen.see("> ")
     screen.type("v")
     while await screen.see("goes on ", "? help") == "goes on ":

@@ -120,8 +120,7 @@ class WorkerTable:
             lambda c: c.execute(sql, {"tenant": self._tenant}).fetchall(), is_single=True
         )
         return any(
-            lane.suits(*served) and not self._is_dead(worker_id, False)
-            for worker_id, *served in rows
+            lane.suits(*facts) and not self._is_dead(worker_id, False) for worker_id, *facts in rows
         )
 
     async def queued(self, limit: int, session_id: str | None = None) -> list[QueuedRun]:

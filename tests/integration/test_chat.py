@@ -169,6 +169,24 @@ def test_what_waits_is_shown_taken_back_and_sent(
     assert texts(server) == "second\nthird and more"
 
 
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+def test_what_waits_is_not_sent_when_the_user_leaves(
+    home: Home, project: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("database_url") if kind == "postgres" else ""
+    with ModelServer.in_thread([Hangs(), "Never asked for.", "Neither."]) as server:
+        keys = [
+            Key(READY, f"first{ENTER}"),
+            Key("> first", f"second{ENTER}"),
+            Key("queued: second", f"third{ENTER}"),
+            Key("queued: third", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, database_url=url)
+    assert scene.code == 0
+    assert scene.text.index("not sent: second") < scene.text.index("not sent: third")
+    assert len(server.requests) <= 1
+
+
 def test_a_question_keeps_what_is_being_typed(home: Home, project: Path) -> None:
     script = [calls("code.write_file", path="b.txt", content="new\n"), "Written."]
     with ModelServer.in_thread([Pauses(seconds=1.0), *script, "Done."]) as server:

@@ -234,7 +234,10 @@ class Chat:
         if self._command is not None:
             self._command.interrupt()
         for sent in reversed([*self._sent][1:]):
-            await sent.cancel()
+            if sent.run is None:
+                self._sent.remove(sent)
+            else:
+                await sent.cancel()
         if self._sent and not self.exit_code:  # what is about to end may do so
             await self.comes_to_rest()
         if self._sent:

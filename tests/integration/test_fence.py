@@ -198,6 +198,65 @@ async def collected(events: AsyncGenerator[RuntimeEvent]) -> list[RuntimeEvent]:
     return [event async for event in events]
 
 
+async def test_what_is_refused_late_of_a_run_does_not_stop_it_where_it_goes_on(
+    home: Home, project: Path, database_url: str
+) -> None:
+    home.write_config(CONFIG)
+    held = asyncio.Event()
+
+    @tool(permission="write")
+    async def note(text: str) -> str:
+        """Does not end."""
+        held.set()
+        return await asyncio.Future[str]()
+
+    async with services_of(
+        home.path, project, [calls("note", text="x"), "done"], note, database_url=database_url
+    ) as services:
+        await queue(services)
+        first = await take_over(services)
+        await held.wait()
+        assert await services.runs.turns.hand_over("run_1")
+        second = await take_over(services)
+        services.runs.leases.refused(first.journal)
+        await second.ended.wait()
+        assert second.status is RunStatus.COMPLETED
+
+
+async def test_a_run_that_was_lost_is_cancelled_where_it_goes_on(
+    home: Home, project: Path, database_url: str
+) -> None:
+    home.write_config(CONFIG)
+    held = asyncio.Event()
+
+    @tool(permission="write")
+    async def note(text: str) -> str:
+        """Does not end."""
+        held.set()
+        return await asyncio.Future[str]()
+
+    async with services_of(
+        home.path, project, [calls("note", text="x"), "done"], note, database_url=database_url
+    ) as services:
+        await queue(services)
+        first = await take_over(services)
+        await held.wait()
+        with psycopg.connect(database_url) as connection:
+            connection.execute("UPDATE sessions SET owner = NULL, epoch = epoch + 1")
+        cancelling = asyncio.create_task(services.runs.cancel("run_1"))
+        await first.ended.wait()
+        async with asyncio.timeout(10):
+            while True:
+                run = await services.store.run("run_1")
+                if run is not None and run.cancel_requested_at is not None:
+                    break
+                await asyncio.sleep(0.02)
+        second = await take_over(services)
+        await second.ended.wait()
+        result = await cancelling
+        assert (result.status, result.timed_out) == (RunStatus.CANCELLED, False)
+
+
 @pytest.mark.parametrize("kind", ["file", "postgres"])
 async def test_a_run_that_is_handed_over_goes_on_where_it_was(
     home: Home, project: Path, kind: str, request: pytest.FixtureRequest

@@ -310,7 +310,7 @@ class SessionLeases:
         if self._on_lost is None:  # the other one has closed the run
             return
         for hold in self._holds:
-            if hold.run_id == journal.run.run_id:
+            if hold.run_id == journal.run.run_id and hold.epoch == journal.epoch:
                 hold.is_lost = True
                 self._on_lost(hold.run_id, True)
 

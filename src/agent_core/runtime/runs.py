@@ -383,7 +383,8 @@ class Runs:
             result = await self._scheduler.cancel(run)
             if run.goes_on and result.status.is_terminal:
                 await self._waiting.end_children(run_id)
-            return result
+            if not run.journal.is_abandoned:  # else it goes on elsewhere, where it is to end
+                return result
         record = await self._reader.record(run_id)
         if record.status is RunStatus.WAITING:
             with suppress(StorageError):  # it goes on in another process by now, perhaps

@@ -132,7 +132,7 @@ async def test_a_session_is_watched_as_long_as_it_has_a_watcher(url: str) -> Non
         with notices.watch("s1"), notices.watch("s1"), notices.watch("none"):
             await until(lambda: bool(watched(url)))
             assert watched(url) == ["s1"]
-        assert notices.is_connected
+            await until(lambda: notices.is_connected)
 
 
 async def test_a_session_that_is_locked_stops_no_notice(url: str) -> None:

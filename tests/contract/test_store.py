@@ -1557,6 +1557,22 @@ async def test_a_queued_run_is_dropped_without_having_begun(in_queue: SessionSto
     assert not await in_queue.drop_queued("run_2")
 
 
+async def test_a_run_that_was_taken_is_dropped_by_its_owner_alone(in_queue: SessionStore) -> None:
+    await taken(in_queue, "a")
+    assert not await in_queue.drop_queued("run_1", taken_by="b")
+    assert await in_queue.drop_queued("run_1", taken_by="a")
+    session, run = await in_queue.session("s1"), await in_queue.run("run_1")
+    assert session is not None
+    assert run is not None
+    assert (session.owner, run.status) == (None, RunStatus.CANCELLED)
+    events = [event.event_type for event in await in_queue.events_after("run_1", 0)]
+    assert events[-2:] == [EventType.RUN_DEQUEUED, EventType.RUN_CANCELLED]
+    await in_queue.queue_run(a_queued_opening("run_2"), is_dead=owners_live)
+    await taken(in_queue, "b", run_id="run_2")
+    await in_queue.append(a_batch(run_id="run_2", run=RunChange(status=RunStatus.RUNNING)))
+    assert not await in_queue.drop_queued("run_2", taken_by="b")
+
+
 async def test_a_session_is_not_changed_while_a_run_of_it_is_queued(
     in_queue: SessionStore, tmp_path: Path
 ) -> None:

@@ -81,7 +81,7 @@ class Journal:
     nodes are where the session's next message continues. Other agents leave that alone.
     `epoch` is the session's when the run was opened: once another runtime has had the session,
     the store refuses everything of this journal.
-    It `has_end` once the store has taken the end of the run, or that it waits, from here.
+    It `has_end` once the store has taken the end of the run from here; one that waits has none.
     `on_unclosed` takes over a journal whose end could not be stored, to `close_again` later.
     `on_refused` is told when the store refuses a write because another process has the session; it
     may `abandon` the journal.
@@ -357,7 +357,7 @@ class Journal:
             self._fail(batch, failure)
             return
         if on_stored is not None:
-            self.has_end = True
+            self.has_end = batch.run is not None and batch.run.status is not RunStatus.WAITING
             on_stored()
         start = written.result()
         for offset, event in enumerate(batch.events):

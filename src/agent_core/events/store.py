@@ -117,8 +117,11 @@ class SessionWrites(HistoryStore, Protocol):
         """
         ...
 
-    async def drop_queued(self, run_id: str) -> bool:
-        """Cancel a queued run that a `dispatch` has put there; returns whether it still waited."""
+    async def drop_queued(self, run_id: str, *, taken_by: str | None = None) -> bool:
+        """Cancel a queued run that a `dispatch` has put there; returns whether it still waited.
+
+        `taken_by`: also one that this owner has taken by `take_run`, and does not begin.
+        """
         ...
 
     async def queue_again(self, run_id: str) -> bool:

@@ -156,7 +156,7 @@ class Dispatcher:
             opened = await self._queue_run(opening)
             warnings = await self._warn(opened)
         except BaseException:  # there is no handle
-            await to_the_end(self._drop(opening.run_id, None))
+            await to_the_end(self._drop(opening.run_id))
             raise
         record = opened.run
         return RunProgress(
@@ -242,7 +242,7 @@ class Dispatcher:
                     said = await self._say_what_is_before(opening, said)
                 await asyncio.sleep(min(_LOOK_S, max(until - monotonic(), 0)))
         except BaseException:  # it must not hold its place: there is no handle
-            await to_the_end(self._drop(run_id, job))
+            await to_the_end(self._drop(run_id))
             raise
 
     async def _say_what_is_before(self, opening: RunOpening, said: str) -> str:
@@ -263,12 +263,9 @@ class Dispatcher:
             max_takeovers=self._config.max_takeovers,
         )
 
-    async def _drop(self, run_id: str, job: "Job | None") -> None:
-        await self._store.drop_queued(run_id)
-        if job is not None:
-            await self.queue.finish(job)
-        else:
-            await self.queue.remove(run_id)
+    async def _drop(self, run_id: str) -> None:
+        await self._store.drop_queued(run_id, taken_by=self._owner.owner_id)
+        await self.queue.remove(run_id)
 
 
 def _what_is_before(run_id: str, first: QueuedRun) -> str:

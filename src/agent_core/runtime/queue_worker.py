@@ -68,6 +68,7 @@ class _Taken(Struct, eq=False, kw_only=True):
         leaving: gives it up here.
         is_handed_over: it has been given up here, in the database.
         is_fetched_again: others had given this worker up, and it has taken the job once more.
+        is_unsure: the database has not said whether this worker has claimed its session.
     """
 
     job: "Job"
@@ -77,6 +78,7 @@ class _Taken(Struct, eq=False, kw_only=True):
     leaving: asyncio.Task[None] | None = None
     is_handed_over: bool = False
     is_fetched_again: bool = False
+    is_unsure: bool = False
 
 
 class QueueWorker:
@@ -282,7 +284,7 @@ class QueueWorker:
             pause_s = await self._conduct(taken)
         except Exception as error:  # noqa: BLE001 - the worker lives on, and the run gets an end
             pause_s = await self._fail(taken, error)
-        is_lost = taken.run is not None and taken.run.journal.is_abandoned
+        is_lost = taken.is_unsure or (taken.run is not None and taken.run.journal.is_abandoned)
         while True:
             try:
                 if is_lost and not taken.is_handed_over:  # it may be this worker's still
@@ -361,8 +363,11 @@ class QueueWorker:
         if run is not None and run.status.is_terminal and run.journal.is_stored:
             return True
         record = await self._store.run(run_id)
-        if record is None or record.status.is_terminal or record.status is RunStatus.WAITING:
+        if record is None or record.status.is_terminal:
             return True
+        if record.status is RunStatus.WAITING:
+            goes_on = record.cancel_requested_at or await self._store.is_answered(run_id)
+            return not goes_on
         session = await self._store.session(record.session_id)
         if session is not None and session.owner == self._owner.owner_id:
             message = f"the end of run {run_id} is not stored yet"
@@ -376,6 +381,7 @@ class QueueWorker:
         """
         run_id = taken.job.run_id
         if isinstance(error, StorageError) and error.retryable:
+            taken.is_unsure = True
             self._log_outage(error)
             return _BUSY_S
         if not isinstance(error, AgentCoreError):
@@ -399,6 +405,7 @@ class QueueWorker:
                 logger.warning("%s cannot be executed here: %s", run_id, error)
         except StorageError as failure:
             if failure.retryable:
+                taken.is_unsure = True
                 self._log_outage(failure)
                 return _BUSY_S
             logger.warning("%s cannot be executed: %s", run_id, failure)

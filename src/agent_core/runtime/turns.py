@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from agent_core.runtime.recovery import SessionLeases
 from agent_core.runtime.scheduler import Run, RunProgress, Scheduler, identity_of
 from agent_core.runtime.waiting import WaitingRuns
 from agent_core.storage.owners import Owner
-from agent_core.types import OpenedRun, RunRecord, RunStatus
+from agent_core.types import OpenedRun, RunRecord, RunStatus, RuntimeEvent
 
 if TYPE_CHECKING:
     from agent_core.runtime.dispatch import Dispatcher
@@ -80,15 +81,22 @@ class Turns:
             record = await self._reader.record(opening.run_id)
             return RunProgress(identity=identity_of(record), status=record.status)
         job, taken = turn
-        before = await self._store.events_after(opening.run_id, 0)
+        before: Sequence[RuntimeEvent] = ()
+        failure: BaseException | None = None
+        try:
+            before = await self._store.events_after(opening.run_id, 0)
+        except BaseException as error:  # noqa: BLE001 - raised once the run has its end
+            failure = error
         self._scheduler.announce(opening.session_id)
         record = taken.run.model_copy(update={"prompt": requested.prompt})
         run = self._carry_on(replace(taken, run=record), requested.options, requested.trace)
         for event in before:
             run.stream.write(event)
         self._aside.start(self._finish(dispatcher, job, run))
-        if self._scheduler.is_closed:
+        if failure is not None or self._scheduler.is_closed:
             await to_the_end(self._scheduler.cancel(run))
+            if failure is not None:
+                raise failure
             self._scheduler.require_open()
         return run
 

@@ -106,15 +106,14 @@ class WaitingRuns:
                 await self.resume(run_id)
 
     async def resume(self, run_id: str) -> None:
-        """Carry on a run that waits, if this process can; one of the workers is queued for them.
+        """Carry on a run that waits, if this process can; not one of the workers.
 
         Raises:
             StorageError: what `resume_run` raises.
         """
         record = await self._reader.record(run_id)
         if record.is_for_workers:
-            await self._store.queue_again(run_id)
-            return
+            return  # its answer has queued it, or its worker gives the job back
         needs_caller = record.options is not None and record.options.needs_caller
         if record.status is not RunStatus.WAITING or (needs_caller and run_id not in self._options):
             return

@@ -167,14 +167,16 @@ class SqlSessionStore:
             return await submit(await asyncio.to_thread(claims.require_same_folder, error))
 
     async def queue_again(self, run_id: str) -> bool:
-        def queue(connection: Connection) -> bool:
-            run = find(connection, RunRecord, run_id)
-            if run is None or run.status is not RunStatus.WAITING or not run.is_for_workers:
-                return False
-            self._add_job(connection, run, None)
-            return True
+        return await self._writer.submit(
+            lambda c: self._queue_waiting(c, run_id), run_id, by="run_id"
+        )
 
-        return await self._writer.submit(queue, run_id, by="run_id")
+    def _queue_waiting(self, connection: Connection, run_id: str) -> bool:
+        run = find(connection, RunRecord, run_id)
+        if run is None or run.status is not RunStatus.WAITING or not run.is_for_workers:
+            return False
+        self._add_job(connection, run, None)
+        return True
 
     def _add_job(self, connection: Connection, run: RunRecord, opening: RunOpening | None) -> None:
         """Put a run into the queue of the workers, where there is one."""
@@ -198,9 +200,9 @@ class SqlSessionStore:
             lambda c: takeovers.hand_over(c, run_id, owner), run_id, by="run_id"
         )
 
-    async def drop_queued(self, run_id: str) -> bool:
+    async def drop_queued(self, run_id: str, *, taken_by: str | None = None) -> bool:
         def drop(connection: Connection) -> bool:
-            is_dropped = takeovers.drop_queued(connection, run_id)
+            is_dropped = takeovers.drop_queued(connection, run_id, taken_by)
             if is_dropped:
                 self._remove_job(connection, run_id)
             return is_dropped
@@ -223,20 +225,16 @@ class SqlSessionStore:
     async def answer(
         self, request_id: str, decision: Decision, *, reason: str | None, by: str, decider: str
     ) -> tuple[ApprovalRecord | None, bool]:
-        return await self._writer.submit(
-            lambda c: approvals.answer(
-                c,
-                request_id,
-                decision,
-                reason=reason,
-                by=by,
-                decider=decider,
-                now=self._clock(c),
-            ),
-            request_id,
-            by="request_id",
-            is_small=True,
-        )
+        def decide(connection: Connection) -> tuple[ApprovalRecord | None, bool]:
+            now = self._clock(connection)
+            found, is_first = approvals.answer(
+                connection, request_id, decision, reason=reason, by=by, decider=decider, now=now
+            )
+            if found is not None and is_first:
+                self._queue_waiting(connection, found.root_run_id)
+            return found, is_first
+
+        return await self._writer.submit(decide, request_id, by="request_id", is_small=True)
 
     async def withdraw(self, request_id: str) -> None:
         await self._writer.submit(

@@ -21,6 +21,7 @@ from agent_core.storage.claims import (
     find_session,
     is_free,
     refuse_unless_free,
+    release,
     select_open_runs,
     select_root_agent,
     session_active,
@@ -192,14 +193,24 @@ def hand_over(connection: Connection, run_id: str, owner: str) -> bool:
     return True
 
 
-def drop_queued(connection: Connection, run_id: str) -> bool:
-    """Cancel a run that has not begun, and is not about to; returns whether it was so."""
+def drop_queued(connection: Connection, run_id: str, taken_by: str | None) -> bool:
+    """Cancel a run that has not begun, and is not about to; returns whether it was so.
+
+    One that is `taken_by` this owner, which carries nothing of it out, gives its session back.
+    """
     run = find(connection, RunRecord, run_id)
-    if run is None or run.status is not RunStatus.QUEUED or run.lane is None:
+    if run is None or run.lane is None:
+        return False
+    is_taken = taken_by is not None and run.status is RunStatus.PENDING
+    if is_taken and find_session(connection, run.session_id).owner != taken_by:
+        return False
+    if not is_taken and run.status is not RunStatus.QUEUED:
         return False
     dequeued = PendingEvent(new_id("evt"), utc_now(), EventDraft(EventType.RUN_DEQUEUED, {}))
     insert_events(connection, run, [dequeued])
     close_run(connection, run, CANCELLED_UNBEGUN)
+    if is_taken and taken_by is not None:
+        release(connection, taken_by, run.session_id)
     return True
 
 

@@ -73,14 +73,18 @@ class Append:
     def _changes(self) -> list[tuple[str, list[Any]]]:
         """The statements that change what the batch changes in other rows, each of many rows.
 
-        With the end of a run its session is given back, and its job leaves the queue.
+        With the end of a run its session is given back, and its job leaves the queue. That of a
+        run which waits stays for now: its question may be answered already.
         """
         changes = list(self._rows.changes)
         statements: list[tuple[str, list[Any]]] = []
         if self._batch.release is not None:
-            release, values = changes.pop()
-            ended = [*values, self._batch.session_id, self._batch.run_id]
-            statements.append((f"WITH released AS ({release}), {REMOVE_ENDED}", ended))
+            sql, [*values] = changes.pop()
+            status = self._batch.run and self._batch.run.status
+            if status is not None and status.is_terminal:
+                sql = f"WITH released AS ({sql}), {REMOVE_ENDED}"
+                values += [self._batch.session_id, self._batch.run_id]
+            statements.append((sql, values))
         if changes:
             *others, (last, _) = changes
             beside = ", ".join(f"change_{n} AS ({sql})" for n, (sql, _) in enumerate(others))

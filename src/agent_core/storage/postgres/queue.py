@@ -59,6 +59,9 @@ _UNDER_WAY = """SELECT queue_name, count(*) FROM procrastinate_jobs WHERE status
 _MINE = """WITH mine AS (SELECT id FROM procrastinate_jobs
     WHERE id = ? AND worker_id = ? AND status = 'doing' FOR UPDATE)"""
 _FINISH = f"{_MINE} SELECT procrastinate_finish_job_v1(id, 'succeeded', TRUE) FROM mine"  # noqa: S608
+_FINISH_UNBEGUN = """WITH mine AS (SELECT id FROM procrastinate_jobs
+        WHERE args ->> 'run_id' = ? AND worker_id = ? AND status = 'doing' FOR UPDATE)
+    SELECT procrastinate_finish_job_v1(id, 'succeeded', TRUE) FROM mine"""
 REMOVE_ENDED = """ended AS (SELECT id FROM procrastinate_jobs
         WHERE lock = ? AND status = 'doing' AND args ->> 'run_id' = ? FOR UPDATE)
     SELECT procrastinate_finish_job_v1(id, 'succeeded', TRUE) FROM ended"""
@@ -237,8 +240,14 @@ class RunQueue:
         await self._writer.submit(lambda c: c.execute(_GIVE_BACK, values).fetchall())
 
     async def remove(self, run_id: str) -> None:
-        """Remove the job of a run that was cancelled before its turn."""
-        await self._writer.submit(lambda c: remove_job(c, run_id))
+        """Remove the job of a run that has not begun: one that waits, or that this process has."""
+        process = self._process
+
+        def remove(connection: Connection) -> None:
+            remove_job(connection, run_id)
+            connection.execute(_FINISH_UNBEGUN, (run_id, process))
+
+        await self._writer.submit(remove)
 
     async def sweep(self, is_dead: OwnerIsDead) -> int:
         """Put back what dead processes have under way, and drop what only they could carry out.

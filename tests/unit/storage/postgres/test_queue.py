@@ -12,9 +12,18 @@ from msgspec.structs import replace
 from agent_core.errors import StorageError
 from agent_core.storage.postgres.queue import Job, RunQueue
 from agent_core.storage.postgres.store import PostgresSessionStore
-from agent_core.types import Claim, Dispatch, RunChange, RunOpening, RunPrompt, RunStatus, TextBlock
+from agent_core.types import (
+    Claim,
+    Decision,
+    Dispatch,
+    RunChange,
+    RunOpening,
+    RunPrompt,
+    RunStatus,
+    TextBlock,
+)
 from agent_core.types.lanes import Lane
-from rows import a_batch, a_worker, an_opening
+from rows import a_batch, a_question, a_worker, an_opening
 
 LANE = Lane(queue="default", place="host:here")
 LEASE_S = 30.0
@@ -61,10 +70,8 @@ async def fetched(queue: RunQueue) -> Job:
     return job
 
 
-@pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.WAITING])
-async def test_the_job_of_a_run_goes_with_its_end_and_no_other_does(
-    database_url: str, status: RunStatus
-) -> None:
+async def test_the_job_of_a_run_goes_with_its_end_and_no_other_does(database_url: str) -> None:
+    status = RunStatus.COMPLETED
     async with opened(database_url) as (store, queue):
         await queue_run(store, "run_1")
         await queue_run(store, "run_2")
@@ -81,6 +88,52 @@ async def test_the_job_of_a_run_goes_with_its_end_and_no_other_does(
         assert jobs_in(database_url) == [("run_2", "todo"), ("run_3", "doing")]
         assert (await fetched(queue)).run_id == "run_2"
         await queue.finish(one)  # it is gone
+
+
+WAITS = a_batch(run=RunChange(status=RunStatus.WAITING), release="me", owner="me")
+
+
+async def answer(store: PostgresSessionStore) -> None:
+    _, is_first = await store.answer(
+        "req_1", Decision.ALLOW_ONCE, reason=None, by="human", decider="ana"
+    )
+    assert is_first
+
+
+async def test_a_run_that_was_answered_before_it_was_stored_as_waiting_outlives_its_process(
+    database_url: str,
+) -> None:
+    async with opened(database_url) as (store, queue):
+        await queue_run(store, "run_1")
+        await fetched(queue)
+        assert await store.take_run("run_1", Claim("me"), is_dead=all_live, max_takeovers=3)
+        await store.ask(a_question())
+        await answer(store)
+        await store.append(WAITS)  # and here its process dies
+    with psycopg.connect(database_url) as connection:
+        aged = "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1 hour'"
+        connection.execute(aged)
+    async with opened(database_url) as (store, queue):
+        assert await queue.sweep(all_are_dead) == 1
+        assert (await fetched(queue)).run_id == "run_1"
+        taken = await store.take_run("run_1", Claim("it"), is_dead=all_live, max_takeovers=3)
+        assert taken is not None
+        assert (taken.session.owner, taken.is_answered) == ("it", True)
+
+
+async def test_an_answer_queues_a_run_that_waits_in_its_own_transaction(database_url: str) -> None:
+    """A program that dies after an answer, such as a command, leaves no run that nobody has."""
+    async with opened(database_url) as (store, queue):
+        await queue_run(store, "run_1")
+        job = await fetched(queue)
+        assert await store.take_run("run_1", Claim("me"), is_dead=all_live, max_takeovers=3)
+        await store.ask(a_question())
+        await store.append(WAITS)
+        assert jobs_in(database_url) == [("run_1", "doing")]
+        await queue.finish(job)
+        assert jobs_in(database_url) == []
+        await answer(store)
+        assert jobs_in(database_url) == [("run_1", "todo")]
 
 
 async def test_runs_of_a_session_come_one_after_the_other_and_sessions_side_by_side(

@@ -71,30 +71,19 @@ def open_run(
     is_dead: OwnerIsDead,
     now: datetime,
     same_folder: str | None = None,
+    *,
+    looked: tuple[SessionRecord | None, Cursor] | None = None,
 ) -> OpenedRun:
     """Create or resume the session, claim it, and add the run.
 
-    `same_folder` is another name of the opening's folder.
+    `same_folder` is another name of the opening's folder. `looked`: its session, and the agents
+    that may lead the run, where these were looked for already.
 
     Raises:
         StorageError: `session_elsewhere`, with the session's folder in `details.cwd`;
             `session_active`.
     """
-    found = find(connection, SessionRecord, opening.session_id)
-    return add_opened(connection, opening, found, is_dead, now, same_folder)
-
-
-def add_opened(
-    connection: Connection,
-    opening: RunOpening,
-    found: SessionRecord | None,
-    is_dead: OwnerIsDead,
-    now: datetime,
-    same_folder: str | None = None,
-    *,
-    agents: Cursor | None = None,
-) -> OpenedRun:
-    """`open_run`, once its session has been looked for, and maybe the agent that leads its runs."""
+    found, agents = looked or (find(connection, SessionRecord, opening.session_id), None)
     lost: list[RunRecord] = []
     queued: list[RunRecord] = []
     waiting: RunRecord | None = None

@@ -13,13 +13,13 @@ from agent_core.storage import approvals
 from agent_core.storage.budgets import settle_time
 from agent_core.storage.claims import (
     CANCELLED_UNBEGUN,
-    add_opened,
     claim_session,
     close_lost,
     close_run,
     find_agent,
     find_session,
     is_free,
+    open_run,
     refuse_unless_free,
     release,
     select_open_runs,
@@ -79,7 +79,7 @@ def queue_run(
         facts["queue"] = dispatch.queue
     queued = PendingEvent(new_id("evt"), utc_now(), EventDraft(EventType.RUN_QUEUED, facts))
     opening = replace(opening, status=RunStatus.QUEUED, events=[queued, *opening.events])
-    return add_opened(connection, opening, found, is_dead, now, same_folder, agents=agents)
+    return open_run(connection, opening, is_dead, now, same_folder, looked=(found, agents))
 
 
 def _in_front(

@@ -15,11 +15,8 @@ MOST_MODULES = 58
 Three say how a user's run is asked for, opened and carried out.
 """
 
-MOST_FRAMES = 17
-"""From `start` to the row of the session: a run is opened in the task of its caller.
-
-One of them opens the run in a session that has been looked for: Postgres reads it with other rows.
-"""
+MOST_FRAMES = 16
+"""From `start` to the row of the session: a run is opened in the task of its caller."""
 
 FOR_OTHERS = (
     "agent_core.permissions.rules",

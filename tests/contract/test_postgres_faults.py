@@ -304,7 +304,7 @@ FAULTS = {
     "58030": ("disk of the server", True),
     "XX001": ("damaged", False),
     "25006": ("read-only", True),
-    "42501": ("store check names the rights", False),
+    "42501": ("store check names the missing rights", False),
 }
 
 

@@ -37,7 +37,7 @@ def test_a_long_description_is_cut_and_still_distinguished() -> None:
     long = "x" * MAX_DESCRIPTION_CHARS
     one, two = spec(long + "1"), spec(long + "2")
     assert one.description == two.description
-    assert one.description.endswith("… (+1 characters)")
+    assert one.description.endswith("… (+1 character)")
     assert one.fingerprint != two.fingerprint
 
 

@@ -57,4 +57,4 @@ def test_no_control_format_or_surrogate_character_gets_through() -> None:
 
 def test_what_is_cut_off_is_counted() -> None:
     assert shortened("abc", 3) == "abc"
-    assert shortened("abcd", 3) == "abc… (+1 characters)"
+    assert shortened("abcd", 3) == "abc… (+1 character)"

@@ -14,7 +14,7 @@ _GONE = {errno.EPIPE, errno.EIO, errno.EBADF}  # no reader, no terminal, no file
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether a write has failed because nobody reads what is written."""
+    """Whether a write has failed because the reader is gone."""
     return error.errno in _GONE
 
 

@@ -315,7 +315,7 @@ def exit_code_of(error: Exception) -> int:
 
 
 def report_closed_output(closed: OutputClosedError, terminal: Terminal) -> int:
-    """The exit code of a command whose output was not taken; that a reader went is not told."""
+    """The exit code of a command whose output was not taken; a reader that left is no error."""
     if closed.is_gone:
         return OUTPUT_CLOSED
     terminal.line(f"error: standard output cannot be written: {closed}", Style.BAD)

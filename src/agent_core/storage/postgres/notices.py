@@ -25,7 +25,7 @@ _MOST_KEPT = 4_096
 """Notices that wait in an inbox, and those that wait to be sent."""
 
 _MOST_UNUSED = 64
-"""Channels that nobody has subscribed to any more; they are left with the next one that is new."""
+"""Channels without a subscriber; they are left with the next new one."""
 
 _CHECK_S = 10.0
 """How often an idle connection is tried, and how long any answer may take."""

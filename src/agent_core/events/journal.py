@@ -83,8 +83,8 @@ class Journal:
     the store refuses everything of this journal.
     It `has_end` once the store has taken the end of the run from here; one that waits has none.
     `on_unclosed` takes over a journal whose end could not be stored, to `close_again` later.
-    `on_refused` is called when the store refuses a write because another process has the session; it
-    may `abandon` the journal.
+    `on_refused` is called when the store refuses a write because another process has the session;
+    it may `abandon` the journal.
     """
 
     def __init__(

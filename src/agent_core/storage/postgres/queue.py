@@ -8,6 +8,7 @@ goes through the store's own connections: a job is queued in the transaction tha
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from time import monotonic
 from typing import Any, cast
 
 from msgspec import Struct
@@ -162,14 +163,22 @@ class RunQueue:
         self.hurry = hurry
         self._lease_s = lease_s
         self._process: int | None = None
+        self._beat_at = 0.0
         self._known: Mapping[str, Lane] = {}
 
     async def register(self) -> int:
-        """Make this process one that takes runs; returns its number."""
+        """Make this process one that takes runs; returns its number.
+
+        One that has had no runs for a while shows that it lives before it queues or takes the next:
+        a job of a silent process is swept away.
+        """
+        if self._process is not None and monotonic() - self._beat_at > self._lease_s / 3:
+            await self.heartbeat()
         if (process := self._process) is None:
             sql = "SELECT worker_id FROM procrastinate_register_worker_v1()"
+            began = monotonic()
             process = await self._writer.submit(lambda c: int(c.execute(sql).fetchone()[0]))
-            self._process = process
+            self._process, self._beat_at = process, began
         return process
 
     async def unregister(self) -> None:
@@ -188,7 +197,11 @@ class RunQueue:
         def beat(connection: Connection) -> bool:
             return connection.execute(_LIVES, (process,)).fetchone() is not None
 
-        if not await self._writer.submit(beat) and self._process == process:
+        began = monotonic()
+        is_known = await self._writer.submit(beat)
+        if is_known:
+            self._beat_at = began
+        elif self._process == process:
             self._process = None
             await self.register()
 

@@ -209,6 +209,24 @@ async def test_a_job_whose_process_is_silent_goes_back_though_no_session_was_cla
         assert (await fetched(dead)).run_id == "run_2"
 
 
+async def test_a_process_that_had_no_runs_for_a_while_counts_as_alive_when_it_queues_one(
+    database_url: str,
+) -> None:
+    async with opened(database_url) as (store, queue):
+        mine = store.queue(lease_s=0)  # what it has last said is always too long ago
+        await mine.register()
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1 hour'"
+            )
+        await queue_run(store, "run_1")
+        await queue_run(store, "run_2", process=await mine.register())
+        assert await queue.sweep(all_live) == 0
+        run = await store.run("run_2")
+        assert run is not None
+        assert run.status is RunStatus.QUEUED
+
+
 @pytest.mark.parametrize(("lease_s", "silent_s", "is_left"), [(60, 45, False), (10, 20, True)])
 async def test_a_process_that_is_silent_is_judged_by_its_own_lease(
     database_url: str, lease_s: float, silent_s: float, is_left: bool

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from agent_core.aio import to_the_end
+from agent_core.aio import stop_task, to_the_end
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import SessionStore
@@ -208,9 +208,10 @@ class Dispatcher:
         """
         run_id, said = opening.run_id, ""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        until, sweep_at = monotonic() + timeout_s, monotonic() + self._config.heartbeat_s
-        say_at = monotonic() + _SAY_S
+        until, say_at = monotonic() + timeout_s, monotonic() + _SAY_S
+        look_at = monotonic() + self._config.heartbeat_s
         job: Job | None = None
+        sweeping = asyncio.create_task(self._sweep())
         try:
             await self._queue_run(opening)
             while True:
@@ -228,12 +229,8 @@ class Dispatcher:
                         return job, taken
                 if monotonic() >= until:
                     raise _still_active(opening, timeout_s)
-                if monotonic() >= sweep_at:  # no worker may be there to do it
-                    sweep_at = monotonic() + self._config.heartbeat_s
-                    await self.queue.heartbeat()
-                    self._owner.heard(self._config.lease_s)
-                    await self._store.close_lost_runs(self._owner.is_lost)
-                    await self.queue.sweep(self._owner.is_lost)
+                if monotonic() >= look_at:
+                    look_at = monotonic() + self._config.heartbeat_s
                     record = await self._store.run(run_id)
                     if job is None and (record is None or record.status.is_terminal):
                         return None
@@ -244,6 +241,30 @@ class Dispatcher:
         except BaseException:  # it must not hold its place: there is no handle
             await to_the_end(self._drop(run_id))
             raise
+        finally:
+            await stop_task(sweeping)
+
+    async def keep_alive(self) -> None:
+        """Say that this process lives, if it takes runs, until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.heartbeat_s)
+            try:
+                await self.queue.heartbeat()
+            except Exception as error:  # noqa: BLE001 - the next beat may succeed
+                logger.warning("the queue has no heartbeat of this process: %s", error)
+
+    async def _sweep(self) -> None:
+        """End what dead processes have left, until cancelled: no worker may be there to do it.
+
+        That may wait for a session that is locked, which neither heartbeats nor runs wait for.
+        """
+        while True:
+            await asyncio.sleep(self._config.heartbeat_s)
+            try:
+                await self._store.close_lost_runs(self._owner.is_lost)
+                await self.queue.sweep(self._owner.is_lost)
+            except Exception as error:  # noqa: BLE001 - the next sweep may succeed
+                logger.warning("what dead processes left could not be ended yet: %s", error)
 
     async def _say_what_is_before(self, opening: RunOpening, said: str) -> str:
         """Log what a run of this process waits for, unless that was `said` last; returns it."""
@@ -259,7 +280,7 @@ class Dispatcher:
         return await self._store.take_run(
             run_id,
             self.claim(),
-            is_dead=self._owner.is_dead,
+            is_dead=self._owner.is_lost,
             max_takeovers=self._config.max_takeovers,
         )
 

@@ -214,7 +214,7 @@ class QueueWorker:
         logger.info(what, self.worker_id, places, queues, self._config.concurrency, of)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._unregister)
-            for loop in (self._keep_alive(), self._listen()):
+            for loop in (self._keep_alive(), self._sweep(), self._listen()):
                 stack.push_async_callback(stop_task, asyncio.create_task(loop))
             taking = asyncio.create_task(self._take_runs())
             draining = asyncio.create_task(self._draining.wait())
@@ -468,7 +468,7 @@ class QueueWorker:
                 self._log_outage(error)
 
     async def _beat(self) -> None:
-        """Say that this worker lives, and take care of what those leave that do not."""
+        """Say that this worker lives."""
         lease_s = self._config.lease_s
         leases = await self._table.beat(self._record(), lease_s)
         await self._queue.heartbeat()
@@ -477,9 +477,17 @@ class QueueWorker:
         if self._is_away:
             self._is_away = False
             logger.info("the database answers again")
-        await self._store.close_lost_runs(self._owner.is_lost)
-        if await self._queue.sweep(self._owner.is_lost):
-            self._wake.set()
+
+    async def _sweep(self) -> None:
+        """Take care of what dead processes leave; that may wait for a session that is locked."""
+        while True:
+            try:
+                await self._store.close_lost_runs(self._owner.is_lost)
+                if await self._queue.sweep(self._owner.is_lost):
+                    self._wake.set()
+            except Exception as error:  # noqa: BLE001 - the next sweep may succeed
+                self._log_outage(error)
+            await asyncio.sleep(self._config.heartbeat_s)
 
     async def _listen(self) -> None:
         """Look for runs whenever one is queued."""

@@ -340,16 +340,30 @@ class SessionLeases:
             logger.warning("the session %s could not be given back yet: %s", session_id, error)
 
     async def keep_alive(self) -> None:
-        """Extend the leases until cancelled, and store ends that could not be stored before."""
-        while True:
-            await asyncio.sleep(self._beat_s)
-            try:
-                await self._beat()
-                await self.store_ends()
-                for session_id in tuple(self._unreleased):
-                    await self.release(session_id)
-            except Exception as error:  # noqa: BLE001 - the next beat may succeed
-                logger.warning("the sessions' lease could not be renewed: %s", error)
+        """Extend the leases until cancelled, and store ends that could not be stored before.
+
+        Those may wait for a session that is locked: no heartbeat waits with them.
+        """
+        async with asyncio.TaskGroup() as aside:
+            closing: asyncio.Task[None] | None = None
+            while True:
+                await asyncio.sleep(self._beat_s)
+                try:
+                    await self._beat()
+                except Exception as error:  # noqa: BLE001 - the next beat may succeed
+                    logger.warning("the sessions' lease could not be renewed: %s", error)
+                has_left = self._unclosed or self._unreleased
+                if has_left and (closing is None or closing.done()):
+                    closing = aside.create_task(self._close_up())
+
+    async def _close_up(self) -> None:
+        """Store the ends that are missing, and give sessions back that could not be given back."""
+        try:
+            await self.store_ends()
+            for session_id in tuple(self._unreleased):
+                await self.release(session_id)
+        except Exception as error:  # noqa: BLE001 - it is tried again after the next beat
+            logger.warning("ends of runs could not be stored yet: %s", error)
 
     async def give_back(self, *, is_shared: bool = False) -> None:
         """Store the ends that are still missing, and free every session this runtime holds.

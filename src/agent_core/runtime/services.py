@@ -108,6 +108,7 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             telemetry=telemetry,
         )
         workspaces = Workspaces(setup, store, opened.blobs, key=opened.key)
+        dispatcher = _dispatcher(opened, setup, workspaces)
         files = workspaces.project_files()
         runs = Runs(
             project,
@@ -120,7 +121,7 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             files=files,
             telemetry=telemetry,
             notices=notices,
-            dispatcher=_dispatcher(opened, setup, workspaces),
+            dispatcher=dispatcher,
         )
         moves = NodeMoves(
             store,
@@ -149,8 +150,12 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
         if files.has_any:
             sweeping = asyncio.create_task(moves.sweep(only_if_due=True), name="sweep")
             stack.push_async_callback(asyncio.wait, [sweeping])
-        heartbeat = asyncio.create_task(runs.leases.keep_alive(), name="heartbeat")
-        stack.push_async_callback(stop_task, heartbeat)
+        heartbeats = [runs.leases.keep_alive()]
+        if dispatcher is not None and options.store is None:
+            heartbeats.append(dispatcher.keep_alive())
+        for heartbeat in heartbeats:
+            task = asyncio.create_task(heartbeat, name="heartbeat")
+            stack.push_async_callback(stop_task, task)
         if notices is not None:
             serving = asyncio.create_task(runs.serve(notices), name="control")
             stack.push_async_callback(stop_task, serving)

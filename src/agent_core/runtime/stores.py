@@ -72,7 +72,9 @@ async def _open_postgres(url: str, setup: Setup, owner: Owner) -> AsyncGenerator
         from agent_core.storage.postgres import PostgresSessionStore  # noqa: PLC0415
         from agent_core.storage.postgres.notices import Notices  # noqa: PLC0415
     async with (
-        PostgresSessionStore.open(url, tenant=setup.tenant) as store,
+        PostgresSessionStore.open(
+            url, tenant=setup.tenant, lease_s=setup.config.worker.lease_s
+        ) as store,
         Notices.open(url) as notices,
     ):
         key = database_key(await store.identity())

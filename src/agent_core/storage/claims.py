@@ -230,6 +230,11 @@ def heartbeat(connection: Connection, owner: str, lease: timedelta, now: datetim
     connection.execute(
         "UPDATE sessions SET lease_expires_at = ? WHERE owner = ?", (iso(now + lease), owner)
     )
+    return runs_to_cancel(connection, owner)
+
+
+def runs_to_cancel(connection: Connection, owner: str) -> list[str]:
+    """The open runs of an owner's sessions whose cancellation was asked for."""
     rows = connection.execute(
         f"""SELECT run_id FROM runs WHERE {OPEN_RUN} AND cancel_requested_at IS NOT NULL
         AND session_id IN (SELECT session_id FROM sessions WHERE owner = ?)""",  # noqa: S608

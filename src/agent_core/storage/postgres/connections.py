@@ -47,6 +47,8 @@ PATIENCE = 60.0
 
 SILENCE_S, _SILENCE_OF_KEEPER_S = 45.0, 10.0
 """How long a server may take to answer a statement: it may be large, or wait for another."""
+IDLE_S = 10.0
+"""How long a transaction may wait for its process, which may be paused."""
 SILENCE_AT_END_S = 2.0
 _LONGEST_ATTEMPT_S = SILENCE_S + 10
 """No attempt takes longer, but one during which the process was suspended."""
@@ -64,13 +66,10 @@ _REACH: dict[str, Any] = {
 }
 """How libpq finds out that the other end is gone."""
 
-_SETTINGS = """SET idle_in_transaction_session_timeout = '10s'; SET tcp_keepalives_idle = 10;
-SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;
-SET enable_hashjoin = off; SET enable_mergejoin = off"""
-"""A process that is paused in a transaction loses it, and its locks, before its lease is over.
-
-The jobs look rows up by their keys: the planner, which cannot know how short a path is, would read
-whole tables in order to join them.
+_SETTINGS = """SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5;
+SET tcp_keepalives_count = 3; SET enable_hashjoin = off; SET enable_mergejoin = off"""
+"""The jobs look rows up by their keys: the planner, which cannot know how short a path is, would
+read whole tables in order to join them.
 """
 
 _SESSION_OF = {
@@ -138,13 +137,18 @@ class Answering(Connection[Row]):
             return end.value
 
 
-def connect(url: str, *, tenant: str | None = None, silence_s: float = math.inf) -> Answering:
+def connect(
+    url: str, *, tenant: str | None = None, silence_s: float = math.inf, idle_s: float = IDLE_S
+) -> Answering:
     """Another connection; it is in no transaction.
+
+    A process that is paused in a transaction loses it, and its locks, after `idle_s`.
 
     Args:
         url: see `PostgresSessionStore.open`.
         tenant: the same.
         silence_s: how long an answer may take; the connection is closed then.
+        idle_s: how long the server waits for the next statement of a transaction.
 
     Raises:
         ConfigError: the address is none.
@@ -168,7 +172,8 @@ def connect(url: str, *, tenant: str | None = None, silence_s: float = math.inf)
         connection.adapters.register_dumper(str, TextDumper)
         connection.adapters.register_dumper(int, Int8Dumper)
         connection.adapters.register_loader("numeric", NumberLoader)
-        connection.execute(_SETTINGS.encode(), prepare=False)
+        idle = f"SET idle_in_transaction_session_timeout = {math.ceil(idle_s * 1000)}; "
+        connection.execute((idle + _SETTINGS).encode(), prepare=False)
         with suppress(psycopg.errors.UndefinedObject):  # from version 17 on
             connection.execute("SET transaction_timeout = '120s'", prepare=False)
         with suppress(psycopg.errors.InvalidParameterValue):  # days are the server's then
@@ -232,18 +237,30 @@ class _Waiting(Struct, frozen=True):
 
 
 class Threads:
-    """Carries out jobs that write and queries, until it is closed."""
+    """Carries out jobs that write and queries, until it is closed.
 
-    def __init__(self, url: str, *, tenant: str | None = None, patience: float = PATIENCE) -> None:
+    Args:
+        url, tenant, idle_s: of the connections, see `connect`.
+        patience: see `PATIENCE`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tenant: str | None = None,
+        patience: float = PATIENCE,
+        idle_s: float = IDLE_S,
+    ) -> None:
         self._url = url
         self._tenant = tenant
         self._patience = patience
+        self._idle_s = idle_s
         self._local = threading.local()
         self._links: list[_Link] = []
         self._lock = threading.Lock()
         self._lanes: dict[tuple[Named, str], deque[_Waiting]] = {}
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="session-writer")
-        # Leases are extended here: behind nothing that waits for a session.
         self._keeper = ThreadPoolExecutor(
             1, thread_name_prefix="session-keeper", initializer=self._keep_short
         )
@@ -269,9 +286,22 @@ class Threads:
             return future
         work = partial(self._write, job, about, by)
         if about is None:
-            self._keeper.submit(self._finish, _Waiting(work, future))
+            self._writers.submit(self._finish, _Waiting(work, future))
         else:
             self._line_up((by, about), _Waiting(work, future))
+        return future
+
+    def keep(self, job: Job[Result]) -> asyncio.Future[Result]:
+        """Do a job that says that this process lives, in a thread which does nothing else.
+
+        It must wait for no lock that another process may hold for long.
+        """
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_exception(_closed_error())
+        else:
+            work = partial(self._write, job, None, "session_id")
+            self._keeper.submit(self._finish, _Waiting(work, future))
         return future
 
     def append(self, batch: Append, session_id: str) -> asyncio.Future[Position]:
@@ -433,7 +463,9 @@ class Threads:
             raise psycopg.OperationalError("the connection is lost, and this is the end")
         made_at = time.monotonic()
         silence_s = getattr(self._local, "silence_s", SILENCE_S)
-        connection = connect(self._url, tenant=self._tenant, silence_s=silence_s)
+        connection = connect(
+            self._url, tenant=self._tenant, silence_s=silence_s, idle_s=self._idle_s
+        )
         try:
             if link is not None:
                 connection.execute(_END, (link.pid, link.began))

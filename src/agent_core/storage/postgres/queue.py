@@ -6,13 +6,13 @@ goes through the store's own connections: a job is queued in the transaction tha
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from time import monotonic
 from typing import Any, cast
 
 from msgspec import Struct
 
+from agent_core.storage import owners
 from agent_core.storage.claims import LOST, close_run
 from agent_core.storage.postgres.statements import (
     Row,
@@ -152,14 +152,21 @@ class RunQueue:
 
     Args:
         writer: of the store.
+        keep: carries out the jobs that say that this process lives.
         lease_s: for how long a process counts as alive after a heartbeat.
         hurry: has the store wait no more for a server that is away.
     """
 
     def __init__(
-        self, writer: JobWriter, *, lease_s: float, hurry: Callable[[], None] = lambda: None
+        self,
+        writer: JobWriter,
+        *,
+        keep: Callable[[Callable[[Connection], Any]], Awaitable[Any]],
+        lease_s: float,
+        hurry: Callable[[], None] = lambda: None,
     ) -> None:
         self._writer = writer
+        self._keep = keep
         self.hurry = hurry
         self._lease_s = lease_s
         self._process: int | None = None
@@ -169,14 +176,14 @@ class RunQueue:
     async def register(self) -> int:
         """Make this process one that takes runs; returns its number.
 
-        One that has had no runs for a while shows that it lives before it queues or takes the next:
-        a job of a silent process is swept away.
+        One that was suspended shows that it lives before it queues or takes the next: a job of a
+        silent process is swept away.
         """
-        if self._process is not None and monotonic() - self._beat_at > self._lease_s / 3:
+        if self._process is not None and owners.now() - self._beat_at > self._lease_s / 2:
             await self.heartbeat()
         if (process := self._process) is None:
             sql = "SELECT worker_id FROM procrastinate_register_worker_v1()"
-            began = monotonic()
+            began = owners.now()
             process = await self._writer.submit(lambda c: int(c.execute(sql).fetchone()[0]))
             self._process, self._beat_at = process, began
         return process
@@ -197,8 +204,8 @@ class RunQueue:
         def beat(connection: Connection) -> bool:
             return connection.execute(_LIVES, (process,)).fetchone() is not None
 
-        began = monotonic()
-        is_known = await self._writer.submit(beat)
+        began = owners.now()
+        is_known: bool = await self._keep(beat)
         if is_known:
             self._beat_at = began
         elif self._process == process:

@@ -4,7 +4,7 @@ The times of workers are the server's: their own clocks may differ.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,7 +27,8 @@ VALUES (:worker_id, :host, :pid, :version, :protocol, :places, :queues, :tenant,
 ON CONFLICT (worker_id) DO UPDATE SET running = excluded.running,
     is_draining = excluded.is_draining, heartbeat_at = clock_timestamp()
 """
-_PRUNE = f"DELETE FROM workers WHERE {_AGE_S} > 20 * lease_s"  # noqa: S608 - constants
+_PRUNE = f"""DELETE FROM workers WHERE worker_id IN (SELECT worker_id FROM workers
+    WHERE {_AGE_S} > 20 * lease_s FOR UPDATE SKIP LOCKED)"""  # noqa: S608 - constants
 _QUEUED = """
 SELECT runs.run_id, runs.session_id, runs.takeovers, runs.created_at, jobs.queue_name AS lane,
     jobs.status = 'doing' AS is_taken, sessions.owner
@@ -59,6 +60,7 @@ class WorkerTable:
 
     Args:
         writer, reader: of the store.
+        keep: carries out the jobs that say that a worker lives.
         is_dead: a worker of this host is dead as soon as its lock is free.
         tenant: only what is for its sessions is seen; None: everything.
     """
@@ -68,11 +70,13 @@ class WorkerTable:
         writer: JobWriter,
         reader: JobReader,
         *,
+        keep: Callable[[Callable[[Connection], Any]], Awaitable[Any]],
         is_dead: OwnerIsDead = by_lease,
         tenant: str | None = None,
     ) -> None:
         self._writer = writer
         self._reader = reader
+        self._keep = keep
         self._is_dead = is_dead
         self._tenant = tenant
 
@@ -89,7 +93,8 @@ class WorkerTable:
             connection.execute(_PRUNE)
             return dict(connection.execute("SELECT worker_id, lease_s FROM workers").fetchall())
 
-        return await self._writer.submit(store, is_small=True)
+        leases: dict[str, float] = await self._keep(store)
+        return leases
 
     async def remove(self, worker_id: str) -> None:
         """The worker has ended."""

@@ -1,0 +1,168 @@
+"""A process says in time that it lives, whatever it waits for besides."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from agent_core import AgentRuntime
+from agent_core.errors import StorageError
+from agent_core.providers.scripted import Hangs
+from agent_core.storage.postgres import PostgresSessionStore
+from agent_core.types import RunStatus, utc_now
+from isolation import Home, fresh_folder
+from model_server import ModelServer
+from rows import an_opening
+from worker_processes import workers, write_config
+
+LEASE_S = 2.0
+SOME_LEASES_S = 4 * LEASE_S
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def by_lease(_: str, is_lease_over: bool) -> bool:
+    return is_lease_over
+
+
+@asynccontextmanager
+async def locked(url: str, statement: str, *values: Any) -> AsyncGenerator[None]:
+    """Hold a lock in a transaction, as a process that is paused in it does."""
+    async with await psycopg.AsyncConnection.connect(url) as other:
+        await other.execute(statement.encode(), values)
+        yield
+        await other.rollback()
+
+
+async def leave_a_session(store: PostgresSessionStore, session_id: str) -> None:
+    """A session whose owner is dead, and whose run has no end."""
+    opening = an_opening(session_id, f"run_{session_id}", owner="own_gone.elsewhere")
+    await store.open_run(opening, is_dead=by_lease)
+    await store.heartbeat("own_gone.elsewhere", timedelta(seconds=0.01))
+
+
+async def test_a_run_that_waits_in_its_process_stays_queued_while_that_sweeps_a_locked_session(
+    home: Home, project: Path, database_url: str
+) -> None:
+    elsewhere = Home(fresh_folder("home", "elsewhere"))
+    with ModelServer.in_thread([Hangs(), "the answer"]) as server:
+        for each in (home, elsewhere):
+            write_config(each, server, lease_s=LEASE_S)
+        async with (
+            PostgresSessionStore.open(database_url) as store,
+            AgentRuntime(project, home_dir=elsewhere.path, database_url=database_url) as before,
+            AgentRuntime(project, home_dir=home.path, database_url=database_url) as runtime,
+        ):
+            first = await before.start("one", "s1", here=True)
+            await leave_a_session(store, "left")
+            lock = "SELECT FROM sessions WHERE session_id = 'left' FOR UPDATE"
+            async with locked(database_url, lock):
+                starting = asyncio.create_task(runtime.start("two", "s1", here=True))
+                end = time.monotonic() + SOME_LEASES_S
+                while time.monotonic() < end:
+                    await store.queue(LEASE_S).sweep(by_lease)
+                    await asyncio.sleep(0.2)
+                runs = {run.run_id: run for run in await store.runs("s1")}
+                (waiting,) = (run for run_id, run in runs.items() if run_id != first.run_id)
+                assert waiting.status is RunStatus.QUEUED
+            await first.cancel()
+            assert await (await starting).wait() is RunStatus.COMPLETED
+
+
+async def test_a_worker_lives_while_it_sweeps_a_locked_session(
+    home: Home, database_url: str
+) -> None:
+    async with PostgresSessionStore.open(database_url) as store:
+        await leave_a_session(store, "left")
+        with ModelServer.in_thread([]) as server, workers(home, database_url) as crew:
+            write_config(home, server, lease_s=LEASE_S)
+            lock = "SELECT FROM sessions WHERE session_id = 'left' FOR UPDATE"
+            async with locked(database_url, lock):
+                await asyncio.to_thread(crew.start)
+                await stays_alive(store)
+            while (await store.runs("left"))[0].status is not RunStatus.FAILED:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+
+async def test_a_worker_lives_while_another_one_counts_the_runs_of_tenants(
+    home: Home, database_url: str
+) -> None:
+    async with PostgresSessionStore.open(database_url) as store:
+        with ModelServer.in_thread([]) as server, workers(home, database_url) as crew:
+            write_config(home, server, "tenant_concurrency = 1", lease_s=LEASE_S)
+            lock = "SELECT pg_advisory_xact_lock(hashtext('soong-agent tenants'))"
+            async with locked(database_url, lock):
+                await asyncio.to_thread(crew.start)
+                await stays_alive(store)
+
+
+async def stays_alive(store: PostgresSessionStore) -> None:
+    """The only worker stays alive for some leases."""
+    table, end = store.workers(None), time.monotonic() + SOME_LEASES_S
+    while time.monotonic() < end:
+        (worker,) = await table.listed()
+        assert worker.is_alive
+        await asyncio.sleep(0.2)
+
+
+async def test_sessions_are_extended_beside_one_that_another_transaction_has_locked(
+    database_url: str,
+) -> None:
+    lease = timedelta(hours=1)
+    async with PostgresSessionStore.open(database_url) as store:
+        for session_id in ("s1", "s2"):
+            short = timedelta(seconds=1)
+            opening = an_opening(session_id, f"run_{session_id}", owner="me", lease=short)
+            await store.open_run(opening, is_dead=by_lease)
+        lock = "SELECT FROM sessions WHERE session_id = 's1' FOR UPDATE"
+        async with locked(database_url, lock):
+            with pytest.raises(
+                StorageError, match="another transaction has locked the sessions s1"
+            ) as raised:
+                await store.heartbeat("me", timedelta(seconds=3))
+            assert raised.value.retryable
+            beating = asyncio.create_task(store.heartbeat("me", lease))
+            while await seconds_left(store, "s2") < 3000:  # noqa: ASYNC110 - a row
+                await asyncio.sleep(0.02)
+            assert await seconds_left(store, "s1") < 60
+        await beating
+        assert await seconds_left(store, "s1") > 3000
+
+
+async def seconds_left(store: PostgresSessionStore, session_id: str) -> float:
+    session = await store.session(session_id)
+    assert session is not None
+    assert session.lease_expires_at is not None
+    return (session.lease_expires_at - utc_now()).total_seconds()
+
+
+async def test_a_process_that_is_paused_in_a_transaction_loses_it_before_its_lease_is_over(
+    database_url: str,
+) -> None:
+    async with (
+        PostgresSessionStore.open(database_url, lease_s=3) as store,
+        PostgresSessionStore.open(database_url) as other,
+    ):
+        opening = an_opening("s1", "run_1", owner="me")
+        await store.open_run(opening, is_dead=by_lease)
+        pauses = [4.0, 0.0]
+
+        def pause(_: str, is_lease_over: bool) -> bool:
+            time.sleep(pauses.pop(0))
+            return is_lease_over
+
+        paused = asyncio.create_task(
+            store.open_run(an_opening("s1", "run_2", owner="you"), is_dead=pause)
+        )
+        await asyncio.sleep(0.5)
+        began = time.monotonic()
+        await other.rename_session("s1", "in time")
+        assert time.monotonic() - began < 3
+        with pytest.raises(StorageError, match="s1"):
+            await paused

@@ -417,9 +417,11 @@ async def play(shape: Shape, seed: int, server: Server, database: str, folder: P
         stored = Stored.read(server.url(database))
         seen = {run_id: each.numbers for run_id, each in played.watched.items() if each.closing}
         asked = frozenset(played.cancelled)
-        found = violations(stored, played.started, plans.effects(), seen, asked)
+        found = list(violations(stored, played.started, plans.effects(), seen, asked))
+        for run_id in {each.partition(": ")[0] for each in found} & set(played.started):
+            say(f"    {played.jobs[run_id]}: {stored.tell(run_id)}")
         own = {run_id for run_id, job in played.jobs.items() if job in played.kept_here}
-        is_long = played.was_away_s > shape.lease_s / 2  # who lives could not say so for as long
+        is_long = played.was_away_s > shape.lease_s - 2 * shape.heartbeat_s  # to say that it lives
         problems += [each for each in found if not (is_long and is_lost_by(each, own))]
         problems += misplaced(plans.effects(), played.kept_here)
         problems += unread(stored, played.read)

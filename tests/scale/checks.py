@@ -51,6 +51,14 @@ class Stored:
                 events[row["run_id"]].append(row)
             return cls(runs, events)
 
+    def tell(self, run_id: str) -> str:
+        """What is stored of a run, for whoever looks for the reason of a violation."""
+        run, events = self.runs.get(run_id, {}), self.events[run_id]
+        facts = ("session_id", "status", "created_at", "updated_at", "ended_at", "lane")
+        lines = [f"{name} {run[name]}" for name in facts if name in run]
+        lines += [f"{row['created_at']} {row['run_seq']} {row['event_type']}" for row in events]
+        return "\n        ".join([run_id, *lines])
+
 
 def violations(
     stored: Stored,

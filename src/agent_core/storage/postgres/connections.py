@@ -294,13 +294,13 @@ class Threads:
     def keep(self, job: Job[Result]) -> asyncio.Future[Result]:
         """Do a job that says that this process lives, in a thread which does nothing else.
 
-        It must wait for no lock that another process may hold for long.
+        It must wait for no lock that another process may hold for long, and may be done twice.
         """
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(_closed_error())
         else:
-            work = partial(self._write, job, None, "session_id")
+            work = partial(self._write, job, None, "session_id", is_marked=False)
             self._keeper.submit(self._finish, _Waiting(work, future))
         return future
 
@@ -379,15 +379,17 @@ class Threads:
         with suppress(RuntimeError):  # the loop is gone, and the waiting caller with it
             waiting.future.get_loop().call_soon_threadsafe(_settle, waiting.future, value, failure)
 
-    def _write(self, job: Job[Result], about: str | None, by: Named) -> Result:
+    def _write(
+        self, job: Job[Result], about: str | None, by: Named, *, is_marked: bool = True
+    ) -> Result:
         races = 0
         for is_last in attempts(self._patience):
             done: tuple[Result] | None = None
             try:
                 connection = self._connection()
                 link: _Link = self._local.link
-                link.begun += 1
-                mark = link.name, link.begun
+                link.begun += is_marked
+                mark = (link.name, link.begun) if is_marked else None
                 with connection.pipeline() as pipeline:
                     connection.execute("BEGIN")
                     statements = Statements(connection, pipeline, mark)
@@ -405,7 +407,7 @@ class Threads:
                 is_lost = self._take_back()
                 if is_last or self._is_hurried or not (is_lost or is_passing(error)):
                     raise
-                if is_lost and done is not None and self._was_committed():
+                if is_lost and is_marked and done is not None and self._was_committed():
                     return done[0]
             except BaseException:
                 self._take_back()

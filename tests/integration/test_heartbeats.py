@@ -75,6 +75,32 @@ async def test_a_run_that_waits_in_its_process_stays_queued_while_that_sweeps_a_
             assert await (await starting).wait() is RunStatus.COMPLETED
 
 
+async def test_runs_that_are_started_at_once_live_as_long_as_their_process(
+    home: Home, project: Path, database_url: str
+) -> None:
+    elsewhere, sessions = Home(fresh_folder("home", "elsewhere")), ("s1", "s2", "s3")
+    with ModelServer.in_thread([Hangs(), Hangs(), Hangs()] + ["the answer"] * 3) as server:
+        for each in (home, elsewhere):
+            write_config(each, server, lease_s=LEASE_S)
+        async with (
+            PostgresSessionStore.open(database_url) as store,
+            AgentRuntime(project, home_dir=elsewhere.path, database_url=database_url) as before,
+            AgentRuntime(project, home_dir=home.path, database_url=database_url) as runtime,
+        ):
+            first = [await before.start("one", each, here=True) for each in sessions]
+            starting = [
+                asyncio.create_task(runtime.start("two", each, here=True)) for each in sessions
+            ]
+            end = time.monotonic() + 2 * LEASE_S
+            while time.monotonic() < end:
+                assert await store.queue(LEASE_S).sweep(by_lease) == 0
+                await asyncio.sleep(0.2)
+            for handle in first:
+                await handle.cancel()
+            for handle in await asyncio.gather(*starting):
+                assert await handle.wait() is RunStatus.COMPLETED
+
+
 async def test_a_worker_lives_while_it_sweeps_a_locked_session(
     home: Home, database_url: str
 ) -> None:

@@ -5,6 +5,7 @@ one job under way, and its jobs are taken in the order in which they were queued
 goes through the store's own connections: a job is queued in the transaction that adds its run.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
@@ -171,6 +172,7 @@ class RunQueue:
         self._lease_s = lease_s
         self._process: int | None = None
         self._beat_at = 0.0
+        self._registering = asyncio.Lock()
         self._known: Mapping[str, Lane] = {}
 
     async def register(self) -> int:
@@ -181,12 +183,13 @@ class RunQueue:
         """
         if self._process is not None and owners.now() - self._beat_at > self._lease_s / 2:
             await self.heartbeat()
-        if (process := self._process) is None:
-            sql = "SELECT worker_id FROM procrastinate_register_worker_v1()"
-            began = owners.now()
-            process = await self._writer.submit(lambda c: int(c.execute(sql).fetchone()[0]))
-            self._process, self._beat_at = process, began
-        return process
+        async with self._registering:  # once, though several runs are started at once
+            if (process := self._process) is None:
+                sql = "SELECT worker_id FROM procrastinate_register_worker_v1()"
+                began = owners.now()
+                process = await self._writer.submit(lambda c: int(c.execute(sql).fetchone()[0]))
+                self._process, self._beat_at = process, began
+            return process
 
     async def unregister(self) -> None:
         """Take no more runs; a job that is still this process's is given to another one in time."""

@@ -695,17 +695,17 @@ async def test_a_request_to_cancel_reaches_the_owner_with_its_heartbeat(
     await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=owners_live)
     await session.add_agent(a_child())
     await session.add_run(a_child_run())
-    assert await session.heartbeat("me") == []
+    assert (await session.heartbeat("me")).cancelled == []
     assert await session.request_cancel("run_1")
     assert await session.request_cancel("run_1")
     assert await session.request_cancel("run_child")
     run = await session.run("run_1")
     assert run is not None
     assert run.cancel_requested_at is not None
-    assert sorted(await session.heartbeat("me")) == ["run_1", "run_child"]
-    assert await session.heartbeat("you") == []
+    assert sorted((await session.heartbeat("me")).cancelled) == ["run_1", "run_child"]
+    assert (await session.heartbeat("you")).cancelled == []
     await session.append(a_batch(run=COMPLETED))
-    assert await session.heartbeat("me") == ["run_child"]
+    assert (await session.heartbeat("me")).cancelled == ["run_child"]
 
 
 async def test_a_run_that_has_ended_or_never_was_is_not_cancelled(session: SessionStore) -> None:
@@ -1458,7 +1458,8 @@ async def test_whoever_takes_a_queued_run_has_its_session(in_queue: SessionStore
     session = await in_queue.session("s1")
     assert session is not None
     assert (session.owner, session.epoch) == ("me", 2)
-    assert await in_queue.held_sessions("me") == {"s1": 2}
+    beat = await in_queue.heartbeat("me")
+    assert (beat.epochs, beat.late) == ({"s1": 2}, set())
     with pytest.raises(StorageError) as refused:
         await take(in_queue, "you")
     assert refused.value.code is ErrorCode.SESSION_ACTIVE
@@ -1472,7 +1473,7 @@ async def test_a_session_is_given_back_though_another_run_of_it_is_queued(
     await in_queue.append(
         a_batch(a_node("n1"), run=COMPLETED, release="me", owner="me", epoch=found.session.epoch)
     )
-    assert await in_queue.held_sessions("me") == {}
+    assert (await in_queue.heartbeat("me")).epochs == {}
     assert await take(in_queue, "you") is None, "it has ended"
     assert (await taken(in_queue, "you", "run_2")).session.owner == "you"
 

@@ -12,8 +12,11 @@ import psycopg
 import pytest
 
 from agent_core import AgentRuntime
+from agent_core.config.models import RunWorkerConfig
 from agent_core.errors import StorageError
 from agent_core.providers.scripted import Hangs
+from agent_core.runtime.recovery import SessionLeases
+from agent_core.storage.owners import Owner
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.types import RunStatus, utc_now
 from isolation import Home, fresh_folder
@@ -140,7 +143,7 @@ async def stays_alive(store: PostgresSessionStore) -> None:
 async def test_sessions_are_extended_beside_one_that_another_transaction_has_locked(
     database_url: str,
 ) -> None:
-    lease = timedelta(hours=1)
+    lease = timedelta(seconds=20)
     async with PostgresSessionStore.open(database_url) as store:
         for session_id in ("s1", "s2"):
             short = timedelta(seconds=1)
@@ -148,17 +151,39 @@ async def test_sessions_are_extended_beside_one_that_another_transaction_has_loc
             await store.open_run(opening, is_dead=by_lease)
         lock = "SELECT FROM sessions WHERE session_id = 's1' FOR UPDATE"
         async with locked(database_url, lock):
-            with pytest.raises(
-                StorageError, match="another transaction has locked the sessions s1"
-            ) as raised:
-                await store.heartbeat("me", timedelta(seconds=3))
-            assert raised.value.retryable
-            beating = asyncio.create_task(store.heartbeat("me", lease))
-            while await seconds_left(store, "s2") < 3000:  # noqa: ASYNC110 - a row
-                await asyncio.sleep(0.02)
-            assert await seconds_left(store, "s1") < 60
-        await beating
-        assert await seconds_left(store, "s1") > 3000
+            beat = await store.heartbeat("me", lease)
+            assert beat.late == {"s1"}
+            assert await seconds_left(store, "s2") > 10
+            assert await seconds_left(store, "s1") < 2
+        while await seconds_left(store, "s1") < 10:  # noqa: ASYNC110 - a row
+            await asyncio.sleep(0.02)
+        assert (await store.heartbeat("me", lease)).late == set()
+
+
+async def test_a_run_whose_session_is_locked_waits_before_it_acts(
+    home: Home, database_url: str
+) -> None:
+    shared = RunWorkerConfig(heartbeat_s=0.1, lease_s=1)
+    async with PostgresSessionStore.open(database_url) as store:
+        with Owner.open(home.path, heeds_leases=True) as owner:
+            leases = SessionLeases(
+                store,
+                owner,
+                is_busy=lambda _: True,
+                on_cancel=lambda _: None,
+                on_lost=lambda run_id, _: pytest.fail(f"{run_id} is lost"),
+                shared=shared,
+            )
+            opening = an_opening("s1", "run_1", owner=owner.owner_id, lease=timedelta(seconds=1))
+            opened = await store.open_run(opening, is_dead=by_lease)
+            hold = leases.hold("run_1", "s1", opened.session.epoch)
+            assert hold is not None
+            async with locked(database_url, "SELECT FROM sessions FOR UPDATE"):
+                acting = asyncio.create_task(hold.require())
+                await asyncio.sleep(2)
+                assert not acting.done()
+            await acting
+            assert await seconds_left(store, "s1") > 0
 
 
 async def seconds_left(store: PostgresSessionStore, session_id: str) -> float:

@@ -322,10 +322,10 @@ async def test_a_run_that_was_lost_before_its_files_were_brought_leaves_them(
     caller, one = machines("caller"), machines("one")
     await caller.begin(project)
 
-    async def still_held() -> None:
+    async def still_held(_: SessionHold) -> None:
         pass
 
-    hold = SessionHold("run_1", "s1", 1, confirm=still_held)
+    hold = SessionHold("run_1", "s1", 1, extended_at=0, confirm=still_held)
     async with one.open(one.home) as services:
         files = workspaces_of(services).files_of(await session_of(services))
         async with files.alone():  # whoever has taken the run over

@@ -30,6 +30,7 @@ from agent_core.types import (
     CostUnit,
     Decision,
     EventType,
+    Heartbeat,
     Node,
     NodeMove,
     OpenedRun,
@@ -177,11 +178,11 @@ class SessionWrites(HistoryStore, Protocol):
         """
         ...
 
-    async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> list[str]:
+    async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> Heartbeat:
         """Extend the lease of every session this owner holds, from now by the store's clock.
 
-        Returns:
-            The ids of open runs of these sessions that `request_cancel` was called for.
+        It waits for no other transaction: the lease of a session that one has locked is extended
+        as soon as that has ended.
         """
         ...
 
@@ -276,10 +277,6 @@ class SessionWrites(HistoryStore, Protocol):
 
 class SessionReads(Protocol):
     """Everything that only looks. What was acknowledged before the call is seen by it."""
-
-    async def held_sessions(self, owner: str) -> dict[str, int]:
-        """The sessions this owner has, with their epochs."""
-        ...
 
     async def session(self, session_id: str) -> SessionRecord | None:
         """The session, or None."""

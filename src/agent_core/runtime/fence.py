@@ -33,6 +33,7 @@ class SessionHold:
 
     Attributes:
         epoch: of the session since it was claimed for the run.
+        extended_at: when its lease was sure to be extended last, see `owners.now`.
         is_lost: another process has the session.
     """
 
@@ -42,11 +43,13 @@ class SessionHold:
         session_id: str,
         epoch: int,
         *,
-        confirm: Callable[[], Awaitable[None]],
+        extended_at: float,
+        confirm: Callable[["SessionHold"], Awaitable[None]],
     ) -> None:
         self.run_id = run_id
         self.session_id = session_id
         self.epoch = epoch
+        self.extended_at = extended_at
         self.is_lost = False
         self._confirm = confirm
 
@@ -57,7 +60,7 @@ class SessionHold:
             StorageError: `session_active`: it is not; or the store does not answer.
         """
         if not self.is_lost:
-            await self._confirm()
+            await self._confirm(self)
         if self.is_lost:
             raise session_lost(self.run_id)
 

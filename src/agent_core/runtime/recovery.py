@@ -39,6 +39,9 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.runtime.fence import SessionHold
 
+_LOOK_S = 0.1
+"""How often a run looks whether its session, which is locked, is sure to be held again."""
+
 _MODE = "permission_mode"
 _UNKNOWN = (
     "the process running this call died before it ended; its effect is unknown. "
@@ -260,7 +263,7 @@ class SessionLeases:
         self._on_extended = on_extended
         self._beat_s = shared.heartbeat_s if shared else HEARTBEAT.total_seconds()
         self._lease = timedelta(seconds=shared.lease_s) if shared else LEASE
-        self._confirmed = 0.0
+        self._extended_at = 0.0
         self._holds: WeakSet[SessionHold] = WeakSet()
         self._is_busy = is_busy
         self._on_cancel = on_cancel
@@ -278,32 +281,44 @@ class SessionLeases:
             return None
         from agent_core.runtime.fence import SessionHold  # noqa: PLC0415 - one machine has none
 
-        hold = SessionHold(run_id, session_id, epoch, confirm=self._confirm)
+        hold = SessionHold(
+            run_id, session_id, epoch, extended_at=self._extended_at, confirm=self._confirm
+        )
         self._holds.add(hold)
         return hold
 
-    async def _confirm(self) -> None:
-        """Return when the sessions are sure to be held: asks the store if a lease may be over."""
-        if now() >= self._confirmed + self._lease.total_seconds():
+    async def _confirm(self, hold: "SessionHold") -> None:
+        """Return when a session is sure to be held, or lost: asks the store if a lease may be over.
+
+        A session that another transaction has locked is waited for.
+        """
+        pause_s, lease_s = 0.0, self._lease.total_seconds()
+        while not hold.is_lost and now() >= hold.extended_at + lease_s:
+            await asyncio.sleep(pause_s)
             await self._beat()
+            pause_s = _LOOK_S
 
     async def _beat(self) -> None:
         """Extend the leases, and find out which sessions are lost."""
-        if self._on_lost is None:
-            self._on_cancel(await self._store.heartbeat(self._owner.owner_id, self._lease))
-            return
         began, holds = now(), list(self._holds)
-        cancelled = await self._store.heartbeat(self._owner.owner_id, self._lease)
-        held = await self._store.held_sessions(self._owner.owner_id)
-        self._owner.heard(self._lease.total_seconds())
-        for hold in holds:
-            if not hold.is_lost and held.get(hold.session_id) != hold.epoch:
-                hold.is_lost = True
-                self._on_lost(hold.run_id, False)
-        self._confirmed = max(self._confirmed, began)
-        if self._on_extended is not None:
-            self._on_extended(self._confirmed + self._lease.total_seconds())
-        self._on_cancel(cancelled)
+        beat = await self._store.heartbeat(self._owner.owner_id, self._lease)
+        if self._on_lost is not None:
+            self._owner.heard(self._lease.total_seconds())
+            for hold in holds:
+                if hold.is_lost:
+                    continue
+                if beat.epochs.get(hold.session_id) != hold.epoch:
+                    hold.is_lost = True
+                    self._on_lost(hold.run_id, False)
+                elif hold.session_id not in beat.late:
+                    hold.extended_at = max(hold.extended_at, began)
+            if not beat.late:
+                self._extended_at = max(self._extended_at, began)
+            if self._on_extended is not None:
+                extended = [hold.extended_at for hold in self._holds if not hold.is_lost]
+                first = min(extended, default=self._extended_at)
+                self._on_extended(first + self._lease.total_seconds())
+        self._on_cancel(beat.cancelled)
 
     def refused(self, journal: Journal) -> None:
         """The store refuses what a run writes: its session is another process' by now."""

@@ -48,6 +48,7 @@ from agent_core.types import (
     EventDraft,
     EventLevel,
     EventType,
+    Heartbeat,
     Node,
     OpenedRun,
     OwnerIsDead,
@@ -225,22 +226,29 @@ def close_lost_session(
     return close_lost(connection, session)
 
 
-def heartbeat(connection: Connection, owner: str, lease: timedelta, now: datetime) -> list[str]:
-    """Extend the lease of every session this owner holds; returns its runs to be cancelled."""
+def heartbeat(
+    connection: Connection, owner: str, lease: timedelta, now: datetime, *, free: str = ""
+) -> Heartbeat:
+    """Extend the lease of every session this owner holds; of those alone that are `free`."""
+    until = iso(now + lease)
     connection.execute(
-        "UPDATE sessions SET lease_expires_at = ? WHERE owner = ?", (iso(now + lease), owner)
+        f"UPDATE sessions SET lease_expires_at = ?1 WHERE owner = ?2 {free}",  # noqa: S608
+        (until, owner),
     )
-    return runs_to_cancel(connection, owner)
-
-
-def runs_to_cancel(connection: Connection, owner: str) -> list[str]:
-    """The open runs of an owner's sessions whose cancellation was asked for."""
+    sessions = connection.execute(
+        "SELECT session_id, epoch, lease_expires_at < ?1 FROM sessions WHERE owner = ?2",
+        (until, owner),
+    ).fetchall()
     rows = connection.execute(
         f"""SELECT run_id FROM runs WHERE {OPEN_RUN} AND cancel_requested_at IS NOT NULL
         AND session_id IN (SELECT session_id FROM sessions WHERE owner = ?)""",  # noqa: S608
         (owner,),
     )
-    return [run_id for (run_id,) in rows]
+    return Heartbeat(
+        cancelled=[run_id for (run_id,) in rows],
+        epochs={session_id: epoch for session_id, epoch, _ in sessions},
+        late={session_id for session_id, _, is_late in sessions if is_late},
+    )
 
 
 def request_cancel(connection: Connection, run_id: str, now: datetime) -> bool:

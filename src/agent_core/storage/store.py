@@ -49,6 +49,7 @@ from agent_core.types import (
     CostUnit,
     Decision,
     EventType,
+    Heartbeat,
     Node,
     NodeMove,
     OpenedRun,
@@ -296,7 +297,7 @@ class SqlSessionStore:
     async def _lost_sessions(self, is_dead: OwnerIsDead) -> list[str]:
         return await self._writer.submit(lambda c: claims.lost_sessions(c, is_dead, self._clock(c)))
 
-    async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> list[str]:
+    async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> Heartbeat:
         return await self._writer.submit(
             lambda c: claims.heartbeat(c, owner, lease, self._clock(c))
         )
@@ -453,9 +454,6 @@ class SqlSessionStore:
         return await self._reader.read(
             lambda c: workspaces.working_sessions(c, is_dead, self._clock(c))
         )
-
-    async def held_sessions(self, owner: str) -> dict[str, int]:
-        return await self._reader.read(lambda c: takeovers.held_sessions(c, owner), is_single=True)
 
     async def session(self, session_id: str) -> SessionRecord | None:
         return await self._find(SessionRecord, session_id)

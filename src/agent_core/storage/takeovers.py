@@ -212,9 +212,3 @@ def drop_queued(connection: Connection, run_id: str, taken_by: str | None) -> bo
     if is_taken and taken_by is not None:
         release(connection, taken_by, run.session_id)
     return True
-
-
-def held_sessions(connection: Connection, owner: str) -> dict[str, int]:
-    """The sessions this owner has, with their epochs."""
-    rows = connection.execute("SELECT session_id, epoch FROM sessions WHERE owner = ?", (owner,))
-    return dict(rows.fetchall())

@@ -3,7 +3,7 @@
 These cross the port between the journal and storage, which know nothing of each other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -38,6 +38,20 @@ class Claim(Struct, frozen=True):
 
     owner: str
     lease: timedelta = LEASE
+
+
+class Heartbeat(Struct, frozen=True):
+    """What an owner learns when it extends its leases.
+
+    Attributes:
+        cancelled: the open runs of its sessions that `request_cancel` was called for.
+        epochs: those of its sessions.
+        late: the sessions whose lease is not extended yet, for another transaction has locked them.
+    """
+
+    cancelled: list[str]
+    epochs: Mapping[str, int]
+    late: Set[str]
 
 
 class PendingEvent(NamedTuple):

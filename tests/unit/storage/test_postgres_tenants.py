@@ -120,7 +120,6 @@ async def stores(database_url: str) -> AsyncGenerator[Stores]:
 
 MOVE = NodeMove(node_id="n1", folder="/project", runs=1)
 READS: dict[str, Callable[[SqlSessionStore], Awaitable[object]]] = {
-    "held_sessions": lambda s: s.held_sessions("me"),
     "session": lambda s: s.session("s1"),
     "sessions": lambda s: s.sessions(),
     "session_summaries": lambda s: s.session_summaries(limit=10),

@@ -8,8 +8,8 @@ from typing import Self
 
 import psycopg
 
-from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import claims, takeovers
+from agent_core.errors import StorageError
+from agent_core.storage import claims
 from agent_core.storage.postgres.appends import Append
 from agent_core.storage.postgres.connections import IDLE_S, PATIENCE, Threads, connect
 from agent_core.storage.postgres.faults import explain
@@ -20,12 +20,13 @@ from agent_core.storage.postgres.workers import WorkerTable, by_lease
 from agent_core.storage.rows import BatchRows, iso
 from agent_core.storage.sql import Connection
 from agent_core.storage.store import SqlSessionStore
-from agent_core.types import LEASE, Batch, OwnerIsDead, Position, RunOpening, RunRecord
+from agent_core.types import LEASE, Batch, Heartbeat, OwnerIsDead, Position, RunOpening, RunRecord
 
-_EXTEND_FREE = """UPDATE sessions SET lease_expires_at = ? WHERE session_id IN
-    (SELECT session_id FROM sessions WHERE owner = ? FOR NO KEY UPDATE SKIP LOCKED)"""
-_NOT_EXTENDED = "SELECT session_id FROM sessions WHERE owner = ? AND lease_expires_at < ?"
-_EXTEND_ONE = "UPDATE sessions SET lease_expires_at = ? WHERE owner = ? AND session_id = ?"
+_FREE = """AND session_id IN
+    (SELECT session_id FROM sessions WHERE owner = ?2 FOR NO KEY UPDATE SKIP LOCKED)"""
+_PARTS = 15
+"""A heartbeat waits for locked sessions for such a part of a lease."""
+_EXTEND = "UPDATE sessions SET lease_expires_at = ? WHERE owner = ? AND session_id = ?"
 
 
 class PostgresSessionStore(SqlSessionStore):
@@ -70,46 +71,38 @@ class PostgresSessionStore(SqlSessionStore):
     def __init__(self, threads: Threads, clock: Callable[[Connection], datetime]) -> None:
         super().__init__(threads, threads, clock)
         self._threads = threads
+        self._extending: dict[str, asyncio.Task[bool]] = {}
 
-    async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> list[str]:
-        """See `SessionStore`: a session that another transaction has locked holds up no other.
-
-        Raises:
-            StorageError: the lease of such a session could not be extended yet.
-        """
-
-        def extend(connection: Connection, sql: str, *values: str) -> str:
-            until = iso(self._clock(connection) + lease)
-            connection.execute(sql, (until, owner, *values))
-            return until
-
-        def extend_free(connection: Connection) -> tuple[list[str], list[str]]:
-            until = extend(connection, _EXTEND_FREE)
-            locked = connection.execute(_NOT_EXTENDED, (owner, until)).fetchall()
-            return claims.runs_to_cancel(connection, owner), [each for (each,) in locked]
-
-        cancelled, locked = await self._threads.keep(extend_free)
-        if locked:
-            waiting = [
-                self._writer.submit(lambda c, one=each: extend(c, _EXTEND_ONE, one), each)
-                for each in locked
-            ]
-            late = asyncio.gather(*waiting, return_exceptions=True)
-            try:
-                async with asyncio.timeout(lease.total_seconds() / 6):
-                    outcomes = await asyncio.shield(late)
-            except TimeoutError:
-                which = ", ".join(locked)
-                message = f"another transaction has locked the sessions {which}; it is to end first"
-                raise StorageError(ErrorCode.STORAGE_ERROR, message, retryable=True) from None
-            for outcome in outcomes:
-                if isinstance(outcome, BaseException):
-                    raise outcome
-        return cancelled
-
-    async def held_sessions(self, owner: str) -> dict[str, int]:
+    async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> Heartbeat:
         """See `SessionStore`."""
-        return await self._threads.keep(lambda c: takeovers.held_sessions(c, owner))
+        beat = await self._threads.keep(
+            lambda c: claims.heartbeat(c, owner, lease, self._clock(c), free=_FREE)
+        )
+        if not beat.late:
+            return beat
+        started = {
+            session_id: asyncio.create_task(self._extend(session_id, owner, lease))
+            for session_id in beat.late - self._extending.keys()
+        }
+        self._extending |= started
+        if started:  # this process may have locked it, to store something
+            await asyncio.wait(started.values(), timeout=lease.total_seconds() / _PARTS)
+        extended = {each for each, task in started.items() if task.done() and task.result()}
+        return Heartbeat(beat.cancelled, beat.epochs, beat.late - extended)
+
+    async def _extend(self, session_id: str, owner: str, lease: timedelta) -> bool:
+        """Extend the lease of a session that is locked, when its turn comes; whether it was."""
+
+        def extend(connection: Connection) -> bool:
+            values = (iso(self._clock(connection) + lease), owner, session_id)
+            return connection.execute(_EXTEND, values).rowcount > 0
+
+        try:
+            return await self._writer.submit(extend, session_id)
+        except StorageError:  # the next heartbeat finds it late again, or another owner's
+            return False
+        finally:
+            del self._extending[session_id]
 
     async def _lost_sessions(self, is_dead: OwnerIsDead) -> list[str]:
         return await self._reader.read(lambda c: claims.lost_sessions(c, is_dead, self._clock(c)))

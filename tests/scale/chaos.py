@@ -31,7 +31,7 @@ from agent_core import AgentCoreError, AgentRuntime, RunHandle
 from agent_core.types import CLOSING_EVENTS
 from model_server import ModelServer
 from postgres import DURABLE, Server, hold_session, make_cluster
-from scale.checks import Stored, is_lost_by, misplaced, missing_marks, unread, violations
+from scale.checks import Stored, misplaced, missing_marks, unread, violations
 from scale.fleet import KEY_VARIABLE, URL_VARIABLE, WORKER_VARIABLE, Fleet, fleet, left_behind
 from scale.plans import Plans, prompt
 from tcp_proxy import Proxy
@@ -420,9 +420,7 @@ async def play(shape: Shape, seed: int, server: Server, database: str, folder: P
         found = list(violations(stored, played.started, plans.effects(), seen, asked))
         for run_id in {each.partition(": ")[0] for each in found} & set(played.started):
             say(f"    {played.jobs[run_id]}: {stored.tell(run_id)}")
-        own = {run_id for run_id, job in played.jobs.items() if job in played.kept_here}
-        is_long = played.was_away_s > shape.lease_s - 2 * shape.heartbeat_s  # to say that it lives
-        problems += [each for each in found if not (is_long and is_lost_by(each, own))]
+        problems += found
         problems += misplaced(plans.effects(), played.kept_here)
         problems += unread(stored, played.read)
         marks = {f"s{each:02}": plans.shown(f"s{each:02}") for each in range(shape.snapshots)}

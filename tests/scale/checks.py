@@ -185,12 +185,6 @@ def _effects(stored: Stored, effects: Sequence[Effect]) -> Iterator[str]:
             yield f"{call_id}: is said to have completed, and has not happened"
 
 
-def is_lost_by(violation: str, runs: Set[str]) -> bool:
-    """Whether it is that one of these runs was closed as one of a dead process."""
-    run_id, _, what = violation.partition(": ")
-    return run_id in runs and what.startswith("failed after 0") and "owner_lost" in what
-
-
 def misplaced(effects: Sequence[Effect], kept_here: Set[str]) -> Iterator[str]:
     """Effects of runs that this process carries out itself in workers, and the other way round."""
     for effect in effects:

@@ -14,7 +14,7 @@ import pytest
 
 from agent_core.types import EventLevel, EventType
 from postgres import Server
-from scale.checks import Stored, is_lost_by, misplaced, missing_marks, unread, violations
+from scale.checks import Stored, misplaced, missing_marks, unread, violations
 from scale.fleet import fleet, left_behind
 from scale.plans import Effect
 
@@ -226,13 +226,6 @@ def test_what_may_happen_is_no_violation(history: History) -> None:
     history.end("run_2", "cancelled")
     history.cancelled.add("run_2")
     assert history.violations() == []
-
-
-def test_only_runs_of_a_process_that_was_cut_off_may_be_lost() -> None:
-    lost = 'run_1: failed after 0 takeovers: {"details": {"reason": "owner_lost"}}'
-    assert is_lost_by(lost, {"run_1"})
-    assert not is_lost_by(lost, {"run_2"})
-    assert not is_lost_by("run_1: failed after 0 takeovers: {}", {"run_1"})
 
 
 def test_effects_in_the_wrong_process_are_found(history: History) -> None:

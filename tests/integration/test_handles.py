@@ -5,13 +5,13 @@ import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from agent_core import AgentRuntime, EventType, RunStatus, RuntimeEvent
+from agent_core import AgentRuntime, EventType, RunHandle, RunStatus, RuntimeEvent
 from agent_core.config.models import ModelConfig
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import Hangs, ScriptedProvider, calls
@@ -267,6 +267,42 @@ async def test_an_answer_and_a_cancellation_are_seen_without_a_heartbeat(
         assert (result.status, result.timed_out) == (RunStatus.CANCELLED, False)
         assert (await collected(reading))[-1].event_type is EventType.RUN_CANCELLED
         assert await handle.wait() is RunStatus.CANCELLED
+
+
+async def test_who_waits_again_sees_an_end_that_is_stored_before_the_wait_is(
+    home: Home, project: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_core.runtime.reading._CONNECTED_POLL_S", 3_600)
+    connecting = psycopg.AsyncConnection.connect(database_url)
+    async with await connecting as ending, process(home, project, database_url) as other:
+        handle = await other.start("go", "s", here=False)
+        await stored_wait(ending, handle)
+        await ending.execute("UPDATE sessions SET watched_until = NULL")
+        await ending.commit()
+        await ending.execute("SELECT * FROM sessions FOR UPDATE")
+        waiting = asyncio.create_task(handle.wait())
+        while not await rows(ending, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+            await asyncio.sleep(0.01)
+        await ending.execute("UPDATE runs SET status = 'completed'")
+        await ending.commit()
+        async with asyncio.timeout(10):
+            assert await waiting is RunStatus.COMPLETED
+
+
+async def stored_wait(connection: psycopg.AsyncConnection, handle: RunHandle) -> None:
+    """Wait for a run until the database knows it, and leave it: its channel is kept."""
+    waiting = asyncio.create_task(handle.wait())
+    while not await rows(connection, "SELECT 1 FROM sessions WHERE watched_until > now()"):
+        await connection.rollback()
+        await asyncio.sleep(0.01)
+    await connection.rollback()
+    await asyncio.sleep(0.2)  # the channel is taken after that
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+
+async def rows(connection: psycopg.AsyncConnection, statement: LiteralString) -> list[Any]:
+    return await (await connection.execute(statement)).fetchall()
 
 
 async def test_readers_outlast_a_restart_of_the_server(

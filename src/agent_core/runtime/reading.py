@@ -293,7 +293,7 @@ class RunReader:
             yield _Changes(self._store, self._owner)
             return
         notices, channel = self._notices, channel_of(record.run_id)
-        with notices.watch(record.session_id), notices.subscribe(channel) as inbox:
+        with notices.subscribe(channel) as inbox, notices.watch(record.session_id, inbox):
             run_id = record.run_id if is_read else None
             yield _NoticedChanges(self._store, self._owner, notices, inbox, run_id)
 

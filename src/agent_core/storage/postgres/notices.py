@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable
+from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from time import monotonic
 
@@ -96,8 +96,9 @@ class Notices:
         self._inboxes: dict[str, list[Inbox]] = {}
         self._listening: set[str] = set()
         self._unsent: deque[tuple[str, str]] = deque()
-        self._watched: dict[str, int] = {}
+        self._watched: dict[str, list[Inbox]] = {}
         self._renewed: dict[str, float] = {}
+        self._watched_until: dict[str, float] = {}
         self._due = asyncio.Event()
         self._sent = asyncio.Event()
         self._sent.set()
@@ -141,17 +142,23 @@ class Notices:
                 self._due.set()
 
     @contextmanager
-    def watch(self, session_id: str) -> Generator[None]:
-        """Have all that write to a session send a notice of it, until the end of the block."""
-        self._watched[session_id] = self._watched.get(session_id, 0) + 1
+    def watch(self, session_id: str, inbox: Inbox) -> Generator[None]:
+        """Have all that write to a session send a notice of it, until the end of the block.
+
+        Writers that began before this is stored send none, so the inbox then says that something
+        may be missing.
+        """
+        inboxes = self._watched.setdefault(session_id, [])
+        inboxes.append(inbox)
         self._due.set()
         try:
             yield
         finally:
-            self._watched[session_id] -= 1
-            if not self._watched[session_id]:
+            inboxes.remove(inbox)
+            if not inboxes:
                 del self._watched[session_id]
                 self._renewed.pop(session_id, None)
+                self._watched_until.pop(session_id, None)
 
     def send(self, channel: str, *payloads: str) -> None:
         """Send soon, in the order of the calls; what cannot be sent is dropped."""
@@ -198,6 +205,7 @@ class Notices:
         self._unsent.clear()
         self._sent.set()
         self._renewed.clear()
+        self._watched_until.clear()
         for inbox in self._all_inboxes():
             inbox.miss()
 
@@ -214,8 +222,11 @@ class Notices:
         while True:
             self._due.clear()
             async with asyncio.timeout(_CHECK_S):
-                await self._renew(connection)  # first: a reader looks as soon as it is listening
+                unwatched = await self._renew(connection)
                 await self._listen(connection)
+                for session_id in unwatched:
+                    for inbox in self._watched.get(session_id, ()):
+                        inbox.miss()
                 self.is_connected = True
                 await self._send(connection)
             loop.add_reader(pgconn.socket, self._due.set)
@@ -252,18 +263,29 @@ class Notices:
             for inbox in self._inboxes.get(channel, ()):
                 inbox.miss()
 
-    async def _renew(self, connection: psycopg.AsyncConnection) -> None:
-        late = monotonic() - _WATCH_S / 3
+    async def _renew(self, connection: psycopg.AsyncConnection) -> Sequence[str]:
+        """Store who is watched; return the sessions whose writers may have sent no notice so far.
+
+        A session that was watched without a gap is none of them.
+        """
+        began = monotonic()
+        late = began - _WATCH_S / 3
         due = [each for each in self._watched if self._renewed.get(each, late) <= late]
-        if due:
-            try:
-                await connection.execute(_RENEW, (_WATCH_S, due))
-            except psycopg.errors.LockNotAvailable:  # its readers poll meanwhile
-                due_again = late + 1.0
-            else:
-                due_again = monotonic()
-            known = self._renewed | dict.fromkeys(due, due_again)
-            self._renewed = {each: at for each, at in known.items() if each in self._watched}
+        if not due:
+            return ()
+        try:
+            await connection.execute(_RENEW, (_WATCH_S, due))
+        except psycopg.errors.LockNotAvailable:  # its readers poll meanwhile
+            until, due_again = 0.0, late + 1.0
+        else:
+            until, due_again = began + _WATCH_S, monotonic()
+        now = monotonic()
+        unwatched = [each for each in due if self._watched_until.get(each, 0.0) <= now]
+        for each in due:
+            if each in self._watched:
+                self._renewed[each] = due_again
+                self._watched_until[each] = max(until, self._watched_until.get(each, 0.0))
+        return unwatched
 
     async def _send(self, connection: psycopg.AsyncConnection) -> None:
         while self._unsent:

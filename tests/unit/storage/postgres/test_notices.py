@@ -129,10 +129,29 @@ async def test_a_server_that_stops_and_comes_back_is_found_again(postgres_server
 
 async def test_a_session_is_watched_as_long_as_it_has_a_watcher(url: str) -> None:
     async with Notices.open(url) as notices:
-        with notices.watch("s1"), notices.watch("s1"), notices.watch("none"):
-            await until(lambda: bool(watched(url)))
+        inbox = Inbox()
+        with notices.watch("s1", inbox), notices.watch("s1", Inbox()):
+            with notices.watch("none", Inbox()):
+                await until(lambda: bool(watched(url)))
             assert watched(url) == ["s1"]
             await until(lambda: notices.is_connected)
+            await is_listening(inbox)
+            assert inbox.take() == ([], False)
+
+
+async def test_who_watches_a_session_looks_once_its_writers_send_notices(url: str) -> None:
+    async with Notices.open(url) as notices:
+        with psycopg.connect(url) as connection, notices.subscribe("a") as inbox:
+            await is_listening(inbox)
+            connection.execute("SELECT * FROM sessions FOR UPDATE")
+            with notices.watch("s1", inbox):
+                await is_listening(inbox)  # the first attempt has failed
+                connection.rollback()
+                await is_listening(inbox)
+                assert watched(url) == ["s1"]
+                with notices.watch("s1", inbox):
+                    await asyncio.sleep(0.1)
+                assert inbox.take() == ([], False)
 
 
 async def test_a_session_that_is_locked_stops_no_notice(url: str) -> None:
@@ -140,7 +159,7 @@ async def test_a_session_that_is_locked_stops_no_notice(url: str) -> None:
         with psycopg.connect(url) as connection, notices.subscribe("a") as inbox:
             await is_listening(inbox)
             connection.execute("SELECT * FROM sessions FOR UPDATE")
-            with notices.watch("s1"):
+            with notices.watch("s1", Inbox()):
                 notices.send("a", "1")
                 assert await received(inbox, 1) == ["1"]
                 assert notices.is_connected

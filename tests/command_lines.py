@@ -2,11 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from msgspec.structs import replace
 
 from agent_core.config.load import read_setup
 from agent_core.errors import ToolError

@@ -36,11 +36,11 @@ DATACLASSES = {
     "process/jail.py": {"Jail"},
     "process/mounts.py": {"Shared"},
     "runtime/options.py": {"RuntimeOptions"},
-    "tools/base.py": {"Action", "Tool", "ToolContext"},
+    "tools/base.py": {"Action", "Tool", "ToolContext", "ToolOutput"},
     "tools/decorator.py": {"FunctionTool"},
     "tools/signatures.py": {"Parameter"},
-    "types/content.py": {"NodeFlags"},
-    "types/tools.py": {"CommandView", "CommandViews", "PermissionGrant"},
+    "types/content.py": {"Draft", "NodeFlags"},
+    "types/tools.py": {"Access", "CommandView", "CommandViews", "PermissionGrant"},
 }
 """The records of the engine that are no structs (decision 0038)."""
 

@@ -5,16 +5,28 @@ struct in a model would fail in the middle of a run. Annotations are read by nob
 """
 
 import ast
+import copy
 import inspect
+import pickle
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import FrozenInstanceError, asdict, fields, replace
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 import msgspec
 import pytest
@@ -23,6 +35,8 @@ from pydantic import BaseModel, TypeAdapter
 import agcore
 import agent_core
 import kgent
+from agent_core.tools.base import Action
+from agent_core.types.tools import Access, CommandView, CommandViews
 
 pytestmark = pytest.mark.timeout(120)  # every module is loaded
 
@@ -35,6 +49,12 @@ GIVEN_TYPES = {
     ("agent_core.tools.output", "with_readable_typed_dicts(output_type)"),
 }
 """The adapters of types that a program gives."""
+
+PAGES = (
+    "agent_core.testing",
+    *("agcore.agent", "agcore.llm", "agcore.memory", "agcore.prompt", "agcore.tools"),
+)
+"""Modules with a page of the reference, like `agent_core` and `kgent`."""
 
 SUPERVISED = {"agent_core.process.supervisor"}
 """Modules that are programs of their own, with other modules beside them on their path."""
@@ -82,6 +102,9 @@ def names_in(module: ModuleType) -> dict[str, Any]:
 def names_for(kind: type) -> dict[str, Any]:
     """The names that the annotations of a class and of its bases may use."""
     names: dict[str, Any] = {}
+    if is_typeddict(kind):  # before Python 3.12 it does not know what it is derived from
+        for base in filter(is_typeddict, classes(dict)):
+            names |= names_in(sys.modules[base.__module__])
     for each in reversed(kind.__mro__):
         module = sys.modules[each.__module__]
         if module in modules():
@@ -124,14 +147,99 @@ def test_no_struct_is_in_a_model_or_a_type_adapter() -> None:
     assert left_out == GIVEN_TYPES
 
 
-def test_no_type_of_the_reference_is_a_struct() -> None:
-    listed = re.compile(r"^(?:## |- )`(\w+)` \(`([\w.]+)`\)", re.MULTILINE)
-    found = {
-        getattr(import_module(module), name)
-        for page in (ROOT / "docs" / "reference").glob("*.md")
-        for name, module in listed.findall(page.read_text(encoding="utf-8"))
+def exported() -> dict[object, str]:
+    """What has a page in the reference."""
+    pages = [agent_core, kgent, *(import_module(name) for name in PAGES)]
+    return {
+        getattr(module, name): f"{module.__name__}.{name}"
+        for module in pages
+        for name in module.__all__
+        if name not in {"__version__"}
     }
-    assert len(found) > 50
-    assert [
-        each for each in found if isinstance(each, type) and issubclass(each, msgspec.Struct)
-    ] == []
+
+
+def listed() -> dict[object, str]:
+    """What the reference names beside that, in a line."""
+    line = re.compile(r"^- `(\w+)` \(`([\w.]+)`\)", re.MULTILINE)
+    return {
+        getattr(import_module(module), name): f"{module}.{name}"
+        for page in (ROOT / "docs" / "reference").glob("*.md")
+        for name, module in line.findall(page.read_text(encoding="utf-8"))
+    }
+
+
+def in_signature(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """What a function takes and gives."""
+    function = inspect.unwrap(function)
+    module = sys.modules[function.__module__]
+    if module in modules():
+        yield from get_type_hints(function, localns=names_in(module)).items()
+
+
+def in_class(kind: type, *, has_page: bool) -> Iterator[tuple[str, Any]]:
+    """The public fields and properties of a class and, with a page, what its methods take."""
+    if kind.__module__.partition(".")[0] not in {package.__name__ for package in PACKAGES}:
+        return
+    fields = get_type_hints(kind, localns=names_for(kind))
+    yield from ((name, hint) for name, hint in fields.items() if not name.startswith("_"))
+    for name in dir(kind):
+        member = inspect.getattr_static(kind, name)
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property | cached_property):
+            getter = member.fget if isinstance(member, property) else member.func
+            assert getter is not None
+            yield from ((name, hint) for _, hint in in_signature(getter))
+        elif has_page and name in vars(kind):
+            function = getattr(member, "__func__", member)
+            if inspect.isfunction(function):
+                yield from ((f"{name}()", hint) for _, hint in in_signature(function))
+
+
+def types_in(hint: Any) -> Iterator[type]:
+    """All types that an annotation is made of."""
+    if hint in (None, Generic):
+        return
+    for part in (get_origin(hint), *get_args(hint)):
+        for each in cast("Iterable[Any]", part if isinstance(part, list | tuple) else (part,)):
+            yield from types_in(each)
+    if isinstance(hint, type):
+        yield hint
+
+
+def test_what_a_program_is_given_is_no_struct() -> None:
+    """A program may use `dataclasses` on it, or have it in a model."""
+    pages = exported()
+    waiting = {**listed(), **pages}
+    found = dict[type, str]()
+    while waiting:
+        each, path = waiting.popitem()
+        hints: Iterable[tuple[str, Any]] = [("", each)]
+        if isinstance(each, type):
+            found[each] = path
+            hints = in_class(each, has_page=each in pages)
+        elif inspect.isfunction(each):
+            hints = in_signature(each)
+        for name, hint in hints:
+            waiting |= {k: f"{path}.{name}" for k in types_in(hint) if k not in found}
+    assert len(found) > 200
+    assert {k: path for k, path in found.items() if issubclass(k, msgspec.Struct)} == {}
+
+
+def test_what_a_call_touches_can_be_copied_changed_and_taken_apart() -> None:
+    access = Access(summary="ls", command=CommandViews((CommandView(("ls",), None),)))
+    action = Action(access, no_effect)
+    changed = replace(action, access=replace(action.access, asks=True)).access
+    assert (changed.asks, changed.summary) == (True, "ls")
+    assert changed == replace(access, asks=True) != access
+    assert asdict(access)["command"]["views"][0]["argv"] == ("ls",)
+    assert {each.name for each in fields(access)} >= {"asks", "scope", "hook_summary"}
+    assert pickle.loads(pickle.dumps(access)) == copy.deepcopy(access) == copy.copy(access)  # noqa: S301
+    assert "summary='ls'" in repr(access)
+    with pytest.raises(FrozenInstanceError):
+        access.asks = True  # type: ignore[misc]
+    assert TypeAdapter(Access).validate_python({"asks": True}).asks
+
+
+async def no_effect() -> str:
+    return ""

@@ -386,7 +386,7 @@ class LlmCycle:
         reading = run.stream.read()
         draft = user_text(words)
         if pictures:
-            draft = structs.replace(draft, content=(*(draft.content if words else ()), *pictures))
+            draft = replace(draft, content=(*(draft.content if words else ()), *pictures))
         work = _Work(run, options, turn.meter, model=self._calls.model(turn.settings.model))
         running = asyncio.create_task(work.do(draft, is_one_reply=own is None))
         is_complete = False

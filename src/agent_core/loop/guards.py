@@ -8,10 +8,8 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
-
-from msgspec.structs import replace
 
 from agent_core.aio import is_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError

@@ -5,12 +5,12 @@ import json
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from time import perf_counter
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from agent_core.aio import is_cancelled, stop_if_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, ToolError

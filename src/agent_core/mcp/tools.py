@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from agent_core.config.models import ToolOverrideConfig, ToolsConfig
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
@@ -87,7 +87,7 @@ class McpTools:
         self._config = config
         self._filters = filters or {}
         self._offered: dict[str, _Offer] = {}
-        surroundings = replace(host or Host(), env_allowlist=tuple(config.env_allowlist))
+        surroundings = structs.replace(host or Host(), env_allowlist=tuple(config.env_allowlist))
         self._servers = {
             server_id: McpServer(server_id, server, surroundings, cache=cache)
             for server_id, server in servers.items()

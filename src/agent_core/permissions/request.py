@@ -7,12 +7,12 @@ names. A call with a reason of its own has no grant: its answer is for this call
 import json
 import stat
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
 
 from msgspec import Struct, to_builtins
-from msgspec.structs import replace
 
 from agent_core.redaction.redactor import Redactor
 from agent_core.text import noun, shortened, visible

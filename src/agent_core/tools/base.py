@@ -10,7 +10,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
-from msgspec import Struct
 from typing_extensions import TypeVar
 
 from agent_core.errors import ErrorCode, ToolError
@@ -33,7 +32,8 @@ ToolReturn = ToolResult | str | dict[str, Any] | list[Any] | int | float | bool 
 """What a handler may return; anything but a `ToolResult` is wrapped."""
 
 
-class ToolOutput(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
     """An answer that also puts something into the conversation.
 
     Attributes:

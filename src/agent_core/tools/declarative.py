@@ -8,12 +8,12 @@ import os
 import shlex
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import orjson
-from msgspec.structs import replace
 from pydantic import Field, ValidationError, model_validator
 
 from agent_core.config.models import Bytes, Milliseconds, ToolsConfig

@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import orjson
-from msgspec import structs
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.text import noun, shorten_name
@@ -404,7 +403,7 @@ def apply_override(tool: Tool, override: "ToolOverrideConfig") -> Tool:
         action = await tool.prepare(arguments, context)
         access = action.access
         asks = access.asks if keeps_permission else writes or access.reason is not None
-        access = structs.replace(
+        access = replace(
             access, asks=asks or is_dangerous, dangerous=access.dangerous or is_dangerous
         )
         return replace(action, access=access)

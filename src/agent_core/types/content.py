@@ -4,12 +4,11 @@ import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from msgspec import Struct, field
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -445,7 +444,8 @@ _FLAGS = tuple(flag.name for flag in fields(NodeFlags))
 _NO_FLAGS = NodeFlags()
 
 
-class Draft(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Draft:
     """A conversation item that has not been written down yet."""
 
     role: Role

@@ -6,7 +6,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Struct
 from pydantic import Field, StringConstraints
 
 from agent_core.errors import ErrorCode
@@ -118,7 +117,8 @@ class CommandViews:
     problem: str | None = None
 
 
-class Access(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
     """What one call would touch: worked out before the question, and not changed after.
 
     Attributes:

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from msgspec.structs import replace
 
 from agent_core.config.models import PermissionsConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError

@@ -6,12 +6,13 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec.structs import replace
+from msgspec import structs
 from pydantic import Field
 
 from agent_core.disk.folders import folder_address
@@ -195,7 +196,7 @@ def _changes_nothing(read: "ReadCommand", command: "CommandLine") -> bool:
             program = find_program(name, cwd=cwd, env=command.env)
         except ToolError:  # not from this folder
             return False
-        one = replace(command, program=program, argv=view.argv, cwd=cwd)
+        one = structs.replace(command, program=program, argv=view.argv, cwd=cwd)
         return reading_subcommand(one) is not None
 
     views = read.for_rules
@@ -355,5 +356,5 @@ def _resolve(policy: PathPolicy, word: str, cwd: Path) -> Iterator[ResolvedPath]
             continue
         named = Path(os.path.normpath(cwd / form))
         if any(named.is_relative_to(folder) for folder in _OF_ANOTHER_PROCESS):
-            place = replace(place, path=named, writable=False)
+            place = structs.replace(place, path=named, writable=False)
         yield place

@@ -2,10 +2,10 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec.structs import replace
 from pydantic import Field
 
 from agent_core.aio import to_the_end

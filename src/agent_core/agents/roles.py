@@ -15,13 +15,14 @@ from pydantic.json_schema import SkipJsonSchema
 
 from agent_core.text import short_line
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn
-from agent_core.tools.registry import model_tool
+from agent_core.tools.registry import model_definition, model_tool
 from agent_core.tools.schema import Arguments
-from agent_core.types import Access, AgentRole, Budget
+from agent_core.types import Access, AgentRole, Budget, ToolDefinition
 
 A = TypeVar("A", bound=Arguments)
 _LONGEST = 100_000
 _SHOWN = 200
+_TAGS = ("internal",)
 
 
 def _check_words(text: str) -> str:
@@ -141,9 +142,14 @@ def build_agent_tool(
         f"agent.{name}",
         arguments,
         prepare,
-        tags=("internal",),
+        tags=_TAGS,
         concurrency=concurrency,
     )
+
+
+def agent_definition(name: str, arguments: type[Arguments]) -> ToolDefinition:
+    """The definition of the tool that `build_agent_tool` makes of the same."""
+    return model_definition(f"agent.{name}", arguments, tags=_TAGS)
 
 
 def _summary(checked: Arguments) -> str:

@@ -232,6 +232,7 @@ def rebuild_requests(
     reports: Sequence[Mapping[str, Any]],
     tools: Mapping[str, ToolDefinition],
     *,
+    variants: Mapping[str, ToolDefinition] | None = None,
     output: OutputFormat | None = None,
 ) -> list[ModelRequest]:
     """Build the requests of a run's turns again.
@@ -241,6 +242,7 @@ def rebuild_requests(
         reports: the payloads of the run's `context_built` events, from the first one on.
         tools: definitions by name; definitions are not part of the history, so these are the
             ones of today.
+        variants: other definitions of some of them, for the requests whose hash they fit.
         output: the answer format, the same in every request of the run.
 
     Returns:
@@ -272,6 +274,10 @@ def rebuild_requests(
         history.take(path[::-1])
         history.keep(report.get("kept"))
         offered = [tools[name] for name in names if name in tools]
+        if variants and hash_tools(offered) != report["hashes"]["tools"]:
+            others = [variants.get(tool.name, tool) for tool in offered]
+            if hash_tools(others) == report["hashes"]["tools"]:
+                offered = others
         hashes = {
             "static_system": hash_system(block for block in blocks if not block.dynamic),
             "tools": hash_tools(offered),

@@ -245,6 +245,9 @@ class Recall:
         return texts
 
 
+RECALL_MEMORY = "internal.recall_memory"
+
+
 class RecallArguments(Arguments):
     """Recall what is remembered about the user; the texts follow the result."""
 
@@ -258,4 +261,4 @@ def recall_tool(recall: Callable[[str, str], Awaitable[ToolOutput]]) -> Tool:
         access = Access(summary=arguments.query[:200])
         return Action(access, lambda: recall(arguments.query, context.tool_call_id))
 
-    return model_tool("internal.recall_memory", RecallArguments, prepare)
+    return model_tool(RECALL_MEMORY, RecallArguments, prepare)

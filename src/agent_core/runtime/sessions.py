@@ -268,6 +268,8 @@ class Sessions:
         Raises:
             StorageError: `run_not_found`.
         """
+        from agent_core.runtime.built_in import budget_definitions  # noqa: PLC0415 - rarely used
+
         history = await self._store.run_history(run_id)
         built = [e.payload for e in history.events if e.event_type is EventType.CONTEXT_BUILT]
         ends = [report["path_end_node_id"] for report in built if report["path_end_node_id"]]
@@ -290,7 +292,9 @@ class Sessions:
             artifacts=history.artifacts,
             requests=[
                 self._requests.clean(request)
-                for request in rebuild_requests(path, built, tools, output=output)
+                for request in rebuild_requests(
+                    path, built, tools, variants=budget_definitions(), output=output
+                )
             ],
         )
 

@@ -79,7 +79,7 @@ class Toolboxes:
         self._workspace = Workspace.of(setup, launcher=launcher, sandbox=sandbox)
         self._declared = _declared_tools(setup, launcher, sandbox)
         self._opened: list[Tool] = []
-        self._built_in: dict[str, ToolDefinition] = {}
+        self._offered: dict[str, ToolDefinition] = {}
         self._has_checked_settings = False
         self._disabled: dict[str, bool] = {}
         # The schemas of tools are a twentieth of a start: none is made of one that is switched off.
@@ -166,7 +166,6 @@ class Toolboxes:
         if not self.is_disabled(PLAN_TEMPLATE):
             built_in.append(plan_template_tool(self._setup.plans_dir, self._setup.project))
         built_in += seat.tools
-        self._built_in |= {tool.name: tool.definition for tool in built_in}
         code = (read_file(workspace) if t.name == _READ_FILE else t for t in self._code)
         own = [*code, *built_in, *self._declared, *self._of_programs(seat.options)]
         # `tools` bounds all that a user's run has, and what its children and workers work with.
@@ -180,6 +179,8 @@ class Toolboxes:
             wanted = self._wanted([*own, *await self._served(seat.journal, reported)])
             chosen = select_tools(seat.run.role, wanted, granted=seat.granted)
             chosen += self._resource_tools(seat, chosen)
+            if self._mcp or seat.options.tools:  # the other tools are known without a run
+                self._offered |= {tool.name: tool.definition for tool in chosen}
             if seat.options is NO_OPTIONS:
                 return chosen
             offers = seat.options.offers
@@ -211,7 +212,7 @@ class Toolboxes:
         if not outside or estimate_tools(outside) <= most:
             return Toolbox(tools, renew=renew, deps=deps, expected=expected)
         room = window // _DEFINITIONS_SHARE
-        toolbox = DeferringToolbox(
+        return DeferringToolbox(
             tools,
             is_deferred=is_deferred,
             view=seat.view,
@@ -220,9 +221,6 @@ class Toolboxes:
             deps=deps,
             expected=expected,
         )
-        for tool in toolbox.own:
-            self._built_in[tool.name] = tool.definition
-        return toolbox
 
     def _check_settings(self, known: set[str]) -> None:
         """Say once which names in the settings mean no tool: a typo would leave the tool on."""
@@ -242,10 +240,17 @@ class Toolboxes:
         self._workspace.seen.forget(agent_ids)
 
     def definitions(self) -> dict[str, ToolDefinition]:
-        """Every tool there is now, by name, for people who look at past requests."""
+        """Every tool there is now, by name, for people who look at past requests.
+
+        Disabled tools are among them: a run may have had them. Those of servers and of runs are
+        the ones that this process has offered last.
+        """
+        from agent_core.runtime.built_in import built_in_definitions  # noqa: PLC0415 - rarely used
+
         code = code_tools(self._workspace)
         tools = [*code, *self._declared, *self._registered, *self._opened]
-        return self._built_in | {tool.name: tool.definition for tool in tools}
+        known = {tool.name: tool.definition for tool in tools}
+        return self._offered | built_in_definitions() | known
 
     async def find(self, name: str) -> Tool:
         """One of the tools that do work, as runs have it.
@@ -319,7 +324,6 @@ class Toolboxes:
         if servers:
             tool = self._mcp.resource_tool(servers)
             if not self.is_disabled(tool.name):
-                self._built_in[tool.name] = tool.definition
                 yield tool
 
     def _wanted(self, tools: Iterable[Tool]) -> Iterator[Tool]:

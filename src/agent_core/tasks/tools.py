@@ -35,7 +35,7 @@ from agent_core.tasks.model import (
     Update,
 )
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
-from agent_core.tools.registry import model_tool
+from agent_core.tools.registry import model_definition, model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import (
     Access,
@@ -44,6 +44,7 @@ from agent_core.types import (
     JsonBlock,
     NodeType,
     SafeId,
+    ToolDefinition,
     ToolPermission,
     ToolResult,
     user_text,
@@ -143,6 +144,25 @@ class CancelArguments(FailArguments):
     """Cancel a Task: its workers are stopped, every unfinished step is cancelled. Final."""
 
 
+_WRITES, _READS = ToolPermission.WRITE, ToolPermission.READONLY
+TASK_ARGUMENTS: Mapping[str, tuple[type[Arguments], ToolPermission]] = {
+    "template": (TemplateArguments, _READS),
+    "create": (NewTask, _WRITES),
+    "list": (ListArguments, _READS),
+    "update": (UpdateArguments, _WRITES),
+    "complete": (CompleteArguments, _WRITES),
+    "fail": (FailArguments, _WRITES),
+    "cancel": (CancelArguments, _WRITES),
+    "get": (GetArguments, _READS),
+    "query_steps": (QueryArguments, _READS),
+    "update_step": (UpdateStepArguments, _WRITES),
+    "claim_step": (ClaimArguments, _WRITES),
+}
+"""What each `agent.task_<name>` takes, and whether it changes a Task."""
+
+_TAGS = ("internal",)
+
+
 def build_task_tools(
     board: TaskBoard,
     journal: TaskJournal,
@@ -164,10 +184,10 @@ def build_task_tools(
     shared = [
         tool("get", GetArguments, calls.get),
         tool("query_steps", QueryArguments, calls.query_steps),
-        tool("update_step", UpdateStepArguments, calls.update_step, writes=True),
+        tool("update_step", UpdateStepArguments, calls.update_step),
     ]
     if scope is not None:
-        claims = tool("claim_step", ClaimArguments, calls.claim_step, writes=True)
+        claims = tool("claim_step", ClaimArguments, calls.claim_step)
         return [*shared, claims]
 
     async def create(new: NewTask, by: Actor) -> ToolReturn:
@@ -187,12 +207,12 @@ def build_task_tools(
     end = Concurrency.END
     return [
         tool("template", TemplateArguments, _template),
-        tool("create", NewTask, create, writes=True),
+        tool("create", NewTask, create),
         tool("list", ListArguments, calls.list_tasks),
-        tool("update", UpdateArguments, update, writes=True),
-        tool("complete", CompleteArguments, complete, writes=True),
-        tool("fail", FailArguments, fail, writes=True, concurrency=end),
-        tool("cancel", CancelArguments, cancel, writes=True, concurrency=end),
+        tool("update", UpdateArguments, update),
+        tool("complete", CompleteArguments, complete),
+        tool("fail", FailArguments, fail, concurrency=end),
+        tool("cancel", CancelArguments, cancel, concurrency=end),
         *shared,
     ]
 
@@ -204,10 +224,10 @@ def _tool(
     arguments: type[A],
     run: Callable[[A, Actor], Awaitable[ToolReturn | ToolOutput]],
     *,
-    writes: bool = False,
     concurrency: Concurrency | None = None,
 ) -> Tool:
     full_name = f"agent.task_{name}"
+    permission = TASK_ARGUMENTS[name][1]
 
     async def call(checked: A, context: ToolContext) -> ToolReturn | ToolOutput:
         role = context.run.role
@@ -224,10 +244,17 @@ def _tool(
         full_name,
         arguments,
         prepare,
-        permission=ToolPermission.WRITE if writes else ToolPermission.READONLY,
-        tags=("internal",),
-        concurrency=concurrency or (Concurrency.TASK if writes else Concurrency.READ),
+        permission=permission,
+        tags=_TAGS,
+        concurrency=concurrency
+        or (Concurrency.TASK if permission is _WRITES else Concurrency.READ),
     )
+
+
+def task_definition(name: str) -> ToolDefinition:
+    """The definition of `agent.task_<name>`."""
+    arguments, permission = TASK_ARGUMENTS[name]
+    return model_definition(f"agent.task_{name}", arguments, permission=permission, tags=_TAGS)
 
 
 async def _template(given: TemplateArguments, by: Actor) -> ToolOutput:

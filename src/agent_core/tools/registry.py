@@ -101,7 +101,7 @@ def model_tool(
     The docstring of that model is what the model of a run reads about the tool. The concurrency
     follows from the permission where none is given.
     """
-    definition = _definition(name, arguments, permission, frozenset(tags))
+    definition = model_definition(name, arguments, permission=permission, tags=tags)
     return Tool(
         definition=definition,
         parse=model_check(name, arguments),
@@ -111,6 +111,17 @@ def model_tool(
         is_side_effect_free=is_side_effect_free,
         kind=kind,
     )
+
+
+def model_definition(
+    name: str,
+    arguments: type[Arguments],
+    *,
+    permission: ToolPermission = ToolPermission.READONLY,
+    tags: Collection[str] = ("internal", "readonly"),
+) -> ToolDefinition:
+    """The definition of the tool that `model_tool` makes of the same."""
+    return _definition(name, arguments, permission, frozenset(tags))
 
 
 @cache

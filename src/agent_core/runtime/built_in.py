@@ -1,0 +1,62 @@
+"""The definitions of the built-in tools, for people who look at past requests.
+
+They are the ones that runs are offered. No tool is made for them, and nothing here is loaded before
+somebody looks.
+"""
+
+from collections.abc import Mapping
+
+from agent_core.agents.roles import (
+    ForkAssignment,
+    LimitedForkAssignment,
+    LimitedSubAssignment,
+    LimitedWorkerAssignment,
+    ListDefinitions,
+    ListWorkers,
+    SubAssignment,
+    WaitWorkers,
+    WorkerAssignment,
+    agent_definition,
+)
+from agent_core.context.skills import LOAD_SKILL, PLAN_TEMPLATE, LoadSkill, PlanTemplate
+from agent_core.memory.recall import RECALL_MEMORY, RecallArguments
+from agent_core.tasks.tools import TASK_ARGUMENTS, task_definition
+from agent_core.tools.deferred import CALL_TOOL, FIND_TOOLS, CallTool, FindTools
+from agent_core.tools.registry import model_definition
+from agent_core.tools.schema import Arguments
+from agent_core.types import ToolDefinition
+
+_OF_EVERY_RUN: Mapping[str, type[Arguments]] = {
+    LOAD_SKILL: LoadSkill,
+    PLAN_TEMPLATE: PlanTemplate,
+    RECALL_MEMORY: RecallArguments,
+    FIND_TOOLS: FindTools,
+    CALL_TOOL: CallTool,
+}
+_OF_AGENTS: Mapping[str, type[Arguments]] = {
+    "create_sub_agent": SubAssignment,
+    "fork_agent": ForkAssignment,
+    "list_agent_definitions": ListDefinitions,
+    "dispatch_worker": WorkerAssignment,
+    "wait_workers": WaitWorkers,
+    "list_workers": ListWorkers,
+}
+_WITH_BUDGET: Mapping[str, type[Arguments]] = {
+    "create_sub_agent": LimitedSubAssignment,
+    "fork_agent": LimitedForkAssignment,
+    "dispatch_worker": LimitedWorkerAssignment,
+}
+
+
+def built_in_definitions() -> dict[str, ToolDefinition]:
+    """All of them by name, as a run without a budget has them."""
+    of_tasks = (task_definition(name) for name in TASK_ARGUMENTS)
+    of_agents = (agent_definition(name, kind) for name, kind in _OF_AGENTS.items())
+    others = (model_definition(name, kind) for name, kind in _OF_EVERY_RUN.items())
+    return {each.name: each for each in (*others, *of_agents, *of_tasks)}
+
+
+def budget_definitions() -> dict[str, ToolDefinition]:
+    """Those that a run with a budget has instead."""
+    limited = (agent_definition(name, kind) for name, kind in _WITH_BUDGET.items())
+    return {each.name: each for each in limited}

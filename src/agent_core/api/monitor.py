@@ -1,10 +1,12 @@
 """What machines ask of a worker: `/metrics` in the text format of Prometheus, and `/healthz`."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from msgspec import Struct
 
 from agent_core.errors import ConfigError, ErrorCode
@@ -82,6 +84,24 @@ Look = Callable[[], Awaitable[WorkerFigures]]
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
+class _OwnErrors(logging.Filter):
+    """Logs a malformed request at DEBUG: everybody who reaches the port can send one."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            return True
+        if record.levelno > logging.DEBUG:
+            client = record.args[0] if isinstance(record.args, tuple) and record.args else "?"
+            logger.debug("a request of %s is malformed: %s", client, type(error).__name__)
+        return False
+
+
+logger = logging.getLogger(__name__)
+_requests = logger.getChild("requests")
+_requests.addFilter(_OwnErrors())
+
+
 class _Server(web.Server):
     """Has few clients at a time, and each for a bounded time, whatever they send or read."""
 
@@ -89,6 +109,7 @@ class _Server(web.Server):
         super().__init__(
             handler,
             access_log=None,
+            logger=_requests,
             max_line_size=LINE,
             max_field_size=LINE,
             max_headers=HEADERS,

@@ -1,10 +1,11 @@
 """What machines read of a worker, over a real socket and with Prometheus' own parser."""
 
 import asyncio
+import logging
 import re
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,42 @@ async def test_a_request_that_is_too_large_is_refused(request_bytes: bytes) -> N
     ):
         writer.write(request_bytes)
         assert b" 400 " in (await read_to_the_end(reader)).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"no such thing\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET /metrics HTTP/9\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nno header\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /" + b"x" * 10_000,
+    ],
+)
+async def test_a_malformed_request_fills_no_log(
+    request_bytes: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serve_monitor(look, "127.0.0.1", 0) as port:
+        for level in (logging.INFO, logging.DEBUG):
+            with caplog.at_level(level), suppress(ConnectionError):
+                async with connected(port) as (reader, writer):
+                    writer.write(request_bytes)
+                    await read_to_the_end(reader)
+            if level is logging.INFO:
+                assert caplog.records == []
+    assert all(record.levelno == logging.DEBUG for record in caplog.records)
+
+
+async def test_an_error_of_its_own_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> WorkerFigures:
+        raise ValueError("no figures")
+
+    async with serve_monitor(fail, "127.0.0.1", 0) as port, connected(port) as (reader, writer):
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b" 500 " in (await read_to_the_end(reader)).splitlines()[0]
+    assert "no figures" in caplog.text
 
 
 @pytest.mark.parametrize(

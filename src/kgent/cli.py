@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: the run completed; 1: it failed, or a folder is not sound; 2: wrong usage, an invalid
     profile, or a run that was blocked; 3: the run is incomplete. Where standard output cannot be
-    written, 0 becomes 1, or 141 if its reader is gone.
+    written, 0 becomes 1, or 141 if it is closed or its reader is gone.
     """
     try:
         require_platform("kgent")

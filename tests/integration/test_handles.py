@@ -281,7 +281,7 @@ async def test_who_waits_again_sees_an_end_that_is_stored_before_the_wait_is(
         await ending.commit()
         await ending.execute("SELECT * FROM sessions FOR UPDATE")
         waiting = asyncio.create_task(handle.wait())
-        while not await rows(ending, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+        while not await rows(ending, "SELECT 1 FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await ending.execute("UPDATE runs SET status = 'completed'")
         await ending.commit()

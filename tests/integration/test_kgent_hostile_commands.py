@@ -278,14 +278,33 @@ def test_a_full_standard_output_is_an_error_without_a_traceback(
         assert state(tmp_path / "other")["status"] == "completed"
 
 
-@pytest.mark.parametrize("streams", [">&-", "2>&-", "2>/dev/full", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", "<&- 2>&-"])
 @pytest.mark.parametrize(
     "command", ["run --config kgent.yaml --prompt x --sandbox other", "--help"]
 )
-def test_closed_streams_change_no_exit_code(tmp_path: Path, command: str, streams: str) -> None:
+def test_a_closed_standard_error_changes_no_exit_code(
+    tmp_path: Path, command: str, streams: str
+) -> None:
     a_run(tmp_path)
     done = kgent(f"{command} {streams}", tmp_path)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("streams", [">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "command",
+    [*COMMANDS, "--version", f"{COMMANDS[0]} --stream", "diff run run --output-format json"],
+)
+def test_a_closed_standard_output_is_exit_code_141(
+    tmp_path: Path, command: str, streams: str
+) -> None:
+    a_run(tmp_path)
+    done = kgent(f"{command} {streams}", tmp_path)
+    told = "kgent: standard output is closed: redirect it to a file, or to /dev/null"
+    assert (done.returncode, "Traceback" in done.stderr) == (141, False)
+    assert (told in done.stderr) is (streams == ">&-")
+    if command.startswith("run"):
+        assert state(tmp_path / "other")["status"] == "completed"
 
 
 def test_a_reader_that_goes_away_is_exit_code_141(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from agent_core.loading import installed_version, without_collection
 
 def execute(argv: Sequence[str] | None = None) -> int:
     """Do what the arguments say and return the exit code; nothing is raised."""
-    open_missing_streams(drops_output=False)
+    open_missing_streams()
     try:
         code = _execute(argv)
     except KeyboardInterrupt:  # before the run had begun to listen for it

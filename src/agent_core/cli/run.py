@@ -26,7 +26,7 @@ from agent_core.cli.setup import (
     read_command_setup,
     show_warnings,
 )
-from agent_core.cli.streams import catch_signals, drop_closed_output
+from agent_core.cli.streams import catch_signals, is_output_closed
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal, exit_code_of
 from agent_core.cli.view import RunView
 from agent_core.config.databases import find_database_url
@@ -93,13 +93,13 @@ def carry_out(options: Options, prepare: Prepare, *, see_through: SeeThrough | N
 
     A run of another process is seen through in a way of its own.
     """
+    if not options.detach and is_output_closed():  # a run costs money, and would answer nobody
+        return OUTPUT_CLOSED
     try:
         setup = read_command_setup(options.path, options.model)
         redactor = build_terminal_redactor(os.environ, setup)
     except ConfigError:  # the runtime will say what is wrong
         redactor = build_terminal_redactor(os.environ)
-    if not options.detach:  # the run goes on without a reader
-        drop_closed_output()
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     terminal.streams_answer &= options.output_schema is None
     show_warnings(partial(terminal.line, style=Style.WARN), redactor)

@@ -11,7 +11,7 @@ from agent_core.cli.figures import format_age, format_cost, format_tokens
 from agent_core.cli.layout import fitted
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
-from agent_core.cli.sheet import Sheet, status_of, style_of, title_of
+from agent_core.cli.sheet import Sheet, status_of, style_of, title_of, write_output
 from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -94,7 +94,7 @@ async def _list(runtime: AgentRuntime, options: Options, setup: Setup, terminal:
     sheet = Sheet()
     for summary in found:
         if options.json:
-            sys.stdout.write(f"{json.dumps(summary.model_dump(mode='json'))}\n")
+            write_output(f"{json.dumps(summary.model_dump(mode='json'))}\n")
         else:
             _list_one(summary, sheet)
     if not found and not options.json:
@@ -154,7 +154,7 @@ async def _search(runtime: AgentRuntime, options: Options, setup: Setup, termina
     before = ""
     for match in found:
         if options.json:
-            sys.stdout.write(f"{json.dumps(match.model_dump(mode='json'))}\n")
+            write_output(f"{json.dumps(match.model_dump(mode='json'))}\n")
             continue
         if match.session_id != before:
             sheet.line((title_of(match), Style.BOLD), cut=True)

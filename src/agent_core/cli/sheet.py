@@ -58,7 +58,7 @@ class Sheet:
             room -= cells(text)
             has_style = self._has_colours and style is not Style.PLAIN
             shown.append(f"{style.value}{text}{_RESET}" if has_style and text else text)
-        self._write("".join(shown).rstrip() + "\n")
+        write_output("".join(shown).rstrip() + "\n")
 
     def block(self, text: str, *, indent: str, style: Style = Style.PLAIN, first: str = "") -> None:
         """Write text of several lines, wrapped on a terminal, behind an indent.
@@ -82,14 +82,20 @@ class Sheet:
                 self.line(lead, (piece, style))
                 lead = indent
 
-    def _write(self, text: str) -> None:
-        try:
-            sys.stdout.write(text)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise OutputClosedError(reason, is_gone=is_gone(error)) from None
-        except ValueError as error:
-            raise OutputClosedError(str(error), is_gone=True) from None
+
+def write_output(text: str) -> None:
+    """Write to standard output what is fit for a terminal as it is.
+
+    Raises:
+        OutputClosedError: it cannot be written.
+    """
+    try:
+        sys.stdout.write(text)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputClosedError(reason, is_gone=is_gone(error)) from None
+    except ValueError as error:
+        raise OutputClosedError(str(error), is_gone=True) from None
 
 
 def title_of(session: SessionSummary | SessionRecord | SessionMatch) -> str:

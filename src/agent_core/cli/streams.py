@@ -12,28 +12,28 @@ from agent_core.cli.options import FAILED, OUTPUT_CLOSED
 
 _GONE = {errno.EPIPE, errno.EIO, errno.EBADF}  # no reader, no terminal, no file
 
+_IS_CLOSED = (
+    "standard output is closed: redirect it to a file, or to /dev/null if nobody is to read it"
+)
+
 
 def is_gone(error: OSError) -> bool:
     """Whether a write has failed because the reader is gone."""
     return error.errno in _GONE
 
 
-def open_missing_streams(*, drops_output: bool = True) -> None:
+def open_missing_streams() -> None:
     """Put `/dev/null` where a standard stream is closed, and let every stream show any text.
 
     Otherwise the next file that is opened, perhaps the database, would take the free number and
-    get whatever is written to the stream.
-
-    Args:
-        drops_output: what is written to a closed standard output is dropped; otherwise every
-            write fails, until `drop_closed_output` is called.
+    get whatever is written to the stream. A write to a closed standard output still fails; what
+    is written to a closed standard error is dropped.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            reads_only = number == 1 and not drops_output
-            null = os.open(os.devnull, os.O_RDONLY if reads_only else os.O_RDWR)
+            null = os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
             if null != number:
                 os.dup2(null, number)
                 os.close(null)
@@ -46,16 +46,13 @@ def open_missing_streams(*, drops_output: bool = True) -> None:
             reconfigure(errors="backslashreplace")
 
 
-def drop_closed_output() -> None:
-    """Drop what is written to a closed standard output from here on.
-
-    For commands whose result is more than what they print.
-    """
+def is_output_closed() -> bool:
+    """Whether standard output was closed, or not open for writing, when the process started."""
     try:
         os.write(1, b"")
     except OSError as error:
-        if error.errno == errno.EBADF:
-            _write_to_null(1)
+        return error.errno == errno.EBADF
+    return False
 
 
 def _write_to_null(number: int) -> None:
@@ -114,8 +111,9 @@ def flush_output(code: int, program: str) -> int:
 
     What cannot be written is dropped, so that the interpreter does not complain about it when it
     ends. If that is standard output, and the code was no error before, it is reported and becomes
-    the exit code.
+    the exit code. A standard output that was closed from the beginning is reported here for all.
     """
+    is_closed = is_output_closed()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -125,4 +123,7 @@ def flush_output(code: int, program: str) -> int:
             if stream is sys.stdout:
                 lost = error if isinstance(error, OSError) else OSError(errno.EBADF, str(error))
                 code = code or report_output_error(program, lost)
+    if code == OUTPUT_CLOSED and is_closed:
+        with contextlib.suppress(OSError, ValueError):
+            print(f"{program}: {_IS_CLOSED}", file=sys.stderr, flush=True)
     return code

@@ -10,6 +10,7 @@ from pathlib import Path
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.pictures import build_tree, render_svg, render_tree, summary_lines
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, run_on_terminal
+from agent_core.cli.sheet import write_output
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.errors import ConfigError
@@ -60,7 +61,7 @@ def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
     encoding = sys.stdout.encoding
     if not encoding.lower().startswith("utf"):
         text = text.translate(_PLAIN_LINES)
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    write_output(text.encode(encoding, "replace").decode(encoding))
     return COMPLETED
 
 

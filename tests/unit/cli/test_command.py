@@ -472,8 +472,12 @@ def test_a_command_that_only_prints_says_by_its_code_that_standard_output_is_clo
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&- <&-"])
-def test_a_stream_that_is_closed_from_the_beginning_changes_no_exit_code(streams: str) -> None:
+@pytest.mark.parametrize(
+    ("streams", "code"), [(">&-", 141), ("2>&-", 0), ("<&- 2>&-", 0), (">&- 2>&- <&-", 141)]
+)
+def test_only_a_standard_output_that_is_closed_from_the_beginning_changes_the_exit_code(
+    streams: str, code: int
+) -> None:
     done = subprocess.run(
         ["sh", "-c", f'exec "{sys.executable}" "{STAGED}" says run hi {streams}'],  # noqa: S607
         capture_output=True,
@@ -481,8 +485,9 @@ def test_a_stream_that_is_closed_from_the_beginning_changes_no_exit_code(streams
         check=False,
         timeout=60,
     )
-    assert done.returncode == 0
+    assert done.returncode == code
     assert b"Traceback" not in done.stderr
+    assert (b"standard output is closed" in done.stderr) is (streams == ">&-")
 
 
 def test_a_full_disk_is_told_and_is_exit_code_1() -> None:

@@ -1,0 +1,95 @@
+"""Commands whose standard output cannot be written: closed from the beginning, or a full disk."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isolation import Home
+from model_server import ModelServer
+from session_stories import a_story
+from worker_processes import write_config
+
+CLOSED = (
+    "soong-agent: standard output is closed: redirect it to a file, or to /dev/null if nobody is to"
+    " read it\n"
+)
+COMMANDS = (
+    "--version",
+    "--help",
+    "run --help",
+    "sessions list",
+    "sessions list --json",
+    "sessions search add",
+    "sessions search add --json",
+    "sessions show 18aa",
+    "sessions tree 18aa",
+    "sessions export 18aa --jsonl",
+    "sessions export 18aa --html",
+    "cost",
+    "cost --json",
+    "config show",
+    "config show --json",
+    "agents list",
+    "agents list --json",
+    "skills list",
+    "completion bash",
+    "schema events",
+    "doctor",
+    "doctor --json",
+    "store migrate",
+)
+SKILL = "---\nname: deploy\ndescription: How we deploy.\n---\nWith care.\n"
+
+
+@pytest.fixture
+async def place(home: Home, project: Path) -> Path:
+    await a_story(home, project)
+    home.write("skills/deploy/SKILL.md", SKILL)
+    return project
+
+
+def soong_agent(
+    words: str, home: Home, project: Path, **more: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own interpreter and program
+        ["sh", "-c", f'exec "{sys.executable}" -m agent_core.cli {words}'],  # noqa: S607
+        cwd=project,
+        env=home.env(**more),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+async def test_a_command_that_prints_fails_where_it_cannot(
+    home: Home, place: Path, unbuffered: str
+) -> None:
+    for words in COMMANDS:
+        closed = soong_agent(f"{words} >&-", home, place, PYTHONUNBUFFERED=unbuffered)
+        assert (words, closed.returncode) == (words, 141)
+        assert closed.stderr.endswith(CLOSED)
+        assert closed.stderr.count("standard output is closed") == 1
+        assert "Traceback" not in closed.stderr
+        full = soong_agent(f"{words} > /dev/full", home, place, PYTHONUNBUFFERED=unbuffered)
+        assert (words, full.returncode) == (words, 1)
+        assert "standard output" in full.stderr.splitlines()[-1]
+        assert full.stderr.endswith(": No space left on device\n")
+        assert "Traceback" not in full.stderr
+
+
+@pytest.mark.parametrize("words", ["run go", "attach run_1"])
+@pytest.mark.parametrize("output", [">&-", "1</dev/null"])
+def test_what_shows_an_answer_is_not_started_without_a_standard_output(
+    home: Home, project: Path, words: str, output: str
+) -> None:
+    with ModelServer.in_thread(["done"]) as server:
+        write_config(home, server)
+        done = soong_agent(f"{words} {output}", home, project)
+        assert (done.returncode, done.stderr) == (141, CLOSED)
+        assert server.requests == []

@@ -69,9 +69,17 @@ REMOVE_ENDED = """ended AS (SELECT id FROM procrastinate_jobs
     SELECT procrastinate_finish_job_v1(id, 'succeeded', TRUE) FROM ended"""
 """Continues a WITH: removes the job, in whichever process, of a run that has its end."""
 
-_GIVE_BACK = f"""{_MINE} SELECT procrastinate_retry_job_v2(id,
-    clock_timestamp() + make_interval(secs => CAST(? AS DOUBLE PRECISION)), NULL, NULL, NULL)
+_GIVE_BACK = f"""{_MINE}, others AS (SELECT procrastinate_cancel_job_v1(jobs.id, FALSE, TRUE)
+        FROM procrastinate_jobs AS jobs, mine
+        WHERE (SELECT status = 'waiting' FROM runs WHERE run_id = ?)
+        AND jobs.status = 'todo' AND jobs.args ->> 'run_id' = ?)
+    SELECT procrastinate_retry_job_v2(id,
+        clock_timestamp() + make_interval(secs => CAST(? AS DOUBLE PRECISION)), NULL, NULL, NULL),
+        (SELECT count(*) FROM others)
     FROM mine"""  # noqa: S608
+"""Of a run that waits, also removes the job that an answer has queued meanwhile: this one is first
+in its session. Of other runs no job is looked for.
+"""
 _LIVES = """SELECT id, procrastinate_update_heartbeat_v1(id)
     FROM procrastinate_workers WHERE id = ?"""
 _CANCEL = """SELECT procrastinate_cancel_job_v1(id, FALSE, TRUE) FROM procrastinate_jobs
@@ -259,7 +267,7 @@ class RunQueue:
 
     async def give_back(self, job: Job, pause_s: float = 0) -> None:
         """Let another process take the run, so much later; it keeps its place in its session."""
-        values = (job.job_id, self._process, pause_s)
+        values = (job.job_id, self._process, job.run_id, job.run_id, pause_s)
         await self._writer.submit(lambda c: c.execute(_GIVE_BACK, values).fetchall())
 
     async def remove(self, run_id: str) -> None:

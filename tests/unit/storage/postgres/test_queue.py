@@ -121,6 +121,28 @@ async def test_a_run_that_was_answered_before_it_was_stored_as_waiting_outlives_
         assert (taken.session.owner, taken.is_answered) == ("it", True)
 
 
+async def test_a_run_that_is_answered_before_its_job_is_finished_has_one_job(
+    database_url: str,
+) -> None:
+    async with opened(database_url) as (store, queue):
+        await queue_run(store, "run_1")
+        job = await fetched(queue)
+        assert await store.take_run("run_1", Claim("me"), is_dead=all_live, max_takeovers=3)
+        await store.ask(a_question())
+        await store.append(WAITS)
+        await answer(store)
+        assert sorted(jobs_in(database_url)) == [("run_1", "doing"), ("run_1", "todo")]
+        await queue.give_back(job)
+        assert jobs_in(database_url) == [("run_1", "todo")]
+        again = await fetched(queue)
+        assert again.job_id == job.job_id
+        await queue.give_back(replace(job, job_id=job.job_id + 1))  # it is not of this process
+        assert jobs_in(database_url) == [("run_1", "doing")]
+        await queue.give_back(again)
+        await queue.give_back(again)  # it has been given back
+        assert jobs_in(database_url) == [("run_1", "todo")]
+
+
 async def test_an_answer_queues_a_run_that_waits_in_its_own_transaction(database_url: str) -> None:
     """A program that dies after an answer, such as a command, leaves no run that nobody has."""
     async with opened(database_url) as (store, queue):

@@ -1,5 +1,6 @@
 """Commands whose standard output cannot be written: closed from the beginning, or a full disk."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,18 @@ async def test_a_command_that_prints_fails_where_it_cannot(
         assert "standard output" in full.stderr.splitlines()[-1]
         assert full.stderr.endswith(": No space left on device\n")
         assert "Traceback" not in full.stderr
+
+
+def test_an_editor_is_not_served_without_a_standard_output(home: Home, project: Path) -> None:
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+    home.write("asked", json.dumps(asked) + "\n")
+    acp = f"acp < {home.path / 'asked'}"
+    closed = soong_agent(f"{acp} >&-", home, project)
+    assert (closed.returncode, closed.stderr) == (141, CLOSED)
+    full = soong_agent(f"{acp} > /dev/full", home, project)
+    told = "soong-agent: cannot write to standard output: No space left on device\n"
+    assert (full.returncode, full.stderr.endswith(told)) == (1, True)
+    assert soong_agent(f"{acp} > /dev/null", home, project).returncode == 0
 
 
 @pytest.mark.parametrize("words", ["run go", "attach run_1"])

@@ -27,6 +27,9 @@ class Lines:
     Args:
         source: where messages come from.
         sink: where they go.
+
+    Attributes:
+        failure: why nothing more can be written.
     """
 
     def __init__(self, source: int, sink: int) -> None:
@@ -39,6 +42,7 @@ class Lines:
         self._outbox: asyncio.Queue[tuple[bytes, asyncio.Future[None]]] = asyncio.Queue()
         self._writing = asyncio.create_task(self._write_all())
         self._gone = asyncio.Event()
+        self.failure: OSError | None = None
 
     async def send(self, message: dict[str, Any]) -> None:
         """Return when the message is written.
@@ -119,7 +123,8 @@ class Lines:
                 while rest:
                     await _wait_for(self._sink, select.POLLOUT)
                     rest = rest[os.write(self._sink, rest[:_PIECE]) :]
-            except OSError:
+            except OSError as error:
+                self.failure = error
                 self._outbox.put_nowait((line, written))
                 self._drop()
                 return

@@ -7,9 +7,14 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from agent_core.cli.options import COMPLETED, MISUSED, Options
+from agent_core.cli.options import COMPLETED, MISUSED, OUTPUT_CLOSED, Options
 from agent_core.cli.setup import build_terminal_redactor, read_command_setup, show_warnings
-from agent_core.cli.streams import catch_signals
+from agent_core.cli.streams import (
+    catch_signals,
+    is_gone,
+    is_output_closed,
+    report_output_error,
+)
 from agent_core.errors import ConfigError
 from agent_core.redaction import Redactor
 from agent_core.text import visible
@@ -20,6 +25,8 @@ _MISSING = "an editor is served by the extra acp: pip install 'soong-agent[acp]'
 
 def serve_editor(options: Options) -> int:
     """Serve until the editor closes the connection, and return the exit code."""
+    if is_output_closed():
+        return OUTPUT_CLOSED
     try:
         setup = read_command_setup(None, options.model)
         redactor = build_terminal_redactor(os.environ, setup)
@@ -66,7 +73,8 @@ async def _serve(options: Options, source: int, sink: int, redactor: Redactor) -
     from agent_core.cli.acp.agent import EditorAgent  # noqa: PLC0415 - needs an extra
     from agent_core.cli.acp.lines import Lines  # noqa: PLC0415
 
-    agent = EditorAgent(Lines(source, sink), model=options.model, clean=redactor.text)
+    lines = Lines(source, sink)
+    agent = EditorAgent(lines, model=options.model, clean=redactor.text)
     loop = asyncio.get_running_loop()
     listening = asyncio.create_task(agent.connection.main_loop())
     received: list[signal.Signals] = []
@@ -78,4 +86,8 @@ async def _serve(options: Options, source: int, sink: int, redactor: Redactor) -
     with catch_signals(stop):
         await asyncio.wait([listening])
         await agent.close()
-    return 128 + received[0] if received else COMPLETED
+    if received:
+        return 128 + received[0]
+    if lines.failure is not None and not is_gone(lines.failure):  # an editor that left has ended it
+        return report_output_error("soong-agent", lines.failure)
+    return COMPLETED

@@ -67,10 +67,20 @@ class User:
             sent_to = (await browser.get(request.url)).headers["location"]
             if self.pastes:
                 return ElicitationAnswer(action="accept", content={"redirect_url": sent_to})
+            await send_no_request(urlsplit(sent_to).port or 0)
             origin = urlsplit(sent_to)._replace(query="code=theirs&state=other").geturl()
             assert (await browser.get(origin)).status_code == 404
             assert "close this page" in (await browser.get(sent_to)).text
         return ACCEPT
+
+
+async def send_no_request(port: int) -> None:
+    for data in (b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\r\n\r\n", b"GET / HTTP/1.1", b""):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(data)
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
 
 
 @asynccontextmanager
@@ -85,7 +95,7 @@ async def opened(
 
 @pytest.mark.parametrize("pastes", [False, True])
 async def test_a_log_in_is_made_once_and_kept_for_this_user_only(
-    tmp_path: Path, *, pastes: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, pastes: bool
 ) -> None:
     user = User()
     user.pastes = pastes
@@ -99,6 +109,7 @@ async def test_a_log_in_is_made_once_and_kept_for_this_user_only(
     (stored,) = (tmp_path / "home" / "mcp-auth").iterdir()
     assert stat.S_IMODE(stored.stat().st_mode) == 0o600
     assert stat.S_IMODE(stored.parent.stat().st_mode) == 0o700
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_a_token_that_has_expired_is_renewed_unasked_by_another_process(

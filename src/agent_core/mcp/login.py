@@ -211,7 +211,9 @@ async def _receive(
     """Take down the address that a browser was sent to; one without our state is not ours."""
     with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         head = await reader.readuntil(b"\r\n\r\n")
-        target = head[:_MAX_REQUEST_BYTES].split(b" ", 2)[1].decode("ascii", "replace")
+        # What is no request is a ValueError, and answered by the end of its connection.
+        _, asked, _ = head[:_MAX_REQUEST_BYTES].split(b" ", 2)
+        target = asked.decode("ascii", "replace")
         query = parse_qs(urlsplit(target).query)
         is_ours = target.startswith("/callback?") and query.get("state") == [state]
         status, text = "200 OK", "You can close this page."

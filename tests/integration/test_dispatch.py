@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentCoreError, AgentRuntime, ErrorCode, RunStatus, StorageError
+from agent_core import AgentCoreError, AgentRuntime, ErrorCode, RunHandle, RunStatus, StorageError
 from agent_core.config.models import ModelConfig
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import Hangs, ScriptedProvider
+from agent_core.runtime.dispatch import Dispatcher
 from agent_core.runtime.services import Services
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.types import EventType, RuntimeEvent
@@ -168,6 +169,28 @@ async def test_a_cancelled_run_of_this_process_frees_its_session(
                 break
         await handle.cancel()
         assert (await caller.run("two", "s1", here=True, queue_timeout_s=10)).text == "free"
+
+
+async def test_a_start_that_is_cancelled_right_after_its_turn_came_frees_its_session(
+    make: Callable[..., AgentRuntime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting: asyncio.Task[RunHandle] | None = None
+
+    async def sweep(_: Dispatcher) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if starting is not None:
+                starting.cancel()
+            raise
+
+    async with make("one", "free") as caller:
+        with monkeypatch.context() as patch:
+            patch.setattr(Dispatcher, "_sweep", sweep)
+            starting = asyncio.create_task(caller.start("one", "s1", here=True))
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+        assert (await caller.run("two", "s1", here=True, queue_timeout_s=10)).text
 
 
 async def test_what_only_this_process_has_is_refused_where_a_worker_takes_the_run(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from agent_core.aio import stop_task, to_the_end
+from agent_core.aio import to_the_end
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import SessionStore
@@ -242,7 +242,7 @@ class Dispatcher:
             await to_the_end(self._drop(run_id))
             raise
         finally:
-            await stop_task(sweeping)
+            sweeping.cancel()  # not awaited: a cancellation then would lose a run that is taken
 
     async def keep_alive(self) -> None:
         """Say that this process lives, if it takes runs, until cancelled."""

@@ -15,10 +15,11 @@ from agent_core import AgentRuntime
 from agent_core.config.models import RunWorkerConfig
 from agent_core.errors import StorageError
 from agent_core.providers.scripted import Hangs
+from agent_core.runtime.fence import SessionHold
 from agent_core.runtime.recovery import SessionLeases
-from agent_core.storage.owners import Owner
+from agent_core.storage.owners import Owner, now
 from agent_core.storage.postgres import PostgresSessionStore
-from agent_core.types import RunStatus, utc_now
+from agent_core.types import Heartbeat, RunStatus, utc_now
 from isolation import Home, fresh_folder
 from model_server import ModelServer
 from rows import an_opening
@@ -184,6 +185,42 @@ async def test_a_run_whose_session_is_locked_waits_before_it_acts(
                 assert not acting.done()
             await acting
             assert await seconds_left(store, "s1") > 0
+
+
+async def test_programs_go_on_while_another_run_begins_during_a_heartbeat(
+    home: Home, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines: list[float] = []
+    holds: list[SessionHold] = []
+    async with PostgresSessionStore.open(database_url) as store:
+        with Owner.open(home.path, heeds_leases=True) as owner:
+            leases = SessionLeases(
+                store,
+                owner,
+                is_busy=lambda _: True,
+                on_cancel=lambda _: None,
+                on_lost=lambda run_id, _: pytest.fail(f"{run_id} is lost"),
+                on_extended=deadlines.append,
+                shared=RunWorkerConfig(),
+            )
+            beat = store.heartbeat
+
+            async def hold(session_id: str) -> None:
+                opening = an_opening(session_id, f"run_{session_id}", owner=owner.owner_id)
+                opened = await store.open_run(opening, is_dead=by_lease)
+                held = leases.hold(opened.run.run_id, session_id, opened.session.epoch)
+                assert held is not None
+                holds.append(held)
+
+            async def slow_beat(owner_id: str, lease: timedelta) -> Heartbeat:
+                answer = await beat(owner_id, lease)
+                await hold("s2")
+                return answer
+
+            await hold("s1")
+            monkeypatch.setattr(store, "heartbeat", slow_beat)
+            await holds[0].require()
+            assert [deadline > now() for deadline in deadlines] == [True]
 
 
 async def seconds_left(store: PostgresSessionStore, session_id: str) -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from itertools import takewhile
@@ -263,7 +264,7 @@ class SessionLeases:
         self._on_extended = on_extended
         self._beat_s = shared.heartbeat_s if shared else HEARTBEAT.total_seconds()
         self._lease = timedelta(seconds=shared.lease_s) if shared else LEASE
-        self._extended_at = 0.0
+        self._extended_at = -math.inf
         self._holds: WeakSet[SessionHold] = WeakSet()
         self._is_busy = is_busy
         self._on_cancel = on_cancel
@@ -281,8 +282,10 @@ class SessionLeases:
             return None
         from agent_core.runtime.fence import SessionHold  # noqa: PLC0415 - one machine has none
 
+        is_sure = now() < self._extended_at + self._lease.total_seconds()
+        extended_at = self._extended_at if is_sure else -math.inf
         hold = SessionHold(
-            run_id, session_id, epoch, extended_at=self._extended_at, confirm=self._confirm
+            run_id, session_id, epoch, extended_at=extended_at, confirm=self._confirm
         )
         self._holds.add(hold)
         return hold
@@ -315,8 +318,8 @@ class SessionLeases:
             if not beat.late:
                 self._extended_at = max(self._extended_at, began)
             if self._on_extended is not None:
-                extended = [hold.extended_at for hold in self._holds if not hold.is_lost]
-                first = min(extended, default=self._extended_at)
+                sure = [hold.extended_at for hold in self._holds if not hold.is_lost]
+                first = min((each for each in sure if each > -math.inf), default=began)
                 self._on_extended(first + self._lease.total_seconds())
         self._on_cancel(beat.cancelled)
 

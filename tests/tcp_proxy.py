@@ -164,6 +164,6 @@ class Proxy:
                     self.muted += 1
                 sink.write(data)
                 await sink.drain()
-        if not sink.is_closing():
+        if not sink.is_closing() and not (is_answer and connection.is_mute):
             with suppress(OSError, RuntimeError):
                 sink.write_eof()

@@ -45,10 +45,12 @@ from agent_core.types import Position
 PATIENCE = 60.0
 """Seconds a job waits for a server that is away, or for other processes, before it fails."""
 
-SILENCE_S, _SILENCE_OF_KEEPER_S = 45.0, 10.0
+SILENCE_S = 45.0
 """How long a server may take to answer a statement: it may be large, or wait for another."""
 IDLE_S = 10.0
 """How long a transaction may wait for its process, which may be paused."""
+_LEAST_SILENCE_S = 1.0
+"""A server under load answers small statements within that, however short the leases are."""
 SILENCE_AT_END_S = 2.0
 _LONGEST_ATTEMPT_S = SILENCE_S + 10
 """No attempt takes longer, but one during which the process was suspended."""
@@ -240,8 +242,9 @@ class Threads:
     """Carries out jobs that write and queries, until it is closed.
 
     Args:
-        url, tenant, idle_s: of the connections, see `connect`.
+        url, tenant: of the connections, see `connect`.
         patience: see `PATIENCE`.
+        idle_s: of the connections; and how long what `keep` sends may go unanswered.
     """
 
     def __init__(
@@ -484,8 +487,8 @@ class Threads:
         return connection
 
     def _keep_short(self) -> None:
-        """Let this thread wait no longer than a lease may last: its jobs are small."""
-        self._local.silence_s = _SILENCE_OF_KEEPER_S
+        """Let this thread wait no longer than a part of a lease: its jobs are small."""
+        self._local.silence_s = max(self._idle_s, _LEAST_SILENCE_S)
 
     def _take_back(self) -> bool:
         """End what an error left open; returns whether the connection is lost."""

@@ -50,7 +50,8 @@ class PostgresSessionStore(SqlSessionStore):
             tenant: whose sessions there are to see and to change; None: all tenants'.
             patience: seconds a job waits for a server that is away, or for other processes.
             lease_s: how long the leases of this process last: one that is paused in a transaction
-                loses that, and its locks, within a third of it.
+                loses that, and its locks, within a third of it. A heartbeat that is not answered
+                for as long is sent again, on another connection.
             clock: what leases are judged by, in place of the server's clock; a test moves it.
 
         Raises:

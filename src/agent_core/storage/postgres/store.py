@@ -123,7 +123,7 @@ class PostgresSessionStore(SqlSessionStore):
     def workers(self, tenant: str | None, is_dead: OwnerIsDead = by_lease) -> WorkerTable:
         """The workers of the database; of those of one tenant alone, only that one's."""
         threads = self._threads
-        return WorkerTable(threads, threads, keep=threads.keep, is_dead=is_dead, tenant=tenant)
+        return WorkerTable(threads, keep=threads.keep, is_dead=is_dead, tenant=tenant)
 
     def _add_job(self, connection: Connection, run: RunRecord, opening: RunOpening | None) -> None:
         if opening is None or opening.dispatch is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from agent_core.storage.postgres.queue import read_lane
 from agent_core.storage.postgres.statements import read_clock
 from agent_core.storage.rows import sparing
-from agent_core.storage.sql import Connection, JobReader, JobWriter
+from agent_core.storage.sql import Connection, JobReader
 from agent_core.types import OwnerIsDead, RunStatus
 from agent_core.types.lanes import PROTOCOL, Lane
 from agent_core.types.workers import QueueDepth, QueuedRun, WorkerRecord
@@ -59,22 +59,20 @@ class WorkerTable:
     """The workers of a database, and the queue that they serve.
 
     Args:
-        writer, reader: of the store.
-        keep: carries out the jobs that say that a worker lives.
+        reader: of the store.
+        keep: carries out, in their order, the jobs that say that a worker lives, or has ended.
         is_dead: a worker of this host is dead as soon as its lock is free.
         tenant: only what is for its sessions is seen; None: everything.
     """
 
     def __init__(
         self,
-        writer: JobWriter,
         reader: JobReader,
         *,
         keep: Callable[[Callable[[Connection], Any]], Awaitable[Any]],
         is_dead: OwnerIsDead = by_lease,
         tenant: str | None = None,
     ) -> None:
-        self._writer = writer
         self._reader = reader
         self._keep = keep
         self._is_dead = is_dead
@@ -97,9 +95,9 @@ class WorkerTable:
         return leases
 
     async def remove(self, worker_id: str) -> None:
-        """The worker has ended."""
+        """The worker has ended; a heartbeat that was not waited for comes before."""
         sql = "DELETE FROM workers WHERE worker_id = ?"
-        await self._writer.submit(lambda c: c.execute(sql, (worker_id,)))
+        await self._keep(lambda c: c.execute(sql, (worker_id,)))
 
     async def listed(self) -> list[WorkerRecord]:
         """The workers, those that were started first before the others."""

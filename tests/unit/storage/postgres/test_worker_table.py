@@ -1,5 +1,6 @@
 """The table of workers, on a real server."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -31,6 +32,19 @@ async def test_a_worker_is_listed_as_it_was_at_its_last_heartbeat(database_url: 
         assert listed.started_at < listed.heartbeat_at
         assert abs(listed.heartbeat_at - utc_now()) < timedelta(minutes=1)
         await table.remove("own_1")
+        assert await table.listed() == []
+
+
+async def test_a_worker_that_has_ended_is_gone_though_a_heartbeat_was_under_way(
+    database_url: str,
+) -> None:
+    async with PostgresSessionStore.open(database_url) as store:
+        await store.open_run(an_opening(), is_dead=lambda _, is_over: is_over)
+        table = store.workers(None)
+        beating = asyncio.create_task(table.beat(worker(), 15))  # opens a connection
+        await asyncio.sleep(0)
+        await table.remove("own_1")
+        await beating
         assert await table.listed() == []
 
 

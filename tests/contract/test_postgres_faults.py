@@ -460,6 +460,18 @@ async def test_leases_are_extended_in_time_on_a_new_connection_when_the_old_one_
         assert time.monotonic() - began < lease_s * 2 / 3, "a third has passed since the last one"
 
 
+async def test_heartbeats_that_nobody_waits_for_do_not_delay_the_end_without_a_server() -> None:
+    patience = 2
+    threads = Threads("postgresql://nobody@127.0.0.1:1/nothing", patience=patience)
+    beats = [threads.keep(lambda connection: connection.execute("SELECT 1")) for _ in range(5)]
+    await asyncio.sleep(0.1)
+    for beat in beats:
+        beat.cancel()
+    began = time.monotonic()
+    await threads.close()
+    assert time.monotonic() - began < 1.5 * patience
+
+
 @pytest.mark.parametrize("crash", ["of the machine", "of one process of the server"])
 async def test_a_job_that_a_crash_has_lost_after_its_commit_is_done_again(
     postgres_server: Server, crash: str

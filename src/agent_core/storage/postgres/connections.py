@@ -297,14 +297,15 @@ class Threads:
     def keep(self, job: Job[Result]) -> asyncio.Future[Result]:
         """Do a job that says that this process lives, in a thread which does nothing else.
 
-        It must wait for no lock that another process may hold for long, and may be done twice.
+        It must wait for no lock that another process may hold for long, and may be done twice; it
+        is not begun any more if its caller has been cancelled.
         """
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(_closed_error())
         else:
             work = partial(self._write, job, None, "session_id", is_marked=False)
-            self._keeper.submit(self._finish, _Waiting(work, future))
+            self._keeper.submit(self._finish_wanted, _Waiting(work, future))
         return future
 
     def append(self, batch: Append, session_id: str) -> asyncio.Future[Position]:
@@ -370,6 +371,11 @@ class Threads:
                 del self._lanes[key]
                 return
         self._writers.submit(self._go_on, key)
+
+    def _finish_wanted(self, waiting: _Waiting) -> None:
+        """Do a job, if its caller waits still: while the database is away each takes its time."""
+        if not waiting.future.cancelled():
+            self._finish(waiting)
 
     def _finish(self, waiting: _Waiting) -> None:
         """Do a job, and give its result to the caller that waits for it."""

@@ -229,21 +229,25 @@ def close_lost_session(
 def heartbeat(
     connection: Connection, owner: str, lease: timedelta, now: datetime, *, free: str = ""
 ) -> Heartbeat:
-    """Extend the lease of every session this owner holds; of those alone that are `free`."""
+    """Extend the lease of every session this owner holds; of those alone that are `free`.
+
+    All of it is sent together: the sessions are locked until it has ended.
+    """
     until = iso(now + lease)
     connection.execute(
         f"UPDATE sessions SET lease_expires_at = ?1 WHERE owner = ?2 {free}",  # noqa: S608
         (until, owner),
     )
-    sessions = connection.execute(
+    found = connection.execute(
         "SELECT session_id, epoch, lease_expires_at < ?1 FROM sessions WHERE owner = ?2",
         (until, owner),
-    ).fetchall()
+    )
     rows = connection.execute(
         f"""SELECT run_id FROM runs WHERE {OPEN_RUN} AND cancel_requested_at IS NOT NULL
         AND session_id IN (SELECT session_id FROM sessions WHERE owner = ?)""",  # noqa: S608
         (owner,),
     )
+    sessions = found.fetchall()
     return Heartbeat(
         cancelled=[run_id for (run_id,) in rows],
         epochs={session_id: epoch for session_id, epoch, _ in sessions},

@@ -74,6 +74,7 @@ WORKERS_STEPS: dict[str, tuple[int, int, Step, Step]] = {
     ),
     "a run claimed": (8, 2, queue, take),
     "its end stored": (3, 1, queue_and_take, lambda s, n: s.append(ended(n))),
+    "the lease of its session extended": (6, 3, queue_and_take, lambda s, _: s.heartbeat("me")),
 }
 """How many statements and round trips they may take, what goes before them, and what they are."""
 

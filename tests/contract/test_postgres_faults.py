@@ -165,7 +165,7 @@ async def test_a_run_whose_taking_was_not_answered_is_taken_once(
     dispatch = Dispatch(queue="default", home="host:here")
     await store.queue_run(an_opening("s2", "run_2", dispatch=dispatch), is_dead=alive)
     direct, broken = Threads(database_url), Threads(through(database_url, proxy.port))
-    queue = RunQueue(OneJobEach(direct, broken, broken), keep=direct.keep, lease_s=30)
+    queue = RunQueue(OneJobEach(broken, broken), keep=direct.keep, lease_s=30)
     await queue.register()
     proxy.unanswered = sent  # the text of a statement is sent once on a connection
     taking = asyncio.create_task(queue.fetch_next(lambda lane: True))

@@ -161,6 +161,25 @@ async def test_sessions_are_extended_beside_one_that_another_transaction_has_loc
         assert (await store.heartbeat("me", lease)).late == set()
 
 
+async def test_a_process_that_was_given_up_says_that_it_lives_while_its_sessions_are_locked(
+    database_url: str,
+) -> None:
+    sessions = [f"s{number}" for number in range(8)]
+    async with PostgresSessionStore.open(database_url) as store:
+        queue = store.queue(LEASE_S)
+        first = await queue.register()
+        for each in sessions:
+            await store.open_run(an_opening(each, f"run_{each}", owner="me"), is_dead=by_lease)
+        async with locked(database_url, "SELECT FROM sessions FOR UPDATE"):
+            writing = [asyncio.create_task(store.rename_session(each, "it")) for each in sessions]
+            async with await psycopg.AsyncConnection.connect(database_url) as other:
+                await other.execute("DELETE FROM procrastinate_workers")
+            async with asyncio.timeout(SOME_LEASES_S):
+                await queue.heartbeat()
+            assert await queue.register() != first
+        await asyncio.gather(*writing)
+
+
 async def test_a_run_whose_session_is_locked_waits_before_it_acts(
     home: Home, database_url: str
 ) -> None:

@@ -161,7 +161,8 @@ class RunQueue:
 
     Args:
         writer: of the store.
-        keep: carries out the jobs that say that this process lives.
+        keep: carries out the jobs that say that this process lives; one that is registered twice
+            for a broken connection leaves a number without jobs, which is swept away.
         lease_s: for how long a process counts as alive after a heartbeat.
         hurry: has the store wait no more for a server that is away.
     """
@@ -195,7 +196,7 @@ class RunQueue:
             if (process := self._process) is None:
                 sql = "SELECT worker_id FROM procrastinate_register_worker_v1()"
                 began = owners.now()
-                process = await self._writer.submit(lambda c: int(c.execute(sql).fetchone()[0]))
+                process = int(await self._keep(lambda c: c.execute(sql).fetchone()[0]))
                 self._process, self._beat_at = process, began
             return process
 

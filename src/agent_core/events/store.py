@@ -181,8 +181,8 @@ class SessionWrites(HistoryStore, Protocol):
     async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> Heartbeat:
         """Extend the lease of every session this owner holds, from now by the store's clock.
 
-        It waits for no other transaction: the lease of a session that one has locked is extended
-        as soon as that has ended.
+        It waits only a small part of the lease for other transactions: the lease of a session that
+        one has locked is extended as soon as that has ended.
         """
         ...
 

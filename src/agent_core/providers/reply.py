@@ -8,6 +8,7 @@ invalid, whole characters, blocks in order.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
+from itertools import chain
 from typing import Any, ClassVar
 
 import orjson
@@ -212,7 +213,7 @@ class ReplyAccumulator:
         self._history = history
         self._parts: list[ProseDraft | CallDraft] = []
         self._touched: list[ProseDraft | CallDraft] = []
-        self._ids: set[str] | None = None
+        self._ids: set[str] = set()
         self._chars = 0
         self.begun = False
         """A delta has been given out, which a user may have seen: there is no retry any more."""
@@ -240,10 +241,8 @@ class ReplyAccumulator:
     def open_call(self, raw_id: Any, wire_name: str) -> CallDraft:
         """Begin a tool call; an id that is missing, unsafe or taken is replaced."""
         raw = raw_id if isinstance(raw_id, str) else ""
-        if self._ids is None:
-            self._ids = set().union(*_CALL_IDS.get_all(self._history, _call_ids_of))
         fits = 0 < len(raw) <= 128 and _SAFE_ID_CHARS.issuperset(raw)
-        tool_call_id = raw if fits and raw not in self._ids else new_id("call")
+        tool_call_id = raw if fits and not self._is_taken(raw) else new_id("call")
         self._ids.add(tool_call_id)
         call = CallDraft(tool_call_id, raw, wire_name=wire_name, canonical=self._canonical)
         self._parts.append(call)
@@ -344,6 +343,10 @@ class ReplyAccumulator:
             metadata=metadata,
         )
         return [*events, completed]
+
+    def _is_taken(self, call_id: str) -> bool:
+        before = _CALL_IDS.get_all(self._history, _call_ids_of)
+        return call_id in self._ids or call_id in chain.from_iterable(before)
 
     def _take_touched(self) -> list[ProseDraft | CallDraft]:
         touched = list(dict.fromkeys(self._touched))

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from functools import lru_cache
 from itertools import groupby
+from operator import is_
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from weakref import KeyedRef
 
@@ -327,11 +328,11 @@ V = TypeVar("V")
 
 
 class IdentityCache(Generic[K, V]):
-    """A cache by identity. It holds no object alive, and forgets what dies."""
+    """A cache by identity. It holds only the objects of the last `get_all` alive."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[KeyedRef[int, K], V]] = {}
-        self._last: tuple[list[int], list[V]] = [], []
+        self._last: tuple[list[K], list[V]] = [], []
 
     def get(self, obj: K, make: Callable[[K], V]) -> V:
         """What `make(obj)` gave the first time."""
@@ -345,28 +346,19 @@ class IdentityCache(Generic[K, V]):
 
     def get_all(self, objs: Iterable[K], make: Callable[[K], V]) -> list[V]:
         """`get` for each; what goes on where the last ones ended costs what is new in it."""
-        made, objs = self._made, list(objs)
-        ids = list(map(id, objs))
         before, values = self._last
-        known = len(before)
-        if before == ids[:known]:  # the same objects: none of them has died
-            values = values.copy()
-        else:
+        objs, known = list(objs), len(before)
+        if known > len(objs) or not all(map(is_, before, objs)):
             known, values = 0, []
-        for obj in objs[known:]:
-            found = made.get(id(obj))
-            if found is not None and found[0]() is obj:
-                values.append(found[1])
-            else:
-                values.append(self.get(obj, make))
-        self._last = ids, values
+        if known < len(objs):
+            values = values + [self.get(obj, make) for obj in objs[known:]]
+            self._last = objs, values
         return values.copy()
 
     def __len__(self) -> int:
         return len(self._made)
 
     def _forget(self, dead: KeyedRef[int, K]) -> None:
-        self._last = [], []
         found = self._made.get(dead.key)
         if found is not None and found[0] is dead:
             del self._made[dead.key]

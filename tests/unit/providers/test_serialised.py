@@ -2,6 +2,7 @@ import gc
 
 import orjson
 
+from agent_core.context.messages import plain_text
 from agent_core.providers.requests import IdentityCache, body_of
 from agent_core.types import ModelMessage, Role, TextBlock
 
@@ -32,6 +33,34 @@ def test_what_is_kept_dies_with_its_object() -> None:
     gc.collect()
 
     assert len(kept) == 0
+
+
+def test_of_a_history_only_what_is_new_is_serialised() -> None:
+    made: list[ModelMessage] = []
+    kept: IdentityCache[ModelMessage, bytes] = IdentityCache()
+    first, second, third = map(message, "123")
+
+    def write(item: ModelMessage) -> bytes:
+        made.append(item)
+        return plain_text(item.content).encode()
+
+    def written(*history: ModelMessage) -> bytes:
+        return b"".join(kept.get_all(history, write))
+
+    assert written(first, second) == b"12"
+    assert written(first, second, third) == b"123"
+    assert written(first, third) == b"13"
+    assert written(message("1"), second) == b"12"
+    assert len(made) == 4
+
+
+def test_what_is_done_with_a_list_does_not_change_the_next_one() -> None:
+    kept: IdentityCache[ModelMessage, bytes] = IdentityCache()
+    history = [message("1")]
+
+    kept.get_all(history, lambda _: b"1").append(b"2")
+
+    assert kept.get_all(history, lambda _: b"1") == [b"1"]
 
 
 def test_a_longer_history_begins_with_the_same_bytes() -> None:

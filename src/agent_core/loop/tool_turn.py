@@ -310,7 +310,9 @@ def _aborted(call: ToolCall, message: str) -> ToolResult:
     )
 
 
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
+
+
 def _arguments_hash(call: ToolCall) -> str:
     """Tie what was started to what was requested, without repeating it."""
-    canonical = json.dumps(call.arguments, sort_keys=True, separators=(",", ":"), default=str)
-    return sha256(canonical.encode(errors="surrogatepass")).hexdigest()
+    return sha256(_canonical(call.arguments).encode(errors="surrogatepass")).hexdigest()

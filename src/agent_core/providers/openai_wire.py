@@ -59,9 +59,6 @@ _DETAILS = "reasoning_details"
 _GROQ = "x_groq"
 """Where Groq puts usage, and what went wrong."""
 
-_CACHED_FIELDS = ("prompt_cache_hit_tokens", "cached_tokens")
-"""Where DeepSeek and Moonshot count what came from a cache."""
-
 _CALLING = frozenset({"role", "content", "tool_calls"})
 _MORE_OF_CALL = frozenset({"index", "function"})
 """The fields of a piece that only begins a call, or goes on with one."""
@@ -306,11 +303,12 @@ class OpenAIChunks(ChunkParser):
         """The usage chunk; `input_tokens` includes what came from a cache."""
         raw = self._usage
         given, taken = count(raw.get("prompt_tokens")), count(raw.get("completion_tokens"))
-        prompt, completion = (
-            table(raw.get(f"{kind}_tokens_details")) for kind in ("prompt", "completion")
-        )
-        cached = next(
-            filter(None, (prompt.get("cached_tokens"), *map(raw.get, _CACHED_FIELDS))), None
+        prompt = table(raw.get("prompt_tokens_details"))
+        completion = table(raw.get("completion_tokens_details"))
+        cached = (
+            prompt.get("cached_tokens")
+            or raw.get("prompt_cache_hit_tokens")  # DeepSeek's
+            or raw.get("cached_tokens")  # Moonshot's
         )
         return Usage.of_checked(
             input_tokens=given,

@@ -32,7 +32,7 @@ from agent_core.types import (
 
 def system_message(blocks: Sequence[SystemBlock]) -> bytes:
     """One message: many chat templates take only one, and only at the beginning."""
-    content = "\n\n".join(block.content for block in blocks if block.content)
+    content = "\n\n".join(filter(None, [block.content for block in blocks]))
     return jsontext.dump({"role": "system", "content": content}) if content else b""
 
 
@@ -297,6 +297,8 @@ def own_options(
                 )
             if provider == called.provider:
                 merged.update(cast("dict[str, Any]", options))
+    if not merged:
+        return merged
     unknown = sorted(merged.keys() - known)
     if unknown:
         raise called.unsupported(

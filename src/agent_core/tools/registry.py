@@ -186,6 +186,8 @@ def is_generator(function: Callable[..., Any]) -> bool:
 
 def _inner_functions(function: Callable[..., Any]) -> list[Callable[..., Any]]:
     inner = plain_function(function)
+    if inspect.isfunction(inner):
+        return [inner]
     own = getattr(type(inner), "__call__", None)  # noqa: B004 - its own, not whether there is one
     return [inner] if own is None else [inner, own]
 

@@ -13,7 +13,6 @@ from agent_core.types import (
     CancelResult,
     ErrorPayload,
     EventType,
-    InspectResult,
     OutputT,
     RunMode,
     RunStatus,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from agent_core.runtime.runs import Runs
     from agent_core.runtime.scheduler import RunProgress
     from agent_core.runtime.sessions import Sessions
-
+    from agent_core.types import InspectResult
 
 _NOTHING: Any = object()
 _READS = 16
@@ -324,7 +323,7 @@ class RunHandle(Generic[OutputT]):
 
     async def inspect_child(
         self, child_run_id: str, include_sensitive: bool = False
-    ) -> InspectResult:
+    ) -> "InspectResult":
         """Everything about a child run: its nodes, events, artifacts and model requests.
 
         Raises:

@@ -18,37 +18,23 @@ from agent_core.types import (
     SESSION_ID_PATTERN,
     AgentDefinition,
     AgentSource,
-    ApprovalRecord,
-    CleanupResult,
     ContentBlock,
-    ContextReport,
-    CostSummary,
-    CostUnit,
     Decision,
-    DeleteSessionResult,
     Draft,
-    InspectResult,
     Mode,
     Node,
     OutputT,
-    PermissionExplanation,
-    PermissionGrant,
     PermissionMode,
     ReasoningBlock,
-    ReplayResult,
     Role,
     RunMode,
     RunRecord,
-    SessionMatch,
     SessionRecord,
-    SessionSummary,
-    SwitchResult,
     TextBlock,
     ToolCallBlock,
     ToolDefinition,
     ToolResultBlock,
     UserMessage,
-    WorkspaceDiff,
     new_id,
 )
 from agent_core.types.lanes import ANYWHERE, PLACED, Placement
@@ -70,6 +56,22 @@ if TYPE_CHECKING:
     from agent_core.tools.base import Tool
     from agent_core.tools.registry import Handler, ToolRegistry
     from agent_core.tools.toolsets import Toolset
+    from agent_core.types import (
+        ApprovalRecord,
+        CleanupResult,
+        ContextReport,
+        CostSummary,
+        CostUnit,
+        DeleteSessionResult,
+        InspectResult,
+        PermissionExplanation,
+        PermissionGrant,
+        ReplayResult,
+        SessionMatch,
+        SessionSummary,
+        SwitchResult,
+        WorkspaceDiff,
+    )
     from agent_core.types.workers import QueuedRun, WorkerRecord
 
 
@@ -404,7 +406,7 @@ class AgentRuntime:
         is_open: bool = True,
         prefix: str = "",
         limit: int = 100,
-    ) -> list[ApprovalRecord]:
+    ) -> "list[ApprovalRecord]":
         """Questions about calls, from every process that shares the home; the oldest first.
 
         Args:
@@ -462,7 +464,7 @@ class AgentRuntime:
         session_id: str | None = None,
         agent: str = "main",
         permission_mode: PermissionMode = "ask",
-    ) -> PermissionExplanation:
+    ) -> "PermissionExplanation":
         """The decision about a call, with its reason; asks and executes nothing.
 
         Args:
@@ -488,7 +490,7 @@ class AgentRuntime:
             permission_mode=permission_mode,
         )
 
-    async def permission_grants(self, session_id: str | None = None) -> list[PermissionGrant]:
+    async def permission_grants(self, session_id: str | None = None) -> "list[PermissionGrant]":
         """The remembered answers of a session, or of all sessions, the oldest first.
 
         Answers in memory, the default of `[permissions] remember_scope`, are those of this
@@ -500,7 +502,7 @@ class AgentRuntime:
         """Remove one grant, or all grants of a session, and return how many were removed."""
         return await (await self._services()).project.guard.forget(grant_or_session_id)
 
-    async def context_report(self, session_id: str) -> ContextReport:
+    async def context_report(self, session_id: str) -> "ContextReport":
         """What fills the context window of a session; calls no model.
 
         It is computed from the last stored request and the messages since.
@@ -618,7 +620,7 @@ class AgentRuntime:
         from_seq: int | None = None,
         to_seq: int | None = None,
         include_sensitive: bool = False,
-    ) -> ReplayResult:
+    ) -> "ReplayResult":
         """The session's timeline, `from_seq <= seq <= to_seq`, in pages of at most 1000 events.
 
         Raises:
@@ -637,7 +639,7 @@ class AgentRuntime:
         """
         return await (await self._services()).sessions.session_runs(session_id)
 
-    async def replay_run(self, run_id: str, include_sensitive: bool = False) -> ReplayResult:
+    async def replay_run(self, run_id: str, include_sensitive: bool = False) -> "ReplayResult":
         """Everything of one run.
 
         Raises:
@@ -646,7 +648,7 @@ class AgentRuntime:
         services = await self._services()
         return await services.sessions.replay_run(run_id, include_sensitive=include_sensitive)
 
-    async def inspect_run(self, run_id: str, include_sensitive: bool = False) -> InspectResult:
+    async def inspect_run(self, run_id: str, include_sensitive: bool = False) -> "InspectResult":
         """Everything about a run: its nodes, events, artifacts and model requests.
 
         Raises:
@@ -665,7 +667,7 @@ class AgentRuntime:
 
     async def switch_node(
         self, session_id: str, node_id: str, restore_files: bool = False, force: bool = False
-    ) -> SwitchResult:
+    ) -> "SwitchResult":
         """Let the session's next message continue from this node, as a branch. Deletes nothing.
 
         Args:
@@ -685,7 +687,7 @@ class AgentRuntime:
             session_id, node_id, restore_files=restore_files, force=force
         )
 
-    async def undo(self, session_id: str, force: bool = False) -> SwitchResult:
+    async def undo(self, session_id: str, force: bool = False) -> "SwitchResult":
         """Revert the user's last message, with everything its run did.
 
         Files are restored if snapshots were taken; `remarks` reports missing ones. Nothing is
@@ -701,7 +703,7 @@ class AgentRuntime:
         services = await self._services()
         return await services.sessions.moves.undo(_checked_session_id(session_id), force=force)
 
-    async def redo(self, session_id: str, force: bool = False) -> SwitchResult:
+    async def redo(self, session_id: str, force: bool = False) -> "SwitchResult":
         """Return to the state just before the last `undo`, including files.
 
         Raises:
@@ -713,7 +715,7 @@ class AgentRuntime:
 
     async def fork(
         self, session_id: str, node_id: str | None = None, *, into: str | Path | None = None
-    ) -> SwitchResult:
+    ) -> "SwitchResult":
         """Start another session with the conversation up to a node, in a copy of the project.
 
         The copy has the files as they were at the node, and files that no snapshot contains as
@@ -737,7 +739,7 @@ class AgentRuntime:
         place = None if into is None else Path(into)
         return await services.sessions.forks.fork(session_id, node_id, into=place)
 
-    async def diff_workspace(self, before: str, after: str) -> WorkspaceDiff:
+    async def diff_workspace(self, before: str, after: str) -> "WorkspaceDiff":
         """The difference between the files of two states, without secrets.
 
         Args:
@@ -778,7 +780,7 @@ class AgentRuntime:
         project: str | Path | None = None,
         query: str | None = None,
         forked_from: str | None = None,
-    ) -> list[SessionSummary]:
+    ) -> "list[SessionSummary]":
         """Sessions with their titles, states and costs, the most recently used first.
 
         Args:
@@ -799,12 +801,12 @@ class AgentRuntime:
 
     async def costs(
         self,
-        by: CostUnit = "all",
+        by: "CostUnit" = "all",
         *,
         since: datetime | None = None,
         project: str | Path | None = None,
         limit: int = 1000,
-    ) -> list[CostSummary]:
+    ) -> "list[CostSummary]":
         """The cost of the stored sessions; calls no model and reads no history.
 
         Rows by day are ordered latest first, other rows by last use. Deleted sessions are not
@@ -828,7 +830,7 @@ class AgentRuntime:
 
     async def search_sessions(
         self, query: str, limit: int = 20, *, project: str | Path | None = None
-    ) -> list[SessionMatch]:
+    ) -> "list[SessionMatch]":
         """The newest messages, tool calls and results of all sessions with every word of `query`.
 
         Case is ignored, and text in double quotes is one word. Loaded texts, such as skills and
@@ -888,7 +890,7 @@ class AgentRuntime:
         sessions = (await self._services()).sessions
         return await sessions.resolve_id("node", prefix, session_id=session_id)
 
-    async def delete_session(self, session_id: str) -> DeleteSessionResult:
+    async def delete_session(self, session_id: str) -> "DeleteSessionResult":
         """Delete a session's rows and artifacts; never memory, plans or Task logs.
 
         Raises:
@@ -911,7 +913,7 @@ class AgentRuntime:
         include_all: bool = False,
         older_than: datetime | None = None,
         max_bytes: int | None = None,
-    ) -> CleanupResult:
+    ) -> "CleanupResult":
         """Find, and unless `dry_run` delete, artifacts kept for debugging (or all of them).
 
         Args:
@@ -940,7 +942,7 @@ class AgentRuntime:
         include_failed: bool = False,
         include_cancelled: bool = False,
         older_than: datetime | None = None,
-    ) -> CleanupResult:
+    ) -> "CleanupResult":
         """Find, and unless `dry_run` delete, the logs of a project's Tasks that have ended.
 
         Unfinished Tasks, and unreadable logs, are never touched.

@@ -6,10 +6,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from agent_core.api.handles import RunHandle, RunResult, await_result
-from agent_core.types import InspectResult, Mode, OutputT, ReplayResult, SwitchResult, UserMessage
+from agent_core.types import Mode, OutputT, UserMessage
 
 if TYPE_CHECKING:
     from agent_core.loop.options import JsonSchema, RunOptions, StartFields, TypedStartFields
+    from agent_core.types import InspectResult, ReplayResult, SwitchResult
 
 
 class Session:
@@ -30,11 +31,11 @@ class Session:
         session_id: str,
         start: Callable[..., Awaitable[RunHandle[Any]]],
         *,
-        replay: Callable[..., Awaitable[ReplayResult]],
-        inspect: Callable[..., Awaitable[InspectResult]],
-        undo: Callable[..., Awaitable[SwitchResult]],
-        redo: Callable[..., Awaitable[SwitchResult]],
-        switch: Callable[..., Awaitable[SwitchResult]],
+        replay: "Callable[..., Awaitable[ReplayResult]]",
+        inspect: "Callable[..., Awaitable[InspectResult]]",
+        undo: "Callable[..., Awaitable[SwitchResult]]",
+        redo: "Callable[..., Awaitable[SwitchResult]]",
+        switch: "Callable[..., Awaitable[SwitchResult]]",
     ) -> None:
         self._session_id = session_id
         self._start = start
@@ -120,7 +121,9 @@ class Session:
         """`AgentRuntime.run` in this session."""
         return await await_result(await self.start(message, **fields), events=events)
 
-    async def replay(self, from_seq: int | None = None, to_seq: int | None = None) -> ReplayResult:
+    async def replay(
+        self, from_seq: int | None = None, to_seq: int | None = None
+    ) -> "ReplayResult":
         """`AgentRuntime.replay_session` of this session.
 
         Raises:
@@ -128,7 +131,7 @@ class Session:
         """
         return await self._replay(self._session_id, from_seq, to_seq)
 
-    async def inspect_run(self, run_id: str) -> InspectResult:
+    async def inspect_run(self, run_id: str) -> "InspectResult":
         """`AgentRuntime.inspect_run` of a run of this session.
 
         Raises:
@@ -136,7 +139,7 @@ class Session:
         """
         return await self._inspect(run_id)
 
-    async def undo(self, *, force: bool = False) -> SwitchResult:
+    async def undo(self, *, force: bool = False) -> "SwitchResult":
         """`AgentRuntime.undo` in this session.
 
         Raises:
@@ -144,7 +147,7 @@ class Session:
         """
         return await self._undo(self._session_id, force=force)
 
-    async def redo(self, *, force: bool = False) -> SwitchResult:
+    async def redo(self, *, force: bool = False) -> "SwitchResult":
         """`AgentRuntime.redo` in this session.
 
         Raises:
@@ -154,7 +157,7 @@ class Session:
 
     async def switch_node(
         self, node_id: str, *, restore_files: bool = False, force: bool = False
-    ) -> SwitchResult:
+    ) -> "SwitchResult":
         """`AgentRuntime.switch_node` in this session.
 
         Raises:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agent_core.aio import to_the_end
 from agent_core.artifacts import files
@@ -16,13 +16,14 @@ from agent_core.redaction import Redactor
 from agent_core.types import (
     ArtifactRecord,
     ArtifactSource,
-    CleanupFailure,
-    CleanupResult,
     ErrorPayload,
     SessionRecord,
     new_id,
     utc_now,
 )
+
+if TYPE_CHECKING:
+    from agent_core.types import CleanupFailure, CleanupResult
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ class ArtifactStore:
         include_all: bool = False,
         older_than: datetime | None = None,
         max_bytes: int | None = None,
-    ) -> CleanupResult:
+    ) -> "CleanupResult":
         """Find artifacts that are not needed, and remove them unless this is a dry run.
 
         Args:
@@ -166,6 +167,8 @@ class ArtifactStore:
             AgentCoreError: `validation_error`: `older_than` is naive or `max_bytes` negative.
             StorageError: `session_not_found`.
         """
+        from agent_core.types import CleanupFailure, CleanupResult  # noqa: PLC0415 - few runs need it
+
         if older_than is not None and older_than.utcoffset() is None:
             raise AgentCoreError(
                 ErrorCode.VALIDATION_ERROR, "older_than needs a time zone, as in datetime.now(UTC)"
@@ -206,8 +209,10 @@ class ArtifactStore:
             freed_bytes=freed,
         )
 
-    async def delete_session_files(self, session_id: str) -> list[CleanupFailure]:
+    async def delete_session_files(self, session_id: str) -> "list[CleanupFailure]":
         """Remove everything kept for a session; returns what could not be removed."""
+        from agent_core.types import CleanupFailure  # noqa: PLC0415 - few runs need it
+
         try:
             folder = files.session_folder(self._root, session_id)
         except StorageError as error:
@@ -284,7 +289,7 @@ class InMemoryArtifactStore(ArtifactStore):
     async def sweep(self) -> None:
         """There is nothing that another process has left."""
 
-    async def delete_session_files(self, session_id: str) -> list[CleanupFailure]:
+    async def delete_session_files(self, session_id: str) -> "list[CleanupFailure]":
         """Forget everything kept for a session."""
         for record in await self._rows.artifacts(session_id=session_id):
             self._content.pop(record.artifact_id, None)

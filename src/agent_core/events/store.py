@@ -12,44 +12,48 @@ on, and what was begun under an earlier epoch cannot be added to any more.
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_core.types import (
     LEASE,
     AgentRecord,
     AgentStatus,
     Amounts,
-    ApprovalRecord,
     ArtifactRecord,
     Batch,
     BudgetGrant,
     BudgetHold,
     BudgetUse,
     Claim,
-    CostSummary,
-    CostUnit,
     Decision,
     EventType,
     Heartbeat,
     Node,
-    NodeMove,
     OpenedRun,
     OwnerIsDead,
     PendingEvent,
-    PermissionGrant,
     Position,
-    ReplayResult,
-    RunChanges,
     RunOpening,
     RunRecord,
     RuntimeEvent,
-    SessionFork,
     SessionNote,
     SessionRecord,
-    SessionSummary,
-    SnapshotNote,
-    WorkspaceState,
 )
+
+if TYPE_CHECKING:
+    from agent_core.types import (
+        ApprovalRecord,
+        CostSummary,
+        CostUnit,
+        NodeMove,
+        PermissionGrant,
+        ReplayResult,
+        RunChanges,
+        SessionFork,
+        SessionSummary,
+        SnapshotNote,
+        WorkspaceState,
+    )
 
 
 class HistoryStore(Protocol):
@@ -294,7 +298,7 @@ class SessionReads(Protocol):
         project: str | None = None,
         query: str | None = None,
         forked_from: str | None = None,
-    ) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
+    ) -> "list[tuple[SessionSummary, Mapping[str, Any]]]":
         """Sessions as lists show them, each with its metadata, the most recently used first.
 
         The usage is that of their runs; what was done in the background stands in the metadata.
@@ -310,12 +314,12 @@ class SessionReads(Protocol):
 
     async def costs(
         self,
-        by: CostUnit,
+        by: "CostUnit",
         *,
         since: datetime | None = None,
         project: str | None = None,
         limit: int = 1_000_000,
-    ) -> list[CostSummary]:
+    ) -> "list[CostSummary]":
         """What was spent, by day with the latest first, else the most recently used first.
 
         Args:
@@ -415,7 +419,7 @@ class SessionReads(Protocol):
         from_seq: int | None = None,
         to_seq: int | None = None,
         limit: int = 1000,
-    ) -> ReplayResult:
+    ) -> "ReplayResult":
         """A stretch of the session's timeline: events with `from_seq <= seq <= to_seq`.
 
         Events of root agents only, at most `limit`, with the nodes, runs, agents and artifacts
@@ -426,7 +430,7 @@ class SessionReads(Protocol):
         """
         ...
 
-    async def run_history(self, run_id: str) -> ReplayResult:
+    async def run_history(self, run_id: str) -> "ReplayResult":
         """All of one run, a child's too: its events, nodes, agent and artifacts.
 
         Raises:
@@ -504,11 +508,11 @@ class BudgetStore(Protocol):
 class GrantStore(Protocol):
     """What the user has allowed for sessions."""
 
-    async def find_grant(self, session_id: str, key: str) -> PermissionGrant | None:
+    async def find_grant(self, session_id: str, key: str) -> "PermissionGrant | None":
         """The grant of a session that covers calls with this key."""
         ...
 
-    async def add_grant(self, grant: PermissionGrant) -> None:
+    async def add_grant(self, grant: "PermissionGrant") -> None:
         """Remember a grant; one for the same session and key stays as it is.
 
         Raises:
@@ -516,7 +520,7 @@ class GrantStore(Protocol):
         """
         ...
 
-    async def grants(self, session_id: str | None = None) -> list[PermissionGrant]:
+    async def grants(self, session_id: str | None = None) -> "list[PermissionGrant]":
         """The grants of a session, or of all, oldest first."""
         ...
 
@@ -531,7 +535,7 @@ class WorkspaceStore(Protocol):
     A project is named by its folder.
     """
 
-    async def name_snapshot(self, note: SnapshotNote) -> None:
+    async def name_snapshot(self, note: "SnapshotNote") -> None:
         """Let a node name a snapshot: its own state, and that of the nodes behind it.
 
         Raises:
@@ -543,7 +547,7 @@ class WorkspaceStore(Protocol):
         """Note that a run has ended, with nothing changed since its last snapshot."""
         ...
 
-    async def workspace_state(self, session_id: str, folder: str) -> WorkspaceState:
+    async def workspace_state(self, session_id: str, folder: str) -> "WorkspaceState":
         """What the session knows of the files of this project."""
         ...
 
@@ -551,7 +555,7 @@ class WorkspaceStore(Protocol):
         """The snapshot that a node of the session names; None if there is none to name."""
         ...
 
-    async def changes_of(self, run_id: str, folder: str) -> RunChanges | None:
+    async def changes_of(self, run_id: str, folder: str) -> "RunChanges | None":
         """What a run has changed in the files; None if it has recorded nothing."""
         ...
 
@@ -559,7 +563,7 @@ class WorkspaceStore(Protocol):
         """First and last snapshot of each other session's run that was at work meanwhile."""
         ...
 
-    async def begin_move(self, session_id: str, move: NodeMove, *, is_dead: OwnerIsDead) -> None:
+    async def begin_move(self, session_id: str, move: "NodeMove", *, is_dead: OwnerIsDead) -> None:
         """Note that files are about to be restored.
 
         Raises:
@@ -572,7 +576,7 @@ class WorkspaceStore(Protocol):
         ...
 
     async def move_node(
-        self, session_id: str, move: NodeMove, *, is_dead: OwnerIsDead
+        self, session_id: str, move: "NodeMove", *, is_dead: OwnerIsDead
     ) -> SessionRecord:
         """Continue the session as the move says.
 
@@ -581,7 +585,7 @@ class WorkspaceStore(Protocol):
         """
         ...
 
-    async def fork_session(self, fork: SessionFork) -> SessionRecord:
+    async def fork_session(self, fork: "SessionFork") -> SessionRecord:
         """Add a session with a copy of the path to a node, and of what is known of its files.
 
         Raises:
@@ -612,7 +616,7 @@ class WorkspaceStore(Protocol):
 class QuestionStore(Protocol):
     """Questions about calls, kept until they are answered; the first answer counts."""
 
-    async def ask(self, asked: ApprovalRecord) -> ApprovalRecord:
+    async def ask(self, asked: "ApprovalRecord") -> "ApprovalRecord":
         """Store a question, and return it.
 
         The one that stands for the very same action of that call is returned instead, with its
@@ -625,7 +629,7 @@ class QuestionStore(Protocol):
 
     async def answer(
         self, request_id: str, decision: Decision, *, reason: str | None, by: str, decider: str
-    ) -> tuple[ApprovalRecord | None, bool]:
+    ) -> "tuple[ApprovalRecord | None, bool]":
         """Answer a question that is open; the first answer counts.
 
         Returns:
@@ -637,13 +641,13 @@ class QuestionStore(Protocol):
         """Close a question that was not answered; one that was stays as it is."""
         ...
 
-    async def approval(self, request_id: str) -> ApprovalRecord | None:
+    async def approval(self, request_id: str) -> "ApprovalRecord | None":
         """The question, or None."""
         ...
 
     async def approval_of(
         self, root_run_id: str, run_id: str, tool_call_id: str
-    ) -> ApprovalRecord | None:
+    ) -> "ApprovalRecord | None":
         """The question about a call that is open or answered, if there is one."""
         ...
 
@@ -658,7 +662,7 @@ class ApprovalStore(QuestionStore, Protocol):
         prefix: str = "",
         is_open: bool = True,
         limit: int = 100,
-    ) -> list[ApprovalRecord]:
+    ) -> "list[ApprovalRecord]":
         """Questions whose id begins with `prefix`, the oldest first; of too many the newest.
 
         `is_open=False` lists those that are closed as well.

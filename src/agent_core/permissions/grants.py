@@ -1,6 +1,9 @@
 """What was allowed for a session, in memory."""
 
-from agent_core.types import PermissionGrant
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agent_core.types import PermissionGrant
 
 
 class SessionGrants:
@@ -9,15 +12,15 @@ class SessionGrants:
     def __init__(self) -> None:
         self._grants: dict[str, dict[str, PermissionGrant]] = {}
 
-    async def find_grant(self, session_id: str, key: str) -> PermissionGrant | None:
+    async def find_grant(self, session_id: str, key: str) -> "PermissionGrant | None":
         """See `GrantStore.find_grant`."""
         return self._grants.get(session_id, {}).get(key)
 
-    async def add_grant(self, grant: PermissionGrant) -> None:
+    async def add_grant(self, grant: "PermissionGrant") -> None:
         """See `GrantStore.add_grant`."""
         self._grants.setdefault(grant.session_id, {}).setdefault(grant.key, grant)
 
-    async def grants(self, session_id: str | None = None) -> list[PermissionGrant]:
+    async def grants(self, session_id: str | None = None) -> "list[PermissionGrant]":
         """See `GrantStore.grants`."""
         chosen = self._grants.values() if session_id is None else [self._grants.get(session_id, {})]
         return [grant for of_session in chosen for grant in of_session.values()]

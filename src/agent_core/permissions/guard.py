@@ -27,7 +27,6 @@ from agent_core.redaction.redactor import Redactor
 from agent_core.types import (
     Access,
     Decision,
-    PermissionGrant,
     RunIdentity,
     ToolCall,
     ToolDefinition,
@@ -275,6 +274,8 @@ class PermissionGuard:
             reason = f": {answer.reason}" if answer.reason else ""
             raise denied(f"the user denied {definition.name}{reason}")
         if answer.decision is Decision.ALLOW_FOR_SESSION and grant is not None:
+            from agent_core.types import PermissionGrant  # noqa: PLC0415 - few runs need it
+
             await self.grants.add_grant(
                 PermissionGrant(
                     grant_id=new_id("grant"),

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, ParkedError, PermissionDeniedError, StorageError
@@ -21,13 +21,9 @@ from agent_core.redaction.redactor import Redactor
 from agent_core.text import shortened
 from agent_core.types import (
     Access,
-    ApprovalRecord,
-    ApprovalState,
     Decision,
     EventLevel,
     EventType,
-    PermissionDecision,
-    PermissionRequest,
     RunIdentity,
     RunMode,
     ToolCall,
@@ -35,9 +31,16 @@ from agent_core.types import (
     utc_now,
 )
 
+if TYPE_CHECKING:
+    from agent_core.types import (
+        ApprovalRecord,
+        PermissionDecision,
+        PermissionRequest,
+    )
+
 logger = logging.getLogger(__name__)
 
-PermissionCallback = Callable[[PermissionRequest], Awaitable[PermissionDecision]]
+PermissionCallback = Callable[["PermissionRequest"], Awaitable["PermissionDecision"]]
 """Asks the user. Whatever goes wrong in it counts as a deny, but for `UnattendedError`."""
 
 _LATE = "the question was not answered in time"
@@ -133,14 +136,14 @@ class Questions:
 
     async def ask(
         self,
-        request: PermissionRequest,
+        request: "PermissionRequest",
         journal: PermissionJournal,
         *,
         call: ToolCall,
         definition: ToolDefinition,
         access: Access,
         run: RunIdentity,
-    ) -> PermissionDecision:
+    ) -> "PermissionDecision":
         """Store the question, put it to the user, and record the answer.
 
         Raises:
@@ -148,6 +151,8 @@ class Questions:
                 question can be asked.
             ParkedError: the run is to wait for the answer.
         """
+        from agent_core.types import ApprovalRecord, ApprovalState  # noqa: PLC0415 - few runs need it
+
         store = self._store
         if store is None:
             if self._callback is None:
@@ -210,9 +215,9 @@ class Questions:
     async def _ask_callback(
         self,
         callback: PermissionCallback,
-        request: PermissionRequest,
+        request: "PermissionRequest",
         journal: PermissionJournal,
-    ) -> PermissionDecision:
+    ) -> "PermissionDecision":
         """Ask without a store: only the callback can answer."""
         call_id = request.metadata["tool_call_id"]
         journal.note(EventType.PERMISSION_REQUESTED, event_payload(request), tool_call_id=call_id)
@@ -238,18 +243,20 @@ class Questions:
     async def _race(
         self,
         store: QuestionStore,
-        record: ApprovalRecord,
+        record: "ApprovalRecord",
         journal: PermissionJournal,
         *,
         may_park: bool,
         obstacle: str | None,
-    ) -> ApprovalRecord:
+    ) -> "ApprovalRecord":
         """The question with its first answer, the callback's or one from elsewhere.
 
         Raises:
             PermissionDeniedError: there is none.
             ParkedError: the run is to wait for it.
         """
+        from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
+
         request_id = record.request_id
         elsewhere = asyncio.create_task(self._elsewhere(store, request_id))
         asking = self._start(self._callback, record.request) if self._callback else None
@@ -294,6 +301,8 @@ class Questions:
 
     async def _elsewhere(self, store: QuestionStore, request_id: str) -> None:
         """Return when a question has been closed in another place."""
+        from agent_core.types import ApprovalState  # noqa: PLC0415 - few runs need it
+
         event = self._answered[request_id] = asyncio.Event()
         pause = None if self._pause_s is None else _LOOK_S
         try:
@@ -313,7 +322,7 @@ class Questions:
             del self._answered[request_id]
 
     def _start(
-        self, callback: PermissionCallback, request: PermissionRequest
+        self, callback: PermissionCallback, request: "PermissionRequest"
     ) -> "asyncio.Task[PermissionDecision | UnattendedError | str]":
         """Ask in a task of its own: one that does not let go must not keep a cancelled run."""
         asking = asyncio.create_task(
@@ -342,18 +351,20 @@ def current_decider() -> str:
 
 def _outcome(
     asking: "asyncio.Task[PermissionDecision | UnattendedError | str]",
-) -> PermissionDecision | UnattendedError | str:
+) -> "PermissionDecision | UnattendedError | str":
     if not asking.done():
         return _LATE
     return _WITHDRAWN if asking.cancelled() else asking.result()
 
 
 async def _call(
-    callback: Callable[[PermissionRequest], Awaitable[object]],
-    request: PermissionRequest,
+    callback: "Callable[[PermissionRequest], Awaitable[object]]",
+    request: "PermissionRequest",
     redactor: Redactor,
-) -> PermissionDecision | UnattendedError | str:
+) -> "PermissionDecision | UnattendedError | str":
     """The callback's answer, or why there is none."""
+    from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
+
     try:
         answer = await callback(request)
     except TimeoutError:
@@ -368,12 +379,16 @@ async def _call(
     return f"the permission callback answered with {type(answer).__name__}, not a decision"
 
 
-def _denial(answer: UnattendedError | str) -> PermissionDecision:
+def _denial(answer: UnattendedError | str) -> "PermissionDecision":
+    from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
+
     reason = answer if isinstance(answer, str) else None
     return PermissionDecision(decision=Decision.DENY, reason=reason)
 
 
-def _note_answer(record: ApprovalRecord, journal: PermissionJournal) -> PermissionDecision:
+def _note_answer(record: "ApprovalRecord", journal: PermissionJournal) -> "PermissionDecision":
+    from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
+
     decision = PermissionDecision(
         decision=record.decision or Decision.DENY,
         reason=record.reason,
@@ -392,7 +407,7 @@ def _note_answer(record: ApprovalRecord, journal: PermissionJournal) -> Permissi
 
 
 def _note_failure(
-    request: PermissionRequest, error: str, journal: PermissionJournal
+    request: "PermissionRequest", error: str, journal: PermissionJournal
 ) -> PermissionDeniedError:
     payload = {
         "request_id": request.request_id,

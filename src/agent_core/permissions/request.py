@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, to_builtins
 
@@ -19,13 +19,15 @@ from agent_core.text import noun, shortened, visible
 from agent_core.types import (
     Access,
     Decision,
-    PermissionRequest,
     RunIdentity,
     ToolCall,
     ToolDefinition,
     ToolPermission,
     new_id,
 )
+
+if TYPE_CHECKING:
+    from agent_core.types import PermissionRequest
 
 MAX_SUMMARY = 8_000
 MAX_REASON = 2_000
@@ -95,7 +97,7 @@ def build_request(
     asked_by: str | None = None,
     project_dir: Path,
     redactor: Redactor,
-) -> PermissionRequest:
+) -> "PermissionRequest":
     """The question whether `run` may make this call. No secret and no control character gets in.
 
     Args:
@@ -110,6 +112,7 @@ def build_request(
         project_dir: the folder of calls that have none of their own.
         redactor: removes secrets.
     """
+    from agent_core.types import PermissionRequest  # noqa: PLC0415 - few runs need it
 
     def line(text: str, limit: int = MAX_LINE) -> str:
         return shortened(visible(redactor.text(text), one_line=True), limit)
@@ -166,7 +169,7 @@ def agent_path(run: RunIdentity) -> list[str]:
 
 
 def access_hash(
-    call: ToolCall, definition: ToolDefinition, access: Access, request: PermissionRequest
+    call: ToolCall, definition: ToolDefinition, access: Access, request: "PermissionRequest"
 ) -> str:
     """What one answer is for: all that the call would do, and the files as they are now.
 
@@ -195,7 +198,7 @@ def _state(path: str) -> list[Any]:
     return [found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
-def event_payload(request: PermissionRequest) -> dict[str, Any]:
+def event_payload(request: "PermissionRequest") -> dict[str, Any]:
     """The request as an event's payload, without the diff: the call itself is in the history."""
     payload = request.model_dump(mode="json")
     payload["tags"] = sorted(request.tags)

@@ -16,23 +16,11 @@ from agent_core.runtime.runs import Runs
 from agent_core.runtime.workspaces import Workspaces, latest_snapshot
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import node_not_found, session_not_found
-from agent_core.types import (
-    EventType,
-    FilesMove,
-    Node,
-    NodeMove,
-    NodeType,
-    Role,
-    RunStatus,
-    SessionRecord,
-    SwitchResult,
-    UndoneMessage,
-    WorkspaceState,
-    utc_now,
-)
+from agent_core.types import EventType, Node, NodeType, Role, RunStatus, SessionRecord, utc_now
 
 if TYPE_CHECKING:
     from agent_core.snapshots.records import GitState, LeftOut, Restored
+    from agent_core.types import FilesMove, NodeMove, SwitchResult, UndoneMessage, WorkspaceState
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +62,7 @@ class NodeMoves:
 
     async def switch(
         self, session_id: str, node_id: str, *, restore_files: bool, force: bool
-    ) -> SwitchResult:
+    ) -> "SwitchResult":
         """Continue the session from a message the user has seen; with its files, if asked for.
 
         Raises:
@@ -82,6 +70,8 @@ class NodeMoves:
             AgentCoreError: `validation_error`: not a message, or not a complete one; or there is
                 no snapshot to restore.
         """
+        from agent_core.types import NodeMove, SwitchResult  # noqa: PLC0415 - few runs need it
+
         session = await self._idle_session(session_id)
         node = await self._store.node(node_id)
         if node is None or node.session_id != session_id:
@@ -110,13 +100,15 @@ class NodeMoves:
         spans = [(target, target)] if target else []
         return await self._make(move, session_id, files, state, spans=spans, force=force)
 
-    async def undo(self, session_id: str, *, force: bool) -> SwitchResult:
+    async def undo(self, session_id: str, *, force: bool) -> "SwitchResult":
         """Take back the last message of the user, with all that its run did.
 
         Raises:
             StorageError: `session_not_found`, `session_active`, `path_conflict`.
             AgentCoreError: `validation_error`: there is no message to take back.
         """
+        from agent_core.types import NodeMove, UndoneMessage  # noqa: PLC0415 - few runs need it
+
         session = await self._idle_session(session_id)
         active = session.active_node_id
         path = await self._store.path(active) if active else []
@@ -153,13 +145,15 @@ class NodeMoves:
             news["remarks"] = [remark]
         return result.model_copy(update=news)
 
-    async def redo(self, session_id: str, *, force: bool) -> SwitchResult:
+    async def redo(self, session_id: str, *, force: bool) -> "SwitchResult":
         """Return to the state just before the last undo, files included.
 
         Raises:
             StorageError: `session_not_found`, `session_active`, `path_conflict`.
             AgentCoreError: `validation_error`: nothing was undone since the last message.
         """
+        from agent_core.types import NodeMove  # noqa: PLC0415 - few runs need it
+
         session = await self._idle_session(session_id)
         files = self.files_of(session)
         state = await self._store.workspace_state(session_id, files.folder)
@@ -222,7 +216,7 @@ class NodeMoves:
         except AgentCoreError as error:
             logger.warning("unneeded snapshots could not be deleted yet: %s", error)
 
-    async def _finish_pending(self, session_id: str, move: NodeMove, alone: FilesAlone) -> None:
+    async def _finish_pending(self, session_id: str, move: "NodeMove", alone: FilesAlone) -> None:
         try:
             state = await self._store.workspace_state(session_id, move.folder)
             if move.runs not in {None, state.runs}:
@@ -238,21 +232,23 @@ class NodeMoves:
 
     async def _make(
         self,
-        move: NodeMove,
+        move: "NodeMove",
         session_id: str,
         files: ProjectFiles,
-        state: WorkspaceState,
+        state: "WorkspaceState",
         *,
         spans: Sequence[tuple[str, str]],
         others: Sequence[tuple[str, str]] = (),
         force: bool,
-    ) -> SwitchResult:
+    ) -> "SwitchResult":
         """Make a move: the files first, and the session when they are as they should be.
 
         The changes of all `spans` are taken back, those of the last one up to what the session
         knows of the files. Without a span they are left alone. What runs of `others` have changed
         at the same time may be theirs: it is refused like what was changed since.
         """
+        from agent_core.types import FilesMove, SwitchResult  # noqa: PLC0415 - few runs need it
+
         if not spans:
             moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
             return SwitchResult(session=moved, node_id=move.node_id)
@@ -286,12 +282,12 @@ class NodeMoves:
     async def _carry_out(
         self,
         session_id: str,
-        move: NodeMove,
-        files: FilesMove,
+        move: "NodeMove",
+        files: "FilesMove",
         alone: FilesAlone,
         *,
         force: bool,
-    ) -> SwitchResult:
+    ) -> "SwitchResult":
         await self._store.begin_move(session_id, move, is_dead=self._owner.is_dead)
         try:
             done = await alone.restore(files.target, base=files.before, force=force)
@@ -308,12 +304,14 @@ class NodeMoves:
     async def _follow(
         self,
         session_id: str,
-        move: NodeMove,
-        files: FilesMove,
+        move: "NodeMove",
+        files: "FilesMove",
         alone: FilesAlone,
         done: "Restored",
-    ) -> SwitchResult:
+    ) -> "SwitchResult":
         """Let the session go where its files are."""
+        from agent_core.types import SwitchResult  # noqa: PLC0415 - few runs need it
+
         if done.refused and not (done.restored or done.deleted):
             raise _conflict([shown_path(path) for path in done.refused])
         agents = await self._store.agents(session_id)
@@ -413,7 +411,7 @@ class NodeMoves:
         return None
 
 
-def _redoable(state: WorkspaceState) -> list[UndoneMessage]:
+def _redoable(state: "WorkspaceState") -> "list[UndoneMessage]":
     """What was undone since the last message."""
     return [each for each in state.undone if each.runs == state.runs]
 

@@ -34,7 +34,7 @@ from agent_core.runtime.toolboxes import Toolboxes, note_failure
 from agent_core.text import without_content
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.tools.workspace import PathPolicy
-from agent_core.types import AgentDefinition, CleanupResult, Draft, RunIdentity
+from agent_core.types import AgentDefinition, Draft, RunIdentity
 
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools, McpToolset
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from agent_core.permissions.rules import RuleSet
     from agent_core.permissions.saved_rules import SavedRules
     from agent_core.process.sandbox import Sandbox
+    from agent_core.types import CleanupResult
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +170,7 @@ class Project:
         include_failed: bool,
         include_cancelled: bool,
         older_than: datetime | None,
-    ) -> CleanupResult:
+    ) -> "CleanupResult":
         """Find, and unless it is a dry run delete, the logs of a project's Tasks that are over.
 
         Raises:

@@ -38,8 +38,6 @@ from agent_core.storage.owners import Owner
 from agent_core.storage.rows import session_not_found
 from agent_core.types import (
     CLOSING_EVENTS,
-    ApprovalRecord,
-    ApprovalState,
     CancelResult,
     Decision,
     Draft,
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
     from agent_core.storage.postgres.notices import Notices
     from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.output import ExpectedOutput
+    from agent_core.types import ApprovalRecord
 
 
 class Runs:
@@ -572,8 +571,10 @@ class Runs:
                 yield event
 
 
-def _closed_because(question: ApprovalRecord) -> str:
+def _closed_because(question: "ApprovalRecord") -> str:
     """Why an answer comes too late."""
+    from agent_core.types import ApprovalState  # noqa: PLC0415 - few runs need it
+
     match question.state:
         case ApprovalState.ANSWERED:
             when = f"{question.decided_at:%Y-%m-%d %H:%M:%S} UTC"

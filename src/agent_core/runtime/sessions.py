@@ -26,24 +26,26 @@ from agent_core.text import first_words, join_surrogates
 from agent_core.tools.base import OutputMisfitError
 from agent_core.types import (
     AgentRecord,
-    DeleteSessionResult,
     EndReason,
     EventType,
-    InspectResult,
     Node,
-    ReplayResult,
     Role,
     RunRecord,
     RunStatus,
-    SessionMatch,
     SessionRecord,
-    SessionSummary,
     StopReason,
 )
 
 if TYPE_CHECKING:
     from agent_core.runtime.forks import Forks
     from agent_core.tools.output import ExpectedOutput
+    from agent_core.types import (
+        DeleteSessionResult,
+        InspectResult,
+        ReplayResult,
+        SessionMatch,
+        SessionSummary,
+    )
 
 PAGE_EVENTS = 1000
 _TITLES_AT_ONCE = 200
@@ -88,12 +90,14 @@ class Sessions:
 
         return Forks(self._store, self._redactor, workspaces=self.workspaces)
 
-    async def delete(self, session_id: str) -> DeleteSessionResult:
+    async def delete(self, session_id: str) -> "DeleteSessionResult":
         """Delete a session's rows, then its files.
 
         Raises:
             StorageError: `session_not_found`, `session_active`.
         """
+        from agent_core.types import DeleteSessionResult  # noqa: PLC0415 - few runs need it
+
         await self._runs.require_idle(session_id, cancel_jobs=True)
         await self._store.delete_session(session_id, is_dead=self._owner.is_dead)
         await self._project.guard.forget(session_id)
@@ -110,7 +114,7 @@ class Sessions:
         project: str | None,
         query: str | None,
         forked_from: str | None,
-    ) -> list[SessionSummary]:
+    ) -> "list[SessionSummary]":
         """Sessions as lists show them, the most recently used first."""
         while begun := await self._store.untitled(_TITLES_AT_ONCE):  # by an earlier version
             titles = {key: first_words(self._redactor.text(each)) for key, each in begun.items()}
@@ -120,7 +124,7 @@ class Sessions:
         )
         return [self._summary(summary, metadata) for summary, metadata in found]
 
-    def _summary(self, summary: SessionSummary, metadata: Mapping[str, Any]) -> SessionSummary:
+    def _summary(self, summary: "SessionSummary", metadata: Mapping[str, Any]) -> "SessionSummary":
         usage = summary.usage
         for purpose, cost in read_background_usage(metadata).items():
             if purpose != PURPOSE:  # summaries of the history are runs, and counted
@@ -128,7 +132,7 @@ class Sessions:
         title = summary.title and self._redactor.text(summary.title)
         return summary.model_copy(update={"usage": usage, "title": title})
 
-    async def search(self, query: str, *, limit: int, project: str | None) -> list[SessionMatch]:
+    async def search(self, query: str, *, limit: int, project: str | None) -> "list[SessionMatch]":
         """The newest messages, calls and results that have every word of the query.
 
         Raises:
@@ -181,7 +185,7 @@ class Sessions:
         from_seq: int | None = None,
         to_seq: int | None = None,
         include_sensitive: bool = False,
-    ) -> ReplayResult:
+    ) -> "ReplayResult":
         """One page of a session's timeline; `next_seq` says where the next one starts.
 
         Raises:
@@ -202,7 +206,7 @@ class Sessions:
             raise session_not_found(session_id)
         return list(map(self._run, await self._store.runs(session_id)))
 
-    async def replay_run(self, run_id: str, *, include_sensitive: bool = False) -> ReplayResult:
+    async def replay_run(self, run_id: str, *, include_sensitive: bool = False) -> "ReplayResult":
         """Everything of one run.
 
         Raises:
@@ -253,7 +257,7 @@ class Sessions:
 
     async def inspect_child(
         self, run_id: str, *, parent_run_id: str, include_sensitive: bool = False
-    ) -> InspectResult:
+    ) -> "InspectResult":
         """A child run from inside, with the requests it made.
 
         Raises:
@@ -262,13 +266,14 @@ class Sessions:
         await self._runs.require_child(run_id, parent_run_id=parent_run_id)
         return await self.inspect_run(run_id, include_sensitive=include_sensitive)
 
-    async def inspect_run(self, run_id: str, *, include_sensitive: bool = False) -> InspectResult:
+    async def inspect_run(self, run_id: str, *, include_sensitive: bool = False) -> "InspectResult":
         """A run from inside, with the requests it made.
 
         Raises:
             StorageError: `run_not_found`.
         """
         from agent_core.runtime.built_in import budget_definitions  # noqa: PLC0415 - rarely used
+        from agent_core.types import InspectResult  # noqa: PLC0415 - few runs need it
 
         history = await self._store.run_history(run_id)
         built = [e.payload for e in history.events if e.event_type is EventType.CONTEXT_BUILT]
@@ -298,7 +303,7 @@ class Sessions:
             ],
         )
 
-    def _clean(self, result: ReplayResult) -> ReplayResult:
+    def _clean(self, result: "ReplayResult") -> "ReplayResult":
         """Remove all that looks like a secret; events and artifacts were stored without."""
         update = {
             "session": self._record(result.session, "metadata", "title"),

@@ -1,6 +1,7 @@
 """Questions about calls: each asked once, and answered once."""
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from agent_core.storage.rows import (
     OPEN_RUN,
@@ -13,7 +14,10 @@ from agent_core.storage.rows import (
     update,
 )
 from agent_core.storage.sql import Connection
-from agent_core.types import ApprovalRecord, ApprovalState, Decision, SessionRecord
+from agent_core.types import Decision, SessionRecord
+
+if TYPE_CHECKING:
+    from agent_core.types import ApprovalRecord
 
 _OF_CALL = "root_run_id = ? AND run_id = ? AND tool_call_id = ?"
 
@@ -24,7 +28,7 @@ _UNUSED = """state IN ('open', 'answered') AND NOT EXISTS
 """The call of the question has not begun, and has no result."""
 
 
-def ask(connection: Connection, asked: ApprovalRecord) -> ApprovalRecord:
+def ask(connection: Connection, asked: "ApprovalRecord") -> "ApprovalRecord":
     """Store a question; the one that stands for the same action already is returned instead.
 
     One about the same call that would do something else by now is superseded.
@@ -32,6 +36,8 @@ def ask(connection: Connection, asked: ApprovalRecord) -> ApprovalRecord:
     Raises:
         StorageError: `session_not_found`.
     """
+    from agent_core.types import ApprovalRecord, ApprovalState  # noqa: PLC0415 - few runs need it
+
     before = of_call(connection, asked.root_run_id, asked.run_id, asked.tool_call_id)
     if before is not None and before.access_hash == asked.access_hash:
         return before
@@ -46,8 +52,10 @@ def ask(connection: Connection, asked: ApprovalRecord) -> ApprovalRecord:
 
 def of_call(
     connection: Connection, root_run_id: str, run_id: str, tool_call_id: str
-) -> ApprovalRecord | None:
+) -> "ApprovalRecord | None":
     """The question about a call that counts, if there is one."""
+    from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
+
     row = connection.execute(
         f"""SELECT * FROM approvals WHERE {_OF_CALL} AND state IN ('open', 'answered')
         ORDER BY request_id DESC LIMIT 1""",  # noqa: S608 - a constant
@@ -65,8 +73,10 @@ def answer(
     by: str,
     decider: str,
     now: datetime,
-) -> tuple[ApprovalRecord | None, bool]:
+) -> "tuple[ApprovalRecord | None, bool]":
     """Answer a question that is open; returns it as it is now, and whether this was the answer."""
+    from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
+
     changed = connection.execute(
         f"""UPDATE approvals SET state = 'answered', decision = ?, reason = ?, decided_by = ?,
         decider = ?, decided_at = ?
@@ -117,8 +127,10 @@ def listed(
     prefix: str = "",
     is_open: bool = True,
     limit: int,
-) -> list[ApprovalRecord]:
+) -> "list[ApprovalRecord]":
     """Questions whose id begins so, the oldest first; of many the newest."""
+    from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
+
     conditions, values = ["request_id >= ?", "request_id < ?"], [prefix, f"{prefix}\x7f"]
     if session_id is not None:
         conditions.append("session_id = ?")

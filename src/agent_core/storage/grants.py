@@ -1,15 +1,19 @@
 """What the user has allowed for sessions."""
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from agent_core.storage.rows import find, iso, session_not_found, storable
 from agent_core.storage.sql import Connection
-from agent_core.types import PermissionGrant, SessionRecord
+from agent_core.types import SessionRecord
+
+if TYPE_CHECKING:
+    from agent_core.types import PermissionGrant
 
 _COLUMNS = "grant_id, session_id, tool_name, covers, key, created_at"
 
 
-def add(connection: Connection, grant: PermissionGrant) -> None:
+def add(connection: Connection, grant: "PermissionGrant") -> None:
     """Remember a grant; one for the same session and key stays as it is.
 
     Raises:
@@ -26,8 +30,10 @@ def add(connection: Connection, grant: PermissionGrant) -> None:
 
 def listed(
     connection: Connection, session_id: str | None, key: str | None = None
-) -> list[PermissionGrant]:
+) -> "list[PermissionGrant]":
     """The grants of a session, or of all, oldest first; with a key, the one that has it."""
+    from agent_core.types import PermissionGrant  # noqa: PLC0415 - few runs need it
+
     rows = connection.execute(
         f"""SELECT {_COLUMNS} FROM grants
         WHERE session_id = coalesce(?1, session_id) AND key = coalesce(?2, key)

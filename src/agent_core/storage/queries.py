@@ -2,20 +2,16 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_core.storage.budgets import uses
 from agent_core.storage.claims import find_session
 from agent_core.storage.rows import dumps, find, find_all, iso, read_all, run_not_found
 from agent_core.storage.sql import Connection
-from agent_core.types import (
-    AgentRecord,
-    ArtifactRecord,
-    Node,
-    ReplayResult,
-    RunRecord,
-    RuntimeEvent,
-)
+from agent_core.types import AgentRecord, ArtifactRecord, Node, RunRecord, RuntimeEvent
+
+if TYPE_CHECKING:
+    from agent_core.types import ReplayResult
 
 _PAGE = """SELECT * FROM events WHERE session_id = ? AND seq BETWEEN ? AND ?
     AND (agent_id IS NULL OR agent_id IN (SELECT value FROM json_each(?)))
@@ -48,8 +44,10 @@ def page(
     from_seq: int | None,
     to_seq: int | None,
     limit: int,
-) -> ReplayResult:
+) -> "ReplayResult":
     """A part of the root agents' timeline."""
+    from agent_core.types import ReplayResult  # noqa: PLC0415 - few runs need it
+
     first = 1 if from_seq is None else clamp(from_seq, 1)
     last = MAX_SEQ if to_seq is None else clamp(to_seq, 0)
     session = find_session(connection, session_id)
@@ -82,8 +80,10 @@ def page(
     )
 
 
-def run_history(connection: Connection, run_id: str) -> ReplayResult:
+def run_history(connection: Connection, run_id: str) -> "ReplayResult":
     """All of one run."""
+    from agent_core.types import ReplayResult  # noqa: PLC0415 - few runs need it
+
     run = find(connection, RunRecord, run_id)
     if run is None:
         raise run_not_found(run_id)

@@ -25,8 +25,6 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.sql import Connection, Cursor, FoundRow
 from agent_core.types import (
     AgentRecord,
-    ApprovalRecord,
-    ArtifactRecord,
     Batch,
     ContentBlock,
     Node,
@@ -45,14 +43,15 @@ logger = logging.getLogger(__name__)
 Record = TypeVar("Record", bound=BaseModel)
 Row = tuple[Any, ...]
 
-_TABLES: Mapping[type[BaseModel], tuple[str, str]] = {
-    SessionRecord: ("sessions", "session_id"),
-    AgentRecord: ("agents", "agent_id"),
-    RunRecord: ("runs", "run_id"),
-    Node: ("nodes", "node_id"),
-    ArtifactRecord: ("artifacts", "artifact_id"),
-    ApprovalRecord: ("approvals", "request_id"),
+_TABLES: Mapping[str, tuple[str, str]] = {
+    "SessionRecord": ("sessions", "session_id"),
+    "AgentRecord": ("agents", "agent_id"),
+    "RunRecord": ("runs", "run_id"),
+    "Node": ("nodes", "node_id"),
+    "ArtifactRecord": ("artifacts", "artifact_id"),
+    "ApprovalRecord": ("approvals", "request_id"),
 }
+"""By the name of a record, its table and the column of its id."""
 _PLAIN = {str, int}
 _JSON_FIELDS = {
     "metadata",
@@ -168,7 +167,7 @@ def warn_once(text: str) -> None:
 
 def find(connection: Connection, kind: type[Record], key: str | None) -> Record | None:
     """The record with this id, or None."""
-    table, id_column = _TABLES[kind]
+    table, id_column = _TABLES[kind.__name__]
     sql = f"SELECT * FROM {table} WHERE {id_column} = ?"  # noqa: S608 - our own names
     row = connection.execute(sql, (key,)).fetchone()
     return None if row is None else read(kind, row)
@@ -184,7 +183,7 @@ def find_all(
     connection: Connection, kind: type[Record], keys: Iterable[str | None]
 ) -> list[Record]:
     """The records with these ids, oldest first."""
-    table, id_column = _TABLES[kind]
+    table, id_column = _TABLES[kind.__name__]
     rows = connection.execute(
         f"""SELECT * FROM {table} WHERE {id_column} IN (SELECT value FROM json_each(?))
         ORDER BY rowid""",  # noqa: S608 - our own names
@@ -207,7 +206,7 @@ def insert(connection: Connection, record: BaseModel) -> None:
 
 @lru_cache
 def _insert_sql(kind: type[BaseModel], columns: tuple[str, ...]) -> str:
-    table, _ = _TABLES[kind]
+    table, _ = _TABLES[kind.__name__]
     marks = ", ".join("?" * len(columns))
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608 - our own names
 
@@ -231,7 +230,7 @@ def update_sql(kind: type[BaseModel], key: str, changes: Mapping[str, Any]) -> t
 
 @lru_cache
 def _update_sql(kind: type[BaseModel], columns: tuple[str, ...]) -> str:
-    table, id_column = _TABLES[kind]
+    table, id_column = _TABLES[kind.__name__]
     assignments = ", ".join(f"{column} = ?" for column in columns)
     return f"UPDATE {table} SET {assignments} WHERE {id_column} = ?"  # noqa: S608 - our own names
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import approvals, budgets, claims, grants, queries, takeovers, workspaces
@@ -38,40 +38,44 @@ from agent_core.types import (
     AgentRecord,
     AgentStatus,
     Amounts,
-    ApprovalRecord,
     ArtifactRecord,
     Batch,
     BudgetGrant,
     BudgetHold,
     BudgetUse,
     Claim,
-    CostSummary,
-    CostUnit,
     Decision,
     EventType,
     Heartbeat,
     Node,
-    NodeMove,
     OpenedRun,
     OwnerIsDead,
     PendingEvent,
-    PermissionGrant,
     Position,
-    ReplayResult,
-    RunChanges,
     RunOpening,
     RunRecord,
     RunStatus,
     RuntimeEvent,
-    SessionFork,
     SessionNote,
     SessionRecord,
-    SessionSummary,
-    SnapshotNote,
     TextBlock,
-    WorkspaceState,
     utc_now,
 )
+
+if TYPE_CHECKING:
+    from agent_core.types import (
+        ApprovalRecord,
+        CostSummary,
+        CostUnit,
+        NodeMove,
+        PermissionGrant,
+        ReplayResult,
+        RunChanges,
+        SessionFork,
+        SessionSummary,
+        SnapshotNote,
+        WorkspaceState,
+    )
 
 LARGE = 65_536
 """Characters from which on a write is large."""
@@ -218,15 +222,15 @@ class SqlSessionStore:
             lambda c: claims.close_waiting(c, run_id, self._clock(c)), run_id, by="run_id"
         )
 
-    async def ask(self, asked: ApprovalRecord) -> ApprovalRecord:
+    async def ask(self, asked: "ApprovalRecord") -> "ApprovalRecord":
         return await self._writer.submit(
             lambda c: approvals.ask(c, asked), asked.session_id, is_small=True
         )
 
     async def answer(
         self, request_id: str, decision: Decision, *, reason: str | None, by: str, decider: str
-    ) -> tuple[ApprovalRecord | None, bool]:
-        def decide(connection: Connection) -> tuple[ApprovalRecord | None, bool]:
+    ) -> "tuple[ApprovalRecord | None, bool]":
+        def decide(connection: Connection) -> "tuple[ApprovalRecord | None, bool]":
             now = self._clock(connection)
             found, is_first = approvals.answer(
                 connection, request_id, decision, reason=reason, by=by, decider=decider, now=now
@@ -380,13 +384,13 @@ class SqlSessionStore:
         sql = "DELETE FROM artifacts WHERE artifact_id = ?"
         await self._writer.submit(lambda c: c.execute(sql, (artifact_id,)))
 
-    async def add_grant(self, grant: PermissionGrant) -> None:
+    async def add_grant(self, grant: "PermissionGrant") -> None:
         await self._writer.submit(lambda c: grants.add(c, grant), grant.session_id, is_small=True)
 
     async def forget_grants(self, grant_or_session_id: str) -> int:
         return await self._writer.submit(lambda c: grants.forget(c, grant_or_session_id))
 
-    async def name_snapshot(self, note: SnapshotNote) -> None:
+    async def name_snapshot(self, note: "SnapshotNote") -> None:
         await self._writer.submit(
             lambda c: workspaces.name_snapshot(c, note), note.session_id, is_small=True
         )
@@ -396,7 +400,7 @@ class SqlSessionStore:
             lambda c: workspaces.end_changes(c, run_id, session_id), session_id, is_small=True
         )
 
-    async def begin_move(self, session_id: str, move: NodeMove, *, is_dead: OwnerIsDead) -> None:
+    async def begin_move(self, session_id: str, move: "NodeMove", *, is_dead: OwnerIsDead) -> None:
         await self._writer.submit(
             lambda c: workspaces.begin_move(c, session_id, move, is_dead, self._clock(c)),
             session_id,
@@ -406,14 +410,14 @@ class SqlSessionStore:
         await self._writer.submit(lambda c: workspaces.drop_move(c, session_id), session_id)
 
     async def move_node(
-        self, session_id: str, move: NodeMove, *, is_dead: OwnerIsDead
+        self, session_id: str, move: "NodeMove", *, is_dead: OwnerIsDead
     ) -> SessionRecord:
         return await self._writer.submit(
             lambda c: workspaces.move_node(c, session_id, move, is_dead, self._clock(c)),
             session_id,
         )
 
-    async def fork_session(self, fork: SessionFork) -> SessionRecord:
+    async def fork_session(self, fork: "SessionFork") -> SessionRecord:
         from agent_core.storage.forks import fork_session  # noqa: PLC0415 - few sessions have any
 
         return await self._writer.submit(lambda c: fork_session(c, fork), fork.session_id)
@@ -423,14 +427,14 @@ class SqlSessionStore:
 
     # reads
 
-    async def find_grant(self, session_id: str, key: str) -> PermissionGrant | None:
+    async def find_grant(self, session_id: str, key: str) -> "PermissionGrant | None":
         found = await self._reader.read(lambda c: grants.listed(c, session_id, key))
         return found[0] if found else None
 
-    async def grants(self, session_id: str | None = None) -> list[PermissionGrant]:
+    async def grants(self, session_id: str | None = None) -> "list[PermissionGrant]":
         return await self._reader.read(lambda c: grants.listed(c, session_id))
 
-    async def workspace_state(self, session_id: str, folder: str) -> WorkspaceState:
+    async def workspace_state(self, session_id: str, folder: str) -> "WorkspaceState":
         return await self._reader.read(lambda c: workspaces.workspace_state(c, session_id, folder))
 
     async def snapshot_at(self, session_id: str, node_id: str | None, folder: str) -> str | None:
@@ -438,7 +442,7 @@ class SqlSessionStore:
             lambda c: workspaces.snapshot_at(c, session_id, node_id, folder)
         )
 
-    async def changes_of(self, run_id: str, folder: str) -> RunChanges | None:
+    async def changes_of(self, run_id: str, folder: str) -> "RunChanges | None":
         return await self._reader.read(lambda c: workspaces.changes_of(c, run_id, folder))
 
     async def overlapping_changes(self, run_id: str, folder: str) -> list[tuple[str, str]]:
@@ -471,7 +475,7 @@ class SqlSessionStore:
         project: str | None = None,
         query: str | None = None,
         forked_from: str | None = None,
-    ) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
+    ) -> "list[tuple[SessionSummary, Mapping[str, Any]]]":
         from agent_core.storage.summaries import summaries  # noqa: PLC0415 - runs need none
 
         page = clamp(limit, 0), clamp(offset, 0)
@@ -480,12 +484,12 @@ class SqlSessionStore:
 
     async def costs(
         self,
-        by: CostUnit,
+        by: "CostUnit",
         *,
         since: datetime | None = None,
         project: str | None = None,
         limit: int = 1_000_000,
-    ) -> list[CostSummary]:
+    ) -> "list[CostSummary]":
         from agent_core.storage.costs import costs  # noqa: PLC0415 - runs need none
 
         begin = None if since is None else iso(since)
@@ -579,12 +583,12 @@ class SqlSessionStore:
         from_seq: int | None = None,
         to_seq: int | None = None,
         limit: int = 1000,
-    ) -> ReplayResult:
+    ) -> "ReplayResult":
         return await self._reader.read(
             lambda c: queries.page(c, session_id, from_seq, to_seq, limit)
         )
 
-    async def run_history(self, run_id: str) -> ReplayResult:
+    async def run_history(self, run_id: str) -> "ReplayResult":
         return await self._reader.read(lambda c: queries.run_history(c, run_id))
 
     async def run_nodes(self, run_id: str) -> list[Node]:
@@ -617,12 +621,14 @@ class SqlSessionStore:
     async def waiting_children(self, run_id: str) -> list[RunRecord]:
         return await self._reader.read(lambda c: claims.waiting_children(c, run_id), is_single=True)
 
-    async def approval(self, request_id: str) -> ApprovalRecord | None:
+    async def approval(self, request_id: str) -> "ApprovalRecord | None":
+        from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
+
         return await self._find(ApprovalRecord, request_id)
 
     async def approval_of(
         self, root_run_id: str, run_id: str, tool_call_id: str
-    ) -> ApprovalRecord | None:
+    ) -> "ApprovalRecord | None":
         return await self._reader.read(
             lambda c: approvals.of_call(c, root_run_id, run_id, tool_call_id)
         )
@@ -634,7 +640,7 @@ class SqlSessionStore:
         prefix: str = "",
         is_open: bool = True,
         limit: int = 100,
-    ) -> list[ApprovalRecord]:
+    ) -> "list[ApprovalRecord]":
         return await self._reader.read(
             lambda c: approvals.listed(
                 c, session_id=session_id, prefix=prefix, is_open=is_open, limit=clamp(limit, 0)

@@ -5,20 +5,16 @@ Every function is one job of a connection, as in `claims`. The snapshots themsel
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from agent_core.storage.claims import find_session, is_free, move_active_node
 from agent_core.storage.rows import dumps, iso, loads, read_each, start_of, storable
 from agent_core.storage.sql import Connection
-from agent_core.types import (
-    NodeMove,
-    OwnerIsDead,
-    RunChanges,
-    SessionRecord,
-    SnapshotNote,
-    UndoneMessage,
-    WorkspaceState,
-)
+from agent_core.types import OwnerIsDead, SessionRecord
 from agent_core.types.lanes import SNAPSHOT
+
+if TYPE_CHECKING:
+    from agent_core.types import NodeMove, RunChanges, SnapshotNote, WorkspaceState
 
 NAME_SNAPSHOT = """INSERT INTO node_snapshots
     (node_id, session_id, run_id, folder, snapshot_id, previous_id, is_begin)
@@ -39,7 +35,7 @@ SELECT snapshot_id FROM above JOIN node_snapshots USING (node_id)
     WHERE folder = ?2 ORDER BY depth, node_snapshots.rowid DESC LIMIT 1"""
 
 
-def name_snapshot(connection: Connection, note: SnapshotNote) -> None:
+def name_snapshot(connection: Connection, note: "SnapshotNote") -> None:
     """Let a node name a snapshot that was just recorded.
 
     What a run that has died left behind counts as its own: the next snapshot is its last one.
@@ -73,8 +69,10 @@ def end_changes(connection: Connection, run_id: str, session_id: str) -> None:
     )
 
 
-def workspace_state(connection: Connection, session_id: str, folder: str) -> WorkspaceState:
+def workspace_state(connection: Connection, session_id: str, folder: str) -> "WorkspaceState":
     """What the session knows of the files of this project."""
+    from agent_core.types import NodeMove, UndoneMessage, WorkspaceState  # noqa: PLC0415 - few runs need it
+
     (runs,) = connection.execute(
         "SELECT count(*) FROM runs WHERE session_id = ? AND parent_run_id IS NULL", (session_id,)
     ).fetchone()
@@ -113,8 +111,10 @@ def snapshot_at(
     return row and row[0]
 
 
-def changes_of(connection: Connection, run_id: str, folder: str) -> RunChanges | None:
+def changes_of(connection: Connection, run_id: str, folder: str) -> "RunChanges | None":
     """What a run has changed in the files; None if it has recorded nothing."""
+    from agent_core.types import RunChanges  # noqa: PLC0415 - few runs need it
+
     rows = connection.execute(
         """SELECT snapshot_id, previous_id, is_begin FROM node_snapshots
         WHERE run_id = ? AND folder = ? ORDER BY rowid""",
@@ -149,7 +149,7 @@ def overlapping_changes(connection: Connection, run_id: str, folder: str) -> lis
 def begin_move(
     connection: Connection,
     session_id: str,
-    move: NodeMove,
+    move: "NodeMove",
     is_dead: OwnerIsDead,
     now: datetime,
 ) -> None:
@@ -182,7 +182,7 @@ def drop_move(connection: Connection, session_id: str) -> None:
 def move_node(
     connection: Connection,
     session_id: str,
-    move: NodeMove,
+    move: "NodeMove",
     is_dead: OwnerIsDead,
     now: datetime,
 ) -> SessionRecord:
@@ -206,7 +206,7 @@ def move_node(
     return moved
 
 
-def _keep_state_before(connection: Connection, session_id: str, move: NodeMove) -> None:
+def _keep_state_before(connection: Connection, session_id: str, move: "NodeMove") -> None:
     """Keep the snapshot that was taken before a move, under its own name."""
     if move.files is not None:
         before, folder = move.files.before, storable(move.folder)
@@ -228,6 +228,8 @@ def pending_moves(connection: Connection, folder: str) -> list[str]:
 
 def snapshots_in_use(connection: Connection) -> set[str]:
     """Every snapshot that a session needs."""
+    from agent_core.types import NodeMove, UndoneMessage  # noqa: PLC0415 - few runs need it
+
     named = "SELECT snapshot_id, previous_id FROM node_snapshots"
     found = {each for row in connection.execute(named) for each in row}
     rows = connection.execute(

@@ -1,6 +1,11 @@
-"""The vocabulary every layer shares. Data only; behaviour lives where it runs."""
+"""The vocabulary every layer shares. Data only; behaviour lives where it runs.
 
-from agent_core.types.approvals import ApprovalRecord, ApprovalState
+What few runs need is imported when it is first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from agent_core.loading import lazy_names
 from agent_core.types.budget import (
     Amounts,
     BudgetGrant,
@@ -101,35 +106,14 @@ from agent_core.types.records import (
     ArtifactRecord,
     ArtifactSource,
     CancelResult,
-    CleanupFailure,
-    CleanupResult,
-    ContextReport,
-    ContextSegment,
-    CostSummary,
-    CostUnit,
-    DeleteSessionResult,
-    InspectResult,
-    PrefixChange,
-    ReplayResult,
     RunIdentity,
     RunPrompt,
     RunRecord,
-    SegmentName,
-    SessionMatch,
     SessionRecord,
-    SessionSummary,
 )
 from agent_core.types.tools import (
     Access,
-    CommandView,
-    CommandViews,
     Decision,
-    ElicitationAnswer,
-    ElicitationRequest,
-    PermissionDecision,
-    PermissionExplanation,
-    PermissionGrant,
-    PermissionRequest,
     ToolCall,
     ToolDefinition,
     ToolKind,
@@ -137,18 +121,48 @@ from agent_core.types.tools import (
     ToolPermission,
     ToolResult,
 )
-from agent_core.types.workspace import (
-    FileChange,
-    FilesMove,
-    NodeMove,
-    RunChanges,
-    SessionFork,
-    SnapshotNote,
-    SwitchResult,
-    UndoneMessage,
-    WorkspaceDiff,
-    WorkspaceState,
-)
+
+if TYPE_CHECKING:
+    from agent_core.types.answers import (
+        CleanupFailure,
+        CleanupResult,
+        ContextReport,
+        ContextSegment,
+        CostSummary,
+        CostUnit,
+        DeleteSessionResult,
+        InspectResult,
+        PrefixChange,
+        ReplayResult,
+        SegmentName,
+        SessionMatch,
+        SessionSummary,
+    )
+    from agent_core.types.approvals import (
+        ApprovalRecord,
+        ApprovalState,
+    )
+    from agent_core.types.commands import CommandView, CommandViews
+    from agent_core.types.questions import (
+        ElicitationAnswer,
+        ElicitationRequest,
+        PermissionDecision,
+        PermissionExplanation,
+        PermissionGrant,
+        PermissionRequest,
+    )
+    from agent_core.types.workspace import (
+        FileChange,
+        FilesMove,
+        NodeMove,
+        RunChanges,
+        SessionFork,
+        SnapshotNote,
+        SwitchResult,
+        UndoneMessage,
+        WorkspaceDiff,
+        WorkspaceState,
+    )
 
 __all__ = [
     "CLOSING_EVENTS",
@@ -284,3 +298,56 @@ __all__ = [
     "utc_now",
     "words_of",
 ]
+
+_HOMES = {
+    **dict.fromkeys(
+        (
+            "CleanupFailure",
+            "CleanupResult",
+            "ContextReport",
+            "ContextSegment",
+            "CostSummary",
+            "CostUnit",
+            "DeleteSessionResult",
+            "InspectResult",
+            "PrefixChange",
+            "ReplayResult",
+            "SegmentName",
+            "SessionMatch",
+            "SessionSummary",
+        ),
+        "agent_core.types.answers",
+    ),
+    **dict.fromkeys(("ApprovalRecord", "ApprovalState"), "agent_core.types.approvals"),
+    **dict.fromkeys(("CommandView", "CommandViews"), "agent_core.types.commands"),
+    **dict.fromkeys(
+        (
+            "ElicitationAnswer",
+            "ElicitationRequest",
+            "PermissionDecision",
+            "PermissionExplanation",
+            "PermissionGrant",
+            "PermissionRequest",
+        ),
+        "agent_core.types.questions",
+    ),
+    **dict.fromkeys(
+        (
+            "FileChange",
+            "FilesMove",
+            "NodeMove",
+            "RunChanges",
+            "SessionFork",
+            "SnapshotNote",
+            "SwitchResult",
+            "UndoneMessage",
+            "WorkspaceDiff",
+            "WorkspaceState",
+        ),
+        "agent_core.types.workspace",
+    ),
+}
+
+
+if not TYPE_CHECKING:  # a checker would take any name for one of these
+    __getattr__ = lazy_names(__name__, _HOMES)

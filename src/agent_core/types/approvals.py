@@ -3,7 +3,8 @@
 from enum import StrEnum
 
 from agent_core.types.content import Frozen, SafeId, UtcDatetime
-from agent_core.types.tools import Decision, PermissionRequest
+from agent_core.types.questions import PermissionRequest
+from agent_core.types.tools import Decision
 
 
 class ApprovalState(StrEnum):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from agent_core.agents.roles import Assignment
 from agent_core.aio import to_the_end
 from agent_core.config.models import AgentsConfig
 from agent_core.context.composer import TaskBoardSource
@@ -47,6 +46,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.agents.assignments import Assignment
     from agent_core.telemetry.spans import RunTrace
     from agent_core.tools.output import ExpectedOutput
 
@@ -118,7 +118,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     run: RunIdentity
     agent: AgentRecord
     definition: AgentDefinition
-    assignment: Assignment
+    assignment: "Assignment"
     expected: "ExpectedOutput | None"
     prompt: Draft
     path: Sequence[Node] = ()

@@ -10,16 +10,20 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
-from agent_core.agents.roles import (
+from agent_core.agents.assignments import (
     LimitedWorkerAssignment,
     ListWorkers,
     WaitWorkers,
     WorkerAssignment,
-    build_agent_tool,
-    does_work,
 )
-from agent_core.agents.spawner import ChildSpawner, SpawnerDeps, build_expected_output
+from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
+from agent_core.agents.roles import does_work
+from agent_core.agents.spawner import (
+    ChildSpawner,
+    SpawnerDeps,
+    build_agent_tool,
+    build_expected_output,
+)
 from agent_core.agents.workers import PoolWorker
 from agent_core.aio import to_the_end
 from agent_core.context.composer import TaskBoardSource

@@ -1,165 +1,16 @@
-"""The tools that start other agents, and the table of roles that says who has which tools.
+"""The table of roles that says who has which tools.
 
 Two kinds of tools differ by name. The built-in `agent.*` and `internal.*` ones stand in the
 table; every other one (`code.*`, MCP, declarative, the caller's own) does work in the world,
 and the table says whether a role has all of them, those that read the project, or none.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from functools import partial
-from typing import Annotated, Any, TypeVar, cast
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
-from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic.json_schema import SkipJsonSchema
 
-from agent_core.text import short_line
-from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn
-from agent_core.tools.registry import model_definition, model_tool
-from agent_core.tools.schema import Arguments
-from agent_core.types import Access, AgentRole, Budget, ToolDefinition
-
-A = TypeVar("A", bound=Arguments)
-_LONGEST = 100_000
-_SHOWN = 200
-_TAGS = ("internal",)
-
-
-def _check_words(text: str) -> str:
-    if not text.strip() or len(text) > _LONGEST:
-        raise ValueError(f"has to say something, in at most {_LONGEST:,} characters")
-    return text
-
-
-def _join_lines(given: object) -> object:
-    """Lines as one text: models often send a list where several things are meant."""
-    if not isinstance(given, list):
-        return given
-    lines = cast("list[object]", given)
-    is_text = bool(lines) and all(isinstance(line, str) for line in lines)
-    return "\n".join(f"- {line}" for line in lines) if is_text else lines
-
-
-# What is checked here and not in the schema costs no tokens in every request.
-Words = Annotated[str, AfterValidator(_check_words)]
-Lines = Annotated[Words, BeforeValidator(_join_lines)]
-
-
-class Assignment(Arguments):
-    """What every agent is started with, whatever its kind.
-
-    `budget` is offered to runs that have one themselves.
-    """
-
-    constraints: Lines | None = None
-    allowed_tools: tuple[str, ...] | None = None
-    expected_output_schema: dict[str, Any] | None = None
-    timeout_ms: Annotated[int | None, Field(gt=0)] = None
-    budget: SkipJsonSchema[Budget | None] = None
-
-
-class ChildAssignment(Assignment):
-    """A task for a new agent; `allowed_tools` can only narrow what its role gives it."""
-
-    agent_definition_id: str | None = None
-    task: Words
-
-
-class SubAssignment(ChildAssignment):
-    """Hand a task to a new agent, which sees only what you pass, and get its report."""
-
-    context: Words | None = None
-
-
-class ForkAssignment(ChildAssignment):
-    """Hand a task to an agent that has this conversation so far, and get its report."""
-
-
-class LimitedSubAssignment(SubAssignment):
-    __doc__ = SubAssignment.__doc__
-    budget: Budget | None = None
-
-
-class LimitedForkAssignment(ForkAssignment):
-    __doc__ = ForkAssignment.__doc__
-    budget: Budget | None = None
-
-
-class WorkerAssignment(Assignment):
-    """Send a worker to a Task and wait for it. The worker claims a step itself, one at most;
-    allowed_step_ids limits which. Without worker_agent_id the first idle worker goes. Several in
-    one turn run side by side. With wait=false you get its child_run_id at once and go on;
-    agent.wait_workers collects the result. Workers still running when you end are stopped.
-    """
-
-    task_id: str
-    worker_pool_id: str | None = None
-    worker_agent_id: str | None = None
-    allowed_step_ids: tuple[str, ...] | None = None
-    instruction: Words
-    context: Words | None = None
-    wait: Annotated[
-        bool, Field(description="false: answer at once; agent.wait_workers gets the result.")
-    ] = True
-
-
-class LimitedWorkerAssignment(WorkerAssignment):
-    __doc__ = WorkerAssignment.__doc__
-    budget: Budget | None = None
-
-
-class WaitWorkers(Arguments):
-    """Wait for workers that were sent with wait=false, and get their results: of run_ids, or of
-    all that you have not collected. After timeout_ms those not done are listed as running.
-    """
-
-    run_ids: tuple[str, ...] | None = None
-    timeout_ms: Annotated[int | None, Field(ge=0)] = None
-
-
-class ListDefinitions(Arguments):
-    """List the kinds of agents and what they are good at."""
-
-
-class ListWorkers(Arguments):
-    """List the workers, whether they are idle, and what they are working on."""
-
-    worker_pool_id: str | None = None
-
-
-def build_agent_tool(
-    name: str,
-    arguments: type[A],
-    run: Callable[[A, ToolContext], Awaitable[ToolReturn]],
-    concurrency: Concurrency,
-) -> Tool:
-    """Build the tool `agent.<name>`."""
-
-    async def prepare(checked: A, context: ToolContext) -> Action:
-        return Action(Access(summary=_summary(checked)), partial(run, checked, context))
-
-    return model_tool(
-        f"agent.{name}",
-        arguments,
-        prepare,
-        tags=_TAGS,
-        concurrency=concurrency,
-    )
-
-
-def agent_definition(name: str, arguments: type[Arguments]) -> ToolDefinition:
-    """The definition of the tool that `build_agent_tool` makes of the same."""
-    return model_definition(f"agent.{name}", arguments, tags=_TAGS)
-
-
-def _summary(checked: Arguments) -> str:
-    """The beginning of what is asked for, for people who watch."""
-    match checked:
-        case ChildAssignment(task=words) | WorkerAssignment(instruction=words):
-            return short_line(words, _SHOWN)
-        case _:
-            return ""
-
+from agent_core.tools.base import Tool
+from agent_core.types import AgentRole
 
 READERS = frozenset({"code.read_file", "code.list_dir", "code.search"})
 _BUILT_IN = ("agent.", "internal.")

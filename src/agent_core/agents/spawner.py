@@ -3,25 +3,15 @@
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, field, structs
 
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildRuns, ChildSpec
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.report import build_report
-from agent_core.agents.roles import (
-    Assignment,
-    ChildAssignment,
-    ForkAssignment,
-    LimitedForkAssignment,
-    LimitedSubAssignment,
-    ListDefinitions,
-    SubAssignment,
-    build_agent_tool,
-    does_work,
-    permits,
-)
+from agent_core.agents.roles import does_work, permits
 from agent_core.agents.workers import Workers
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
@@ -33,9 +23,11 @@ from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.permissions.modes import PLAN_MODE
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
-from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn, View
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn, View
+from agent_core.tools.registry import model_definition, model_tool
 from agent_core.types import (
     MODEL_KEY,
+    Access,
     AgentDefinition,
     AgentRecord,
     AgentRole,
@@ -60,10 +52,22 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.agents.assignments import (
+        AgentArguments,
+        Assignment,
+        ChildAssignment,
+        ForkAssignment,
+        ListDefinitions,
+        SubAssignment,
+    )
     from agent_core.loop.guards import RunGuards
     from agent_core.telemetry.spans import RunTrace, Telemetry
     from agent_core.tools.output import ExpectedOutput
 
+A = TypeVar("A", bound="AgentArguments")
+
+_TAGS = ("internal",)
+_STARTING = ("create_sub_agent", "fork_agent", "list_agent_definitions")
 _CHILD_ROLES = {
     RunMode.NORMAL: (AgentRole.SUB, AgentRole.FORK),
     RunMode.ORCHESTRATOR: (AgentRole.SUB, AgentRole.WORKER),
@@ -156,6 +160,19 @@ class ChildSpawner:
     @property
     def tools(self) -> list[Tool]:
         """The tools that start agents, but for those that the settings switch off."""
+        is_off = self._deps.is_disabled
+        wanted = [name for name in _STARTING if not is_off(f"agent.{name}")]
+        if not wanted:
+            return []
+        # Their schemas are only loaded for runs that have such tools.
+        from agent_core.agents.assignments import (  # noqa: PLC0415
+            ForkAssignment,
+            LimitedForkAssignment,
+            LimitedSubAssignment,
+            ListDefinitions,
+            SubAssignment,
+        )
+
         sub = LimitedSubAssignment if self._is_limited else SubAssignment
         fork = LimitedForkAssignment if self._is_limited else ForkAssignment
         starts, reads = Concurrency.AGENT, Concurrency.READ
@@ -166,20 +183,21 @@ class ChildSpawner:
                 name, ListDefinitions, self.list_definitions, reads
             ),
         }
-        is_off = self._deps.is_disabled
-        return [make(name) for name, make in makers.items() if not is_off(f"agent.{name}")]
+        return [makers[name](name) for name in wanted]
 
     @property
     def board(self) -> TaskBoardSource | None:
         """The task board, as the model sees it; only orchestrators have one."""
         return None
 
-    async def create(self, assignment: SubAssignment, context: ToolContext) -> ToolReturn:
+    async def create(self, assignment: "SubAssignment", context: ToolContext) -> ToolReturn:
         """Run a sub agent: its conversation begins with its task."""
         default = self._deps.setup.config.agents.default_sub_agent_definition
-        return await self._run_child(AgentRole.SUB, assignment, context, (), default=default)
+        return await self._run_child(
+            AgentRole.SUB, assignment, context, (), default=default, told=assignment.context or ""
+        )
 
-    async def fork(self, assignment: ForkAssignment, context: ToolContext) -> ToolReturn:
+    async def fork(self, assignment: "ForkAssignment", context: ToolContext) -> ToolReturn:
         """Run a fork: its conversation begins before the message that made the call."""
         path = self._parent.path
         for place in range(len(path) - 1, -1, -1):
@@ -191,7 +209,7 @@ class ChildSpawner:
             AgentRole.FORK, assignment, context, tuple(path), default=default
         )
 
-    async def list_definitions(self, _: ListDefinitions, __: ToolContext) -> ToolReturn:
+    async def list_definitions(self, _: "ListDefinitions", __: ToolContext) -> ToolReturn:
         """Every definition with its suggested tools, and which of these a child could have now."""
         deps, roles = self._deps, _CHILD_ROLES[self._parent.run.mode]
         work = await deps.work_tools(self._options)
@@ -236,11 +254,12 @@ class ChildSpawner:
     async def _run_child(
         self,
         role: AgentRole,
-        assignment: ChildAssignment,
+        assignment: "ChildAssignment",
         context: ToolContext,
         path: Sequence[Node],
         *,
         default: str,
+        told: str = "",
     ) -> ToolResult:
         definition = self._deps.definitions.get(assignment.agent_definition_id or default)
         tools = await self._check_tools(role, assignment.allowed_tools)
@@ -249,9 +268,7 @@ class ChildSpawner:
         if parked is not None:
             ids = {"run_id": parked.run_id, "agent_id": parked.agent_id}
             run = run.model_copy(update=ids)
-        parts = [("Task", assignment.task)]
-        if isinstance(assignment, SubAssignment):
-            parts.append(("Context", assignment.context or ""))
+        parts = [("Task", assignment.task), ("Context", told)]
         spec = ChildSpec(
             run=run,
             agent=self._agent_record(
@@ -342,7 +359,7 @@ class ChildSpawner:
         )
 
     def _prompt(
-        self, parts: Sequence[tuple[str, str]], assignment: Assignment, context: ToolContext
+        self, parts: Sequence[tuple[str, str]], assignment: "Assignment", context: ToolContext
     ) -> Draft:
         """A child's first message: the parent's words, in parts with fixed names."""
         shape = ""
@@ -481,7 +498,32 @@ class ChildSpawner:
         return report
 
 
-def build_expected_output(assignment: Assignment) -> "ExpectedOutput | None":
+def build_agent_tool(
+    name: str,
+    arguments: type[A],
+    run: Callable[[A, ToolContext], Awaitable[ToolReturn]],
+    concurrency: Concurrency,
+) -> Tool:
+    """Build the tool `agent.<name>`."""
+
+    async def prepare(checked: A, context: ToolContext) -> Action:
+        return Action(Access(summary=checked.summary), partial(run, checked, context))
+
+    return model_tool(
+        f"agent.{name}",
+        arguments,
+        prepare,
+        tags=_TAGS,
+        concurrency=concurrency,
+    )
+
+
+def agent_definition(name: str, arguments: type["AgentArguments"]) -> ToolDefinition:
+    """The definition of the tool that `build_agent_tool` makes of the same."""
+    return model_definition(f"agent.{name}", arguments, tags=_TAGS)
+
+
+def build_expected_output(assignment: "Assignment") -> "ExpectedOutput | None":
     """The shape that the answer has to have, if the parent gave one: it has one turn to mend it.
 
     Raises:

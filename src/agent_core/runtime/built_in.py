@@ -6,7 +6,7 @@ somebody looks.
 
 from collections.abc import Mapping
 
-from agent_core.agents.roles import (
+from agent_core.agents.assignments import (
     ForkAssignment,
     LimitedForkAssignment,
     LimitedSubAssignment,
@@ -16,8 +16,8 @@ from agent_core.agents.roles import (
     SubAssignment,
     WaitWorkers,
     WorkerAssignment,
-    agent_definition,
 )
+from agent_core.agents.spawner import agent_definition
 from agent_core.context.skills import LOAD_SKILL, PLAN_TEMPLATE, LoadSkill, PlanTemplate
 from agent_core.memory.recall import RECALL_MEMORY, RecallArguments
 from agent_core.tasks.tools import TASK_ARGUMENTS, task_definition

@@ -43,7 +43,6 @@ from agent_core.runtime.project import Project, Surroundings
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.toolboxes import servers_of
 from agent_core.text import fit_lines
-from agent_core.tools.deferred import DeferringToolbox
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import Claim, Node, RunIdentity, SessionRecord, ToolPermission, utc_now
@@ -383,8 +382,8 @@ class RunFactory:
             dynamic.append(skills_block(skills))
         if instructions := self._instructions(toolbox):
             dynamic.append(servers_block(instructions))
-        if isinstance(toolbox, DeferringToolbox):
-            dynamic.append(tools_block(toolbox.catalog(room // _CATALOG_SHARE)))
+        if held_back := toolbox.catalog(room // _CATALOG_SHARE):
+            dynamic.append(tools_block(held_back))
         if run.parent_run_id is None and spec.options.memory:
             most = min(room, self._setup.config.memory.catalog_max_tokens)
             if memories := fit_lines(found.memories.splitlines(), most):

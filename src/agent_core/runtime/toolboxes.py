@@ -25,9 +25,7 @@ from agent_core.process import Launcher
 from agent_core.providers.estimates import estimate_tools
 from agent_core.text import shorten_name
 from agent_core.tools.base import Tool
-from agent_core.tools.code import CODE_TOOLS, code_tools
-from agent_core.tools.code.read import read_file
-from agent_core.tools.deferred import DeferringToolbox
+from agent_core.tools.code import CODE_TOOLS, code_tools, maker_of
 from agent_core.tools.deps import check_deps
 from agent_core.tools.registry import Toolbox, ToolRegistry, apply_override
 from agent_core.tools.toolsets import Toolset
@@ -83,8 +81,9 @@ class Toolboxes:
         self._has_checked_settings = False
         self._disabled: dict[str, bool] = {}
         # The schemas of tools are a twentieth of a start: none is made of one that is switched off.
-        wanted = [make for name, make in CODE_TOOLS.items() if not self.is_disabled(name)]
-        self._code = [make(self._workspace) for make in wanted]
+        wanted = [name for name in CODE_TOOLS if not self.is_disabled(name)]
+        self._makers = {name: maker_of(name) for name in wanted}
+        self._code = [make(self._workspace) for make in self._makers.values()]
 
     def check_names(self) -> None:
         """Make sure that no tool of the caller hides another tool.
@@ -166,7 +165,7 @@ class Toolboxes:
         if not self.is_disabled(PLAN_TEMPLATE):
             built_in.append(plan_template_tool(self._setup.plans_dir, self._setup.project))
         built_in += seat.tools
-        code = (read_file(workspace) if t.name == _READ_FILE else t for t in self._code)
+        code = (self._makers[t.name](workspace) if t.name == _READ_FILE else t for t in self._code)
         own = [*code, *built_in, *self._declared, *self._of_programs(seat.options)]
         # `tools` bounds all that a user's run has, and what its children and workers work with.
         is_main = seat.run.role is AgentRole.MAIN
@@ -211,6 +210,8 @@ class Toolboxes:
         most = window // _DEFERRED_SHARE if most is None else most
         if not outside or estimate_tools(outside) <= most:
             return Toolbox(tools, renew=renew, deps=deps, expected=expected)
+        from agent_core.tools.deferred import DeferringToolbox  # noqa: PLC0415 - few need it
+
         room = window // _DEFINITIONS_SHARE
         return DeferringToolbox(
             tools,

@@ -318,6 +318,10 @@ class Toolbox:
         for known in ("names", "definitions"):
             self.__dict__.pop(known, None)
 
+    def catalog(self, room: int) -> str:  # noqa: ARG002 - for those that hold some back
+        """What the model is told of tools whose definitions are held back: nothing, none are."""
+        return ""
+
     async def refresh(self) -> None:
         """Take what has changed: the next turn offers what is there now."""
         if self._renew is not None and (tools := await self._renew()) is not None:

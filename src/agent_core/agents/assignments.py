@@ -1,0 +1,134 @@
+"""What the tools that start other agents are given."""
+
+from typing import Annotated, Any, cast
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from agent_core.text import short_line
+from agent_core.tools.schema import Arguments
+from agent_core.types import Budget
+
+_LONGEST = 100_000
+_SHOWN = 200
+
+
+def _check_words(text: str) -> str:
+    if not text.strip() or len(text) > _LONGEST:
+        raise ValueError(f"has to say something, in at most {_LONGEST:,} characters")
+    return text
+
+
+def _join_lines(given: object) -> object:
+    """Lines as one text: models often send a list where several things are meant."""
+    if not isinstance(given, list):
+        return given
+    lines = cast("list[object]", given)
+    is_text = bool(lines) and all(isinstance(line, str) for line in lines)
+    return "\n".join(f"- {line}" for line in lines) if is_text else lines
+
+
+# What is checked here and not in the schema costs no tokens in every request.
+Words = Annotated[str, AfterValidator(_check_words)]
+Lines = Annotated[Words, BeforeValidator(_join_lines)]
+
+
+class AgentArguments(Arguments):
+    """Arguments of a tool that starts agents, or looks at them."""
+
+    @property
+    def summary(self) -> str:
+        """The beginning of what is asked for, for people who watch."""
+        return ""
+
+
+class Assignment(AgentArguments):
+    """What every agent is started with, whatever its kind.
+
+    `budget` is offered to runs that have one themselves.
+    """
+
+    constraints: Lines | None = None
+    allowed_tools: tuple[str, ...] | None = None
+    expected_output_schema: dict[str, Any] | None = None
+    timeout_ms: Annotated[int | None, Field(gt=0)] = None
+    budget: SkipJsonSchema[Budget | None] = None
+
+
+class ChildAssignment(Assignment):
+    """A task for a new agent; `allowed_tools` can only narrow what its role gives it."""
+
+    agent_definition_id: str | None = None
+    task: Words
+
+    @property
+    def summary(self) -> str:
+        """The beginning of its task."""
+        return short_line(self.task, _SHOWN)
+
+
+class SubAssignment(ChildAssignment):
+    """Hand a task to a new agent, which sees only what you pass, and get its report."""
+
+    context: Words | None = None
+
+
+class ForkAssignment(ChildAssignment):
+    """Hand a task to an agent that has this conversation so far, and get its report."""
+
+
+class LimitedSubAssignment(SubAssignment):
+    __doc__ = SubAssignment.__doc__
+    budget: Budget | None = None
+
+
+class LimitedForkAssignment(ForkAssignment):
+    __doc__ = ForkAssignment.__doc__
+    budget: Budget | None = None
+
+
+class WorkerAssignment(Assignment):
+    """Send a worker to a Task and wait for it. The worker claims a step itself, one at most;
+    allowed_step_ids limits which. Without worker_agent_id the first idle worker goes. Several in
+    one turn run side by side. With wait=false you get its child_run_id at once and go on;
+    agent.wait_workers collects the result. Workers still running when you end are stopped.
+    """
+
+    task_id: str
+    worker_pool_id: str | None = None
+    worker_agent_id: str | None = None
+    allowed_step_ids: tuple[str, ...] | None = None
+    instruction: Words
+    context: Words | None = None
+    wait: Annotated[
+        bool, Field(description="false: answer at once; agent.wait_workers gets the result.")
+    ] = True
+
+    @property
+    def summary(self) -> str:
+        """The beginning of its instruction."""
+        return short_line(self.instruction, _SHOWN)
+
+
+class LimitedWorkerAssignment(WorkerAssignment):
+    __doc__ = WorkerAssignment.__doc__
+    budget: Budget | None = None
+
+
+class WaitWorkers(AgentArguments):
+    """Wait for workers that were sent with wait=false, and get their results: of run_ids, or of
+    all that you have not collected. After timeout_ms those not done are listed as running.
+    """
+
+    run_ids: tuple[str, ...] | None = None
+    timeout_ms: Annotated[int | None, Field(ge=0)] = None
+
+
+class ListDefinitions(AgentArguments):
+    """List the kinds of agents and what they are good at."""
+
+
+class ListWorkers(AgentArguments):
+    """List the workers, whether they are idle, and what they are working on."""
+
+    worker_pool_id: str | None = None

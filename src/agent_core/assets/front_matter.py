@@ -27,14 +27,14 @@ _HEAD = re.compile(
     rb"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
 _JSON_TEXT = r'"(?:[^"\\]|\\["\\nt])*+"'
-_JSON_LINE = re.compile(rf"[a-z_]++: (?:{_JSON_TEXT}|\[(?:{_JSON_TEXT}(?:, {_JSON_TEXT})*+)?\])")
+_JSON_LINE = rf"[a-z_]++: (?:{_JSON_TEXT}|\[(?:{_JSON_TEXT}(?:, {_JSON_TEXT})*+)?\])"
 _CONSTANTS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
     **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
 }
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
-_FLOAT = re.compile(r"[-+]?[0-9]{1,18}\.[0-9]{0,18}(?:[eE][-+]?[0-9]{1,3})?")
+_INTEGER = r"[-+]?(?:0|[1-9][0-9]{0,17})"
+_FLOAT = r"[-+]?[0-9]{1,18}\.[0-9]{0,18}(?:[eE][-+]?[0-9]{1,3})?"
 
 
 class FrontMatter(Struct, frozen=True):
@@ -125,7 +125,10 @@ def _parse_json_lines(head: str) -> dict[str, Any] | None:
     YAML means the same by these lines, and takes ten times as long. None for any other head.
     """
     lines = head.rstrip("\n").split("\n")
-    if not all(map(_JSON_LINE.fullmatch, lines)) or not "".join(lines).isprintable():
+    if (
+        not all(re.fullmatch(_JSON_LINE, line) for line in lines)
+        or not "".join(lines).isprintable()
+    ):
         return None
     members = (f'"{key}":{written}' for key, _, written in (line.partition(": ") for line in lines))
     fields: dict[str, Any] = json.loads(f"{{{','.join(members)}}}")
@@ -218,9 +221,9 @@ def _resolve_scalar(event: "yaml.ScalarEvent") -> Any:
         return text
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    if _INTEGER.fullmatch(text):
+    if re.fullmatch(_INTEGER, text):
         return int(text)
-    if _FLOAT.fullmatch(text) and math.isfinite(number := float(text)):
+    if re.fullmatch(_FLOAT, text) and math.isfinite(number := float(text)):
         return number
     return text
 

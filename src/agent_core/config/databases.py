@@ -14,9 +14,9 @@ from agent_core.errors import ConfigError, ErrorCode
 if TYPE_CHECKING:
     from agent_core.config.paths import Setup
 
-_URL = re.compile(r"postgres(?:ql)?://(?:[^\s\x00-\x1f\x7f%]|%[0-9A-Fa-f]{2})+")
+_URL = r"postgres(?:ql)?://(?:[^\s\x00-\x1f\x7f%]|%[0-9A-Fa-f]{2})+"
 _HOST = r"(?:\[[^][/@]+\]|[^][/@?:,]*)(?::[0-9]{0,5})?"
-_HOSTS = re.compile(rf"[a-z]+://(?:[^/@]*@)?{_HOST}(?:,{_HOST})*(?:[/?].*)?")
+_HOSTS = rf"[a-z]+://(?:[^/@]*@)?{_HOST}(?:,{_HOST})*(?:[/?].*)?"
 """Names of hosts, and numbers of ports; as libpq reads an address."""
 
 _SECRET_PARAMETERS = {"password", "sslpassword"}
@@ -52,7 +52,7 @@ def check_database_url(url: str, place: str) -> None:
         ConfigError: names the place.
     """
     is_text = isinstance(url, str)  # pyright: ignore[reportUnnecessaryIsInstance] - from a program
-    if not (is_text and _URL.fullmatch(url) and _HOSTS.fullmatch(url)):
+    if not (is_text and re.fullmatch(_URL, url) and re.fullmatch(_HOSTS, url)):
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
             f"{place} is not the address of a Postgres database: it must be"

@@ -10,16 +10,13 @@ FORM = (
     " address of another server, openai:my-model@http://127.0.0.1:8000/v1"
 )
 
-_MODEL = re.compile(
-    r"(?P<provider>[A-Za-z][\w.-]*):(?!//|@https?://)(?P<name>\S+?)(?:@(?P<base_url>https?://\S+))?",
-    re.IGNORECASE,
+_MODEL = (
+    r"(?P<provider>[A-Za-z][\w.-]*):(?!//|@https?://)(?P<name>\S+?)(?:@(?P<base_url>https?://\S+))?"
 )
-_AN_ADDRESS = re.compile(
-    r"://|@(localhost|\d+\.\d+\.\d+\.\d+|[\w.-]+:\d{1,5})(/|$)|@(//|\[)", re.IGNORECASE
-)
+_AN_ADDRESS = r"://|@(localhost|\d+\.\d+\.\d+\.\d+|[\w.-]+:\d{1,5})(/|$)|@(//|\[)"
 """What is meant as an address, and must not be sent as a part of the name."""
 
-_FILE = re.compile(r"(?P<provider>local|scripted):(?!//)(?P<path>\S(?:.*\S)?)")
+_FILE = r"(?P<provider>local|scripted):(?!//)(?P<path>\S(?:.*\S)?)"
 """Of providers whose models are files."""
 
 
@@ -50,12 +47,12 @@ def model_fields(text: str) -> dict[str, Any]:
     Raises:
         ValueError: it is no model string; says what one looks like.
     """
-    if file := _FILE.fullmatch(text.strip()):
+    if file := re.fullmatch(_FILE, text.strip()):
         path = file["path"]
         return {"provider": file["provider"], "name": Path(path).stem or path, "path": path}
-    found = _MODEL.fullmatch(text.strip())
+    found = re.fullmatch(_MODEL, text.strip(), re.IGNORECASE)
     name = found["name"] if found else ""
-    if found is None or name.endswith("@") or _AN_ADDRESS.search(name):
+    if found is None or name.endswith("@") or re.search(_AN_ADDRESS, name, re.IGNORECASE):
         shown = "it" if len(text) > 200 or "://" in text else repr(text)  # an address has passwords
         raise ValueError(f"cannot be used: {shown} is no model string; {FORM}")
     fields: dict[str, Any] = {"provider": found["provider"], "name": name}

@@ -621,11 +621,11 @@ def _url_variable(value: str) -> str:
     return value
 
 
-_BLOBS = re.compile(r"(?:(?:s3|gs|az)://[^\s/@?#]+(?:/[^\s@?#]*)?|file:///[^\s?#]*)")
+_BLOBS = r"(?:(?:s3|gs|az)://[^\s/@?#]+(?:/[^\s@?#]*)?|file:///[^\s?#]*)"
 
 
 def _blob_store(value: str) -> str:
-    if not _BLOBS.fullmatch(value):
+    if not re.fullmatch(_BLOBS, value):
         raise ValueError(
             "must be s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or"
             " file:///folder, without credentials"

@@ -11,9 +11,9 @@ from agent_core.config.section import Section
 RuleDecision = Literal["allow", "ask", "deny"]
 _MOST_RULES = 1_000
 _MOST = 4_096
-_TOOL = re.compile(r"[\w.*?!\[\]-]+", re.ASCII)
-_HOST = re.compile(r"(?:\*\.)?[\w.-]+|\[?[0-9a-fA-F.]*(?::[0-9a-fA-F.]*){2,}\]?")
-_BRACES = re.compile(r"(?<!\[)\{[^}/]*,[^/]*\}")
+_TOOL = r"[\w.*?!\[\]-]+"
+_HOST = r"(?:\*\.)?[\w.-]+|\[?[0-9a-fA-F.]*(?::[0-9a-fA-F.]*){2,}\]?"
+_BRACES = r"(?<!\[)\{[^}/]*,[^/]*\}"
 
 
 def _as_list(value: object) -> list[object]:
@@ -47,11 +47,15 @@ def _as_names(value: object) -> object:
 
 
 def _problem_of_tool(name: str) -> str | None:
-    return None if _TOOL.fullmatch(name) else "is no name of a tool; write code.run_command"
+    return (
+        None
+        if re.fullmatch(_TOOL, name, re.ASCII)
+        else "is no name of a tool; write code.run_command"
+    )
 
 
 def _problem_of_host(name: str) -> str | None:
-    if _HOST.fullmatch(name):
+    if re.fullmatch(_HOST, name):
         return None
     return (
         "is no host; write example.org, or *.example.org for every name below it, without scheme,"
@@ -65,7 +69,7 @@ def _problem_of_path(path: str) -> str | None:
         return "leaves nothing out; a rule that denies does (a file is called so: ./!x)"
     if re.match(r"\$\w", path):
         return "has a variable; write ~ for your folder, or the whole path"
-    if _BRACES.search(path):
+    if re.search(_BRACES, path):
         return "has alternatives in braces; name each by itself (a file is called so: [{]a,b})"
     return None
 

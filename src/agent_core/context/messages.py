@@ -158,7 +158,7 @@ _ATTRIBUTES = {
     NodeType.TOOL_CONTEXT: ("name",),
     NodeType.RESOURCE_CONTEXT: ("server", "uri"),
 }
-_CLOSING = re.compile(r"<(?=\s*/\s*(?:" + "|".join(_TAGS.values()) + r")\b)", re.IGNORECASE)
+_CLOSING = r"<(?=\s*/\s*(?:" + "|".join(_TAGS.values()) + r")\b)"
 _HEAD_CHARS = 160
 _NOTE_TOKENS = 64
 
@@ -170,7 +170,8 @@ def wrap(node_type: NodeType, text: str, **attributes: Any) -> str:
         items = cast("list[Any]", value) if isinstance(value, list) else [value]
         named += f' {key}="{escape(" ".join(",".join(map(str, items)).split()))}"'
     tag = _TAGS[node_type]
-    return f"<{tag}{named}>\n{_CLOSING.sub('&lt;', text.strip())}\n</{tag}>"
+    inner = re.sub(_CLOSING, "&lt;", text.strip(), flags=re.IGNORECASE)
+    return f"<{tag}{named}>\n{inner}\n</{tag}>"
 
 
 def wrap_node(node: Node) -> str:

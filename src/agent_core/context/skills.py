@@ -88,7 +88,7 @@ def _make_folder(plans_dir: Path, project: Path) -> None:
         raise ToolError(ErrorCode.PATH_CONFLICT, message) from error
 
 
-_NAME = re.compile(r"[\w][\w .:-]{0,79}")
+_NAME = r"[\w][\w .:-]{0,79}"
 _DESCRIPTION_CHARS = 1024
 _SUMMARY_CHARS = 300
 
@@ -179,7 +179,7 @@ def _read_skill(path: Path) -> Skill:
     name, description = head.text("name"), head.text("description")
     if not name or not description:
         raise ValueError("the front matter needs a name and a description")
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         raise ValueError(f"the name {name[:100]!r} is too long or has signs a name cannot have")
     return Skill(name, one_line(description)[:_DESCRIPTION_CHARS], path)
 

@@ -152,13 +152,13 @@ def servers_block(instructions: Mapping[str, str]) -> SystemBlock:
     """What MCP servers say about their use, by id: data, each within its own tags."""
     parts = [load_asset("system.mcp_servers").text]
     for server_id, words in instructions.items():
-        inner = _SERVER_END.sub("&lt;", words.strip())
+        inner = re.sub(_SERVER_END, "&lt;", words.strip(), flags=re.IGNORECASE)
         parts.append(f'<mcp_server id="{server_id}">\n{inner}\n</mcp_server>')
     text = "\n\n".join(parts)
     return system_block("mcp_servers", "mcp", text, priority=PRIORITY_SERVERS, dynamic=True)
 
 
-_SERVER_END = re.compile(r"<(?=\s*/\s*mcp_server\b)", re.IGNORECASE)
+_SERVER_END = r"<(?=\s*/\s*mcp_server\b)"
 
 
 def memory_block(catalog: str) -> SystemBlock:

@@ -41,7 +41,7 @@ _ABORTED = NodeFlags(partial=True, aborted=True, abort_reason="run_cancelled")
 _NOT_RUN = NodeFlags(reason="previous_write_failed")
 _NO_FLAGS = NodeFlags()
 _RAN = "the run was cancelled while this call ran; it may have had part of its effect"
-_FIRST_CHANGE = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)", re.MULTILINE)
+_FIRST_CHANGE = r"^@@ -\d+(?:,\d+)? \+(\d+)"
 _NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
 
 
@@ -71,7 +71,7 @@ class _Course(Struct):
         if access.confined and tool.kind == "execute":
             facts["confined"] = access.confined
         if access.paths and tool.kind != "execute":  # a command only mentions them
-            change = _FIRST_CHANGE.search(access.diff) if access.diff else None
+            change = re.search(_FIRST_CHANGE, access.diff, re.MULTILINE) if access.diff else None
             line = int(change[1]) if change else access.line
             facts["paths"] = [
                 {"path": path, "line": line} if line else {"path": path} for path in access.paths

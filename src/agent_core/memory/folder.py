@@ -32,8 +32,8 @@ _LOCK = ".lock"
 _PATIENCE_S = 10.0
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,249}\.md")
-_ENTRY = re.compile(r"- \[[^\]]*\]\((?:" + "|".join(CATEGORIES) + r")/[^)]*\)")
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,249}\.md"
+_ENTRY = r"- \[[^\]]*\]\((?:" + "|".join(CATEGORIES) + r")/[^)]*\)"
 _TITLE = "# Memory"
 
 _Stamp = tuple[int, ...]
@@ -231,7 +231,7 @@ class MemoryWriter:
             before = self._folder.catalog_lines()
         except (OSError, ValueError) as error:
             raise write_failed(f"{CATALOG} cannot be read, so it is not written", error) from error
-        own = "\n".join(line for line in before if not _ENTRY.match(line)).strip() or _TITLE
+        own = "\n".join(line for line in before if not re.match(_ENTRY, line)).strip() or _TITLE
         lines = "\n".join(memory.as_catalog_line() for memory in memories)
         self.write(CATALOG, f"{own}\n\n{lines}\n" if lines else f"{own}\n")
 
@@ -269,7 +269,7 @@ def _split_path(path: str) -> tuple[str, str]:
         AgentCoreError: `memory_write_failed`, it is another path.
     """
     category, _, name = path.rpartition("/")
-    if path == CATALOG or (category in CATEGORIES and _NAME.fullmatch(name)):
+    if path == CATALOG or (category in CATEGORIES and re.fullmatch(_NAME, name)):
         return category, name
     shown = str(Path(path))[:200]
     folders = ", ".join(CATEGORIES)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from agent_core.config.models import NetworkConfig, PermissionsConfig
 from agent_core.types import Access, ToolDefinition, ToolPermission
 
-_PLAIN = re.compile(r"[a-z0-9._-]+(?::[0-9]*)?|\[?[0-9a-f:.]+\]?(?::[0-9]*)?")
+_PLAIN = r"[a-z0-9._-]+(?::[0-9]*)?|\[?[0-9a-f:.]+\]?(?::[0-9]*)?"
 
 
 class PolicyDecision(StrEnum):
@@ -67,7 +67,7 @@ class Policy:
     def allows_host(self, host: str) -> bool:
         """Whether a host, with or without a port, needs no question."""
         with_port = host.strip().lower()
-        if not _PLAIN.fullmatch(with_port):
+        if not re.fullmatch(_PLAIN, with_port):
             return False  # unclear to some client, whatever it ends with
         name = _host(with_port)
         if name in self._hosts or with_port in self._hosts:

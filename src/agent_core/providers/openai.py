@@ -178,7 +178,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         head = sampling_fields(self._config, request, "max_output_tokens")
         head["max_output_tokens"] = max(head["max_output_tokens"], _LEAST_OUTPUT)
         head["store"] = False
-        if not _WITHOUT_REASONING.match(request.model):
+        if not re.match(_WITHOUT_REASONING, request.model):
             head["include"] = ["reasoning.encrypted_content"]
         reasoning = self._reasoning(options, refused)
         if reasoning:
@@ -196,7 +196,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         self, request: ModelRequest, before: Prepared, refusal: ErrorPayload
     ) -> Prepared | None:
         """Also the request without reasoning that the service cannot decrypt any more."""
-        if not _UNREADABLE.search(refusal.message):
+        if not re.search(_UNREADABLE, refusal.message, re.IGNORECASE):
             return super()._adjusted(request, before, refusal)
         self._items.disown(request.messages, request.model)
         prepared = self.prepare(request, before.called)
@@ -239,11 +239,9 @@ def _refuse(
 
 _LEAST_OUTPUT = 16
 """Tokens of the shortest answer that may be asked for."""
-_UNREADABLE = re.compile(
-    r"invalid_encrypted_content|encrypted content.{0,200}(verified|decrypted|parsed)", re.IGNORECASE
-)
+_UNREADABLE = r"invalid_encrypted_content|encrypted content.{0,200}(verified|decrypted|parsed)"
 """What is written of reasoning from another organisation, or before a change of keys."""
-_WITHOUT_REASONING = re.compile(r"(ft:)?(gpt-3|gpt-4|chatgpt-4)")
+_WITHOUT_REASONING = r"(ft:)?(gpt-3|gpt-4|chatgpt-4)"
 """Models of OpenAI that refuse to be asked for encrypted reasoning; all later ones reason."""
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MOST_MENTIONED = 10
 """Resources of one message that are read."""
 
-_MENTION = re.compile(r"(?<!\S)@([A-Za-z0-9_-]{1,64}):(\S+)")
+_MENTION = r"(?<!\S)@([A-Za-z0-9_-]{1,64}):(\S+)"
 _TRAILING = ".,;:!?)]}'\""
 
 
@@ -25,7 +25,7 @@ def find_mentions(text: str, server_ids: Collection[str]) -> list[tuple[str, str
     """Server and URI of each resource that a text names, once."""
     found = {
         (server_id, uri.rstrip(_TRAILING)): None
-        for server_id, uri in _MENTION.findall(text)
+        for server_id, uri in re.findall(_MENTION, text)
         if server_id in server_ids
     }
     return [*found][:MOST_MENTIONED]

@@ -112,7 +112,7 @@ def shorten_name(name: str) -> str:
     return name if len(name) <= 200 else f"{name[:200]}…"
 
 
-_CONTROLS = re.compile(
+_CONTROLS = (
     r"\x1b(?:"
     r"\[[0-?]*[ -/]*[@-~]"  # colours, movements
     r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)"  # titles, links, the clipboard
@@ -125,7 +125,7 @@ def printed(text: str) -> str:
     were written over each other.
     """
     if "\x1b" in text:
-        text = _CONTROLS.sub("", text)
+        text = re.sub(_CONTROLS, "", text)
     if "\r" in text:
         lines = text.replace("\r\n", "\n").split("\n")
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)

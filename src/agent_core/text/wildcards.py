@@ -28,7 +28,7 @@ _JOINED_BYTES = 1024
 _SPECIAL = frozenset(b"*?[\\")
 _NEVER = b"(?!)"
 _CLASS = re.compile(rb"\[:([^\]]*):\]")
-_BRACES = re.compile(r"\{([^{}]*)\}")
+_BRACES = r"\{([^{}]*)\}"
 _MAX_ALTERNATIVES = 256
 _MAX_CHARS = 1024
 _CLASSES = {
@@ -309,7 +309,7 @@ def _expand_braces(pattern: str) -> list[str]:
     waiting = [pattern]
     while waiting and len(done) + len(waiting) <= _MAX_ALTERNATIVES:
         current = waiting.pop()
-        if braces := _BRACES.search(current):
+        if braces := re.search(_BRACES, current):
             head, tail = current[: braces.start()], current[braces.end() :]
             waiting += (f"{head}{choice}{tail}" for choice in braces[1].split(","))
         else:

@@ -22,7 +22,7 @@ CHECK_SECONDS = 0.5
 """Processor time that one check may take; patterns and nested choices can ask for years."""
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_PLAIN_PATTERN = re.compile(r"\^?[\w.\- /:@]*(\.\*|\.\+)?\$?")
+_PLAIN_PATTERN = r"\^?[\w.\- /:@]*(\.\*|\.\+)?\$?"
 _LONGEST_REASON = 300
 _LONGEST_SHOWN = 300
 _MOST_SHOWN = 3
@@ -376,7 +376,7 @@ def _check_patterns(nodes: Iterable[Mapping[str, Any]]) -> None:
     must_be_plain = any("unevaluatedProperties" in node for node in known)
     for node in known:
         named = cast("dict[str, Any]", node.get("patternProperties", {}))
-        if must_be_plain and not all(map(_PLAIN_PATTERN.fullmatch, named)):
+        if must_be_plain and not all(re.fullmatch(_PLAIN_PATTERN, each) for each in named):
             message = "it has unevaluatedProperties beside a pattern of names that is not plain"
             raise SchemaUnusableError(message)
         own = [node["pattern"]] if isinstance(node.get("pattern"), str) else []

@@ -28,7 +28,7 @@ _MAX_COUNTED = 50
 _MAX_MESSAGE = 300
 _MAX_NAME = 100
 _MAX_STEPS = 20
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*\Z"
 _OPENERS = {
     *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"),
     *("allOf", "anyOf", "oneOf", "if", "dependentSchemas", "$ref", "$dynamicRef"),
@@ -267,7 +267,7 @@ def json_path(parts: Iterable[int | str]) -> str:
         if count == _MAX_STEPS:
             return f"{path}…"
         name = f"{part[:_MAX_NAME]}…" if isinstance(part, str) and len(part) > _MAX_NAME else part
-        is_plain = isinstance(name, str) and _IDENTIFIER.match(name)
+        is_plain = isinstance(name, str) and re.match(_IDENTIFIER, name)
         path += f".{name}" if is_plain else f"[{name!r}]"
     return path
 

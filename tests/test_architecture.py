@@ -30,12 +30,10 @@ IMPORTED_WHEN_USED = {
 }
 DATACLASSES = {
     "api/handles.py": {"RunResult"},
-    "config/paths.py": {"Setup"},
     "loop/guards.py": {"GuardContext", "RunGuard"},
     "loop/options.py": {"RunOptions"},
     "process/jail.py": {"Jail"},
     "process/mounts.py": {"Shared"},
-    "runtime/options.py": {"RuntimeOptions"},
     "tools/base.py": {"Action", "Tool", "ToolContext", "ToolOutput"},
     "tools/decorator.py": {"FunctionTool"},
     "tools/signatures.py": {"Parameter"},

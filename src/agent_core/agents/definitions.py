@@ -224,12 +224,17 @@ def _parse_definition(parts: FrontMatter) -> AgentDefinition:
 @cache
 def _load_built_in() -> tuple[AgentDefinition, ...]:
     return tuple(
-        AgentDefinition(
+        AgentDefinition.of_checked(
             agent_definition_id=asset.fields["id"],
             name=asset.fields["name"],
             description=asset.fields["description"],
             body=asset.text,
+            model_profile=None,
+            suggested_tools=[],
+            tags=[],
+            overrides=None,
             source=AgentSource.BUILTIN,
+            metadata={},
         )
         for asset in map(load_asset, AGENT_IDS)
     )

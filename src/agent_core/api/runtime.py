@@ -1001,17 +1001,19 @@ def _asked_placement(fields: dict[str, Any]) -> Placement:
 
 
 def _draft(message: object) -> Draft:
-    if isinstance(message, str):
-        message = UserMessage(content=message)
-    if not isinstance(message, UserMessage):
-        raise _malformed(f"a message is a str or a UserMessage, not a {type(message).__name__}")
-    content = message.content
+    match message:
+        case str():
+            content, metadata = message, dict[str, Any]()
+        case UserMessage():
+            content, metadata = message.content, message.metadata
+        case _:
+            raise _malformed(f"a message is a str or a UserMessage, not a {type(message).__name__}")
     blocks = [TextBlock(text=content)] if isinstance(content, str) else content
     if unsaid := [block.type for block in blocks if isinstance(block, _NOT_A_USERS)]:
         raise _malformed(f"a user does not say a {unsaid[0]}; only models and tools do")
     if not any(_says_something(block) for block in blocks):
         raise _malformed("the message is empty; say what to do")
-    return Draft(Role.USER, blocks, metadata=message.metadata)
+    return Draft(Role.USER, blocks, metadata=metadata)
 
 
 def _says_something(block: ContentBlock) -> bool:

@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.cli.terminal import (

@@ -7,8 +7,9 @@ paths only. Nothing is created.
 import hashlib
 import os
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct
 
 from agent_core.config.models import Config
 from agent_core.errors import ConfigError, ErrorCode
@@ -23,8 +24,7 @@ _VARIABLE = re.compile(r"\$\{[^}]*\}?")
 _UNRESOLVABLE = (OSError, RuntimeError, ValueError)  # a loop of links, no user, a NUL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(Struct, frozen=True, kw_only=True):
     """A home and a project with the configuration that was accepted for them.
 
     All paths are absolute and resolved; apart from `home`, `project` and `config_path` they need
@@ -59,12 +59,15 @@ class Setup:
     memory_dir: Path
     plans_dir: Path
     tasks_dir: Path
-    database_url: str | None = field(default=None, repr=False)
+    database_url: str | None = None
     tenant: str | None = None
     write_roots: tuple[Path, ...] = ()
     has_settings: bool = True
     persist: bool = True
     takes_snapshots: bool = False
+
+    def __repr__(self) -> str:  # the address of a database may hold a password
+        return f"Setup(home={str(self.home)!r}, project={str(self.project)!r})"
 
     @property
     def workspaces_dir(self) -> Path:

@@ -40,8 +40,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PermissionCallback = Callable[["PermissionRequest"], Awaitable["PermissionDecision"]]
-"""Asks the user. Whatever goes wrong in it counts as a deny, but for `UnattendedError`."""
+
+class PermissionCallback(Protocol):
+    """Asks the user: it is given a `PermissionRequest`, and answers with a `PermissionDecision`.
+
+    Whatever goes wrong in it counts as a deny, but for `UnattendedError`.
+    """
+
+    def __call__(self, request: "PermissionRequest", /) -> "Awaitable[PermissionDecision]": ...
+
 
 _LATE = "the question was not answered in time"
 _WITHDRAWN = "the question was withdrawn"

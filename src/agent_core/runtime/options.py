@@ -4,12 +4,11 @@ import os
 import weakref
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from agent_core.types import AgentDefinition
 
@@ -37,8 +36,7 @@ class InMemory(Struct, frozen=True):
     task_logs: defaultdict[str, dict[str, int]]
 
 
-@dataclass(kw_only=True)
-class RuntimeOptions:
+class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
     """The arguments of `AgentRuntime`, and what was registered with it.
 
     `store` is one that a worker has opened, for the runtimes of all its projects.
@@ -53,7 +51,7 @@ class RuntimeOptions:
     home_dir: str | Path | None = None
     persist: bool = True
     session_db_path: str | Path | None = None
-    database_url: str | None = field(default=None, repr=False)
+    database_url: str | None = None
     tenant: str | None = None
     store: "OpenedStore | None" = None
     permission_callback: "PermissionCallback | None" = None
@@ -65,6 +63,9 @@ class RuntimeOptions:
     debug: bool = False
     default_snapshots: Literal["off", "turn"] = "off"
     telemetry: "Telemetry | Literal[False] | None" = None
+
+    def __repr__(self) -> str:  # the address of a database may hold a password
+        return f"RuntimeOptions(project_dir={str(self.project_dir)!r})"
 
     def read_setup(self) -> "Setup":
         """Read the settings of the home, for the project.

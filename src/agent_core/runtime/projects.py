@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from agent_core.aio import to_the_end
 from agent_core.runtime.options import RuntimeOptions

@@ -187,3 +187,9 @@ def test_the_configured_defaults_have_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="default_fork_agent_definition") as caught:
         check_definitions(AgentDefinitions(tmp_path), config, set())
     assert caught.value.code is ErrorCode.CONFIG_ERROR
+
+
+def test_what_is_built_in_would_be_accepted_from_anybody(tmp_path: Path) -> None:
+    found = [*AgentDefinitions(tmp_path).listed(), load_compact_definition()]
+    assert {each.source for each in found} == {AgentSource.BUILTIN}
+    assert [AgentDefinition.model_validate(each.model_dump()) for each in found] == found

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent_core.config.models import Config, ModelConfig
 from agent_core.config.paths import Setup
@@ -252,10 +253,7 @@ def test_without_a_folder_or_switched_off_there_are_none(setup: Setup) -> None:
     config = setup.config.model_copy(
         update={"tools": setup.config.tools.model_copy(update={"declarative_enabled": False})}
     )
-    off = Setup(
-        **{name: getattr(setup, name) for name in Setup.__slots__ if name != "config"},
-        config=config,
-    )
+    off = replace(setup, config=config)
     assert declarative_tools(off, launcher=Launcher()) == ([], [])
 
 

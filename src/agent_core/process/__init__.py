@@ -1,8 +1,23 @@
-"""Child processes: started by a supervisor, bounded, and never left behind."""
+"""Child processes: started by a supervisor, bounded, and never left behind.
 
-from agent_core.process.capture import Output
-from agent_core.process.child import Child, Command, CompletedProcess, find_program, open_child, run
+What starts one is imported when it is first used: many runs start none.
+"""
+
+from typing import TYPE_CHECKING
+
+from agent_core.loading import lazy_names
 from agent_core.process.launcher import Launcher
+
+if TYPE_CHECKING:
+    from agent_core.process.capture import Output
+    from agent_core.process.child import (
+        Child,
+        Command,
+        CompletedProcess,
+        find_program,
+        open_child,
+        run,
+    )
 
 __all__ = [
     "Child",
@@ -14,3 +29,11 @@ __all__ = [
     "open_child",
     "run",
 ]
+
+_HOMES = {"Output": "agent_core.process.capture"}
+
+if not TYPE_CHECKING:  # a checker would take any name for one of these
+    __getattr__ = lazy_names(
+        __name__,
+        dict.fromkeys(__all__, "agent_core.process.child") | _HOMES,
+    )

@@ -28,7 +28,6 @@ from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.mentions import MentionedResources, find_mentions
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.toolboxes import Toolboxes, note_failure
 from agent_core.text import without_content
@@ -154,6 +153,11 @@ class Project:
         """The history, continued with the resources that a message names as `@server:uri`."""
         if self.mcp is None or prompt is None:
             return history
+        from agent_core.runtime.mentions import (  # noqa: PLC0415 - few programs have servers
+            MentionedResources,
+            find_mentions,
+        )
+
         mentions = find_mentions(without_content(prompt.text), self.mcp.server_ids)
         limit = self.setup.config.tools.result_limit_bytes
         return (

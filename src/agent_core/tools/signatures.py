@@ -10,7 +10,6 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from types import NoneType, SimpleNamespace, UnionType
@@ -54,8 +53,7 @@ class UnfitError(Exception):
     """Why a function cannot be a tool, as one clause."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """One argument as the model sees it.
 
     Attributes:
@@ -78,7 +76,7 @@ class Parameter:
     takes_context: bool = False
     deps_types: tuple[Any, ...] = ()
     has_field_default: bool = False
-    value: Callable[[], Any] = field(default=NoneType, compare=False)
+    value: Callable[[], Any] = NoneType
 
 
 def read_parameters(

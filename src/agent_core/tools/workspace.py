@@ -24,7 +24,7 @@ from agent_core.config.paths import Setup, fill_placeholders
 from agent_core.disk.globs import PathGlobs
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
-from agent_core.process import CompletedProcess, Launcher, Output
+from agent_core.process import Launcher
 from agent_core.text import shortened
 from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker
@@ -41,6 +41,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.process import CompletedProcess, Output
     from agent_core.process.sandbox import Sandbox, SandboxPlan
 
 _GLOB = frozenset("*?[")
@@ -487,7 +488,7 @@ def code_tool(
     )
 
 
-async def keep_output(output: Output, name: str, artifact: ArtifactWriter) -> str | None:
+async def keep_output(output: "Output", name: str, artifact: ArtifactWriter) -> str | None:
     """Make an artifact of output that was cut; its id, or None if all of it is in the text.
 
     Args:
@@ -504,7 +505,7 @@ async def keep_output(output: Output, name: str, artifact: ArtifactWriter) -> st
 
 
 def show_denial(
-    plan: "SandboxPlan | None", finished: CompletedProcess, *, cwd: Path, context: ToolContext
+    plan: "SandboxPlan | None", finished: "CompletedProcess", *, cwd: Path, context: ToolContext
 ) -> dict[str, Any]:
     """What a program's output says that its sandbox has refused, for the result; shown at once.
 

@@ -36,7 +36,8 @@ import agcore
 import agent_core
 import kgent
 from agent_core.tools.base import Action
-from agent_core.types.tools import Access, CommandView, CommandViews
+from agent_core.types.commands import CommandView, CommandViews
+from agent_core.types.tools import Access
 
 pytestmark = pytest.mark.timeout(120)  # every module is loaded
 

@@ -7,6 +7,7 @@ somebody looks.
 from collections.abc import Mapping
 
 from agent_core.agents.assignments import (
+    AgentArguments,
     ForkAssignment,
     LimitedForkAssignment,
     LimitedSubAssignment,
@@ -33,7 +34,7 @@ _OF_EVERY_RUN: Mapping[str, type[Arguments]] = {
     FIND_TOOLS: FindTools,
     CALL_TOOL: CallTool,
 }
-_OF_AGENTS: Mapping[str, type[Arguments]] = {
+_OF_AGENTS: Mapping[str, type[AgentArguments]] = {
     "create_sub_agent": SubAssignment,
     "fork_agent": ForkAssignment,
     "list_agent_definitions": ListDefinitions,
@@ -41,7 +42,7 @@ _OF_AGENTS: Mapping[str, type[Arguments]] = {
     "wait_workers": WaitWorkers,
     "list_workers": ListWorkers,
 }
-_WITH_BUDGET: Mapping[str, type[Arguments]] = {
+_WITH_BUDGET: Mapping[str, type[AgentArguments]] = {
     "create_sub_agent": LimitedSubAssignment,
     "fork_agent": LimitedForkAssignment,
     "dispatch_worker": LimitedWorkerAssignment,

@@ -280,7 +280,7 @@ class Dispatcher:
         return await self._store.take_run(
             run_id,
             self.claim(),
-            is_dead=self._owner.is_lost,
+            is_dead=self._owner.is_dead,  # no other process has a run of the session under way
             max_takeovers=self._config.max_takeovers,
         )
 

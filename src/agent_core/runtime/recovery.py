@@ -40,9 +40,6 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.runtime.fence import SessionHold
 
-_LOOK_S = 0.1
-"""How often a run looks whether its session, which is locked, is sure to be held again."""
-
 _MODE = "permission_mode"
 _UNKNOWN = (
     "the process running this call died before it ended; its effect is unknown. "
@@ -299,7 +296,7 @@ class SessionLeases:
         while not hold.is_lost and now() >= hold.extended_at + lease_s:
             await asyncio.sleep(pause_s)
             await self._beat()
-            pause_s = _LOOK_S
+            pause_s = self._beat_s / 5
 
     async def _beat(self) -> None:
         """Extend the leases, and find out which sessions are lost."""

@@ -1,16 +1,15 @@
 """Tools as data: what a model is offered, asks for and gets back, and what a call may touch."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
 from agent_core.errors import ErrorCode
+from agent_core.types.commands import CommandViews
 from agent_core.types.content import ContentBlock, ErrorPayload, Frozen, SafeId
-
-if TYPE_CHECKING:
-    from agent_core.types.commands import CommandViews
 
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,256}$")]
 """A canonical tool name: dotted, like `code.read_file` or `mcp.<server>.<tool>`."""
@@ -128,7 +127,7 @@ class Access:
     confined: str | None = None
     refusal: ErrorCode = ErrorCode.PERMISSION_DENIED
     hook_summary: Mapping[str, Any] | None = None
-    command: "CommandViews | None" = None
+    command: CommandViews | None = None
     runs: tuple[str, ...] = ()
     only_reads: bool = False
     edits: bool = False

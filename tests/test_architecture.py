@@ -36,6 +36,7 @@ DATACLASSES = {
     "process/mounts.py": {"Shared"},
     "tools/base.py": {"Action", "Tool", "ToolContext", "ToolOutput"},
     "tools/decorator.py": {"FunctionTool"},
+    "tools/signatures.py": {"Parameter"},
     "types/commands.py": {"CommandView", "CommandViews"},
     "types/content.py": {"Draft", "NodeFlags"},
     "types/questions.py": {"PermissionGrant"},

@@ -5,11 +5,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from types import NoneType
 from typing import Annotated, Any, Generic, NotRequired, ParamSpec, TypeVar, cast, overload
 
 from msgspec import Struct
-from msgspec.structs import replace
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -176,7 +174,7 @@ def _compile(name: str, parameters: tuple[Parameter, ...]) -> Signature:
             hash(parameters)
         except TypeError:  # an annotation that cannot be hashed: compiled anew each time
             return _compile_anew(name, parameters)
-        return _compile_once(name, tuple(replace(each, value=NoneType) for each in parameters))
+        return _compile_once(name, parameters)
     except Exception as error:
         reason = _first_line(error)
         for parameter in parameters:

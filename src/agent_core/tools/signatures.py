@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from types import NoneType, SimpleNamespace, UnionType
@@ -53,7 +54,8 @@ class UnfitError(Exception):
     """Why a function cannot be a tool, as one clause."""
 
 
-class Parameter(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Parameter:
     """One argument as the model sees it.
 
     Attributes:
@@ -76,7 +78,7 @@ class Parameter(Struct, frozen=True):
     takes_context: bool = False
     deps_types: tuple[Any, ...] = ()
     has_field_default: bool = False
-    value: Callable[[], Any] = NoneType
+    value: Callable[[], Any] = field(default=NoneType, compare=False)
 
 
 def read_parameters(

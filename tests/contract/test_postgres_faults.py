@@ -446,7 +446,7 @@ async def test_a_connection_that_takes_everything_and_says_nothing_is_given_up(
 async def test_leases_are_extended_in_time_on_a_new_connection_when_the_old_one_is_silent(
     proxy: Proxy, database_url: str
 ) -> None:
-    lease_s = 6
+    lease_s = 9
     url = through(database_url, proxy.port)
     async with PostgresSessionStore.open(url, lease_s=lease_s) as store:
         await store.heartbeat("the_owner")

@@ -49,7 +49,7 @@ SILENCE_S = 45.0
 """How long a server may take to answer a statement: it may be large, or wait for another."""
 IDLE_S = 10.0
 """How long a transaction may wait for its process, which may be paused."""
-_LEAST_SILENCE_S = 1.0
+_LEAST_SILENCE_S = 3.0
 """A server under load answers small statements within that, however short the leases are."""
 SILENCE_AT_END_S = 2.0
 _LONGEST_ATTEMPT_S = SILENCE_S + 10

@@ -1,12 +1,11 @@
 """`inspect_run` of runs that another process has made, with other settings."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from agent_core import Budget, RunMode, RunOptions, tool
+from agent_core import Budget, RunMode, RunOptions
 from agent_core.agents.roles import BUILT_IN_TOOLS
 from agent_core.providers.scripted import calls
 from agent_core.runtime.built_in import budget_definitions, built_in_definitions
@@ -15,7 +14,6 @@ from casts import Cast
 from isolation import Home
 from runtimes import CONFIG, runtime
 
-PLAIN = Path(__file__).parents[1] / "mcp_servers" / "plain.py"
 POOL = """
 [[agents.worker_pools]]
 pool_id = "builders"
@@ -55,26 +53,3 @@ async def test_a_request_is_rebuilt_whatever_tools_are_disabled_since(
             assert requests[-1].tools == request.tools
     assert names - {*CODE_TOOLS} <= {*built_in_definitions()}
     assert {*budget_definitions()} <= names
-
-
-@pytest.mark.parametrize("most", [0, 9_999])
-async def test_tools_of_servers_and_of_a_single_run_are_known_where_the_run_was_made(
-    home: Home, project: Path, most: int
-) -> None:
-    entry = {"command": sys.executable, "args": ["-S", str(PLAIN)]}
-    home.write("mcp.json", json.dumps({"mcpServers": {"plain": entry}}))
-
-    @tool
-    async def greet() -> str:
-        """Say hello."""
-        return "hello"
-
-    config = f"{CONFIG}\n[tools]\ndefer_above_tokens = {most}\n"
-    async with runtime(home, project, played := Cast({"go": ["done"]}), config=config) as made:
-        handle = await made.start("go", options=RunOptions(tools=(greet, "mcp.plain.echo")))
-        await handle.wait()
-        ((request,), (sent,)) = (await made.inspect_run(handle.run_id)).requests, played.requests
-    assert request.metadata["exact"]
-    assert request.tools == sent.tools
-    assert "greet" in {each.name for each in request.tools}
-    assert ("internal.find_tools" in {each.name for each in request.tools}) is (most == 0)

@@ -77,7 +77,6 @@ class Toolboxes:
         self._workspace = Workspace.of(setup, launcher=launcher, sandbox=sandbox)
         self._declared = _declared_tools(setup, launcher, sandbox)
         self._opened: list[Tool] = []
-        self._offered: dict[str, ToolDefinition] = {}
         self._has_checked_settings = False
         self._disabled: dict[str, bool] = {}
         # The schemas of tools are a twentieth of a start: none is made of one that is switched off.
@@ -178,8 +177,6 @@ class Toolboxes:
             wanted = self._wanted([*own, *await self._served(seat.journal, reported)])
             chosen = select_tools(seat.run.role, wanted, granted=seat.granted)
             chosen += self._resource_tools(seat, chosen)
-            if self._mcp or seat.options.tools:  # the other tools are known without a run
-                self._offered |= {tool.name: tool.definition for tool in chosen}
             if seat.options is NO_OPTIONS:
                 return chosen
             offers = seat.options.offers
@@ -243,15 +240,15 @@ class Toolboxes:
     def definitions(self) -> dict[str, ToolDefinition]:
         """Every tool there is now, by name, for people who look at past requests.
 
-        Disabled tools are among them: a run may have had them. Those of servers and of runs are
-        the ones that this process has offered last.
+        Disabled tools are among them: a run may have had them. Those of servers and of single runs
+        are not.
         """
         from agent_core.runtime.built_in import built_in_definitions  # noqa: PLC0415 - rarely used
 
         code = code_tools(self._workspace)
         tools = [*code, *self._declared, *self._registered, *self._opened]
         known = {tool.name: tool.definition for tool in tools}
-        return self._offered | built_in_definitions() | known
+        return built_in_definitions() | known
 
     async def find(self, name: str) -> Tool:
         """One of the tools that do work, as runs have it.

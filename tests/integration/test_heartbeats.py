@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from agent_core import AgentRuntime
+from agent_core.aio import stop_task
 from agent_core.config.models import RunWorkerConfig
 from agent_core.errors import StorageError
 from agent_core.providers.scripted import Hangs
@@ -19,7 +20,7 @@ from agent_core.runtime.fence import SessionHold
 from agent_core.runtime.recovery import SessionLeases
 from agent_core.storage.owners import Owner, now
 from agent_core.storage.postgres import PostgresSessionStore
-from agent_core.types import Heartbeat, RunStatus, utc_now
+from agent_core.types import Heartbeat, OwnerIsDead, RunStatus, utc_now
 from isolation import Home, fresh_folder
 from model_server import ModelServer
 from rows import an_opening
@@ -180,27 +181,46 @@ async def test_a_process_that_was_given_up_says_that_it_lives_while_its_sessions
         await asyncio.gather(*writing)
 
 
+def leases_of(
+    store: PostgresSessionStore, owner: Owner, shared: RunWorkerConfig, deadlines: list[float]
+) -> SessionLeases:
+    """Leases of a process that loses none; `deadlines` gets until when its programs may go on."""
+    return SessionLeases(
+        store,
+        owner,
+        is_busy=lambda _: True,
+        on_cancel=lambda _: None,
+        on_lost=lambda run_id, _: pytest.fail(f"{run_id} is lost"),
+        on_extended=deadlines.append,
+        shared=shared,
+    )
+
+
+async def claimed(
+    store: PostgresSessionStore, leases: SessionLeases, session_id: str, is_dead: OwnerIsDead
+) -> SessionHold:
+    """A run of a session that is claimed, and what keeps it from acting without that."""
+    claim, run_id = leases.claim(), f"new_run_{session_id}"
+    opening = an_opening(session_id, run_id, owner=claim.owner, lease=claim.lease)
+    opened = await store.open_run(opening, is_dead=is_dead)
+    hold = leases.hold(run_id, session_id, opened.session.epoch, opened.asked_at)
+    assert hold is not None
+    return hold
+
+
 async def test_a_run_whose_session_is_locked_waits_before_it_acts(
     home: Home, database_url: str
 ) -> None:
     shared = RunWorkerConfig(heartbeat_s=0.1, lease_s=1)
     async with PostgresSessionStore.open(database_url) as store:
         with Owner.open(home.path, heeds_leases=True) as owner:
-            leases = SessionLeases(
-                store,
-                owner,
-                is_busy=lambda _: True,
-                on_cancel=lambda _: None,
-                on_lost=lambda run_id, _: pytest.fail(f"{run_id} is lost"),
-                shared=shared,
-            )
-            opening = an_opening("s1", "run_1", owner=owner.owner_id, lease=timedelta(seconds=1))
-            opened = await store.open_run(opening, is_dead=by_lease)
-            hold = leases.hold("run_1", "s1", opened.session.epoch)
-            assert hold is not None
+            leases = leases_of(store, owner, shared, [])
+            hold = await claimed(store, leases, "s1", by_lease)
             async with locked(database_url, "SELECT FROM sessions FOR UPDATE"):
+                await hold.require()  # its claim is fresh
+                await asyncio.sleep(1)
                 acting = asyncio.create_task(hold.require())
-                await asyncio.sleep(2)
+                await asyncio.sleep(1)
                 assert not acting.done()
             await acting
             assert await seconds_left(store, "s1") > 0
@@ -209,37 +229,59 @@ async def test_a_run_whose_session_is_locked_waits_before_it_acts(
 async def test_programs_go_on_while_another_run_begins_during_a_heartbeat(
     home: Home, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deadlines: list[float] = []
-    holds: list[SessionHold] = []
+    deadlines, holds = list[float](), list[SessionHold]()
     async with PostgresSessionStore.open(database_url) as store:
         with Owner.open(home.path, heeds_leases=True) as owner:
-            leases = SessionLeases(
-                store,
-                owner,
-                is_busy=lambda _: True,
-                on_cancel=lambda _: None,
-                on_lost=lambda run_id, _: pytest.fail(f"{run_id} is lost"),
-                on_extended=deadlines.append,
-                shared=RunWorkerConfig(),
-            )
+            leases = leases_of(store, owner, RunWorkerConfig(heartbeat_s=0.1), deadlines)
             beat = store.heartbeat
-
-            async def hold(session_id: str) -> None:
-                opening = an_opening(session_id, f"run_{session_id}", owner=owner.owner_id)
-                opened = await store.open_run(opening, is_dead=by_lease)
-                held = leases.hold(opened.run.run_id, session_id, opened.session.epoch)
-                assert held is not None
-                holds.append(held)
 
             async def slow_beat(owner_id: str, lease: timedelta) -> Heartbeat:
                 answer = await beat(owner_id, lease)
-                await hold("s2")
+                holds.append(await claimed(store, leases, f"s{len(holds)}", by_lease))
                 return answer
 
-            await hold("s1")
             monkeypatch.setattr(store, "heartbeat", slow_beat)
-            await holds[0].require()
-            assert [deadline > now() for deadline in deadlines] == [True]
+            beating = asyncio.create_task(leases.keep_alive())
+            while len(holds) < 3:  # noqa: ASYNC110 - heartbeats
+                await asyncio.sleep(0.02)
+            await stop_task(beating)
+            assert len(deadlines) >= 5, "every claim and every heartbeat says so"
+            assert min(deadlines) > now()
+
+
+async def test_programs_go_on_in_a_process_that_has_no_run(home: Home, database_url: str) -> None:
+    deadlines = list[float]()
+    async with PostgresSessionStore.open(database_url) as store:
+        with Owner.open(home.path, heeds_leases=True) as owner:
+            leases = leases_of(store, owner, RunWorkerConfig(heartbeat_s=0.1), deadlines)
+            beating = asyncio.create_task(leases.keep_alive())
+            while len(deadlines) < 3:  # noqa: ASYNC110 - heartbeats
+                await asyncio.sleep(0.02)
+            await stop_task(beating)
+    assert deadlines == sorted({*deadlines})
+
+
+async def test_no_run_takes_its_lease_for_longer_than_it_is_though_its_claim_took_long(
+    home: Home, database_url: str
+) -> None:
+    shared = RunWorkerConfig(heartbeat_s=0.1, lease_s=15)
+
+    def slowly(_: str, is_lease_over: bool) -> bool:
+        time.sleep(1.5)
+        return is_lease_over
+
+    async with PostgresSessionStore.open(database_url) as store:
+        await leave_a_session(store, "left")
+        await asyncio.sleep(0.1)  # its lease is over
+        with Owner.open(home.path, heeds_leases=True) as owner:
+            leases = leases_of(store, owner, shared, [])
+            claiming = asyncio.create_task(claimed(store, leases, "left", slowly))
+            beating = asyncio.create_task(leases.keep_alive())
+            await asyncio.sleep(0.7)
+            await stop_task(beating)
+            hold = await claiming
+            believed_s = hold.extended_at + shared.lease_s - now()
+            assert believed_s <= await seconds_left(store, "left") + 0.1
 
 
 async def seconds_left(store: PostgresSessionStore, session_id: str) -> float:

@@ -33,8 +33,7 @@ class SessionHold:
 
     Attributes:
         epoch: of the session since it was claimed for the run.
-        extended_at: when its lease was sure to be extended last, see `owners.now`; -inf: that is
-            not known, and nothing has been done under it.
+        extended_at: from when on its lease is sure to last, see `owners.now`.
         is_lost: another process has the session.
     """
 

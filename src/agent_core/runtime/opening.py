@@ -281,11 +281,12 @@ class LiveRuns:
         *,
         is_new: bool,
         options: RunOptions | None = None,
+        asked_at: float = 0.0,
     ) -> Run:
         """Make the run of a record, which is to go on if it waits.
 
-        `epoch` is that of its session, if this process holds it; `is_new` says that nothing of the
-        session is stored.
+        `epoch` is that of its session, if this process holds it, since a claim that was sent
+        `asked_at`; `is_new` says that nothing of the session is stored.
         """
         identity = identity_of(record)
         stream = EventStream()
@@ -311,7 +312,7 @@ class LiveRuns:
         )
         self._runs[identity.run_id] = run
         if epoch is not None:
-            run.hold = self._leases.hold(identity.run_id, identity.session_id, epoch)
+            run.hold = self._leases.hold(identity.run_id, identity.session_id, epoch, asked_at)
             self._contexts.fence(identity.run_id, run.hold)
         return run
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from itertools import takewhile
@@ -261,7 +260,6 @@ class SessionLeases:
         self._on_extended = on_extended
         self._beat_s = shared.heartbeat_s if shared else HEARTBEAT.total_seconds()
         self._lease = timedelta(seconds=shared.lease_s) if shared else LEASE
-        self._extended_at = -math.inf
         self._holds: WeakSet[SessionHold] = WeakSet()
         self._is_busy = is_busy
         self._on_cancel = on_cancel
@@ -273,19 +271,27 @@ class SessionLeases:
         """This runtime's claim to a session whose last run may have ended."""
         return Claim(self._owner.owner_id, self._lease)
 
-    def hold(self, run_id: str, session_id: str, epoch: int) -> "SessionHold | None":
-        """What keeps a run from acting when its session is lost; None where it cannot be."""
+    def hold(
+        self, run_id: str, session_id: str, epoch: int, asked_at: float
+    ) -> "SessionHold | None":
+        """What keeps a run from acting when its session is lost; None where it cannot be.
+
+        `asked_at` is when the claim to the session was sent.
+        """
         if self._on_lost is None:
             return None
         from agent_core.runtime.fence import SessionHold  # noqa: PLC0415 - one machine has none
 
-        is_sure = now() < self._extended_at + self._lease.total_seconds()
-        extended_at = self._extended_at if is_sure else -math.inf
-        hold = SessionHold(
-            run_id, session_id, epoch, extended_at=extended_at, confirm=self._confirm
-        )
+        hold = SessionHold(run_id, session_id, epoch, extended_at=asked_at, confirm=self._confirm)
         self._holds.add(hold)
+        self._tell_extended(asked_at)
         return hold
+
+    def _tell_extended(self, at: float) -> None:
+        """Say until when all the sessions are sure to be held; without any, a lease from `at`."""
+        extended = [hold.extended_at for hold in self._holds if not hold.is_lost]
+        if self._on_extended is not None:
+            self._on_extended(min(extended, default=at) + self._lease.total_seconds())
 
     async def _confirm(self, hold: "SessionHold") -> None:
         """Return when a session is sure to be held, or lost: asks the store if a lease may be over.
@@ -312,12 +318,7 @@ class SessionLeases:
                     self._on_lost(hold.run_id, False)
                 elif hold.session_id not in beat.late:
                     hold.extended_at = max(hold.extended_at, began)
-            if not beat.late:
-                self._extended_at = max(self._extended_at, began)
-            if self._on_extended is not None:
-                sure = [hold.extended_at for hold in self._holds if not hold.is_lost]
-                first = min((each for each in sure if each > -math.inf), default=began)
-                self._on_extended(first + self._lease.total_seconds())
+            self._tell_extended(began)
         self._on_cancel(beat.cancelled)
 
     def refused(self, journal: Journal) -> None:

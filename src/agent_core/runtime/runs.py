@@ -264,7 +264,12 @@ class Runs:
         except BaseException:
             if opened is not None:  # the caller was cancelled and gets no handle
                 self._waiting.take_over(opened)
-                run = self.live.new(opened.run, opened.session.epoch, is_new=not opened.resumed)
+                run = self.live.new(
+                    opened.run,
+                    opened.session.epoch,
+                    is_new=not opened.resumed,
+                    asked_at=opened.asked_at,
+                )
                 await to_the_end(scheduler.settle_unbegun(run))
             scheduler.withdraw(session_id)
             raise
@@ -499,7 +504,11 @@ class Runs:
             self._waiting.take_over(opened)
         record = opened.run.model_copy(update={"prompt": requested.prompt})
         run = self.live.new(
-            record, opened.session.epoch, is_new=not opened.resumed, options=requested.options
+            record,
+            opened.session.epoch,
+            is_new=not opened.resumed,
+            options=requested.options,
+            asked_at=opened.asked_at,
         )
         if requested.trace is not None:
             requested.trace.identify(run.identity)

@@ -182,6 +182,7 @@ class Turns:
             taken.session.epoch,
             is_new=taken.session.active_node_id is None,
             options=options or self._waiting.options_of(record.run_id),
+            asked_at=taken.asked_at,
         )
         run.goes_on = record.status is not RunStatus.QUEUED
         run.cancel_requested = record.cancel_requested_at is not None

@@ -154,13 +154,20 @@ class WaitingRuns:
             if (opened.is_answered or self._questions.has_callback) and not is_unwanted:
                 self._scheduler.announce(waiting.session_id)
                 options = self._options.get(waiting.run_id)
-                epoch = opened.session.epoch
-                run = self._live.new(waiting, epoch, is_new=False, options=options)
+                run = self._live.new(
+                    waiting,
+                    opened.session.epoch,
+                    is_new=False,
+                    options=options,
+                    asked_at=opened.asked_at,
+                )
                 self._scheduler.enqueue(run)
             else:
                 self.keep(waiting)
         for record in opened.queued:
-            run = self._live.new(record, opened.session.epoch, is_new=False)
+            run = self._live.new(
+                record, opened.session.epoch, is_new=False, asked_at=opened.asked_at
+            )
             run.cancel_requested = record.cancel_requested_at is not None
             self._scheduler.announce(record.session_id)
             self._scheduler.enqueue(run)

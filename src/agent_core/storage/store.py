@@ -11,8 +11,19 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import approvals, budgets, claims, grants, queries, takeovers, workspaces
+from agent_core.storage import (
+    approvals,
+    budgets,
+    claims,
+    grants,
+    owners,
+    queries,
+    takeovers,
+    workspaces,
+)
 from agent_core.storage.queries import PATH, clamp
 from agent_core.storage.rows import (
     OWNED_RUN,
@@ -123,14 +134,14 @@ class SqlSessionStore:
                 is_small=is_small,
             )
 
+        asked_at = owners.now()
         try:
             opened = await submit(None)
         except StorageError as error:
             if error.code is not ErrorCode.SESSION_ELSEWHERE:
                 raise
             opened = await submit(await asyncio.to_thread(claims.require_same_folder, error))
-        self._epochs[opening.session_id] = opened.session.epoch
-        return opened
+        return self._claimed(opened, asked_at)
 
     async def resume_run(
         self, run_id: str, claim: Claim, *, cwd: str, is_dead: OwnerIsDead
@@ -142,6 +153,7 @@ class SqlSessionStore:
                 by="run_id",
             )
 
+        asked_at = owners.now()
         try:
             opened = await submit(storable(cwd))
         except StorageError as error:
@@ -151,8 +163,12 @@ class SqlSessionStore:
             if await asyncio.to_thread(os.path.realpath, there) != cwd:
                 raise
             opened = await submit(storable(there))
+        return self._claimed(opened, asked_at)
+
+    def _claimed(self, opened: OpenedRun, asked_at: float) -> OpenedRun:
+        """Remember what is needed to write to the session from now on."""
         self._epochs[opened.session.session_id] = opened.session.epoch
-        return opened
+        return replace(opened, asked_at=asked_at)
 
     async def queue_run(self, opening: RunOpening, *, is_dead: OwnerIsDead) -> OpenedRun:
         def submit(same_folder: str | None) -> asyncio.Future[OpenedRun]:
@@ -189,6 +205,7 @@ class SqlSessionStore:
     async def take_run(
         self, run_id: str, claim: Claim, *, is_dead: OwnerIsDead, max_takeovers: int | None
     ) -> OpenedRun | None:
+        asked_at = owners.now()
         taken = await self._writer.submit(
             lambda c: takeovers.take_run(
                 c, run_id, claim, is_dead, partial(self._clock, c), max_takeovers=max_takeovers
@@ -196,9 +213,7 @@ class SqlSessionStore:
             run_id,
             by="run_id",
         )
-        if taken is not None:
-            self._epochs[taken.session.session_id] = taken.session.epoch
-        return taken
+        return None if taken is None else self._claimed(taken, asked_at)
 
     async def hand_over(self, run_id: str, owner: str) -> bool:
         return await self._writer.submit(

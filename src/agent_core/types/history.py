@@ -213,6 +213,8 @@ class OpenedRun(Struct, frozen=True, kw_only=True):
             run, before the opened one.
         waiting: a run that waits for an answer, where this owner has just taken the session over.
         is_answered: a question of that run has been answered.
+        asked_at: when the claim to the session was sent, see `owners.now`: its lease is sure to
+            last from then.
     """
 
     session: SessionRecord
@@ -224,3 +226,4 @@ class OpenedRun(Struct, frozen=True, kw_only=True):
     queued: Sequence[RunRecord] = ()
     waiting: RunRecord | None = None
     is_answered: bool = False
+    asked_at: float = 0.0

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -63,6 +64,7 @@ class WaitingRuns:
         self._aside = aside
         self.by_session: dict[str, RunRecord] = {}
         self._options: dict[str, RunOptions] = {}
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()
 
     def keep(self, waiting: RunRecord) -> None:
         """Remember a run that waits in its session, until the next run there ends it."""
@@ -111,19 +113,28 @@ class WaitingRuns:
         Raises:
             StorageError: what `resume_run` raises.
         """
-        record = await self._reader.record(run_id)
-        if record.is_for_workers:
-            return  # its answer has queued it, or its worker gives the job back
-        needs_caller = record.options is not None and record.options.needs_caller
-        if record.status is not RunStatus.WAITING or (needs_caller and run_id not in self._options):
-            return
-        await self._leases.store_ends()
-        async with self._claimed(record) as opened:
-            if self._live.goes_on(run_id):
+        async with self._deciding(run_id):
+            record = await self._reader.record(run_id)
+            if record.is_for_workers:
+                return  # its answer has queued it, or its worker gives the job back
+            needs_caller = record.options is not None and record.options.needs_caller
+            is_waiting = record.status is RunStatus.WAITING
+            if not is_waiting or (needs_caller and run_id not in self._options):
                 return
-            self._contexts.session_opened(opened.session)
-            self.by_session.pop(record.session_id, None)
-            self.take_over(replace(opened, waiting=opened.run, is_answered=True))
+            await self._leases.store_ends()
+            async with self._claimed(record) as opened:
+                if self._live.goes_on(run_id):
+                    return
+                self._contexts.session_opened(opened.session)
+                self.by_session.pop(record.session_id, None)
+                self.take_over(replace(opened, waiting=opened.run, is_answered=True))
+
+    def _deciding(self, run_id: str) -> asyncio.Lock:
+        """Held while it is decided whether a run that waits goes on or ends.
+
+        What the store has said of it may be over by the time that it is heard.
+        """
+        return self._locks.setdefault(run_id, asyncio.Lock())
 
     async def cancel(self, run_id: str) -> None:
         """Cancel a run that waits; its calls are answered.
@@ -191,13 +202,14 @@ class WaitingRuns:
 
     async def _end(self, run_id: str) -> None:
         """Cancel a run that waits, and has its session claimed here."""
-        record = await self._reader.record(run_id)
-        if record.status is not RunStatus.WAITING or self._live.goes_on(run_id):
-            return  # it has gone on since
-        run = self._live.new(record, None, is_new=False, options=self._options.get(run_id))
-        run.cancel_requested = True
-        await self._scheduler.settle_unbegun(run)
-        run.ended.set()
+        async with self._deciding(run_id):
+            record = await self._reader.record(run_id)
+            if record.status is not RunStatus.WAITING or self._live.goes_on(run_id):
+                return  # it has gone on since
+            run = self._live.new(record, None, is_new=False, options=self._options.get(run_id))
+            run.cancel_requested = True
+            await self._scheduler.settle_unbegun(run)
+            run.ended.set()
         self._options.pop(run_id, None)
         await self.end_children(run_id)
 

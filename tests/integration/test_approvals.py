@@ -11,7 +11,15 @@ import pytest
 from agent_core import AgentCoreError, AgentRuntime, PermissionRequest, RunHandle
 from agent_core.permissions import UnattendedError
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
-from agent_core.types import ApprovalState, Budget, EventType, RunStatus
+from agent_core.storage.store import SqlSessionStore
+from agent_core.types import (
+    CLOSING_EVENTS,
+    ApprovalState,
+    Budget,
+    EventType,
+    OpenedRun,
+    RunStatus,
+)
 from casts import Cast
 from isolation import Home
 from runtimes import CONFIG, Asked, collect, runtime
@@ -618,6 +626,38 @@ async def test_a_call_whose_secret_is_not_stored_is_not_made_later(
         assert await results(made) == {"call_1": "ok", "call_2": "cancelled"}
         assert "held a secret" in provider.requests[-1].model_dump_json()
     assert not (project / "b.txt").exists()
+
+
+async def test_a_run_that_is_cancelled_while_its_answer_claims_the_session_is_not_carried_on_twice(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed, heard, claim = asyncio.Event(), asyncio.Event(), SqlSessionStore.resume_run
+    is_first = True
+
+    async def slow(store: SqlSessionStore, run_id: str, *given: Any, **named: Any) -> OpenedRun:
+        nonlocal is_first
+        opened = await claim(store, run_id, *given, **named)
+        if is_first:  # that of the answer: what it has found is out of date when it arrives
+            is_first = False
+            claimed.set()
+            await heard.wait()
+        return opened
+
+    monkeypatch.setattr(SqlSessionStore, "resume_run", slow)
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        handle = await parked(made)
+        (question,) = await made.approvals()
+        answering = asyncio.create_task(made.answer(question.request_id, "allow_once"))
+        await claimed.wait()
+        cancelling = asyncio.create_task((await made.attach(handle.run_id)).cancel())
+        await asyncio.sleep(0.5)
+        heard.set()
+        await asyncio.gather(answering, cancelling)
+        again = await made.attach(handle.run_id)
+        assert await again.wait() in {RunStatus.CANCELLED, RunStatus.COMPLETED}
+        assert len(await results(made)) == 1
+        seen = await kinds(made, handle.run_id)
+        assert len([each for each in seen if each in {*map(str, CLOSING_EVENTS)}]) == 1
 
 
 async def test_cancelling_a_parent_that_waits_answers_the_calls_of_its_child(

@@ -194,7 +194,12 @@ class ChildSpawner:
         """Run a sub agent: its conversation begins with its task."""
         default = self._deps.setup.config.agents.default_sub_agent_definition
         return await self._run_child(
-            AgentRole.SUB, assignment, context, (), default=default, told=assignment.context or ""
+            AgentRole.SUB,
+            assignment,
+            context,
+            (),
+            default=default,
+            context_text=assignment.context or "",
         )
 
     async def fork(self, assignment: "ForkAssignment", context: ToolContext) -> ToolReturn:
@@ -259,7 +264,7 @@ class ChildSpawner:
         path: Sequence[Node],
         *,
         default: str,
-        told: str = "",
+        context_text: str = "",
     ) -> ToolResult:
         definition = self._deps.definitions.get(assignment.agent_definition_id or default)
         tools = await self._check_tools(role, assignment.allowed_tools)
@@ -268,7 +273,7 @@ class ChildSpawner:
         if parked is not None:
             ids = {"run_id": parked.run_id, "agent_id": parked.agent_id}
             run = run.model_copy(update=ids)
-        parts = [("Task", assignment.task), ("Context", told)]
+        parts = [("Task", assignment.task), ("Context", context_text)]
         spec = ChildSpec(
             run=run,
             agent=self._agent_record(

@@ -93,7 +93,7 @@ def carry_out(options: Options, prepare: Prepare, *, see_through: SeeThrough | N
 
     A run of another process is seen through in a way of its own.
     """
-    if not options.detach and is_output_closed():  # a run costs money, and would answer nobody
+    if not options.detach and is_output_closed():  # a run costs money, and its answer would be lost
         return OUTPUT_CLOSED
     try:
         setup = read_command_setup(options.path, options.model)

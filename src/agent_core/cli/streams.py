@@ -12,9 +12,7 @@ from agent_core.cli.options import FAILED, OUTPUT_CLOSED
 
 _GONE = {errno.EPIPE, errno.EIO, errno.EBADF}  # no reader, no terminal, no file
 
-_IS_CLOSED = (
-    "standard output is closed: redirect it to a file, or to /dev/null if nobody is to read it"
-)
+_IS_CLOSED = "standard output is closed: redirect it to a file, or to /dev/null if it is not needed"
 
 
 def is_gone(error: OSError) -> bool:

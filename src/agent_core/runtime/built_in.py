@@ -1,7 +1,6 @@
 """The definitions of the built-in tools, for people who look at past requests.
 
-They are the ones that runs are offered. No tool is made for them, and nothing here is loaded before
-somebody looks.
+They are the ones that runs are offered. No tool is made for them, and runs do not load this module.
 """
 
 from collections.abc import Mapping

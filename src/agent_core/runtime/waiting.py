@@ -132,7 +132,7 @@ class WaitingRuns:
     def _deciding(self, run_id: str) -> asyncio.Lock:
         """Held while it is decided whether a run that waits goes on or ends.
 
-        What the store has said of it may be over by the time that it is heard.
+        An answer of the store is out of date when the other decision was stored before it arrived.
         """
         return self._locks.setdefault(run_id, asyncio.Lock())
 

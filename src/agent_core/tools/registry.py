@@ -319,7 +319,7 @@ class Toolbox:
             self.__dict__.pop(known, None)
 
     def catalog(self, room: int) -> str:  # noqa: ARG002 - for those that hold some back
-        """What the model is told of tools whose definitions are held back: nothing, none are."""
+        """The list of tools whose definitions are held back: empty, as none are."""
         return ""
 
     async def refresh(self) -> None:

@@ -13,8 +13,8 @@ from session_stories import a_story
 from worker_processes import write_config
 
 CLOSED = (
-    "soong-agent: standard output is closed: redirect it to a file, or to /dev/null if nobody is to"
-    " read it\n"
+    "soong-agent: standard output is closed: redirect it to a file, or to /dev/null if it is not"
+    " needed\n"
 )
 COMMANDS = (
     "--version",

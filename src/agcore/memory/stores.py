@@ -4,7 +4,6 @@ Threads, waiting for other processes and the explanation of SQLite's errors are 
 """
 
 import asyncio
-import os
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -29,7 +28,7 @@ from agcore.memory.page_index import (
 from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
-from agent_core.storage.connections import BUSY_TIMEOUT, patiently
+from agent_core.storage.connections import BUSY_TIMEOUT, create_database_file, patiently
 from agent_core.storage.sql import Job
 from agent_core.storage.sqlite import InlineConnection, ReaderThreads, Writer
 from agent_core.tools.results import storable_text
@@ -400,7 +399,7 @@ class SqliteStore(_ItemTable):
 def _open(path: Path) -> tuple[Path, sqlite3.Connection]:
     path = path.absolute()
     make_private(path.parent)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    create_database_file(path)
     connection = sqlite3.connect(
         path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
     )

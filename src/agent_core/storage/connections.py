@@ -1,7 +1,9 @@
 """Opens the database: its permissions, its settings, and patience with other processes."""
 
+import errno
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +23,27 @@ BUSY_TIMEOUT = 2.0
 PATIENCE = 60.0
 """Seconds a write waits for other processes before it fails."""
 
+_creating = threading.Lock()
+
+
+def create_database_file(path: Path) -> None:
+    """Create an empty file that only this user can read, unless the path exists.
+
+    An existing file is never opened here. POSIX drops all of a process's locks on a file when the
+    process closes any descriptor of it: SQLite would go on without its own, and the next process
+    to close the database would delete the log that this one writes.
+
+    Raises:
+        OSError: the file cannot be created, or the path is a folder.
+    """
+    target = os.path.realpath(path)  # a link may name a file that is still to be created
+    with _creating:  # no other thread can use the file before it is closed
+        try:
+            os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
+
 
 def open_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
     """Create the file if needed, bring its schema up to date, and return the writing connection.
@@ -33,7 +56,7 @@ def open_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
     """
     try:
         make_private(path.parent)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        create_database_file(path)
     except OSError as error:
         raise StorageError(
             ErrorCode.STORAGE_ERROR,

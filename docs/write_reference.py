@@ -242,11 +242,8 @@ def signature(function: griffe.Function, name: str, *, bound: bool) -> str:
     is_static = "staticmethod" in function.labels
     if bound and parameters and not is_static:
         parameters = parameters[1:]
-    decorators = [
-        f"@{name}\n"
-        for decorator in function.decorators
-        if (name := written(decorator.value).rpartition(".")[2]) in DECORATORS
-    ]
+    names = (written(decorator.value).rpartition(".")[2] for decorator in function.decorators)
+    decorators = [f"@{decorator}\n" for decorator in names if decorator in DECORATORS]
     head = "async def" if "async" in function.labels else "def"
     returns = f" -> {written(function.returns)}" if function.returns is not None else ""
     return "".join(decorators) + call(f"{head} {name}", parameters, returns)

@@ -588,20 +588,22 @@ async def test_a_childs_events_can_be_watched_while_it_runs(home: Home, project:
     assert "".join(event.payload.get("text", "") for event in events) == "seen"
 
 
-async def test_the_events_of_a_child_that_has_ended_are_over_and_a_stranger_is_unknown(
+async def test_a_child_that_has_ended_can_still_be_watched_and_a_stranger_is_unknown(
     home: Home, project: Path
 ) -> None:
     played = Cast({"go": [sub("look"), "done"], "look": ["seen"]})
     async with runtime(home, project, played) as made:
         handle = await go(made)
         child = await inspected(made, handle)
-        over = [event async for event in handle.child_events(child.run.run_id)]
+        seen = [event async for event in handle.child_events(child.run.run_id, debug=True)]
         with pytest.raises(StorageError) as unknown:
             async for _ in handle.child_events(handle.run_id):
                 pass
         with pytest.raises(StorageError):
             await handle.inspect_child(handle.run_id)
-    assert over == []
+    stored = [event.event_id for event in seen if event.run_seq is not None]
+    assert stored == [event.event_id for event in child.events]
+    assert "".join(event.payload.get("text", "") for event in seen) == "seen"
     assert unknown.value.code is ErrorCode.RUN_NOT_FOUND
 
 

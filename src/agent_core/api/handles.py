@@ -311,13 +311,14 @@ class RunHandle(Generic[OutputT]):
         return result
 
     def child_events(self, child_run_id: str, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
-        """The events of a child run from now on; none if it has ended. One reader at a time.
+        """Yield a child run's stored events, then its live ones, up to its closing event.
 
         `child_agent_created` and `worker_dispatched` on this run's own stream name its children.
+        Any number of readers may watch a child, and a slow one does not slow it down. Text that
+        was streamed before arrives as one delta with `from_start`.
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of this one.
-            AgentCoreError: `validation_error`: that child's events already have a reader.
         """
         return self._runs.watch_child(child_run_id, parent_run_id=self.run_id, debug=debug)
 

@@ -315,25 +315,21 @@ class Runs:
     async def watch_child(
         self, run_id: str, *, parent_run_id: str, debug: bool = False
     ) -> AsyncGenerator[RuntimeEvent]:
-        """What happens in a child run from now on; nothing if it has ended.
+        """Yield what has happened in a child run, and then what follows, for any number of readers.
 
-        Of a child of another process: all that has happened, and then what follows.
+        The child does not wait for a reader: a slow one misses deltas, and no stored event.
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of that parent.
-            AgentCoreError: `validation_error`: this run's live events have a consumer already.
         """
         stream = self.children.stream(run_id, parent_run_id=parent_run_id)
         if stream is None:
-            child = await self.require_child(run_id, parent_run_id=parent_run_id)
-            if child.status.is_terminal or self.live.get(parent_run_id) is not None:
-                return
-            stored = self._reader.events(run_id, 0)
-            read = stored if debug else _hide_debug(stored)
+            await self.require_child(run_id, parent_run_id=parent_run_id)
+            events = self._reader.events(run_id, 0)
         else:
-            read = stream.read(debug=debug)
-        async with aclosing(read) as events:
-            async for event in events:
+            events = self._read_stored_first(run_id, 0, stream)
+        async with aclosing(events if debug else _hide_debug(events)) as shown:
+            async for event in shown:
                 yield event
 
     async def require_run(self, run_id: str) -> RunRecord:
@@ -551,15 +547,29 @@ class Runs:
     async def _watch_after(
         self, run_id: str, seen: int, run: Run | None
     ) -> AsyncGenerator[RuntimeEvent]:
-        """The stored events after `seen`, and then those of the stream, or of the store."""
+        """Yield the stored events after `seen`, then the live ones, wherever the run works now."""
         if run is None or run.ended.is_set():
             async for event in self._reader.events(run_id, seen):
                 yield event
             return
+        async with aclosing(self._read_stored_first(run_id, seen, run.stream)) as events:
+            async for event in events:
+                seen = event.run_seq or seen
+                yield event
+                if event.event_type in CLOSING_EVENTS:
+                    return
+        if run.status is not RunStatus.WAITING and not run.status.is_terminal:
+            async for event in self._reader.events(run_id, seen):  # another process has it now
+                yield event
+
+    async def _read_stored_first(
+        self, run_id: str, seen: int, stream: EventStream
+    ) -> AsyncGenerator[RuntimeEvent]:
+        """Yield the stored events after `seen`, then the stream's own without a gap."""
         is_behind = True
         while is_behind:
-            shown = run.stream.last_run_seq
-            with run.stream.follow() as follower:
+            shown = stream.last_run_seq
+            with stream.follow() as follower:
                 async for event in self._reader.events(run_id, seen, follow=False):
                     seen = event.run_seq or seen
                     yield event
@@ -575,9 +585,6 @@ class Runs:
                         if event.event_type in CLOSING_EVENTS:
                             return
                 is_behind = follower.is_behind
-        if run.status is not RunStatus.WAITING and not run.status.is_terminal:
-            async for event in self._reader.events(run_id, seen):  # another process has it now
-                yield event
 
 
 def _closed_because(question: "ApprovalRecord") -> str:

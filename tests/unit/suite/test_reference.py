@@ -1,6 +1,8 @@
 """The pages of the reference are what the source says, and every name is where its page says."""
 
+import ast
 import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -80,3 +82,32 @@ def test_every_link_of_the_index_leads_to_a_heading() -> None:
         for heading in re.findall(r"^#{2,3} `(\w+)`$", page.read_text("utf-8"), re.M)
     }
     assert set(links) - anchors == set()
+
+
+def documented_methods() -> Iterator[tuple[str, str, str, list[str]]]:
+    """Page, module, dotted name and parameters of each signature below a method's heading."""
+    heading = re.compile(r"^#{3,4} `(\w+\.\w+)`\n\n((?:```python\n.*?```\n+)+)", re.M | re.S)
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        module = re.search(r"Every name is imported from `(\S+?)`", text)
+        assert module is not None, page.name
+        for name, blocks in heading.findall(text):
+            for block in re.findall(r"```python\n(.*?)```", blocks, re.S):
+                (function,) = ast.parse(f"{block.rstrip()}: ...").body
+                assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef), block
+                shown = function.args
+                given = [*shown.posonlyargs, *shown.args, *shown.kwonlyargs]
+                yield page.name, f"{module[1]}.{name}", function.name, [each.arg for each in given]
+
+
+def test_every_signature_has_the_name_and_the_parameters_of_its_method() -> None:
+    found = list(documented_methods())
+    assert len(found) > 150
+    wrong: list[str] = []
+    for page, path, shown, parameters in found:
+        module, owner, method = path.rsplit(".", 2)
+        function = getattr(getattr(importlib.import_module(module), owner), method)
+        real = inspect.signature(function).parameters
+        if shown != method or not set(parameters) <= {*real, "kwargs"} - {"self"}:
+            wrong.append(f"{page}: {path}: def {shown}({', '.join(parameters)})")
+    assert wrong == []

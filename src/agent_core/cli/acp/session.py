@@ -98,10 +98,13 @@ class PromptTurn(Struct, eq=False):
     is_cancelled: bool = False
     end_reason: EndReason | None = None
     watching: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+    children: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
-    def watch(self, following: Coroutine[Any, Any, None]) -> None:
-        """Show something beside the run, until that has ended."""
-        self.watching.append(asyncio.create_task(following))
+    def watch(self, following: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Show something beside the run, until the prompt is answered."""
+        task = asyncio.create_task(following)
+        self.watching.append(task)
+        return task
 
     async def cancel(self) -> None:
         """Cancel its run, if need be before it begins.
@@ -231,6 +234,8 @@ class EditorSession:
                 turn.watch(self._follow_other(run_id))
             await self._follow(turn, handle)
             status = await handle.wait()
+            if turn.children:  # each ends with its child, and no child outlives its run
+                await asyncio.wait(turn.children)
         except asyncio.CancelledError:
             if turn.handle is None and not is_cancelled(asyncio.current_task()):
                 return PromptResponse(stop_reason="cancelled")
@@ -268,7 +273,7 @@ class EditorSession:
             async for event in events:
                 await self._translate(event, self._translation)
                 if event.event_type is EventType.CHILD_AGENT_CREATED:
-                    turn.watch(self._follow_child(handle, event))
+                    turn.children.append(turn.watch(self._follow_child(handle, event)))
                 elif event.event_type is EventType.RUN_QUEUED:
                     for run_id in event.payload.get("taken_over") or ():
                         turn.watch(self._follow_other(str(run_id)))

@@ -110,7 +110,7 @@ async def test_what_a_run_through_a_worker_adds_is_sent_together(
         url = shared_postgres.url(database_url.rpartition("/")[2], port=proxy.port)
         executed, asked = await least(proxy, url, before, step)
         assert executed == statements
-        assert 0 < asked <= trips  # fewer where the server's answer overtakes what is still sent
+        assert asked <= trips  # fewer where an answer overtakes what is still being sent
 
 
 async def test_a_run_is_taken_from_the_queue_in_one_statement_of_a_transaction(
@@ -126,4 +126,4 @@ async def test_a_run_is_taken_from_the_queue_in_one_statement_of_a_transaction(
 
             executed, asked = await least(proxy, url, queue, fetch)
             assert executed == 3
-            assert 0 < asked <= 2
+            assert asked <= 2

@@ -67,22 +67,22 @@ INSERT INTO page (item_id, created_at) SELECT id, created_at FROM item WHERE id 
 _BEST = f"""
 WITH found AS MATERIALIZED (
     SELECT number / {_PAGE} AS page, max(score) AS best FROM (
-        SELECT doc AS number, 2.0 * count(*) / (?1 + doc % {_PLACE}) AS score
-        FROM json_each(?2) AS wanted CROSS JOIN word ON term = wanted.value GROUP BY doc
-    ) GROUP BY page HAVING best >= ?4
+        SELECT doc AS number, 2.0 * count(*) / (:base + doc % {_PLACE}) AS score
+        FROM json_each(:words) AS wanted CROSS JOIN word ON term = wanted.value GROUP BY doc
+    ) GROUP BY page HAVING best >= :least
 )
 SELECT item_id, best FROM found JOIN page USING (page)
-WHERE created_at >= ?3 ORDER BY best DESC, created_at, item_id LIMIT ?5
+WHERE created_at >= :since ORDER BY best DESC, created_at, item_id LIMIT :limit
 """  # noqa: S608 - constants only
 _WITH_ALL = f"""
 WITH found AS MATERIALIZED (
     SELECT page FROM (
         SELECT DISTINCT term, doc / {_PAGE} AS page
-        FROM json_each(?1) AS wanted CROSS JOIN word ON term = wanted.value
-    ) GROUP BY page HAVING count(*) = ?3
+        FROM json_each(:words) AS wanted CROSS JOIN word ON term = wanted.value
+    ) GROUP BY page HAVING count(*) = :count
 )
 SELECT item_id FROM found JOIN page USING (page)
-WHERE created_at >= ?2 ORDER BY created_at, item_id
+WHERE created_at >= :since ORDER BY created_at, item_id
 """  # noqa: S608 - constants only
 
 
@@ -123,11 +123,19 @@ def best_pages(
 
     A page's score is the Dice overlap of these words with those of its best part.
     """
-    values = [len(words), dump_text(sorted(words)), since, min_score, limit]
+    values = {
+        "base": len(words),
+        "words": dump_text(sorted(words)),
+        "since": since,
+        "least": min_score,
+        "limit": limit,
+    }
     return connection.execute(_BEST, values).fetchall()
 
 
 def pages_with_all(connection: sqlite3.Connection, words: Words, *, since: int) -> list[str]:
     """Ids of the pages that have every one of these words, wherever in them, oldest first."""
-    rows = connection.execute(_WITH_ALL, [dump_text(sorted(words)), since, len(words)])
+    rows = connection.execute(
+        _WITH_ALL, {"words": dump_text(sorted(words)), "since": since, "count": len(words)}
+    )
     return [item_id for (item_id,) in rows]

@@ -101,8 +101,8 @@ def withdraw_all(
 ) -> None:
     """Close what a user's run and its children, or one of them, have asked and is not answered."""
     connection.execute(
-        """UPDATE approvals SET state = 'withdrawn', decided_at = ?1
-        WHERE root_run_id = ?2 AND run_id = coalesce(?3, run_id) AND state = 'open'""",
+        """UPDATE approvals SET state = 'withdrawn', decided_at = ?
+        WHERE root_run_id = ? AND run_id = coalesce(?, run_id) AND state = 'open'""",
         (iso(now), root_run_id, run_id),
     )
 

@@ -133,8 +133,8 @@ def settle(connection: Connection, hold_id: str, spent: Amounts | None) -> None:
         ).fetchone()
         of_agent = _amounts(row[0] if row else "{}")
         connection.execute(
-            """INSERT INTO budget_agents (scope_id, agent_id, spent_json) VALUES (?1, ?2, ?3)
-            ON CONFLICT (scope_id, agent_id) DO UPDATE SET spent_json = ?3""",
+            """INSERT INTO budget_agents (scope_id, agent_id, spent_json) VALUES (?, ?, ?)
+            ON CONFLICT (scope_id, agent_id) DO UPDATE SET spent_json = excluded.spent_json""",
             (scope_id, agent_id, dumps(dict(of_agent + actual))),
         )
     connection.execute("DELETE FROM budget_holds WHERE hold_id = ?", (hold_id,))
@@ -165,20 +165,20 @@ def settle_time(connection: Connection, run_id: str, *, goes_on: bool = False) -
     """
     scopes = connection.execute(
         """SELECT scope_id, limits_json, spent_json FROM budgets WHERE scope_id IN
-        (SELECT session_id FROM runs WHERE run_id = ?1 AND parent_run_id IS NULL)
-        OR (scope_id = ?1 AND kind = 'run' AND ?2 = 1)""",
-        (run_id, int(goes_on)),
+        (SELECT session_id FROM runs WHERE run_id = :run AND parent_run_id IS NULL)
+        OR (scope_id = :run AND kind = 'run' AND :is_continued = 1)""",
+        {"run": run_id, "is_continued": int(goes_on)},
     ).fetchall()
     scopes = [scope for scope in scopes if _TIME in loads(scope[1])]
     if not scopes:
         return
     began, created, ended = connection.execute(
-        """SELECT (SELECT created_at FROM events WHERE run_id = ?1 AND event_type IN
+        """SELECT (SELECT created_at FROM events WHERE run_id = :run AND event_type IN
             ('loop_started', 'run_taken_over', 'run_dequeued') ORDER BY run_seq DESC LIMIT 1),
-        created_at, (SELECT created_at FROM events WHERE run_id = ?1
+        created_at, (SELECT created_at FROM events WHERE run_id = :run
             AND event_type != 'run_failed' ORDER BY run_seq DESC LIMIT 1)
-        FROM runs WHERE run_id = ?1""",
-        (run_id,),
+        FROM runs WHERE run_id = :run""",
+        {"run": run_id},
     ).fetchone()
     if ended is None:
         return
@@ -256,8 +256,8 @@ def _share(
     What its siblings may still spend is not free, and one part stays with the parent.
     """
     open_children = connection.execute(
-        f"""SELECT count(*) FROM runs WHERE session_id = ?1 AND {OPEN_RUN}
-        AND parent_run_id = (SELECT parent_run_id FROM runs WHERE run_id = ?2)""",  # noqa: S608
+        f"""SELECT count(*) FROM runs WHERE session_id = ? AND {OPEN_RUN}
+        AND parent_run_id = (SELECT parent_run_id FROM runs WHERE run_id = ?)""",  # noqa: S608
         (hold.session_id, hold.run_id),
     ).fetchone()[0]
     # From the open runs to their budgets: those of all that has ended are not looked at.
@@ -295,8 +295,9 @@ def _write_row(connection: Connection, row: _Row, session_id: str) -> None:
     scope = row.scope
     connection.execute(
         """INSERT INTO budgets (scope_id, session_id, kind, limits_json, spent_json, held_json)
-        VALUES (?1, ?2, ?3, ?4, '{}', ?5)
-        ON CONFLICT (scope_id) DO UPDATE SET limits_json = ?4, held_json = ?5""",
+        VALUES (?, ?, ?, ?, '{}', ?)
+        ON CONFLICT (scope_id) DO UPDATE SET
+        limits_json = excluded.limits_json, held_json = excluded.held_json""",
         (scope.scope_id, session_id, scope.kind, dumps(dict(scope.limits)), dumps(dict(row.held))),
     )
 

@@ -235,11 +235,11 @@ def heartbeat(
     """
     until = iso(now + lease)
     connection.execute(
-        f"UPDATE sessions SET lease_expires_at = ?1 WHERE owner = ?2 {free}",  # noqa: S608
-        (until, owner),
+        f"UPDATE sessions SET lease_expires_at = :until WHERE owner = :owner {free}",  # noqa: S608
+        {"until": until, "owner": owner},
     )
     found = connection.execute(
-        "SELECT session_id, epoch, lease_expires_at < ?1 FROM sessions WHERE owner = ?2",
+        "SELECT session_id, epoch, lease_expires_at < ? FROM sessions WHERE owner = ?",
         (until, owner),
     )
     rows = connection.execute(
@@ -271,7 +271,7 @@ def release(connection: Connection, owner: str, session_id: str | None = None) -
     """Give back one session, or all."""
     connection.execute(
         """UPDATE sessions SET owner = NULL, lease_expires_at = NULL
-        WHERE owner = ?1 AND session_id = coalesce(?2, session_id)""",
+        WHERE owner = ? AND session_id = coalesce(?, session_id)""",
         (owner, session_id),
     )
 
@@ -344,9 +344,10 @@ def delete_session(
 def claim_session(connection: Connection, session_id: str, owner: str, lease_end: datetime) -> None:
     """Make the session this owner's; a claim that is not a renewal begins a new epoch."""
     connection.execute(
-        """UPDATE sessions SET owner = ?1, lease_expires_at = ?2,
-        epoch = epoch + CASE WHEN owner IS NOT ?1 THEN 1 ELSE 0 END WHERE session_id = ?3""",
-        (owner, iso(lease_end), session_id),
+        """UPDATE sessions SET owner = :owner, lease_expires_at = :end,
+        epoch = epoch + CASE WHEN owner IS NOT :owner THEN 1 ELSE 0 END
+        WHERE session_id = :session""",
+        {"owner": owner, "end": iso(lease_end), "session": session_id},
     )
 
 

@@ -32,13 +32,13 @@ _SPENT = f"""WITH spent AS (
         r.parent_run_id IS NULL AS is_run
     FROM runs r JOIN sessions s USING (session_id)
     WHERE (r.parent_run_id IS NOT NULL OR r.turn_count > 0)
-        AND (CAST(?1 AS TEXT) IS NULL OR r.created_at >= ?1)
-        AND (CAST(?2 AS TEXT) IS NULL OR s.cwd = ?2)
+        AND (CAST(:since AS TEXT) IS NULL OR r.created_at >= :since)
+        AND (CAST(:project AS TEXT) IS NULL OR s.cwd = :project)
     UNION ALL
     SELECT {{background}}, s.session_id, s.updated_at, each.value, FALSE
     FROM sessions s, json_each(s.metadata_json, '$.background_usage') each
-    WHERE each.key <> 'compact' AND CAST(?1 AS TEXT) IS NULL
-        AND (CAST(?2 AS TEXT) IS NULL OR s.cwd = ?2)
+    WHERE each.key <> 'compact' AND CAST(:since AS TEXT) IS NULL
+        AND (CAST(:project AS TEXT) IS NULL OR s.cwd = :project)
 ), priced AS (
     SELECT *, CAST(json_extract(usage, '$.cost') AS DOUBLE PRECISION) AS cost,
         CAST(json_extract(usage, '$.is_estimated') AS BIGINT) AS is_estimated,
@@ -51,7 +51,7 @@ SELECT key, (SELECT title FROM sessions WHERE session_id = key),
     coalesce(sum(cost), 0), count(*) FILTER (WHERE cost IS NULL AND is_paid),
     max(coalesce(is_estimated, 0)),
     {_SUMS}
-FROM priced GROUP BY key ORDER BY {{order}} LIMIT ?3"""  # noqa: S608 - our own names
+FROM priced GROUP BY key ORDER BY {{order}} LIMIT :limit"""  # noqa: S608 - our own names
 
 
 def costs(
@@ -66,7 +66,12 @@ def costs(
     run, background = _KEYS[by]
     order = "key = 'background', key DESC" if by == "day" else "max(updated_at) DESC"
     sql = _SPENT.format(run=run, background=background, order=order)
-    return [_summary(row) for row in connection.execute(sql, (since, project, limit)).fetchall()]
+    return [
+        _summary(row)
+        for row in connection.execute(
+            sql, {"since": since, "project": project, "limit": limit}
+        ).fetchall()
+    ]
 
 
 def _summary(row: FoundRow) -> CostSummary:

@@ -41,7 +41,7 @@ def fork_session(connection: Connection, fork: SessionFork) -> SessionRecord:
     Raises:
         StorageError: `node_not_found`: no such node in the session that is forked.
     """
-    path = read_all(Node, connection.execute(PATH, (fork.node_id, None)))
+    path = read_all(Node, connection.execute(PATH, {"node": fork.node_id, "after": None}))
     if not path or path[-1].session_id != fork.session_id:
         raise node_not_found(fork.node_id, fork.session_id)
     origin, now = find_session(connection, fork.session_id), utc_now()

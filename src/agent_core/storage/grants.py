@@ -36,7 +36,7 @@ def listed(
 
     rows = connection.execute(
         f"""SELECT {_COLUMNS} FROM grants
-        WHERE session_id = coalesce(?1, session_id) AND key = coalesce(?2, key)
+        WHERE session_id = coalesce(?, session_id) AND key = coalesce(?, key)
         ORDER BY grant_id""",  # noqa: S608 - a constant
         (session_id, key),
     )
@@ -55,5 +55,5 @@ def listed(
 
 def forget(connection: Connection, grant_or_session_id: str) -> int:
     """Drop one grant, or all of a session, and return how many there were."""
-    sql = "DELETE FROM grants WHERE grant_id = ?1 OR session_id = ?1"
-    return connection.execute(sql, (grant_or_session_id,)).rowcount
+    sql = "DELETE FROM grants WHERE grant_id = :id OR session_id = :id"
+    return connection.execute(sql, {"id": grant_or_session_id}).rowcount

@@ -18,21 +18,22 @@ _PAGE = """SELECT * FROM events WHERE session_id = ? AND seq BETWEEN ? AND ?
     ORDER BY seq LIMIT ?"""
 
 _LAST_STEP = """SELECT event_type FROM events
-    WHERE session_id = ?1 AND tool_call_id = ?2 AND (CAST(?3 AS TEXT) IS NULL OR agent_id = ?3)
+    WHERE session_id = :session AND tool_call_id = :call
+    AND (CAST(:agent AS TEXT) IS NULL OR agent_id = :agent)
     AND event_type IN ('tool_started', 'tool_completed', 'tool_failed', 'tool_denied')
     ORDER BY seq DESC LIMIT 1"""
 
 PATH = """WITH RECURSIVE path (node_id, parent_id, depth) AS (
-    SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = ?1 AND node_id IS NOT ?2
+    SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = :node AND node_id IS NOT :after
     UNION ALL
     SELECT nodes.node_id, nodes.parent_id, depth + 1
-    FROM path JOIN nodes ON nodes.node_id = path.parent_id WHERE nodes.node_id IS NOT ?2
+    FROM path JOIN nodes ON nodes.node_id = path.parent_id WHERE nodes.node_id IS NOT :after
 )
 SELECT nodes.* FROM path JOIN nodes ON nodes.node_id = path.node_id ORDER BY depth DESC"""
 """The nodes from the root to one node; from another one on, if that is on the path."""
 
 RUN_NODES = """SELECT * FROM nodes WHERE node_id IN
-    (SELECT node_id FROM events WHERE run_id = ?1) AND run_id = ?1 ORDER BY node_seq"""
+    (SELECT node_id FROM events WHERE run_id = :run) AND run_id = :run ORDER BY node_seq"""
 """Those that a run has added: an event announces each."""
 
 MAX_SEQ = 2**62
@@ -88,7 +89,7 @@ def run_history(connection: Connection, run_id: str) -> "ReplayResult":
     if run is None:
         raise run_not_found(run_id)
     events = connection.execute("SELECT * FROM events WHERE run_id = ? ORDER BY run_seq", (run_id,))
-    nodes = connection.execute(RUN_NODES, (run_id,))
+    nodes = connection.execute(RUN_NODES, {"run": run_id})
     artifacts = connection.execute(
         "SELECT * FROM artifacts WHERE run_id = ? ORDER BY rowid", (run_id,)
     )
@@ -112,7 +113,9 @@ def open_calls(
     """Calls whose last step on record is their start."""
     started: set[str] = set()
     for call_id in set(tool_call_ids):
-        row = connection.execute(_LAST_STEP, (session_id, call_id, agent_id)).fetchone()
+        row = connection.execute(
+            _LAST_STEP, {"session": session_id, "call": call_id, "agent": agent_id}
+        ).fetchone()
         if row is not None and row[0] == "tool_started":
             started.add(call_id)
     return started
@@ -152,11 +155,11 @@ def _artifacts_of(connection: Connection, events: Sequence[RuntimeEvent]) -> lis
     call_ids = {event.tool_call_id for event in events if event.tool_call_id}
     begun = {event.run_id for event in events if event.run_id and event.run_seq == 1}
     rows = connection.execute(
-        """SELECT * FROM artifacts WHERE run_id IN (SELECT value FROM json_each(?1)) AND (
-            node_id IN (SELECT value FROM json_each(?2))
-            OR tool_call_id IN (SELECT value FROM json_each(?3))
+        """SELECT * FROM artifacts WHERE run_id IN (SELECT value FROM json_each(?)) AND (
+            node_id IN (SELECT value FROM json_each(?))
+            OR tool_call_id IN (SELECT value FROM json_each(?))
             OR (node_id IS NULL AND tool_call_id IS NULL
-                AND run_id IN (SELECT value FROM json_each(?4)))
+                AND run_id IN (SELECT value FROM json_each(?)))
         ) ORDER BY rowid""",
         tuple(dumps(sorted(ids)) for ids in (run_ids, node_ids, call_ids, begun)),
     )

@@ -41,7 +41,7 @@ class Cursor(Protocol):
 class Connection(Protocol):
     """A connection inside of a transaction, which belongs to the thread that runs the job.
 
-    Statements keep to what both databases read. Parameters are `?`, `?1` or `:name`. One that is
+    Statements keep to what both databases read. Parameters are `?` or `:name`. A parameter that is
     compared with NULL alone is cast, so that its type is known.
     """
 

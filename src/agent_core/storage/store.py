@@ -515,10 +515,10 @@ class SqlSessionStore:
         )
 
     async def last_session(self, project: str | None = None) -> str | None:
-        sql = """SELECT session_id FROM sessions WHERE CAST(?1 AS TEXT) IS NULL OR cwd = ?1
+        sql = """SELECT session_id FROM sessions WHERE CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd
             ORDER BY updated_at DESC, rowid DESC LIMIT 1"""
         folder = None if project is None else storable(project)
-        found = await self._reader.read(lambda c: c.execute(sql, (folder,)).fetchone())
+        found = await self._reader.read(lambda c: c.execute(sql, {"cwd": folder}).fetchone())
         return found[0] if found else None
 
     async def memory_backlog(self, limit: int) -> list[str]:
@@ -586,7 +586,7 @@ class SqlSessionStore:
         return await self._find(Node, node_id)
 
     async def path(self, node_id: str, *, after: str | None = None) -> list[Node]:
-        nodes = await self._find_all(Node, PATH, node_id, after)
+        nodes = await self._find_all(Node, PATH, node=node_id, after=after)
         if not nodes and node_id != after:
             raise node_not_found(node_id)
         return nodes
@@ -607,7 +607,7 @@ class SqlSessionStore:
         return await self._reader.read(lambda c: queries.run_history(c, run_id))
 
     async def run_nodes(self, run_id: str) -> list[Node]:
-        return await self._find_all(Node, queries.RUN_NODES, run_id)
+        return await self._find_all(Node, queries.RUN_NODES, run=run_id)
 
     async def events_after(
         self, run_id: str, run_seq: int, *, limit: int = 1000
@@ -685,8 +685,8 @@ class SqlSessionStore:
         return await self._reader.read(lambda c: find(c, kind, key), is_single=True)
 
     async def _find_all(
-        self, kind: type[Record], sql: str, *values: str | int | None
+        self, kind: type[Record], sql: str, *values: str | int | None, **named: str | None
     ) -> list[Record]:
         return await self._reader.read(
-            lambda c: read_all(kind, c.execute(sql, values)), is_single=True
+            lambda c: read_all(kind, c.execute(sql, named or values)), is_single=True
         )

@@ -15,9 +15,9 @@ _LAST = "\U0010ffff"
 """Sorts behind every character of an id."""
 
 _LISTED = """SELECT session_id, title, cwd FROM sessions
-    WHERE (CAST(?1 AS TEXT) IS NULL OR cwd = ?1)
-    AND (CAST(?4 AS TEXT) IS NULL OR parent_session_id = ?4)
-    ORDER BY updated_at DESC, rowid DESC LIMIT ?2 OFFSET ?3"""
+    WHERE (CAST(:project AS TEXT) IS NULL OR cwd = :project)
+    AND (CAST(:origin AS TEXT) IS NULL OR parent_session_id = :origin)
+    ORDER BY updated_at DESC, rowid DESC LIMIT :limit OFFSET :offset"""
 
 _COUNTS = (
     "input_tokens",
@@ -75,8 +75,11 @@ def summaries(
 ) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
     """Sessions with their metadata, the last used first: see `SessionReads.session_summaries`."""
     words = (query or "").casefold().split()
-    page = (MAX_SEQ, 0) if words else (limit, offset)  # words are compared as Python folds them
-    rows = connection.execute(_LISTED, (project, *page, forked_from))
+    # Words are compared as Python folds them, so all sessions are read for them.
+    most, first = (MAX_SEQ, 0) if words else (limit, offset)
+    rows = connection.execute(
+        _LISTED, {"project": project, "limit": most, "offset": first, "origin": forked_from}
+    )
     if words:
         fitting = (row for row in rows if _fits(words, row))
         rows = islice(islice(fitting, offset, None), limit)
@@ -115,9 +118,9 @@ def _summary(connection: Connection, session: SessionRecord) -> SessionSummary:
 def _short(connection: Connection, session_id: str) -> str:
     """The shortest beginning of the id that no other id has."""
     before, after = connection.execute(
-        """SELECT (SELECT max(session_id) FROM sessions WHERE session_id < ?1),
-        (SELECT min(session_id) FROM sessions WHERE session_id > ?1)""",
-        (session_id,),
+        """SELECT (SELECT max(session_id) FROM sessions WHERE session_id < :id),
+        (SELECT min(session_id) FROM sessions WHERE session_id > :id)""",
+        {"id": session_id},
     ).fetchone()
     length = _LEAST
     for other in (before or "", after or ""):
@@ -179,8 +182,9 @@ def ids_beginning(
     """Ids that begin so, the exact one first."""
     table, column = _IDS[kind]
     rows = connection.execute(
-        f"""SELECT {column} FROM {table} WHERE {column} >= ?1 AND {column} < ?2
-        AND (CAST(?3 AS TEXT) IS NULL OR session_id = ?3) ORDER BY {column} LIMIT ?4""",  # noqa: S608 - our own names
-        (prefix, prefix + _LAST, session_id, limit),
+        f"""SELECT {column} FROM {table} WHERE {column} >= :first AND {column} < :end
+        AND (CAST(:session AS TEXT) IS NULL OR session_id = :session)
+        ORDER BY {column} LIMIT :limit""",  # noqa: S608 - our own names
+        {"first": prefix, "end": prefix + _LAST, "session": session_id, "limit": limit},
     )
     return [found for (found,) in rows]

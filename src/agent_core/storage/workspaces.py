@@ -22,17 +22,18 @@ NAME_SNAPSHOT = """INSERT INTO node_snapshots
 
 KNOW_SNAPSHOT = """INSERT INTO workspaces
     (session_id, folder, snapshot_id, open_run_id, undone_json)
-    VALUES (?1, ?2, ?3, ?4, '[]') ON CONFLICT (session_id) DO UPDATE
-    SET folder = ?2, snapshot_id = ?3, open_run_id = ?4"""
+    VALUES (?, ?, ?, ?, '[]') ON CONFLICT (session_id) DO UPDATE SET
+    folder = excluded.folder, snapshot_id = excluded.snapshot_id,
+    open_run_id = excluded.open_run_id"""
 
 _ABOVE = """WITH RECURSIVE above (node_id, parent_id, depth) AS (
-    SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = ?1
+    SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = ?
     UNION ALL
     SELECT nodes.node_id, nodes.parent_id, depth + 1
     FROM above JOIN nodes ON nodes.node_id = above.parent_id
 )
 SELECT snapshot_id FROM above JOIN node_snapshots USING (node_id)
-    WHERE folder = ?2 ORDER BY depth, node_snapshots.rowid DESC LIMIT 1"""
+    WHERE folder = ? ORDER BY depth, node_snapshots.rowid DESC LIMIT 1"""
 
 
 def name_snapshot(connection: Connection, note: "SnapshotNote") -> None:
@@ -134,8 +135,8 @@ def overlapping_changes(connection: Connection, run_id: str, folder: str) -> lis
     rows = connection.execute(
         """WITH spans AS (
             SELECT run_id, session_id, min(rowid) AS first, max(rowid) AS last
-            FROM node_snapshots WHERE folder = ?1 AND run_id IS NOT NULL GROUP BY run_id, session_id
-        ), mine AS (SELECT * FROM spans WHERE run_id = ?2)
+            FROM node_snapshots WHERE folder = ? AND run_id IS NOT NULL GROUP BY run_id, session_id
+        ), mine AS (SELECT * FROM spans WHERE run_id = ?)
         SELECT begins.snapshot_id, ends.snapshot_id FROM mine, spans AS other
         JOIN node_snapshots AS begins ON begins.rowid = other.first
         JOIN node_snapshots AS ends ON ends.rowid = other.last
@@ -166,8 +167,9 @@ def begin_move(
     text = dumps(move.model_dump(mode="json"))
     connection.execute(
         """INSERT INTO workspaces (session_id, folder, undone_json, pending_json)
-        VALUES (?1, ?2, '[]', ?3)
-        ON CONFLICT (session_id) DO UPDATE SET folder = ?2, pending_json = ?3""",
+        VALUES (?, ?, '[]', ?)
+        ON CONFLICT (session_id) DO UPDATE SET
+            folder = excluded.folder, pending_json = excluded.pending_json""",
         (session_id, storable(move.folder), text),
     )
 
@@ -198,9 +200,10 @@ def move_node(
     undone = dumps([each.model_dump(mode="json") for each in move.undone])
     connection.execute(
         """INSERT INTO workspaces (session_id, folder, snapshot_id, undone_json)
-        VALUES (?1, ?2, ?3, ?4) ON CONFLICT (session_id) DO UPDATE
-        SET folder = ?2, snapshot_id = ?3, undone_json = ?4, pending_json = NULL,
-            open_run_id = CASE WHEN ?5 THEN NULL ELSE workspaces.open_run_id END""",
+        VALUES (?, ?, ?, ?) ON CONFLICT (session_id) DO UPDATE SET
+            folder = excluded.folder, snapshot_id = excluded.snapshot_id,
+            undone_json = excluded.undone_json, pending_json = NULL,
+            open_run_id = CASE WHEN ? THEN NULL ELSE workspaces.open_run_id END""",
         (session_id, folder, move.known, undone, move.files is not None),
     )
     return moved

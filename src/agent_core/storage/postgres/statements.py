@@ -36,15 +36,15 @@ _RECORDS: Mapping[str, type[BaseModel]] = {
 }
 
 _REWRITTEN: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"\bIS NOT (?=\?)"), "IS DISTINCT FROM "),
-    (re.compile(r"\bIS (?=\?)"), "IS NOT DISTINCT FROM "),
-    (re.compile(r"\bIN \(SELECT value FROM json_each\((\?\d*)\)\)"), r"= ANY (json_strings(\1))"),
+    (re.compile(r"\bIS NOT (?=[?:])"), "IS DISTINCT FROM "),
+    (re.compile(r"\bIS (?=[?:])"), "IS NOT DISTINCT FROM "),
+    (re.compile(r"\bIN \(SELECT value FROM json_each\((\?|:\w+)\)\)"), r"= ANY (json_strings(\1))"),
     (re.compile(r"\bLIKE\b"), "ILIKE"),
 )
 _ALL_COLUMNS = re.compile(
     rf"\bSELECT (?:\* FROM (?P<of>{'|'.join(_RECORDS)})\b|(?P<table>\w+)\.\* FROM)"
 )
-_MARK = re.compile(r"\?(\d*)|(?<!:):([a-z_]+)")
+_MARK = re.compile(r"\?|(?<!:):([a-z_]+)")
 
 _Parameters = Sequence[Any] | Mapping[str, Any]
 
@@ -228,13 +228,12 @@ def _translated(sql: str) -> tuple[str, Callable[[_Parameters], Sequence[Any]]]:
 
     def number(mark: re.Match[str]) -> str:
         nonlocal count
-        given, name = mark.groups()
-        if name:
+        if name := mark[1]:
             if name not in names:
                 names.append(name)
             return f"${names.index(name) + 1}"
         count += 1
-        return f"${given or count}"
+        return f"${count}"
 
     text = _MARK.sub(number, sql)
     if not names:

@@ -23,7 +23,7 @@ from agent_core.storage.store import SqlSessionStore
 from agent_core.types import LEASE, Batch, Heartbeat, OwnerIsDead, Position, RunOpening, RunRecord
 
 _FREE = """AND session_id IN
-    (SELECT session_id FROM sessions WHERE owner = ?2 FOR NO KEY UPDATE SKIP LOCKED)"""
+    (SELECT session_id FROM sessions WHERE owner = :owner FOR NO KEY UPDATE SKIP LOCKED)"""
 _PARTS = 15
 """A heartbeat waits for locked sessions for such a part of a lease."""
 _EXTEND = "UPDATE sessions SET lease_expires_at = ? WHERE owner = ? AND session_id = ?"

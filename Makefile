@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: demo test matrix dist faults chaos check format docs reference bench guard performance captures picture conformance clean help
+.PHONY: demo test matrix dist faults chaos stress check format docs reference bench guard performance captures picture conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
@@ -22,6 +22,7 @@ help:
 	@echo "make check   format, lint, types, import contracts, architecture tests"
 	@echo "make faults  the whole fault suite, on two cores; make test runs a short part of it"
 	@echo "make chaos   workers that are killed, paused and cut off: 200 runs a round; ROUNDS=10, ARGS='--seed 7'"
+	@echo "make stress  chats, an editor, programs and cron jobs in one home, killed at random; MINUTES=60, ARGS='--seed 7'"
 	@echo "make format  rewrite what the formatter and the linter can mend"
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
 	@echo "make reference  the pages of docs/reference/ anew, from docstrings and signatures"
@@ -74,6 +75,10 @@ faults: $(READY)
 ROUNDS ?= 1
 chaos: $(READY)
 	$(BIN)/python tests/scale/chaos.py --rounds $(ROUNDS) $(ARGS)
+
+MINUTES ?= 60
+stress: $(READY)
+	$(BIN)/python tests/faults/stress.py --minutes $(MINUTES) $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -183,6 +183,30 @@ def _replace(line: str, look: str, changes: Sequence[tuple[str, str]]) -> tuple[
     return line, look
 
 
+def open_terminal(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    columns: int = 80,
+    rows: int = 40,
+) -> tuple[int, subprocess.Popen[bytes]]:
+    """Start a command in a terminal of its own; returns our side of it, and the process."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    child = subprocess.Popen(  # noqa: S603 - our own commands
+        [sys.executable, "-c", _LAUNCH, *argv],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=cwd,
+        env={"TERM": "xterm-256color", **env},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    return ours, child
+
+
 def record(
     argv: Sequence[str],
     *,
@@ -200,18 +224,7 @@ def record(
     Raises:
         AssertionError: what a key waits for did not come, or the command did not end in time.
     """
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    child = subprocess.Popen(  # noqa: S603 - our own commands
-        [sys.executable, "-c", _LAUNCH, *argv],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        cwd=cwd,
-        env={"TERM": "xterm-256color", **env},
-        start_new_session=True,
-    )
-    os.close(theirs)
+    ours, child = open_terminal(argv, env=env, cwd=cwd, columns=columns, rows=rows)
     session = Session(ours, child, columns=columns, rows=rows, ends_at=time.monotonic() + seconds)
     try:
         for key in keys:
@@ -249,7 +262,7 @@ class Session:
         self._child = child
         self._screen: Any = _Screen(columns, rows, history=10_000, ratio=0.5)
         self._stream: Any = pyte.ByteStream(self._screen)
-        self._ends_at = ends_at
+        self.ends_at = ends_at
         self._raw = bytearray()
         self._seen = 0
 
@@ -268,7 +281,7 @@ class Session:
         """Return when the command has ended and all of it has been read."""
         while self._read():
             pass
-        self._child.wait(max(self._ends_at - time.monotonic(), 1))
+        self._child.wait(max(self.ends_at - time.monotonic(), 1))
 
     def recording(self) -> Recording:
         """What the terminal has shown so far."""
@@ -288,7 +301,7 @@ class Session:
 
     def _read(self) -> bool:
         """Take what comes next; False: nothing comes any more."""
-        left = self._ends_at - time.monotonic()
+        left = self.ends_at - time.monotonic()
         ready = select.select([self._terminal], [], [], max(left, 0))[0]
         assert ready, f"nothing came in time:\n{self._shown()}"
         try:

@@ -88,6 +88,33 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
     assert [t for t in targets if not (path.parent / t).exists()] == []
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site (`zensical.toml`) write them."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose, re.MULTILINE):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        found.add(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_every_anchor_of_a_link_is_a_heading(path: Path) -> None:
+    links = re.findall(r"\]\((?!https?://)([^)#\s]*)#([^)\s]+)\)", path.read_text(encoding="utf-8"))
+    pages = [(path if not target else path.parent / target, anchor) for target, anchor in links]
+    assert [a for page, a in pages if page.suffix == ".md" and a not in anchors(page)] == []
+
+
+def test_the_change_check_builds_the_site() -> None:
+    steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert [s for s in steps if s.startswith("make ")] == [
+        "make check",
+        "make docs",
+        "make guard",
+        "make test",
+    ]
+
+
 def test_no_file_holds_a_path_of_one_machine_or_the_address_of_a_package_index() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "-z"],  # noqa: S607

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
-from contextlib import ExitStack, asynccontextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from agent_core.aio import to_the_end
 from agent_core.config.models import AgentsConfig
 from agent_core.context.composer import TaskBoardSource
-from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, ToolError
+from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, StorageError, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import (
     HistorySource,
@@ -420,6 +420,13 @@ class ChildRuns:
         child = self._running.get(run_id)
         is_meant = child is not None and parent_run_id in {None, child.run.parent_run_id}
         return child.stream if child is not None and is_meant else None
+
+    async def store(self, parent_run_id: str) -> None:
+        """Return when all is stored that the children of a run, which has been cancelled, noted."""
+        for child in [*self._running.values()]:
+            if child.run.parent_run_id == parent_run_id:
+                with suppress(StorageError):  # the child fails with it
+                    await child.ctx.journal.store()
 
     async def stop(self, run_id: str) -> None:
         """Ask a run to stop because its Task has ended, and return when it has."""

@@ -304,7 +304,8 @@ class RunHandle(Generic[OutputT]):
     async def cancel(self) -> CancelResult:
         """Cancel the run, and wait for its end for up to `runtime.cancel_timeout_ms`.
 
-        It has no effect when repeated, or after the end.
+        Everything that it has caused by then is stored when it returns. It has no effect when
+        repeated, or after the end.
         """
         result = await self._runs.cancel(self.run_id)
         await self._look(result.status)

@@ -203,7 +203,16 @@ class Journal:
         return self._failure
 
     async def commit(self) -> None:
-        """Return when everything written down is stored and shown.
+        """Return when everything written down is stored, and its reader has kept up.
+
+        Raises:
+            StorageError: it could not be stored; the run cannot go on.
+        """
+        await self.store()
+        await self._stream.drain()
+
+    async def store(self) -> None:
+        """Return when everything written down is stored, however slow its reader is.
 
         Raises:
             StorageError: it could not be stored; the run cannot go on.
@@ -214,7 +223,6 @@ class Journal:
             await asyncio.wait([self._writing])
         if self._failure is not None:
             raise self._failure
-        await self._stream.drain()
 
     def abandon(self, reason: StorageError) -> None:
         """Write nothing any more, not even an end: the run is, or will be, another owner's.

@@ -40,6 +40,9 @@ _CONNECTED_POLL_S = 2.0
 _LOST_S = 10.0
 """After how long it is checked whether the owner of a run is still there."""
 
+_LATE_S = 2.0
+"""How long after its own time a caller waits for another process to store that a run is late."""
+
 _ASK_S = 5.0
 """How often the text of messages under way is asked for, while a run is watched."""
 
@@ -187,6 +190,21 @@ class RunReader:
                 while not (await changes.wait())[1]:
                     pass
                 record = await self.record(run_id)
+
+    async def wait_until_late(self, run: RunRecord) -> None:
+        """Return when its process has stored that a cancelled run did not stop in time.
+
+        The process was asked by a notice, so its time is over when the caller's is, or soon after.
+        """
+        for _ in range(round(_LATE_S / _POLL_S)):
+            late = await self._store.last_events(
+                run.session_id, run.agent_id, EventType.CANCEL_TIMEOUT, limit=1
+            )
+            if late and late[0].run_id == run.run_id:
+                return
+            if (await self.record(run.run_id)).status.is_terminal:
+                return
+            await asyncio.sleep(_POLL_S)
 
     async def events(
         self, run_id: str, after: int, *, follow: bool = True

@@ -373,7 +373,8 @@ class Runs:
     async def cancel(self, run_id: str) -> CancelResult:
         """Cancel, and wait for the end as long as `runtime.cancel_timeout_ms` allows.
 
-        The owner of a run of another process reads the request with its next heartbeat.
+        What the cancellation has caused by then is stored when this returns. The owner of a run of
+        another process reads the request with its next heartbeat.
 
         Raises:
             StorageError: `run_not_found`.
@@ -381,6 +382,7 @@ class Runs:
         run = self.live.get(run_id)
         if run is not None and (run.status is not RunStatus.WAITING or not run.ended.is_set()):
             result = await self._scheduler.cancel(run)
+            await self.children.store(run_id)
             if run.goes_on and result.status.is_terminal:
                 await self._waiting.end_children(run_id)
             if not run.journal.is_abandoned:  # else it goes on elsewhere, where it is to end
@@ -398,6 +400,8 @@ class Runs:
         with suppress(TimeoutError):
             await asyncio.wait_for(ending, self._cancel_timeout_s)
         status = (await self._reader.record(run_id)).status
+        if not status.is_terminal and self._notices is not None:
+            await self._reader.wait_until_late(record)
         return CancelResult(run_id=run_id, status=status, timed_out=not status.is_terminal)
 
     async def answer(

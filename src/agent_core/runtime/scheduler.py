@@ -78,7 +78,8 @@ class Run(RunProgress, eq=False, kw_only=True):
 
     `number` is its place in all queues. Without a `prompt` it only summarises the history.
     Without `options` it is one that another process has left, with its `stored_options`. One that
-    `goes_on` has waited for an answer, and has its message in the history.
+    `goes_on` has waited for an answer, and has its message in the history. One that `is_late` was
+    cancelled and did not stop in time.
     """
 
     number: int
@@ -92,6 +93,7 @@ class Run(RunProgress, eq=False, kw_only=True):
     goes_on: bool = False
     has_begun: bool = False
     cancel_requested: bool = False
+    is_late: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     trace: "RunTrace | None" = None
     hold: "SessionHold | None" = None
@@ -186,11 +188,19 @@ class Scheduler:
         try:
             await asyncio.wait_for(run.ended.wait(), self._cancel_timeout_s)
         except TimeoutError:
+            await self._store_late(run)
+        timed_out = not run.ended.is_set()
+        return CancelResult(run_id=run.identity.run_id, status=run.status, timed_out=timed_out)
+
+    async def _store_late(self, run: Run) -> None:
+        """Store that a run did not stop in time, with what has been asked of its children."""
+        if not run.is_late:
+            run.is_late = True
             logger.warning("run %s did not stop in time", run.identity.run_id)
             payload = {"timeout_s": self._cancel_timeout_s}
             run.journal.note(EventType.CANCEL_TIMEOUT, payload, level=EventLevel.WARNING)
-        timed_out = not run.ended.is_set()
-        return CancelResult(run_id=run.identity.run_id, status=run.status, timed_out=timed_out)
+        with suppress(StorageError):  # the run fails with it
+            await run.journal.store()
 
     async def abandon(self, run: Run, reason: StorageError) -> bool:
         """End the work on a run here, and write nothing of that: it is another owner's.

@@ -1,0 +1,150 @@
+"""`cancel()` returns once everything it has caused is stored."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from agent_core import AgentRuntime, RunHandle, ToolContext, tool
+from agent_core.providers.scripted import ScriptedProvider, calls
+from agent_core.types import EventType
+from casts import Cast
+from isolation import Home
+from runtimes import CONFIG, runtime
+
+LATE = f"{CONFIG}\n[runtime]\ncancel_timeout_ms = 50\n"
+
+
+class Clinging:
+    """A tool that does not let go before this context is left.
+
+    Args:
+        progress: how often it says how far it is.
+    """
+
+    def __init__(self, progress: int = 0) -> None:
+        self.began = asyncio.Event()
+        self._release = asyncio.Event()
+
+        @tool(permission="readonly")
+        async def cling(context: ToolContext) -> str:
+            """Do not let go."""
+            for each in range(progress):
+                context.progress(f"{each}")
+            self.began.set()
+            while not self._release.is_set():
+                with suppress(asyncio.CancelledError):
+                    await self._release.wait()
+            return "at last"
+
+        self.tool = cling
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._release.set()
+
+    async def start(self, made: AgentRuntime) -> RunHandle[Any]:
+        """A run that is inside the tool."""
+        made.register_tool(self.tool)
+        handle = await made.start("go", session_id="s1")
+        await self.began.wait()
+        return handle
+
+
+async def stored_kinds(made: AgentRuntime, run_id: str) -> list[EventType]:
+    return [event.event_type for event in (await made.replay_run(run_id)).events]
+
+
+async def test_a_cancellation_that_took_too_long_is_stored_when_cancel_returns(
+    home: Home, project: Path
+) -> None:
+    made = runtime(home, project, [calls("cling"), "done"], config=LATE)
+    async with made:
+        with Clinging() as clinging:
+            handle = await clinging.start(made)
+            assert (await handle.cancel()).timed_out
+            assert EventType.CANCEL_TIMEOUT in await stored_kinds(made, handle.run_id)
+
+
+async def test_another_runtime_sees_that_a_cancellation_took_too_long(
+    home: Home, project: Path
+) -> None:
+    made = runtime(home, project, [calls("cling"), "done"], config=LATE)
+    async with made, runtime(home, project, config=LATE) as other:
+        with Clinging() as clinging:
+            handle = await clinging.start(made)
+            await handle.cancel()
+            assert EventType.CANCEL_TIMEOUT in await stored_kinds(other, handle.run_id)
+
+
+async def test_a_reader_that_is_slow_does_not_hold_cancel_up(home: Home, project: Path) -> None:
+    made = runtime(home, project, [calls("cling"), "done"], config=LATE)
+    async with made:
+        with Clinging(progress=1_000) as clinging:  # more than is kept for a reader
+            made.register_tool(clinging.tool)
+            handle = await made.start("go", session_id="s1")
+            events = handle.events()
+            await anext(events)  # and no further
+            await clinging.began.wait()
+            async with asyncio.timeout(20):
+                assert (await handle.cancel()).timed_out
+            assert EventType.CANCEL_TIMEOUT in await stored_kinds(made, handle.run_id)
+            await events.aclose()
+
+
+async def test_cancelling_twice_stores_one_timeout(home: Home, project: Path) -> None:
+    made = runtime(home, project, [calls("cling"), "done"], config=LATE)
+    async with made:
+        with Clinging() as clinging:
+            handle = await clinging.start(made)
+            both = await asyncio.gather(handle.cancel(), handle.cancel())
+            assert all(each.timed_out for each in both)
+            kinds = await stored_kinds(made, handle.run_id)
+            assert kinds.count(EventType.CANCEL_TIMEOUT) == 1
+
+
+@pytest.mark.parametrize("child_timeout_ms", [20, 5_000])
+async def test_what_a_cancellation_asks_of_children_is_stored_when_cancel_returns(
+    home: Home, project: Path, child_timeout_ms: int
+) -> None:
+    config = f"{LATE}[agents]\nchild_cancel_timeout_ms = {child_timeout_ms}\n"
+    played = Cast({
+        "go": [calls("agent.create_sub_agent", task="cling", allowed_tools=["cling"]), "done"],
+        "cling": [calls("cling"), "done"],
+    })  # fmt: skip
+    made = runtime(home, project, played, config=config)
+    async with made:
+        with Clinging() as clinging:
+            handle = await clinging.start(made)
+            result = await handle.cancel()
+            kinds = await stored_kinds(made, handle.run_id)
+            assert EventType.CHILD_AGENT_CANCEL_REQUESTED in kinds
+            if result.timed_out:
+                assert EventType.CANCEL_TIMEOUT in kinds
+            else:
+                assert EventType.CHILD_AGENT_CANCEL_TIMEOUT in kinds
+                assert kinds[-1] is EventType.RUN_CANCELLED
+
+
+async def test_a_run_of_another_process_is_cancelled_and_found_late(
+    home: Home, project: Path, database_url: str
+) -> None:
+    def opened() -> AgentRuntime:
+        return AgentRuntime(project_dir=project, home_dir=home.path, database_url=database_url)
+
+    home.write_config(LATE)
+    provider = ScriptedProvider([calls("cling"), "done"])
+    made = opened()
+    made.register_provider("custom", lambda _: provider)
+    async with made, opened() as other:
+        with Clinging() as clinging:
+            made.register_tool(clinging.tool)
+            handle = await made.start("go", session_id="s1", here=True)
+            await clinging.began.wait()
+            elsewhere = await other.attach(handle.run_id)
+            assert (await elsewhere.cancel()).timed_out
+            assert EventType.CANCEL_TIMEOUT in await stored_kinds(other, handle.run_id)

@@ -552,7 +552,7 @@ class Chat(Actor):
     def write_export(self, conversation: Conversation, file: Path) -> None:
         """Use the chat's own command."""
         file.unlink(missing_ok=True)
-        self._show(conversation, f"/export --jsonl {file}")
+        self._type(conversation, f"/export --jsonl {file}", "wrote ")
 
     def look_around(self, conversation: Conversation) -> None:
         """Use a command that opens the database a second time, or leave and come back."""

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from agent_core import AgentRuntime, RunStatus
-from agent_core.testing import Calls, ScriptedCall, calls
+from agent_core.testing import Calls, ScriptedCall, ScriptedProvider, calls
 from isolation import Home
 from mcp_bench import SERVERS
 from model_server import ModelServer, Received, Reply
@@ -256,6 +256,56 @@ async def test_a_run_that_waits_goes_on_in_the_same_trace(
     [_, last] = [span for span in collector.spans if span.name == "invoke_agent main"]
     assert last.attributes["soong_agent.run.status"] == "completed"
     assert last.attributes["soong_agent.run.id"] == first.attributes["soong_agent.run.id"]
+
+
+async def test_a_run_that_was_not_recorded_where_it_began_is_one_trace_from_then_on(
+    home: Home, project: Path, collector: OtlpReceiver
+) -> None:
+    home.write_config(PARK)
+    writes = [calls("code.write_file", path=name, content="x") for name in ("a.txt", "b.txt")]
+    provider = ScriptedProvider([*writes, "done"])
+
+    def opened(**more: Any) -> AgentRuntime:
+        made = AgentRuntime(project_dir=project, home_dir=home.path, **more)
+        made.register_provider("custom", lambda _: provider)
+        return made
+
+    async with opened(telemetry=False) as made:
+        handle = await made.start("go", session_id="s1")
+        assert await handle.wait() is RunStatus.WAITING
+    for _ in range(2):
+        async with opened() as made:
+            handle = await made.answer(handle.pending_requests[0], "allow_once")
+            await handle.wait()
+    assert handle.status is RunStatus.COMPLETED
+    runs = [span for span in collector.spans if span.name == "invoke_agent main"]
+    assert len(runs) == 2
+    assert len({span.trace_id for span in collector.spans}) == 1
+
+
+async def test_a_child_that_waits_goes_on_in_the_trace_that_was_begun_without_a_caller(
+    home: Home, project: Path, collector: OtlpReceiver
+) -> None:
+    home.write_config(PARK)
+    child = calls("agent.create_sub_agent", task="write", allowed_tools=["code.write_file"])
+    writes = [calls("code.write_file", path=name, content="x") for name in ("a.txt", "b.txt")]
+    provider = ScriptedProvider([child, *writes, "child done", "done"])
+
+    def opened(**more: Any) -> AgentRuntime:
+        made = AgentRuntime(project_dir=project, home_dir=home.path, **more)
+        made.register_provider("custom", lambda _: provider)
+        return made
+
+    async with opened(telemetry=False) as made:
+        handle = await made.start("go", session_id="s1")
+        assert await handle.wait() is RunStatus.WAITING
+    for _ in range(2):
+        async with opened() as made:
+            handle = await made.answer(handle.pending_requests[0], "allow_once")
+            await handle.wait()
+    assert handle.status is RunStatus.COMPLETED
+    assert len({span.trace_id for span in collector.spans}) == 1
+    assert [span.name for span in collector.roots()] == ["invoke_agent main"]
 
 
 KILLED = """

@@ -308,6 +308,53 @@ async def test_one_trace_goes_from_whoever_starts_a_run_through_both_of_its_work
         assert "invoke_agent main" in names
 
 
+async def test_a_run_without_a_callers_span_stays_one_trace_through_its_workers(
+    home: Home, project: Path, crew: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = [calls("code.write_file", path=name, content="x") for name in ("a.txt", "b.txt")]
+    with OtlpReceiver.open() as collector, ModelServer.in_thread([*turns, "done"]) as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        write_config(home, server, '[permissions]\nunattended = "park"')
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go", session_id="s1")
+            for question in range(3):
+                worker = await asyncio.to_thread(crew.start)
+                status = RunStatus.COMPLETED if question == 2 else RunStatus.WAITING
+                assert await handle.wait() is status
+                worker.signal()
+                assert await asyncio.to_thread(worker.exit_code) == 0
+                for request_id in handle.pending_requests:
+                    await runtime.answer(request_id, "allow_once")
+    runs = [span for span in collector.spans if span.name == "invoke_agent main"]
+    assert len(runs) == 3
+    assert len({span.trace_id for span in collector.spans}) == 1
+    assert [span.name for span in collector.roots()] == ["invoke_agent main"]
+
+
+async def test_a_run_that_is_taken_over_stays_in_the_trace_that_its_dead_worker_began(
+    home: Home, project: Path, crew: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show = calls("code.run_command", argv=["printenv", "TRACEPARENT"])
+    rule = '[[permissions.rules]]\ndecision = "allow"\ntool = "code.run_command"\ncommand = ["*"]'
+    with OtlpReceiver.open() as collector, ModelServer.in_thread([show, Hangs(), "done"]) as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        write_config(home, server, rule)
+        async with opened(home, project) as runtime:
+            handle = await runtime.start("go", session_id="s1")
+            first = await asyncio.to_thread(crew.start)
+            await until_asked(server, 2)
+            first.signal(signal.SIGKILL)
+            second = await asyncio.to_thread(crew.start)
+            assert (await ended(runtime, handle)).status is RunStatus.COMPLETED
+            page = await runtime.replay_session("s1")
+        second.signal()
+        assert await asyncio.to_thread(second.exit_code) == 0
+    (result,) = [result for node in page.nodes for result in node.results]
+    (begun,) = re.findall(r"00-([0-9a-f]{32})-", result.model_dump_json())
+    [run] = [span for span in collector.spans if span.attributes.get("soong_agent.run.turns")]
+    assert run.trace_id == begun
+
+
 async def test_a_killed_worker_leaves_no_command_running(
     home: Home, project: Path, crew: Workers
 ) -> None:

@@ -33,6 +33,7 @@ from agent_core.types import (
     RunStatus,
     RuntimeEvent,
     SessionNote,
+    StoredOptions,
     new_id,
     utc_now,
 )
@@ -124,9 +125,12 @@ class Journal:
         self._late_end: Batch | None = None
         self._deltas: dict[EventType, LiveText] = {}
 
-    def begin(self) -> None:
-        """Mark the run and its agent as running, with the next write."""
-        self._change = RunChange(status=RunStatus.RUNNING)
+    def begin(self, options: StoredOptions | None = None) -> None:
+        """Mark the run and its agent as running, with the next write.
+
+        `options` replace the stored ones, for whoever continues the run in another process.
+        """
+        self._change = RunChange(status=RunStatus.RUNNING, options=options)
 
     def replace_prompt(self, prompt: Draft) -> None:
         """Have the run's row hold this message in place of the one it was started with."""

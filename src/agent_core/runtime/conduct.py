@@ -101,14 +101,17 @@ class Conductor:
         return self._carry_out(run) if telemetry is None else self._carry_out_in(telemetry, run)
 
     async def _carry_out_in(self, telemetry: "Telemetry", run: Run) -> None:
+        options = None
         if run.trace is None:  # of another process, or it has waited for an answer
-            carrier = run.stored_options.trace if run.stored_options else None
-            run.trace = telemetry.begin_run(run.identity, run.journal.clean, carrier=carrier)
+            stored = run.stored_options or StoredOptions()
+            run.trace = telemetry.begin_run(run.identity, run.journal.clean, carrier=stored.trace)
+            if not stored.trace and run.trace.carrier:  # whoever continues it stays in this trace
+                options = stored.model_copy(update={"trace": run.trace.carrier})
         with run.trace.current():
-            await self._carry_out(run)
+            await self._carry_out(run, options)
 
-    async def _carry_out(self, run: Run) -> None:
-        run.journal.begin()
+    async def _carry_out(self, run: Run, traced_options: StoredOptions | None = None) -> None:
+        run.journal.begin(traced_options)
         asked = run.options or run.stored_options
         meter = self._models.meter(run.identity, asked.budget if asked else None)
         try:

@@ -69,7 +69,8 @@ class PendingEvent(NamedTuple):
 class RunChange(Struct, frozen=True, kw_only=True):
     """New values for a run's row; None leaves a value as it is, `metadata` is merged.
 
-    `has_prompt_node`: the run's message is in the history, so its copy in the row is removed.
+    `options` replaces all of them. `has_prompt_node`: the run's message is in the history, so its
+    copy in the row is removed.
     """
 
     status: RunStatus | None = None
@@ -81,6 +82,7 @@ class RunChange(Struct, frozen=True, kw_only=True):
     error: ErrorPayload | None = None
     metadata: dict[str, Any] | None = None
     prompt: RunPrompt | None = None
+    options: StoredOptions | None = None
     has_prompt_node: bool = False
 
 

@@ -38,6 +38,7 @@ from agent_core.types import (
     RunPrompt,
     RunStatus,
     SessionNote,
+    StoredOptions,
     TextBlock,
     ToolCallBlock,
     ToolResultBlock,
@@ -1669,8 +1670,40 @@ async def test_odd_text_in_json_reads_back_as_it_was(store: SessionStore, name: 
     # What the database itself reads of such a text goes on as well.
     assert [cost.known_cost for cost in await store.costs("all")] == [0.5]
     assert len(await store.costs("model")) == 2
-    assert await store.runs_without_memory(["run_1"]) == set()
+    assert await store.memory_scopes(["run_1", "run_9"]) == {"run_1": "shared"}
     assert (await store.session_summaries(limit=5))[0][1] == session.metadata
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_the_scope_of_each_runs_memory_is_known_also_as_older_versions_have_stored_it(
+    store: SessionStore,
+) -> None:
+    older = StoredOptions(max_turns=3)
+    stored = {
+        "none": None,
+        "named": StoredOptions(memory="user:anna"),
+        "off": StoredOptions(memory="off"),
+        "silent": StoredOptions(max_turns=3),
+        "older_off": older.model_copy(update={"memory": False}),
+        "older_on": older.model_copy(update={"memory": True}),
+    }
+    for name, options in stored.items():
+        ids = {"session_id": name, "run_id": f"run_{name}", "agent_id": f"agent_{name}"}
+        await store.open_run(an_opening(**ids, options=options), is_dead=owners_live)
+    found = await store.memory_scopes([*(f"run_{name}" for name in stored), "run_unknown"])
+    assert found == {
+        "run_none": "shared",
+        "run_named": "user:anna",
+        "run_off": "off",
+        "run_silent": "shared",
+        "run_older_off": "off",
+        "run_older_on": "shared",
+    }
+    for name, scope in (("named", "user:anna"), ("older_off", "off"), ("older_on", None)):
+        run = await store.run(f"run_{name}")
+        assert run is not None
+        assert run.options is not None
+        assert run.options.memory == scope
 
 
 async def _text_of_artifact(store: SessionStore, odd: str) -> list[str | None]:

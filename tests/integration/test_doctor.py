@@ -62,7 +62,8 @@ def test_all_is_well(home: Home, examine: Examine) -> None:
         code, checks = examine()
         server.assert_complete()
     assert code == 0, checks
-    assert states(checks, "configuration", *OF_THE_MODEL, "ripgrep", "database") == ["ok"] * 7
+    asked = ("configuration", *OF_THE_MODEL, "ripgrep", "database", "memory")
+    assert states(checks, *asked) == ["ok"] * 8
     assert checks["tools"]["text"] == "the model called one"
     assert checks["window"]["text"] == "8192 tokens, as the server reports"
     assert checks["terminal"]["state"] == "remark"
@@ -275,3 +276,18 @@ def test_a_link_is_not_what_a_newer_kernel_would_mend(
     assert code == 1
     assert "link" in checks["sandbox"]["text"]
     assert "kernel" not in checks["sandbox"]["cure"]
+
+
+def test_memory_says_who_has_one(home: Home, examine: Examine) -> None:
+    home.write_config(model("http://127.0.0.1:1/v1"))
+    _, checks = examine()
+    assert checks["memory"]["text"] == "0 shared by everybody who uses this home"
+    for folder in ("", "users/anna/", "users/ben/", "tenants/acme/"):
+        home.write(f"memory/{folder}user/a.md", "---\nid: m\nsummary: s\n---\n")
+    home.write("memory/user/b.md", "no front matter")
+    _, checks = examine()
+    said = "1 shared by everybody who uses this home; apart from them: 2 users and 1 tenant"
+    assert checks["memory"]["text"] == f"{said}; unreadable: 1 file"
+    assert checks["memory"]["state"] == "remark"
+    home.write_config(model("http://127.0.0.1:1/v1") + "[memory]\nenabled = false\n")
+    assert examine()[1]["memory"]["text"] == "off"

@@ -147,3 +147,33 @@ def test_content_of_standard_input_is_no_wish_and_no_title(home: Home, project: 
         env=home.env(),
     ).stdout
     assert b"explain this" in listed
+
+
+PROGRAM = """
+import asyncio, os
+from agent_core import AgentRuntime
+async def main():
+    async with AgentRuntime({project!r}, model={model!r}) as runtime:
+        result = await runtime.run({wish!r}, "guest")
+        print(result.text, flush=True)
+        os.kill(os.getpid(), 9)
+asyncio.run(main())
+"""
+
+
+def test_words_said_to_a_program_without_memory_do_not_reach_the_users_own(
+    home: Home, project: Path
+) -> None:
+    extractions = Extractions()
+    extractions.are_stuck = False
+    with ModelServer.in_thread(extractions) as server:
+        configure(home, server, 60_000)
+        model = f"openai:m@{server.base_url('openai')}"
+        source = PROGRAM.format(project=str(project), model=model, wish=WISH)
+        done = subprocess.run(  # noqa: S603 - our own program
+            [sys.executable, "-c", source], env=home.env(), capture_output=True, text=True
+        )
+        assert done.stdout == "done\n", done.stderr
+        run(home, project, "something else")
+        run(home, project, "--session-id", "guest", "and more")
+    assert memories(home) == []

@@ -114,3 +114,42 @@ def test_a_session_that_is_short_is_left_as_it_is(home: Home, project: Path) -> 
     done = command(home, project, "sessions", "compact", "s1")
     assert done.returncode == 0
     assert "nothing to summarise" in done.stdout
+
+
+def test_users_and_tenants_have_memories_apart(home: Home, project: Path) -> None:
+    two_memories(home)
+    for folder in ("users/_41nna", "users/ben", "tenants/acme", "tenants/acme/users/ben"):
+        head = f"id: mem_{folder[-3:]}\nsummary: Of {folder}"
+        home.write(f"memory/{folder}/user/tea.md", f"---\n{head}\n---\nText.\n")
+    anna = ("--scope", "user:Anna")
+    of_anna = command(home, project, "memory", "list", *anna)
+    assert of_anna.stdout.split()[:2] == ["mem_nna", "user"]
+    shared = command(home, project, "memory", "list")
+    assert [line.split()[0] for line in shared.stdout.splitlines()] == ["mem_tea", "mem_tabs"]
+    others = "other memories: --scope user:Anna, --scope user:ben, --tenant acme\n"
+    assert shared.stderr == others
+    of_acme = command(home, project, "memory", "list", "--tenant", "acme")
+    assert "mem_cme" in of_acme.stdout
+    assert of_acme.stderr == "other memories: --scope user:ben\n"
+    tenants = ("--scope", "user:ben", "--tenant", "acme")
+    assert "Text." in command(home, project, "memory", "show", "mem_ben", *tenants).stdout
+    unknown = command(home, project, "memory", "forget", "mem_tea", "--yes", *tenants)
+    assert unknown.returncode == 1
+    assert "`memory list --scope user:ben --tenant acme` shows them all" in unknown.stderr
+    assert command(home, project, "memory", "forget", "mem_nna", "--yes", *anna).returncode == 0
+    left = {str(path.relative_to(home.path / "memory")) for path in home.path.rglob("*.md")}
+    assert {name for name in left if "MEMORY" not in name} == {
+        *("user/tabs.md", "user/tea.md", "users/ben/user/tea.md"),
+        *("tenants/acme/user/tea.md", "tenants/acme/users/ben/user/tea.md"),
+    }
+
+
+def test_what_is_no_scope_is_refused(home: Home, project: Path) -> None:
+    scripted(home)
+    for words in (["--scope", "anna"], ["--scope", "off"], ["--scope", "user:../x"]):
+        refused = command(home, project, "memory", "list", *words)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "scope" in refused.stderr
+    refused = command(home, project, "memory", "list", "--tenant", "../x")
+    assert refused.returncode == 2
+    assert "the tenant '../x' is not one" in refused.stderr

@@ -20,6 +20,7 @@ from agent_core.errors import ConfigError, ErrorCode, ParkedError, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import HistorySource, NullCollaborators, RunContext
 from agent_core.loop.options import NO_OPTIONS, RunOptions
+from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.modes import PLAN_MODE
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
@@ -50,6 +51,7 @@ from agent_core.types import (
     user_text,
     utc_now,
 )
+from agent_core.types.memory_scopes import MEMORY_SHARED, checked_scope
 
 if TYPE_CHECKING:
     from agent_core.agents.assignments import (
@@ -89,6 +91,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         options: what its caller asked for.
         guards: those of its options at work, where the run has begun with them.
         trace: records it, where its runtime's runs are recorded.
+        memory: where its memories are; None for a run without, such as a child.
     """
 
     run: RunIdentity
@@ -102,6 +105,12 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     options: RunOptions = NO_OPTIONS
     guards: "RunGuards | None" = None
     trace: "RunTrace | None" = None
+    memory: MemoryFolder | None = None
+
+    @property
+    def scope(self) -> str:
+        """The scope of its memory; of a child, of what its conversation may show."""
+        return checked_scope(self.options.memory) or MEMORY_SHARED
 
 
 OpenJournal = Callable[[RunIdentity, EventStream, Iterable[Node]], Journal]

@@ -38,6 +38,7 @@ from agent_core.types import (
     new_id,
 )
 from agent_core.types.lanes import ANYWHERE, PLACED, Placement
+from agent_core.types.memory_scopes import checked_scope
 
 if TYPE_CHECKING:
     from agent_core.config.models import Config
@@ -94,6 +95,9 @@ class AgentRuntime:
         database_url: `postgresql://user:password@host/database`, a database for several machines,
             instead of a file and of `[store] url_env`. Needs the extra `postgres`.
         tenant: only sessions of this tenant are visible and can be started; None: all.
+        memory: the scope of the memory of runs that name none: `off`, `shared` (everybody who uses
+            the home, or the sessions of the tenant, has this memory), or `user:<id>`. Default:
+            `shared`, and `off` for a runtime without the settings of a home.
         permission_callback: called before writes, commands and sensitive reads. Without it these
             are denied.
         provider_registry: providers in addition to the built-in ones.
@@ -130,6 +134,7 @@ class AgentRuntime:
         telemetry: "Telemetry | Literal[False] | None" = None,
         database_url: str | None = None,
         tenant: str | None = None,
+        memory: str | bool | None = None,
     ) -> None:
         self._options = RuntimeOptions(
             project_dir=project_dir,
@@ -141,6 +146,7 @@ class AgentRuntime:
             session_db_path=session_db_path,
             database_url=database_url,
             tenant=tenant,
+            memory=memory,
             permission_callback=permission_callback,
             elicitation_callback=elicitation_callback,
             provider_registry=provider_registry,
@@ -356,19 +362,23 @@ class AgentRuntime:
 
         return asyncio.run(run_alone())
 
-    def session(self, session_id: str | None = None) -> Session:
+    def session(
+        self, session_id: str | None = None, *, memory: str | bool | None = None
+    ) -> Session:
         """A conversation, used as `async with runtime.session("id") as session`.
 
         Args:
             session_id: as for `start`.
+            memory: the option `memory` of runs of this object that name none.
 
         Raises:
-            AgentCoreError: `validation_error`: the session id is malformed.
+            AgentCoreError: `validation_error`: the session id or `memory` is malformed.
         """
         chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
         return Session(
             chosen,
             self.start,
+            memory=_checked_memory(memory),
             replay=self.replay_session,
             inspect=self.inspect_run,
             undo=self.undo,
@@ -988,6 +998,13 @@ def _asked_options(options: object, fields: Mapping[str, Any]) -> "RunOptions[An
     from agent_core.loop.options import NO_OPTIONS, asked_options  # noqa: PLC0415 - loaded by now
 
     return asked_options(options, fields) if fields or options is not None else NO_OPTIONS
+
+
+def _checked_memory(given: object) -> str | None:
+    try:
+        return checked_scope(given)
+    except ValueError as error:
+        raise _malformed(f"memory {error}") from None
 
 
 def _asked_placement(fields: dict[str, Any]) -> Placement:

@@ -21,6 +21,7 @@ class Session:
     Args:
         session_id: id of the session; it need not exist yet.
         start: `AgentRuntime.start`.
+        memory: the option `memory` of runs that name none.
         replay: `AgentRuntime.replay_session`.
         inspect: `AgentRuntime.inspect_run`.
         undo, redo, switch: `AgentRuntime.undo`, `redo` and `switch_node`.
@@ -31,6 +32,7 @@ class Session:
         session_id: str,
         start: Callable[..., Awaitable[RunHandle[Any]]],
         *,
+        memory: str | None = None,
         replay: "Callable[..., Awaitable[ReplayResult]]",
         inspect: "Callable[..., Awaitable[InspectResult]]",
         undo: "Callable[..., Awaitable[SwitchResult]]",
@@ -39,6 +41,7 @@ class Session:
     ) -> None:
         self._session_id = session_id
         self._start = start
+        self._memory = memory
         self._replay = replay
         self._inspect = inspect
         self._undo = undo
@@ -85,10 +88,18 @@ class Session:
         **fields: "Unpack[TypedStartFields[OutputT]]",
     ) -> RunHandle[OutputT]: ...
 
-    async def start(self, message: str | UserMessage, **fields: Any) -> RunHandle[Any]:
+    async def start(
+        self,
+        message: str | UserMessage,
+        *,
+        options: "RunOptions[Any] | None" = None,
+        **fields: Any,
+    ) -> RunHandle[Any]:
         """`AgentRuntime.start` in this session."""
+        if fields.get("memory") is None and getattr(options, "memory", None) is None:
+            fields["memory"] = self._memory
         self._handles = [each for each in self._handles if not each.status.is_terminal]
-        handle = await self._start(message, self._session_id, **fields)
+        handle = await self._start(message, self._session_id, options=options, **fields)
         self._handles.append(handle)
         return handle
 

@@ -27,6 +27,7 @@ from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
 from agent_core.loop import stream_reply
+from agent_core.memory.scopes import find_tenants, find_users, memory_folder
 from agent_core.process import Command, Launcher, run
 from agent_core.process.confinement import Confinement, Hole, missing, probe
 from agent_core.process.sandbox import Sandbox
@@ -45,6 +46,7 @@ from agent_core.types import (
     TextBlock,
     ToolDefinition,
 )
+from agent_core.types.memory_scopes import MEMORY_SHARED
 
 if TYPE_CHECKING:
     from agent_core.mcp import ServerFailure
@@ -91,6 +93,7 @@ async def _examine(options: Options) -> list[Finding]:
             asyncio.to_thread(_examine_terminal),
             asyncio.to_thread(_examine_sandbox, setup),
             asyncio.to_thread(_examine_database, setup),
+            asyncio.to_thread(_examine_memory, setup),
         )
         secrets = config_secrets(setup.config, environ=os.environ) if setup else {}
 
@@ -378,3 +381,30 @@ def _examine_database(setup: Setup | None) -> list[Finding]:
     except ConfigError as error:
         return [Finding("database", "broken", error.message, "fix the named problem")]
     return examine_file(setup.session_db) if url is None else examine_server(url, setup)
+
+
+def _examine_memory(setup: Setup | None) -> list[Finding]:
+    """Count what is remembered, and who has a memory apart; nothing is written."""
+    name = "memory"
+    if setup is None:
+        return [_unknown(name)]
+    if not setup.config.memory.enabled:
+        return [Finding(name, "ok", "off")]
+    try:
+        known = memory_folder(setup.memory_dir, MEMORY_SHARED).read()
+    except AgentCoreError as error:
+        return [Finding(name, "broken", error.message, "make the folder readable")]
+    owners = [
+        plural(len(found), noun)
+        for found, noun in (
+            (find_users(setup.memory_dir), "user"),
+            (find_tenants(setup.memory_dir), "tenant"),
+        )
+        if found
+    ]
+    text = f"{len(known.memories)} shared by everybody who uses this home"
+    text += f"; apart from them: {' and '.join(owners)}" if owners else ""
+    if known.problems:
+        text += f"; unreadable: {plural(len(known.problems), 'file')}"
+        return [Finding(name, "remark", text, "see `soong-agent memory list`")]
+    return [Finding(name, "ok", text)]

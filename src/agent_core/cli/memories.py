@@ -6,13 +6,17 @@ from functools import partial
 from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.setup import run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal
+from agent_core.config.load import check_tenant
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.memory.entry import Memory
-from agent_core.memory.folder import MemoryFolder, MemoryList, MemoryWriter
+from agent_core.memory.folder import MemoryList, MemoryWriter
+from agent_core.memory.scopes import find_tenants, find_users, memory_folder
 from agent_core.text import visible
+from agent_core.types.memory_scopes import MEMORY_SHARED
 
 _YES = {"y", "yes"}
+_MOST_NAMED = 10
 
 
 def manage_memories(options: Options) -> int:
@@ -21,7 +25,9 @@ def manage_memories(options: Options) -> int:
 
 
 def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
-    folder = MemoryFolder(setup.memory_dir)
+    if options.tenant is not None:
+        check_tenant(options.tenant)
+    folder = memory_folder(setup.memory_dir, options.scope, options.tenant)
     known = folder.read()
     for problem in known.problems:
         terminal.line(f"skipped: {clean(problem)}", Style.WARN)
@@ -31,10 +37,15 @@ def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) ->
             terminal.text(f"{start}  {_summary(memory, clean)}\n")
         if not known.memories:
             terminal.line("nothing is remembered", Style.DIM)
+        if options.scope == MEMORY_SHARED and (others := _name_others(options, setup)):
+            terminal.line(clean(others), Style.DIM)
         return COMPLETED
     memory = _find(options.id, known)
     if isinstance(memory, str):
-        terminal.line(f"error: {memory} {options.id}; `memory list` shows them all", Style.BAD)
+        whose = "" if options.scope == MEMORY_SHARED else f" --scope {options.scope}"
+        whose += f" --tenant {options.tenant}" if options.tenant else ""
+        cure = f"`memory list{whose}` shows them all"
+        terminal.line(clean(f"error: {memory} {options.id}; {cure}"), Style.BAD)
         return FAILED
     if options.action == "show":
         terminal.line(clean(str(folder.root / memory.path)), Style.DIM)
@@ -50,6 +61,18 @@ def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) ->
         writer.write_catalog(folder.read().memories)
     terminal.line(f"forgotten: {clean(memory.path)}")
     return COMPLETED
+
+
+def _name_others(options: Options, setup: Setup) -> str:
+    """Say who has a memory apart from the one that is listed, and how it is listed."""
+    users = find_users(setup.memory_dir, options.tenant)
+    tenants = find_tenants(setup.memory_dir) if options.tenant is None else []
+    named = [f"--scope {visible(user, one_line=True)}" for user in users]
+    named += [f"--tenant {tenant}" for tenant in tenants]
+    if not named:
+        return ""
+    more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    return f"other memories: {', '.join(named[:_MOST_NAMED])}{more}"
 
 
 def _agrees(memory: Memory, terminal: Terminal, clean: Clean) -> bool:

@@ -98,6 +98,7 @@ class Options(argparse.Namespace):
     places: list[str] | None = None
     queues: list[str] | None = None
     tenant: str | None = None
+    scope: str = "shared"
     drain_seconds: float | None = None
     metrics_port: int | None = None
     metrics_address: str = "127.0.0.1"

@@ -45,6 +45,7 @@ from agent_core.types import (
     TextBlock,
     UserMessage,
 )
+from agent_core.types.memory_scopes import MEMORY_OFF
 
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunHandle
@@ -362,7 +363,7 @@ def _run_options(options: Options) -> dict[str, Any]:
         "permission_mode": options.mode,
         "max_turns": options.max_turns,
         "budget": None if options.max_usd is None else Budget(usd=options.max_usd),
-        "memory": False if options.no_memory else None,
+        "memory": MEMORY_OFF if options.no_memory else None,
         "place": options.place,
         "queue": options.queue,
         "tenant": options.tenant,

@@ -35,6 +35,9 @@ _ATTACHED = {
 }
 """What stays in view anyway: its name is enough."""
 
+_RECALL = "internal.recall_memory"
+"""What it has found is attached to the run that may see it, and is no part of a summary."""
+
 
 def render_transcript(nodes: Iterable[Node]) -> list[str]:
     """Each node in view as a paragraph; long calls and results lose their middle."""
@@ -89,7 +92,9 @@ def _render_block(block: ContentBlock) -> str:
             if block.error is not None:
                 text = f"{block.error.code}: {block.error.message}\n{text}".strip()
             state, name = block.is_error, block.metadata.get("tool_name", "")
-            text = f"[{_STATE[state]} {name}] {shorten_text(text, _RESULT_BYTES)}"
+            if name == _RECALL and not block.is_error:
+                text = ""
+            text = f"[{_STATE[state]} {name}] {shorten_text(text, _RESULT_BYTES)}".rstrip()
         case JsonBlock(data=data):
             text = _to_json(data)
         case ArtifactRefBlock(artifact_id=artifact_id, summary=summary):

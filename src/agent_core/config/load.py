@@ -36,6 +36,7 @@ from agent_core.config.proxies import proxy_secrets
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types.lanes import NAME_PATTERN
+from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, checked_scope
 
 CONFIG_NAME = "config.toml"
 MODEL_VARIABLE = "SOONG_AGENT_MODEL"
@@ -60,6 +61,7 @@ def read_setup(
     session_db_path: str | Path | None = None,
     database_url: str | None = None,
     tenant: str | None = None,
+    memory: str | bool | None = None,
     persist: bool = True,
     default_snapshots: Literal["off", "turn"] = "off",
 ) -> Setup:
@@ -68,8 +70,8 @@ def read_setup(
     Nothing is created, and the project is not searched for settings of any kind. Relative paths
     in the configuration start at the home (`session_db_path`, `memory_dir`, a model's `path`) or
     at the project (the rest). With `config` or `model` no file is read; without a `home_dir`,
-    too, none of the user's other settings. `default_snapshots` holds where `[workspace] snapshots`
-    is not set.
+    too, none of the user's other settings, and no memory unless `memory` names its scope.
+    `default_snapshots` holds where `[workspace] snapshots` is not set.
 
     Raises:
         ConfigError: something of this cannot be used; the message names the place and the cure.
@@ -98,9 +100,10 @@ def read_setup(
         chosen, database_url, session_db_path=session_db_path, tenant=tenant, persist=persist
     )
     has_settings = not is_in_code or home_dir is not None
-    if not (persist and has_settings):
-        memory = chosen.memory.model_copy(update={"enabled": False})
-        chosen = chosen.model_copy(update={"memory": memory})
+    memory_scope = _checked_scope(memory) or (MEMORY_SHARED if has_settings else MEMORY_OFF)
+    if not persist:
+        disabled = chosen.memory.model_copy(update={"enabled": False})
+        chosen = chosen.model_copy(update={"memory": disabled})
 
     def at_home(value: str) -> Path:
         return expand_path(value, home, home=home, project=project)
@@ -132,6 +135,7 @@ def read_setup(
         tasks_dir=tasks_folder(chosen.task.wal_dir, home=home, project=project),
         database_url=database_url,
         tenant=tenant,
+        memory_scope=memory_scope,
         write_roots=tuple(in_project(root) for root in chosen.tools.allowed_write_roots),
         has_settings=has_settings,
         persist=persist,
@@ -170,6 +174,18 @@ def _check_store(
         check_tenant(tenant)
     if message:
         raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+
+
+def _checked_scope(memory: object) -> str | None:
+    """Return the scope that a program names for its runs.
+
+    Raises:
+        ConfigError: there is no such scope.
+    """
+    try:
+        return checked_scope(memory)
+    except ValueError as error:
+        raise ConfigError(ErrorCode.CONFIG_ERROR, f"memory {error}") from None
 
 
 def check_tenant(tenant: str) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from agent_core.config.models import Config
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.types.memory_scopes import MEMORY_SHARED
 
 HOME_VARIABLE = "SOONG_AGENT_HOME"
 PLACEHOLDERS = ("${SOONG_AGENT_HOME}", "<project>")
@@ -37,6 +38,7 @@ class Setup(Struct, frozen=True, kw_only=True):
         session_db: the database of sessions, events and runs, where no other is named.
         sessions_dir: lock files and artifacts, one folder per session.
         memory_dir: long-term memory; always below the home.
+        memory_scope: the scope of runs that name none.
         plans_dir: where plans of this project are written.
         tasks_dir: where Task logs of this project are written, one folder per session; as
             `tasks_folder` says, not resolved below the project.
@@ -61,6 +63,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     tasks_dir: Path
     database_url: str | None = None
     tenant: str | None = None
+    memory_scope: str = MEMORY_SHARED
     write_roots: tuple[Path, ...] = ()
     has_settings: bool = True
     persist: bool = True

@@ -27,6 +27,7 @@ from agent_core.types import (
     ToolDefinition,
     Usage,
 )
+from agent_core.types.memory_scopes import MEMORY_SHARED
 
 MOST_IDS = 200
 """A report lists at most this many node ids, the newest ones, and says how many there are."""
@@ -66,6 +67,7 @@ and the ids of what was cut, dropped or excluded since the last report it has:
 - `downgraded_artifacts`: tool nodes shown as summaries from this request on, with their artifacts.
 - `settled_node_ids`: the instruction files of the system part; others are messages.
 - `kept`: what stands before the messages because exchanges are left out.
+- `memory`: the scope of the run's memory, where it is not the shared one.
 - `system` and `tools`: the blocks and the tools' names, where they differ from the last report.
 - `message_count`: messages of the history; `hashes.history` covers these.
 - `changed_segment`: the first of static_system, tools, dynamic_system and history that is not what
@@ -191,6 +193,8 @@ class ContextReporter:
             "changed_segment": self._first_change(hashes, history),
             **facts,
         }
+        if history.scope != MEMORY_SHARED:
+            report["memory"] = history.scope
         if self._turn == 0:
             report["node_ids"] = _ids(path[-MOST_IDS:])
         else:
@@ -264,7 +268,11 @@ def rebuild_requests(
         dropped |= set(report["dropped_node_ids"])
         settled = report.get("settled_node_ids")
         history = MessageHistory(
-            report["budget"]["reattached"], cut=cut, dropped=dropped, settled=settled
+            report["budget"]["reattached"],
+            cut=cut,
+            dropped=dropped,
+            settled=settled,
+            scope=report.get("memory", MEMORY_SHARED),
         )
         path: list[Node] = []
         node_id = report["path_end_node_id"]
@@ -348,6 +356,7 @@ class Composer:
         previous: the last `context_built` payload of the session, for `changed_segment`.
         metadata: goes into every request, for those who watch; no provider sees it.
         output: what the answer has to be.
+        memory_scope: of the run; what was recalled from another memory is not shown.
     """
 
     def __init__(
@@ -366,6 +375,7 @@ class Composer:
         previous: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         output: OutputFormat | None = None,
+        memory_scope: str = MEMORY_SHARED,
     ) -> None:
         self._output = output
         self._model = model
@@ -373,8 +383,8 @@ class Composer:
         self._scale = scale or TokenScale()
         self._board = board
         self._budget = budget = WindowShares.share_out(model, context)
-        if history is None or not history.can_serve(budget.reattached):
-            history = MessageHistory(budget.reattached, settled=settled)
+        if history is None or not history.can_serve(budget.reattached, memory_scope):
+            history = MessageHistory(budget.reattached, settled=settled, scope=memory_scope)
         self.history = history
         block_budget = int(budget.dynamic / self._scale.of(model.name))
         self._system = SystemSegment(static, dynamic, own=own, budget=block_budget)

@@ -18,7 +18,8 @@ from agent_core.context.messages import (
     synthetic_message,
 )
 from agent_core.providers.estimates import estimate_blocks
-from agent_core.types import Node, NodeType, Role, ToolCallBlock, ToolResultBlock
+from agent_core.types import Node, NodeType, Role, TextBlock, ToolCallBlock, ToolResultBlock
+from agent_core.types.memory_scopes import MEMORY_SHARED
 
 MAX_PICTURE_BYTES = 24_000_000
 """Base64 of all pictures of a request; services refuse requests of more than 32 MB."""
@@ -34,6 +35,11 @@ _NAMED_BY = {
     NodeType.MEMORY_CONTEXT: "ids",
     NodeType.TOOL_CONTEXT: "name",
 }
+_RECALL = "internal.recall_memory"
+_SCOPE = "memory"
+"""Names the scope in the metadata of what was recalled, where it is not the shared one."""
+
+_OTHER_MEMORY = "(recalled from another memory than that of this run: it is not shown)"
 
 
 class MessageHistory:
@@ -44,6 +50,7 @@ class MessageHistory:
         cut: tool nodes not to show whole, and the tokens to show of their exchange (0: only
             summaries); grows by `trim`.
         dropped: ids of nodes to leave out; grows by `trim`.
+        scope: of the memory of the run; what was recalled from another one is left out.
         settled: ids of nodes of instruction files that stand in the system part. None: all that
             the path has when it is first taken. Those that come later are messages, so that the
             beginning of the request stays, until a compaction changes it anyway; but not those
@@ -64,7 +71,9 @@ class MessageHistory:
         cut: Mapping[str, int] | None = None,
         dropped: Iterable[str] = (),
         settled: Iterable[str] | None = None,
+        scope: str = MEMORY_SHARED,
     ) -> None:
+        self.scope = scope
         self.path: Sequence[Node] = ()
         self.instructions: dict[str, Node] = {}
         self.own: Mapping[str, str] = {}
@@ -118,14 +127,14 @@ class MessageHistory:
         if new:
             self._last_id = new[-1].node_id
 
-    def can_serve(self, reattached: int) -> bool:
+    def can_serve(self, reattached: int, scope: str) -> bool:
         """Whether another run that continues the path would make the same messages of it.
 
         Not if something was cut or left out, and not with instruction files: where they stand is
         decided anew for every run.
         """
         is_whole = not (self.cut or self.dropped or self.kept or self._has_files)
-        return is_whole and self._reattached == reattached
+        return is_whole and self._reattached == reattached and self.scope == scope
 
     def keep(self, text: str | None) -> None:
         """Put what must not be lost before the messages, or take it away."""
@@ -161,8 +170,10 @@ class MessageHistory:
             if node.node_type is NodeType.COMPACTION:
                 if self.compaction is None or node.node_id != self.compaction.node_id:
                     self.builder.excluded.append(node.node_id)
+            elif is_of_other_memory(node, self.scope):
+                self.builder.excluded.append(node.node_id)
             elif node.node_id not in settled:
-                yield node
+                yield _without_other_memory(node, self.scope) if node.role is Role.TOOL else node
 
     def _settle(self, new: Sequence[Node], *, is_first: bool, is_compacted: bool) -> None:
         """Decide which instruction files belong to the system part from now on."""
@@ -213,6 +224,8 @@ class MessageHistory:
         for node in reversed(self.path[: self.summarised]):
             if node.node_id in open_then:
                 carried.append(node)
+            elif is_of_other_memory(node, self.scope):
+                continue
             elif (name := _loaded_name(node)) is not None and name not in names:
                 names.add(name)
                 cost = estimate_blocks(node.content)
@@ -220,6 +233,30 @@ class MessageHistory:
                     room -= cost
                     carried.append(node)
         return carried[::-1]
+
+
+def is_of_other_memory(node: Node, scope: str) -> bool:
+    """Whether a node holds memories of another scope; those of the shared one do not name it."""
+    is_recalled = node.node_type is NodeType.MEMORY_CONTEXT
+    return is_recalled and node.metadata.get(_SCOPE, MEMORY_SHARED) != scope
+
+
+def _without_other_memory(node: Node, scope: str) -> Node:
+    """The results of a turn, without what a recall of another scope has answered."""
+    if not any(_answers_for_other_memory(block, scope) for block in node.results):
+        return node
+    content = [
+        block.model_copy(update={"content": [TextBlock(text=_OTHER_MEMORY)]})
+        if isinstance(block, ToolResultBlock) and _answers_for_other_memory(block, scope)
+        else block
+        for block in node.content
+    ]
+    return node.model_copy(update={"content": content})
+
+
+def _answers_for_other_memory(result: ToolResultBlock, scope: str) -> bool:
+    is_recall = result.metadata.get("tool_name") == _RECALL and not result.is_error
+    return is_recall and result.metadata.get(_SCOPE, MEMORY_SHARED) != scope
 
 
 def _loaded_name(node: Node) -> tuple[NodeType, str] | None:

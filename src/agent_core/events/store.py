@@ -339,8 +339,8 @@ class SessionReads(Protocol):
         """Sessions that are still to be looked through for memories, and that no runtime has."""
         ...
 
-    async def runs_without_memory(self, run_ids: Collection[str]) -> set[str]:
-        """Those of these runs of which nothing is to be remembered."""
+    async def memory_scopes(self, run_ids: Collection[str]) -> dict[str, str]:
+        """The scopes of the memory of these runs, by run; a run that is not stored is left out."""
         ...
 
     async def untitled(self, limit: int) -> dict[str, str]:

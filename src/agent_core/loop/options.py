@@ -64,8 +64,9 @@ class RunOptions(Generic[OutputT]):
         permission_mode: `plan` denies calls that could change something, `accept-edits` writes
             project files without asking; None is `ask`, which follows the settings. It also
             applies to children.
-        memory: False keeps the run out of long-term memory: it recalls nothing, and nothing
-            of it is ever remembered.
+        memory: the scope of its memory: `user:<id>` is the memory of this user, `shared` that of
+            everybody who uses the home, or the sessions of the tenant; with `off`, or False, it
+            recalls nothing, and nothing of it is ever remembered. None is the runtime's choice.
         guards: inspect the message, tool calls and the answer; they are not stored.
         metadata: the caller's own JSON data, stored with the run.
     """
@@ -81,7 +82,7 @@ class RunOptions(Generic[OutputT]):
     budget: Budget | None = None
     max_turns: int | None = None
     permission_mode: PermissionMode | None = None
-    memory: bool = True
+    memory: str | bool | None = None
     guards: "Sequence[RunGuard]" = ()
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -117,6 +118,7 @@ class RunOptions(Generic[OutputT]):
             tools=self.tools,
             disabled_tools=self.disabled_tools,
             deps=self.deps,
+            memory=self.memory,
             guards=[guard for guard in self.guards if guard.point == "tool_call"],
         )
 
@@ -140,7 +142,7 @@ class RunFields(TypedDict, total=False):
     budget: Budget | None
     max_turns: int | None
     permission_mode: PermissionMode | None
-    memory: bool
+    memory: str | bool | None
     guards: "Sequence[RunGuard]"
     metadata: Mapping[str, Any]
 
@@ -223,7 +225,7 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
     if asked.tools:
         asked = replace(asked, tools=[_made_tool(each) for each in _items("tools", asked.tools)])
     stored = stored_options(asked)
-    return asked if asked.budget is None else replace(asked, budget=stored.budget)
+    return replace(asked, budget=stored.budget, memory=stored.memory)
 
 
 def stored_options(options: RunOptions[Any]) -> StoredOptions:
@@ -264,7 +266,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         first = error.errors(include_url=False, include_context=False)[0]
         name, *place = map(str, first["loc"])
         where = f" (at {'.'.join(place)})" if place else ""
-        reason = first["msg"].replace("Input should be", "must be")
+        reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
         raise malformed_option(name, f"{reason}{where}") from None
     if (expected := options.expected()) is None:
         return stored

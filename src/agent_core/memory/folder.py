@@ -31,6 +31,7 @@ MOST_PROBLEMS = 20
 _LOCK = ".lock"
 _PATIENCE_S = 10.0
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,249}\.md"
 _ENTRY = r"- \[[^\]]*\]\((?:" + "|".join(CATEGORIES) + r")/[^)]*\)"
@@ -52,13 +53,19 @@ class MemoryList(Struct, frozen=True):
 
 
 class MemoryFolder:
-    """Where memories lie: `<root>/{user,feedback,reference}/*.md` and `<root>/MEMORY.md`.
+    """The folder of one scope: `<root>/{user,feedback,reference}/*.md` and `<root>/MEMORY.md`.
 
     Links are not followed: what is remembered lies here or nowhere.
+
+    Args:
+        base: the memory folder of the home.
+        below: the names of the folders that lead to that of the scope.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, base: Path, *below: str) -> None:
+        self.root = base.joinpath(*below)
+        self._base = base
+        self._below = below
         self._parsed: dict[str, tuple[_Stamp, Memory | str]] = {}
 
     def read(self) -> MemoryList:
@@ -126,19 +133,20 @@ class MemoryFolder:
             return _text(name, inside)
 
     @contextlib.contextmanager
-    def opened(self, category: str = "") -> Generator[int]:
-        """A descriptor of the folder, or of a category's; links are refused.
+    def opened(self, category: str = "", *, create: bool = False) -> Generator[int]:
+        """Open the folder, or that of a category, and yield its descriptor; links are refused.
 
         Raises:
-            OSError: there is no such folder, or it is a link.
+            OSError: there is no such folder and it is not to be made, or it is a link.
         """
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        root = os.open(self.root, flags)
+        if create:
+            self._base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        inside = os.open(self._base, _FOLDER)
         try:
-            inside = os.open(category, flags, dir_fd=root) if category else os.dup(root)
-        finally:
-            os.close(root)
-        try:
+            for name in (*self._below, category) if category else self._below:
+                outer = inside
+                inside = _open_inner(name, outer, create=create)
+                os.close(outer)
             yield inside
         finally:
             os.close(inside)
@@ -152,8 +160,7 @@ class MemoryFolder:
                 folder cannot be used.
         """
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self.opened() as inside:
+            with self.opened(create=True) as inside:
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                 descriptor = os.open(_LOCK, flags, 0o600, dir_fd=inside)
         except OSError as error:
@@ -249,9 +256,7 @@ class MemoryWriter:
             data = text.encode("utf-8", "replace")
         folder = self._folder.root / category
         try:
-            if category:
-                folder.mkdir(mode=0o700, exist_ok=True)
-            with self._folder.opened(category) as inside:
+            with self._folder.opened(category, create=True) as inside:
                 with contextlib.suppress(FileNotFoundError):
                     known = os.stat(name, dir_fd=inside, follow_symlinks=False)
                     if not stat.S_ISREG(known.st_mode):
@@ -260,6 +265,14 @@ class MemoryWriter:
                     _replace(inside, name, data, temporary=temporary)
         except OSError as error:
             raise write_failed(f"{path} cannot be written", error) from error
+
+
+def _open_inner(name: str, outer: int, *, create: bool) -> int:
+    if create:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=outer)
+            os.fsync(outer)
+    return os.open(name, _FOLDER, dir_fd=outer)
 
 
 def _split_path(path: str) -> tuple[str, str]:

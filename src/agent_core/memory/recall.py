@@ -21,10 +21,19 @@ from agent_core.errors import AgentCoreError, ErrorCode, SchemaError, ToolError
 from agent_core.memory.entry import Memory
 from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, MemoryList
 from agent_core.text import estimate_text, fit_lines
-from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
+from agent_core.tools.base import (
+    Action,
+    LoadedTexts,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    ToolReturn,
+    View,
+)
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
-from agent_core.types import Access, NodeType, user_text
+from agent_core.types import Access, JsonBlock, NodeType, ToolResult, user_text
+from agent_core.types.memory_scopes import MEMORY_SHARED
 
 if TYPE_CHECKING:
     from agent_core.memory.extraction import AskModel
@@ -171,11 +180,13 @@ class Recall:
     Args:
         folder: where memories lie.
         view: the run's own.
+        scope: whose memory it is; noted with what is recalled.
         room: tokens that the bodies may take together.
     """
 
-    def __init__(self, folder: MemoryFolder, view: View, *, room: int) -> None:
+    def __init__(self, folder: MemoryFolder, view: View, *, scope: str, room: int) -> None:
         self._folder = folder
+        self._scope = scope
         self._loaded = LoadedTexts(view, NodeType.MEMORY_CONTEXT, "ids")
         self._room = room
 
@@ -217,8 +228,14 @@ class Recall:
             answer["left_out"] = left_out
         if known.problems:
             answer["unreadable"] = list(known.problems[:MOST_PROBLEMS])
+        # What was recalled stays in the session, but not for a later run with another memory.
+        result: ToolReturn = answer
+        origin = dict[str, Any]()
+        if self._scope != MEMORY_SHARED:
+            origin["memory"] = self._scope
+            result = ToolResult(content=[JsonBlock(data=answer)], metadata=origin)
         if not texts:
-            return ToolOutput(answer, [])
+            return ToolOutput(result)
         node = user_text(
             "\n\n".join(texts.values()),
             NodeType.MEMORY_CONTEXT,
@@ -226,8 +243,9 @@ class Recall:
             categories=list(dict.fromkeys(memory.category for memory in texts)),
             hashes={memory.memory_id: memory.version for memory in texts},
             tool_call_id=tool_call_id,
+            **origin,
         )
-        return ToolOutput(answer, [node])
+        return ToolOutput(result, [node])
 
     def _fit(self, memories: Sequence[Memory]) -> dict[Memory, str]:
         """The bodies that fit; one that is too long by itself is cut."""

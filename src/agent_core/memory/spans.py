@@ -1,7 +1,7 @@
 """The parts of a conversation that were not scanned yet, and when they are worth an extraction."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -9,6 +9,7 @@ from msgspec import Struct
 from agent_core.config.models import MemoryConfig
 from agent_core.text import estimate_text, without_content
 from agent_core.types import Node, NodeType, Role
+from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED
 
 _AROUND = 4
 _AROUND_CHARS = 400
@@ -28,22 +29,24 @@ _REQUEST = (
 
 
 class MessageSpan(Struct, frozen=True):
-    """Some new messages, and the last ones before them.
+    """Some new messages of one scope, and the last ones of it before them.
 
     Attributes:
         nodes: what was not scanned yet, in order.
         before: what stands before it, for context.
         roots: the session's root agents; the user speaks only to them.
+        scope: of the memory of their runs.
     """
 
     nodes: Sequence[Node]
     before: Sequence[Node]
     roots: Collection[str]
+    scope: str = MEMORY_SHARED
 
     @property
     def messages(self) -> list[Node]:
         """The messages of the range: what may be named as a source."""
-        return [node for node in self.nodes if _is_message(node) and node.text.strip()]
+        return [node for node in self.nodes if _is_message(node)]
 
     @property
     def user_messages(self) -> list[Node]:
@@ -77,37 +80,51 @@ def unprocessed_spans(
     *,
     roots: Collection[str],
     room: int,
+    scope_of: Callable[[Node], str],
 ) -> list[MessageSpan]:
-    """Split what has not been scanned of a path into spans of about `room` tokens.
+    """Split what has not been scanned of a path into spans of one scope and about `room` tokens.
 
     Args:
         path: root first.
         cursor: the sequence number of the last node that was scanned; 0 for none.
         roots: the session's root agents.
         room: tokens that a model takes at once.
+        scope_of: the scope of a node; nodes whose scope is `off` are passed over.
     """
-    whole = [node for node in path if not node.is_partial]
-    old = (node for node in whole if node.node_seq <= cursor)
-    before = [node for node in old if _is_message(node) and node.text.strip()]
     spans: list[MessageSpan] = []
+    before: dict[str, list[Node]] = {}
     current: list[Node] = []
-    left = room
-    for node in whole:
-        if node.node_seq <= cursor:
+    left, scope = room, ""
+
+    def close_span() -> None:
+        span = MessageSpan(current, before.get(scope, ())[-_AROUND:], roots, scope)
+        spans.append(span)
+        before[scope] = current
+
+    for node in path:
+        if node.is_partial or not _is_message(node):
             continue
-        cost = estimate_text(_words(node)) if _is_message(node) else 0
-        if cost > left and current:
-            spans.append(MessageSpan(current, before[-_AROUND:], roots))
-            before, current, left = spans[-1].messages, [], room
+        if (its_scope := scope_of(node)) == MEMORY_OFF:
+            continue
+        if node.node_seq <= cursor:
+            before[its_scope] = [*before.get(its_scope, ())[1 - _AROUND :], node]
+            continue
+        cost = estimate_text(_words(node))
+        if current and (cost > left or its_scope != scope):
+            close_span()
+            current, left = [], room
+        scope = its_scope
         current.append(node)
         left -= cost
     if current:
-        spans.append(MessageSpan(current, before[-_AROUND:], roots))
+        close_span()
     return spans
 
 
 def _is_message(node: Node) -> bool:
-    return node.node_type is NodeType.MESSAGE and node.role is not Role.TOOL
+    """Whether something was said."""
+    is_said = node.node_type is NodeType.MESSAGE and node.role is not Role.TOOL
+    return is_said and bool(node.text.strip())
 
 
 def _words(node: Node, limit: int = _MESSAGE_CHARS) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent_core.agents.child_runs import ChildRuns
@@ -28,6 +29,7 @@ from agent_core.types import (
     RunStatus,
     StoredOptions,
 )
+from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED
 
 if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuards
@@ -128,6 +130,9 @@ class Conductor:
                     tools = self._project.toolboxes.known_names()
                     self._spawner_deps.workers.require_any(tools)
                 options = run.options or self._restore_options(run.stored_options)
+                scope = self._memory.scope_of(options)
+                if scope != (options.memory or MEMORY_SHARED):
+                    options = replace(options, memory=scope)
                 async with (
                     _checked(run, options) as (prompt, guards),
                     self._project.with_toolsets(options, run.journal) as options,
@@ -144,6 +149,7 @@ class Conductor:
                             trace=run.trace,
                             tools=spawner.tools,
                             board=spawner.board,
+                            memory=self._memory.open(scope, run.tenant),
                         )
                     )
                     if prompt is not None or run.goes_on:
@@ -160,7 +166,7 @@ class Conductor:
             )
             if (run.goes_on or run.status is RunStatus.WAITING) and not run.journal.is_abandoned:
                 await self._waiting.note(run)
-            is_private = asked is not None and not asked.memory
+            is_private = self._memory.scope_of(asked or NO_OPTIONS) == MEMORY_OFF
             if not (is_cancelled or is_private or run.identity.permission_mode == "plan"):
                 self._memory.run_ended(run.identity, run.journal.path)
             self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)

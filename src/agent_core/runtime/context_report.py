@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent_core.config.models import Config
+from agent_core.context.history import is_of_other_memory
 from agent_core.context.messages import WindowShares
 from agent_core.events import SessionStore
 from agent_core.storage.rows import session_not_found
@@ -20,6 +21,7 @@ from agent_core.types import (
     RuntimeEvent,
     SegmentName,
 )
+from agent_core.types.memory_scopes import MEMORY_SHARED
 
 _REQUESTS = 50
 """How many requests back the prefix is looked at."""
@@ -95,6 +97,7 @@ async def read_context_report(
     return empty.model_copy(
         update={
             "model": last["settings"]["model"],
+            "memory": last.get("memory", MEMORY_SHARED),
             "window": window,
             "reserve": reserve,
             "segments": segments,
@@ -130,6 +133,8 @@ def _count_messages(
     path: Sequence[Node], last: Mapping[str, Any], sent: int
 ) -> Counter[SegmentName]:
     """The tokens of a path by segment: what was sent as the request had it, and what came since."""
+    scope = last.get("memory", MEMORY_SHARED)
+    path = [node for node in path if not is_of_other_memory(node, scope)]
     ends = [place for place, node in enumerate(path) if node.node_id == last["path_end_node_id"]]
     starts = [place for place, node in enumerate(path) if node.node_type is NodeType.COMPACTION]
     start = starts[-1] if starts else 0

@@ -32,6 +32,7 @@ from agent_core.events import Journal, SessionJournal, SessionStore
 from agent_core.loop import Guard, NullCollaborators, RunContext, RunLimits
 from agent_core.loop.context import Hooks
 from agent_core.loop.options import RunOptions
+from agent_core.memory.folder import MemoryFolder
 from agent_core.providers.base import ProviderAdapter
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.compact_agent import CompactAgentDeps
@@ -170,10 +171,10 @@ class RunFactory:
         # A child sees what its parent saw when that began.
         found = self._surroundings.get(run.parent_run_id or "")
         if found is None:
-            found = await self._look_around()
+            found = await self._look_around(spec.memory)
         _remember(self._surroundings, run.run_id, found)
-        has_memory = run.parent_run_id is None and options.memory
-        if has_memory and (recall := self._memory.tools(journal, spec.view)):
+        if spec.memory is not None:
+            recall = self._memory.tools(spec.memory, spec.scope, journal, spec.view)
             spec = replace(spec, tools=[*spec.tools, *recall])
         expected = options.expected() if options.output_type is not None else None
         toolbox = await self._project.toolboxes.fill(
@@ -241,14 +242,14 @@ class RunFactory:
         if hold is not None:
             self._holds[run_id] = hold
 
-    async def _look_around(self) -> Surroundings:
+    async def _look_around(self, memory: MemoryFolder | None) -> Surroundings:
         """What there is in home and project: looked at in place, while that is quickly done."""
         clock = asyncio.get_running_loop().time
         started = clock()
         if self._look_s < _QUICK_LOOK_S:
-            found = self._project.find_surroundings()
+            found = self._project.find_surroundings(memory)
         else:
-            found = await asyncio.to_thread(self._project.find_surroundings)
+            found = await asyncio.to_thread(self._project.find_surroundings, memory)
         self._look_s = clock() - started
         return found
 
@@ -384,7 +385,7 @@ class RunFactory:
             dynamic.append(servers_block(instructions))
         if held_back := toolbox.catalog(room // _CATALOG_SHARE):
             dynamic.append(tools_block(held_back))
-        if run.parent_run_id is None and spec.options.memory:
+        if spec.memory is not None:
             most = min(room, self._setup.config.memory.catalog_max_tokens)
             if memories := fit_lines(found.memories.splitlines(), most):
                 dynamic.append(memory_block(memories))
@@ -405,6 +406,7 @@ class RunFactory:
             previous=before.last_report if before else None,
             metadata=_ids(run),
             output=toolbox.expected.format if toolbox.expected else None,
+            memory_scope=spec.scope,
         )
         _remember(self._composers, run.agent_id, composer)
         return composer

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from agent_core.config.models import MemoryConfig, ModelConfig
@@ -16,13 +18,24 @@ from agent_core.disk.locks import locked_if_free
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, StorageError
 from agent_core.events import Journal, SessionJournal, SessionStore
+from agent_core.loop.options import RunOptions
 from agent_core.memory.folder import MemoryFolder, MemoryWriter
+from agent_core.memory.scopes import memory_folder
 from agent_core.memory.spans import Backlog, ExtractionReason, MessageSpan, unprocessed_spans
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.models import Models, OneShotModelCall
 from agent_core.tools.base import Tool, ToolOutput, View
-from agent_core.types import ErrorPayload, EventLevel, EventType, Node, RunIdentity, SessionRecord
+from agent_core.types import (
+    ErrorPayload,
+    EventLevel,
+    EventType,
+    Node,
+    RunIdentity,
+    SessionRecord,
+    StoredOptions,
+)
+from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, checked_scope
 
 if TYPE_CHECKING:
     from agent_core.memory.recall import Recall
@@ -33,17 +46,28 @@ _IDLE = "memory_idle"
 _CURSOR = "memory_cursor"
 _BACKLOG = "memory_backlog"
 _KNOWN_SESSIONS = 1024
+_KNOWN_FOLDERS = 64
+"""Folders whose parsed files are kept."""
+
 _MOST_LEFT = 1_000
 """Sessions of earlier processes that one process looks through."""
 
 logger = logging.getLogger(__name__)
 
 
+class _Unprocessed(Struct, frozen=True):
+    """What has not been scanned of a session, and how far it has been scanned."""
+
+    position: int
+    spans: Sequence[MessageSpan]
+    tenant: str | None = None
+
+
 class MemoryService:
     """Extracts memories in the background, and makes the tool and the catalog for runs.
 
     Args:
-        setup: the configuration, and where the memory lies.
+        setup: the configuration, and where the memories lie.
         store, models, jobs, usage: of the runtime.
         session_journal: writes into sessions outside of runs.
         redactor: takes secrets out of what is remembered.
@@ -63,9 +87,10 @@ class MemoryService:
         is_busy: Callable[[str], bool],
     ) -> None:
         self._config: MemoryConfig = setup.config.memory
-        self._folder = MemoryFolder(setup.memory_dir)
-        unfinished = UnfinishedWrites.at(setup.writable_home)
-        self._writer = MemoryWriter(self._folder, unfinished=unfinished)
+        self._root = setup.memory_dir
+        self._is_off_by_default = setup.memory_scope == MEMORY_OFF
+        self._folders: OrderedDict[tuple[str, str | None], MemoryFolder] = OrderedDict()
+        self._unfinished_writes = UnfinishedWrites.at(setup.writable_home)
         self._store = store
         self._models = models
         self._jobs = jobs
@@ -81,6 +106,25 @@ class MemoryService:
         self._unfinished: set[str] = set()
         self._lock = setup.writable_home and setup.writable_home / "memory-backlog.lock"
         self._has_taken_up = False
+
+    def scope_of(self, options: RunOptions | StoredOptions) -> str:
+        """Return the scope of a run; one that names none has the shared memory, if any."""
+        default = MEMORY_OFF if self._is_off_by_default else MEMORY_SHARED
+        return checked_scope(options.memory) or default
+
+    def open(self, scope: str, tenant: str | None) -> MemoryFolder | None:
+        """Return the folder of a scope, for a session of this tenant; None without memory."""
+        has_memory = self._config.enabled and scope != MEMORY_OFF
+        return self._folder_of(scope, tenant) if has_memory else None
+
+    def _folder_of(self, scope: str, tenant: str | None) -> MemoryFolder:
+        """The folder, with what has been parsed of it if it was used lately."""
+        folder = self._folders.pop((scope, tenant), None)
+        folder = folder or memory_folder(self._root, scope, tenant)
+        self._folders[scope, tenant] = folder
+        if len(self._folders) > _KNOWN_FOLDERS:
+            self._folders.popitem(last=False)
+        return folder
 
     def run_begins(self, session_id: str) -> None:
         """Stop waiting for this session to become idle."""
@@ -125,15 +169,13 @@ class MemoryService:
             self._keep(session_id, backlog)
             self._wait_for_idleness(session_id)
 
-    def tools(self, journal: Journal, view: View) -> list[Tool]:
-        """`internal.recall_memory` for one run, if there is a memory."""
-        if not self._config.enabled:
-            return []
+    def tools(self, folder: MemoryFolder, scope: str, journal: Journal, view: View) -> list[Tool]:
+        """Make `internal.recall_memory` for one run of this scope."""
         from agent_core.memory.recall import Recall, recall_tool  # noqa: PLC0415 - may be off
 
         model = self._models.resolve()
         room = min(self._config.memory_context_token_budget, model.context_window // 8)
-        recall = Recall(self._folder, view, room=room)
+        recall = Recall(folder, view, scope=scope, room=room)
         return [recall_tool(partial(self.recall, recall, journal.run))]
 
     async def recall(
@@ -168,7 +210,9 @@ class MemoryService:
                 self._busy.add(session_id)
                 try:
                     found = await self._unprocessed(session_id)
-                    backlog = await asyncio.to_thread(Backlog.of, found[1])
+                    if self._is_off_by_default and _names_no_user(found.spans):
+                        continue  # it is for a process whose user has memory on
+                    backlog = await asyncio.to_thread(Backlog.of, found.spans)
                     if reason := backlog.reason(self._config):
                         await self._scan(session_id, reason, found)
                     await self._store.remove_from_memory_backlog(session_id)
@@ -217,7 +261,7 @@ class MemoryService:
         while session_id in self._again:
             self._again.discard(session_id)
             found = await self._unprocessed(session_id)
-            backlog = await asyncio.to_thread(Backlog.of, found[1])
+            backlog = await asyncio.to_thread(Backlog.of, found.spans)
             if reason := backlog.reason(self._config):
                 await self._scan(session_id, reason, found)
             else:
@@ -230,39 +274,47 @@ class MemoryService:
         self,
         session_id: str,
         reason: ExtractionReason,
-        found: tuple[int, list[MessageSpan]] | None = None,
+        found: _Unprocessed | None = None,
     ) -> None:
         """Look through what is new, a span at a time, until one fails."""
         self._backlogs.pop(session_id, None)
         while True:
-            position, spans = found or await self._unprocessed(session_id)
+            found = found or await self._unprocessed(session_id)
+            if not await asyncio.to_thread(_has_user_message, found.spans):
+                self._keep(session_id, await asyncio.to_thread(Backlog.of, found.spans))
+                return
+            if not await self._extract(found, session_id, reason):
+                return
             found = None
-            if not await asyncio.to_thread(_has_user_message, spans):
-                self._keep(session_id, await asyncio.to_thread(Backlog.of, spans))
-                return
-            if not await self._extract(spans[0], session_id, reason, position=position):
-                return
 
     async def _extract(
-        self, span: MessageSpan, session_id: str, reason: ExtractionReason, *, position: int
+        self, found: _Unprocessed, session_id: str, reason: ExtractionReason
     ) -> bool:
+        """Look through the first span; returns whether that has worked."""
         from agent_core.memory.extraction import Extractor  # noqa: PLC0415 - after many messages
 
-        facts: dict[str, Any] = {"reason": reason, "messages": len(span.messages)}
+        span = found.spans[0]
+        facts: dict[str, Any] = {
+            "reason": reason,
+            "memory": span.scope,
+            "messages": len(span.messages),
+        }
         await self._session_journal.note(session_id, EventType.MEMORY_EXTRACTION_STARTED, facts)
         cursor = _SessionCursor(session_id, self._store, self._session_journal)
         profile = self._config.extract_model_profile
         ask = OneShotModelCall(self._models, profile, session_id=session_id, purpose=EXTRACTION)
+        folder = self._folder_of(span.scope, found.tenant)
         extractor = Extractor(
-            self._folder,
+            folder,
             self._config.categories,
-            writer=self._writer,
+            writer=MemoryWriter(folder, unfinished=self._unfinished_writes),
             ask=ask,
             clean=self._redactor.text,
             catalog_room=self._catalog_room(ask.model),
         )
         try:
-            done = await extractor.extract(span, session_id, start=position, cursor=cursor)
+            start = found.position
+            done = await extractor.extract(span, session_id, start=start, cursor=cursor)
         except (AgentCoreError, OSError) as error:
             facts |= {"error": _failure(error), "usage": ask.cost()}
             await self._session_journal.note(
@@ -278,25 +330,30 @@ class MemoryService:
         finally:
             await self._usage.add(session_id, EXTRACTION, ask.usage)
 
-    async def _unprocessed(self, session_id: str) -> tuple[int, list[MessageSpan]]:
-        """Where the cursor stands, and what lies behind it on the active path."""
+    async def _unprocessed(self, session_id: str) -> _Unprocessed:
+        """Find what has not been scanned of the active path.
+
+        Of what was said in a run that is not stored any more, as a fork may have it, nobody knows
+        whose memory it is for.
+        """
         session = await self._store.session(session_id)
         if session is None or session.active_node_id is None:
-            return 0, []
+            return _Unprocessed(0, [])
         path = await self._store.path(session.active_node_id)
         agents = await self._store.agents(session_id)
         of_runs = {node.run_id for node in path if node.run_id is not None}
-        private = await self._store.runs_without_memory(of_runs)
+        scopes = await self._store.memory_scopes(of_runs)
         model = self._models.resolve(self._config.extract_model_profile)
         position = _position(session)
         spans = await asyncio.to_thread(
             unprocessed_spans,
-            [node for node in path if node.run_id not in private] if private else path,
+            path,
             position,
             roots={agent.agent_id for agent in agents if agent.parent_agent_id is None},
             room=model.context_window // 3,
+            scope_of=lambda node: scopes.get(node.run_id or "", MEMORY_OFF),
         )
-        return position, spans
+        return _Unprocessed(position, spans, session.tenant)
 
     def _catalog_room(self, model: ModelConfig) -> int:
         return min(self._config.catalog_max_tokens, model.context_window // 8)
@@ -318,6 +375,11 @@ class _SessionCursor:
 
     async def move(self, position: int) -> None:
         await self._session_journal.remember(self._session_id, {_CURSOR: position})
+
+
+def _names_no_user(spans: Sequence[MessageSpan]) -> bool:
+    """Whether part of this is for the memory that all users share."""
+    return any(span.scope == MEMORY_SHARED for span in spans)
 
 
 def _has_user_message(spans: Sequence[MessageSpan]) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.events import EventStream, Journal, SessionStore
-from agent_core.loop.options import NO_OPTIONS, RunOptions, stored_options
+from agent_core.loop.options import NO_OPTIONS, RunOptions, malformed_option, stored_options
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.factory import RunFactory
@@ -37,12 +38,14 @@ from agent_core.types import (
     RunPrompt,
     RunRecord,
     RunStatus,
+    SessionRecord,
     StoredOptions,
     TextBlock,
     new_id,
     words_of,
 )
 from agent_core.types.lanes import ANYWHERE, Placement
+from agent_core.types.memory_scopes import MEMORY_SHARED
 
 if TYPE_CHECKING:
     from agent_core.runtime.dispatch import Dispatcher
@@ -124,6 +127,7 @@ class Openings:
             placement.require_one_machine()
         is_here = dispatcher is None or placement.here or prompt is None
         model = self._models.resolve(instead=options.model)
+        options = self._with_memory(options)
         if is_here:
             self._models.open(model)
             with suppress(AgentCoreError):  # the run itself says what is wrong with a toolset
@@ -178,6 +182,13 @@ class Openings:
         trace = telemetry.begin_run(begins, self._journal_redactor.payload)
         return trace, trace.carrier
 
+    def _with_memory(self, options: RunOptions) -> RunOptions:
+        """The options with the scope that the runtime has chosen for runs that name none."""
+        scope = self._project.setup.memory_scope
+        if options.memory is not None or scope == MEMORY_SHARED:
+            return options
+        return replace(options, memory=scope)
+
     async def _clean_prompt(self, prompt: Draft, model: ModelConfig) -> RunPrompt:
         """The message without secrets, its images as the model takes them.
 
@@ -207,13 +218,22 @@ class Openings:
         return prompt, first_words(self._redactor.text(words_of(prompt.content)))
 
     def _store_options(self, options: RunOptions, model: ModelConfig) -> StoredOptions:
-        """What is written of the options: without secrets, those of the model included."""
+        """What is written of the options: without secrets, those of the model included.
+
+        Raises:
+            AgentCoreError: `validation_error`: the scope of the memory cannot be written.
+        """
         if options.model is not None:
             self._project.learn_secrets(model)
         plain = stored_options(options).model_dump(mode="json", exclude_defaults=True)
         clean = self._journal_redactor.metadata(plain)
         if clean.get("model") != plain.get("model"):
             clean["needs_caller"] = [*plain.get("needs_caller", ()), "model"]
+        if clean.get("memory") != plain.get("memory"):  # two users would have one memory
+            reason = (
+                "names a user by a secret of this runtime, which is never stored; use another id"
+            )
+            raise malformed_option("memory", reason)
         return StoredOptions.model_validate(clean)
 
 
@@ -277,7 +297,7 @@ class LiveRuns:
     def new(
         self,
         record: RunRecord,
-        epoch: int | None,
+        session: SessionRecord | None,
         *,
         is_new: bool,
         options: RunOptions | None = None,
@@ -285,9 +305,10 @@ class LiveRuns:
     ) -> Run:
         """Make the run of a record, which is to go on if it waits.
 
-        `epoch` is that of its session, if this process holds it, since a claim that was sent
-        `asked_at`; `is_new` says that nothing of the session is stored.
+        `session` is its session, if this process holds it, since a claim that was sent `asked_at`;
+        `is_new` says that nothing of the session is stored.
         """
+        epoch = None if session is None else session.epoch
         identity = identity_of(record)
         stream = EventStream()
         prompt = record.prompt
@@ -309,6 +330,7 @@ class LiveRuns:
                 known=partial(self._contexts.last_path, identity.agent_id),
                 is_message=prompt is not None,
             ),
+            tenant=None if session is None else session.tenant,
         )
         self._runs[identity.run_id] = run
         if epoch is not None:

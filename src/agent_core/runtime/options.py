@@ -53,6 +53,7 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
     session_db_path: str | Path | None = None
     database_url: str | None = None
     tenant: str | None = None
+    memory: str | bool | None = None
     store: "OpenedStore | None" = None
     permission_callback: "PermissionCallback | None" = None
     elicitation_callback: "ElicitationCallback | None" = None
@@ -84,6 +85,7 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
             session_db_path=self.session_db_path,
             database_url=self.database_url,
             tenant=self.tenant,
+            memory=self.memory,
             persist=self.persist,
             default_snapshots=self.default_snapshots,
         )

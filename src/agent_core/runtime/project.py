@@ -50,7 +50,7 @@ MakeHooks = Callable[[RunIdentity, Journal], Hooks]
 
 
 class Surroundings(Struct, frozen=True):
-    """The texts found in home and project at the start of a run."""
+    """The texts found in home and project at the start of a run; `memories` is the run's own."""
 
     instructions: InstructionCatalog
     skills: SkillCatalog
@@ -123,7 +123,7 @@ class Project:
         self.definitions.register(definition)
         self._learn_secrets(definition.model_profile)
 
-    def find_surroundings(self) -> Surroundings:
+    def find_surroundings(self, memory: MemoryFolder | None) -> Surroundings:
         """Read which instructions, skills and memories there are; blocks on files."""
         setup = self.setup
         skills = find_skills(self._settings_home)
@@ -133,9 +133,7 @@ class Project:
         instructions = find_instructions(self._settings_home, setup.project, is_closed=is_closed)
         for problem in instructions.problems:
             logger.warning("an instruction file is listed by its path only: %s", problem)
-        has_memory = setup.config.memory.enabled
-        memories = MemoryFolder(setup.memory_dir).catalog() if has_memory else ""
-        return Surroundings(instructions, skills, memories)
+        return Surroundings(instructions, skills, memory.catalog() if memory else "")
 
     @property
     def servers(self) -> "McpTools":

@@ -266,7 +266,7 @@ class Runs:
                 self._waiting.take_over(opened)
                 run = self.live.new(
                     opened.run,
-                    opened.session.epoch,
+                    opened.session,
                     is_new=not opened.resumed,
                     asked_at=opened.asked_at,
                 )
@@ -505,7 +505,7 @@ class Runs:
         record = opened.run.model_copy(update={"prompt": requested.prompt})
         run = self.live.new(
             record,
-            opened.session.epoch,
+            opened.session,
             is_new=not opened.resumed,
             options=requested.options,
             asked_at=opened.asked_at,

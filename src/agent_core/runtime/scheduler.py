@@ -79,7 +79,7 @@ class Run(RunProgress, eq=False, kw_only=True):
     `number` is its place in all queues. Without a `prompt` it only summarises the history.
     Without `options` it is one that another process has left, with its `stored_options`. One that
     `goes_on` has waited for an answer, and has its message in the history. One that `is_late` was
-    cancelled and did not stop in time.
+    cancelled and did not stop in time. `tenant` is whose session it is in.
     """
 
     number: int
@@ -97,6 +97,7 @@ class Run(RunProgress, eq=False, kw_only=True):
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     trace: "RunTrace | None" = None
     hold: "SessionHold | None" = None
+    tenant: str | None = None
 
     @property
     def session_id(self) -> str:

@@ -179,7 +179,7 @@ class Turns:
             self._waiting.keep(taken.waiting)
         run = self._live.new(
             record,
-            taken.session.epoch,
+            taken.session,
             is_new=taken.session.active_node_id is None,
             options=options or self._waiting.options_of(record.run_id),
             asked_at=taken.asked_at,

@@ -167,7 +167,7 @@ class WaitingRuns:
                 options = self._options.get(waiting.run_id)
                 run = self._live.new(
                     waiting,
-                    opened.session.epoch,
+                    opened.session,
                     is_new=False,
                     options=options,
                     asked_at=opened.asked_at,
@@ -176,9 +176,7 @@ class WaitingRuns:
             else:
                 self.keep(waiting)
         for record in opened.queued:
-            run = self._live.new(
-                record, opened.session.epoch, is_new=False, asked_at=opened.asked_at
-            )
+            run = self._live.new(record, opened.session, is_new=False, asked_at=opened.asked_at)
             run.cancel_requested = record.cancel_requested_at is not None
             self._scheduler.announce(record.session_id)
             self._scheduler.enqueue(run)

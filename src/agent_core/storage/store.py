@@ -72,6 +72,7 @@ from agent_core.types import (
     TextBlock,
     utc_now,
 )
+from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED
 
 if TYPE_CHECKING:
     from agent_core.types import (
@@ -87,6 +88,9 @@ if TYPE_CHECKING:
         SnapshotNote,
         WorkspaceState,
     )
+
+_SCOPES = {None: MEMORY_SHARED, "1": MEMORY_SHARED, "0": MEMORY_OFF}
+"""The scopes of runs that name none, or whose options 0.3 has stored."""
 
 LARGE = 65_536
 """Characters from which on a write is large."""
@@ -527,12 +531,12 @@ class SqlSessionStore:
         rows = await self._reader.read(lambda c: c.execute(sql, (limit,)).fetchall())
         return [session_id for (session_id,) in rows]
 
-    async def runs_without_memory(self, run_ids: Collection[str]) -> set[str]:
-        sql = """SELECT run_id FROM runs WHERE run_id IN (SELECT value FROM json_each(?))
-            AND CAST(json_extract(options_json, '$.memory') AS INTEGER) = 0"""
+    async def memory_scopes(self, run_ids: Collection[str]) -> dict[str, str]:
+        sql = """SELECT run_id, CAST(json_extract(options_json, '$.memory') AS TEXT) FROM runs
+            WHERE run_id IN (SELECT value FROM json_each(?))"""
         asked = (json.dumps(list(run_ids)),)
         rows = await self._reader.read(lambda c: c.execute(sql, asked).fetchall())
-        return {run_id for (run_id,) in rows}
+        return {run_id: str(_SCOPES.get(stored, stored)) for run_id, stored in rows}
 
     async def untitled(self, limit: int) -> dict[str, str]:
         from agent_core.storage.summaries import untitled  # noqa: PLC0415 - runs need none

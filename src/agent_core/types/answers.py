@@ -198,6 +198,7 @@ class ContextReport(Frozen):
         last_change: among the last requests, the latest that moved the cached prefix.
         last_input_tokens: of the last request, as the service counted them; 0 if there is none.
         last_cached_tokens: those of them that it had in its cache.
+        memory: the scope of the memory of the run that was answered last.
     """
 
     session_id: str
@@ -209,6 +210,7 @@ class ContextReport(Frozen):
     last_change: PrefixChange | None = None
     last_input_tokens: int = 0
     last_cached_tokens: int = 0
+    memory: str = "shared"
 
     @property
     def used(self) -> int:

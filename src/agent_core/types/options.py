@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from typing_extensions import TypeVar
 
 from agent_core.types.content import Frozen, RunMode
+from agent_core.types.memory_scopes import checked_scope
 
 Mode = RunMode | Literal["normal", "orchestrator"]
 """What a run is started as: an answer, or the lead over workers."""
@@ -24,6 +25,9 @@ OutputMode = Literal["auto", "native", "tool"]
 PermissionMode = Literal["plan", "ask", "accept-edits"]
 """How much a run may do unasked: `plan` changes nothing, `ask` follows the settings, and with
 `accept-edits` the file tools write inside the project without a question."""
+
+MemoryScope = Annotated[str | None, BeforeValidator(checked_scope)]
+"""A scope by its name; what 0.3 has stored, `false`, is read as `off`."""
 
 
 class Budget(Frozen):
@@ -61,7 +65,8 @@ class StoredOptions(Frozen):
         budget: the most the run may spend, children included.
         max_turns: the most model turns.
         permission_mode: how much it may do unasked; None is `ask`.
-        memory: whether it recalls, and may be remembered.
+        memory: the scope of its memory: `off`, `shared` or `user:<id>`; None is `shared`, where the
+            settings have memory on.
         needs_caller: names of options that cannot be stored (`deps`, `guards`, callables among
             `tools`): a run that has some can be carried out by the process that started it only.
         trace: names the span that the run's spans belong to, where it is traced.
@@ -79,7 +84,7 @@ class StoredOptions(Frozen):
     budget: Budget | None = None
     max_turns: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
     permission_mode: PermissionMode | None = None
-    memory: bool = True
+    memory: MemoryScope = None
     needs_caller: list[str] = []
     trace: dict[str, str] = {}
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])

@@ -19,7 +19,8 @@ from agent_core.memory.spans import (
     is_explicit_request,
     unprocessed_spans,
 )
-from agent_core.types import NodeType
+from agent_core.types import Node, NodeType
+from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED
 from unit.compact.paths import Path as Talk
 
 ROOTS = {"agent_1"}
@@ -74,6 +75,10 @@ def a_talk() -> Talk:
     talk.says("Noted.")
     talk.user("And cake.")
     return talk
+
+
+def shared(_: Node) -> str:
+    return MEMORY_SHARED
 
 
 def a_stretch(talk: Talk | None = None) -> MessageSpan:
@@ -248,7 +253,7 @@ async def test_the_model_sees_ids_of_new_messages_only(folder: MemoryFolder) -> 
     talk.result("c1", "file content")
     talk.inner(NodeType.SKILL_CONTEXT, "how to")
     talk.user("synthetic", synthetic=True)
-    stretches = unprocessed_spans(talk.nodes, 2, roots=ROOTS, room=1000)
+    stretches = unprocessed_spans(talk.nodes, 2, roots=ROOTS, room=1000, scope_of=shared)
     (stretch,) = stretches
     assert [node.node_id for node in stretch.user_messages] == ["node_2"]
     model = Model(answer())
@@ -265,11 +270,32 @@ def test_a_long_backlog_comes_in_stretches() -> None:
     talk = Talk()
     for number in range(40):
         talk.user(f"message {number} " + "word " * 100)
-    stretches = unprocessed_spans(talk.nodes, 0, roots=ROOTS, room=1000)
+    stretches = unprocessed_spans(talk.nodes, 0, roots=ROOTS, room=1000, scope_of=shared)
     assert len(stretches) > 3
     assert [node for one in stretches for node in one.nodes] == talk.nodes
     assert [one.nodes[-1] for one in stretches[:-1]] == [one.before[-1] for one in stretches[1:]]
     assert stretches[-1].end == 40
+
+
+def test_a_stretch_has_messages_of_one_scope_and_none_of_those_before_it_is_of_another() -> None:
+    talk = Talk()
+    scopes = ["user:anna", "off", "user:ben", "user:anna", "user:ben"]
+    for number in range(len(scopes)):
+        talk.user(f"message {number}")
+    by_id = dict(zip((node.node_id for node in talk.nodes), scopes, strict=True))
+
+    def scope_of(node: Node) -> str:
+        return by_id[node.node_id]
+
+    found = unprocessed_spans(talk.nodes, 0, roots=ROOTS, room=1000, scope_of=scope_of)
+    assert [one.scope for one in found] == ["user:anna", "user:ben", "user:anna", "user:ben"]
+    assert MEMORY_OFF not in {by_id[node.node_id] for one in found for node in one.nodes}
+    later = unprocessed_spans(
+        talk.nodes, talk.nodes[2].node_seq, roots=ROOTS, room=1000, scope_of=scope_of
+    )
+    for spans in (found, later):
+        assert all(by_id[node.node_id] == one.scope for one in spans for node in one.before)
+        assert [len(one.before) for one in spans[-2:]] == [1, 1]
 
 
 def test_a_child_agent_does_not_speak_for_the_user() -> None:

@@ -6,6 +6,7 @@ from agent_core.memory.entry import Memory
 from agent_core.memory.folder import MemoryFolder
 from agent_core.memory.recall import Recall, Selector, ranked, weigh_words
 from agent_core.tools.base import View
+from agent_core.types.memory_scopes import MEMORY_SHARED
 from unit.memory.test_files import a_thousand, written_to
 
 
@@ -23,7 +24,7 @@ async def test_a_recall_among_a_thousand_memories_costs_no_more_than_50_ms(tmp_p
     written_to(folder).write_catalog(folder.read().memories)
     times: list[float] = []
     for number in range(5):
-        recall = Recall(folder, View(), room=2000)
+        recall = Recall(folder, View(), scope=MEMORY_SHARED, room=2000)
         selector = Selector(Chooser(), top_k=5, room=2000)
         started = process_time()
         output = await recall.recall("what is thing 500 with tea?", f"c{number}", selector=selector)

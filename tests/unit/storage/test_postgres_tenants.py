@@ -126,7 +126,7 @@ READS: dict[str, Callable[[SqlSessionStore], Awaitable[object]]] = {
     "costs": lambda s: s.costs("session"),
     "last_session": lambda s: s.last_session(),
     "memory_backlog": lambda s: s.memory_backlog(10),
-    "runs_without_memory": lambda s: s.runs_without_memory(["run_1"]),
+    "memory_scopes": lambda s: s.memory_scopes(["run_1"]),
     "untitled": lambda s: s.untitled(10),
     "nodes_like": lambda s: s.nodes_like(["%I am%"], limit=10),
     "ids_beginning": lambda s: s.ids_beginning("session", "s"),
@@ -251,7 +251,7 @@ async def test_each_tenant_has_its_own_and_the_unbound_store_all(stores: Stores)
     for name in READS:
         if name not in {"overlapping_changes", "pending_moves", "is_answered", "untitled"}:
             found = await READS[name](stores.others)
-            is_of_waiting = name in {"waiting_children", "runs_without_memory", "memory_backlog"}
+            is_of_waiting = name in {"waiting_children", "memory_backlog"}
             assert found or is_of_waiting, name
 
 

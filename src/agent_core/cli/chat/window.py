@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.types import ContextReport
+from agent_core.types.memory_scopes import MEMORY_SHARED
 
 _BAR = 30
 _NAMES = 14
@@ -41,6 +42,8 @@ def _cache_lines(report: ContextReport) -> Iterator[str]:
     if not report.segments:
         yield "nothing has been sent yet"
         return
+    if report.memory != MEMORY_SHARED:
+        yield f"memory: {report.memory}"
     if report.last_input_tokens:
         cached, whole = report.last_cached_tokens, report.last_input_tokens
         yield f"last request: {whole:,} tokens, {cached:,} of them from the cache"

@@ -1,18 +1,25 @@
 """The arguments of `soong-agent memory`."""
 
+import argparse
+
 from agent_core.cli.options import Commands, add_actions, add_command
 
 _LIST = """\
 examples:
   soong-agent memory list
+  soong-agent memory list --scope user:anna
+  soong-agent memory list --tenant acme
 
 Each line has the id, the category and the first words of a memory. Memories are
-files in memory/ in the home directory, which you can read and edit.
+files in memory/ in the home directory, which you can read and edit. Those of
+each user and each tenant of a program are apart from your own: --scope and
+--tenant select them.
 Exit codes: 0 listed; 2 wrong usage or configuration.
 """
 _SHOW = """\
 examples:
   soong-agent memory show mem_18ea7dc4
+  soong-agent memory show mem_18ea7dc4 --scope user:anna
 
 Exit codes: 0 shown; 1 no such memory, or an ambiguous id; 2 wrong usage or
 configuration.
@@ -21,6 +28,7 @@ _FORGET = """\
 examples:
   soong-agent memory forget mem_18ea7dc4
   soong-agent memory forget mem_18ea7dc4 --yes
+  soong-agent memory forget mem_18ea7dc4 --scope user:anna --tenant acme
 
 Exit codes: 0 deleted, or kept because the answer was no; 1 no such memory, or
 an ambiguous id; 2 wrong usage or configuration.
@@ -32,9 +40,41 @@ def add_parser(commands: Commands) -> None:
     memory = add_command(commands, "memory", "list, show and delete memories")
     memory.set_defaults(work="agent_core.cli.memories:manage_memories")
     actions = add_actions(memory)
-    add_command(actions, "list", "list memories, newest first", epilog=_LIST)
+    listing = add_command(actions, "list", "list memories, newest first", epilog=_LIST)
     show = add_command(actions, "show", "show one memory", epilog=_SHOW)
     forget = add_command(actions, "forget", "delete one memory, after confirmation", epilog=_FORGET)
     forget.add_argument("--yes", action="store_true", help="do not ask")
     for action in (show, forget):
         action.add_argument("id", help="the id of the memory, or its beginning")
+    for action in (listing, show, forget):
+        action.add_argument(
+            "--scope",
+            type=_scope,
+            default="shared",
+            metavar="<scope>",
+            help="whose memory: user:<id>, or shared, which is the default",
+        )
+        action.add_argument(
+            "--tenant", metavar="<tenant>", help="the tenant whose memory, or whose user's, it is"
+        )
+
+
+def _scope(text: str) -> str:
+    """Return the scope of a memory.
+
+    Raises:
+        argparse.ArgumentTypeError: there is no such scope, or nothing is remembered in it.
+    """
+    from agent_core.types.memory_scopes import (  # noqa: PLC0415 - for those that name one
+        MEMORY_OFF,
+        USER_SCOPE,
+        checked_scope,
+    )
+
+    try:
+        if text != MEMORY_OFF and (scope := checked_scope(text)) is not None:
+            return scope
+    except ValueError as error:
+        if text.startswith(USER_SCOPE):
+            raise argparse.ArgumentTypeError(f"the scope {error}") from None
+    raise argparse.ArgumentTypeError(f"a scope is shared or user:<id>, not {text!r}")

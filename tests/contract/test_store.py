@@ -1722,6 +1722,28 @@ async def _text_of_grant(store: SessionStore, odd: str) -> list[str | None]:
     return [found.tool_name, found.covers]
 
 
+async def test_the_last_session_is_the_last_one_with_a_complete_reply(
+    store: SessionStore,
+) -> None:
+    cut_off = [{"partial": True, "failed": True}, {"aborted": True}]
+    for number, metadata in enumerate([{"stop_reason": "end_turn"}, *cut_off], 1):
+        session_id, run_id = f"s{number}", f"run_{number}"
+        opened = await store.open_run(an_opening(session_id, run_id), is_dead=owners_live)
+        ids: dict[str, Any] = {
+            "session_id": session_id,
+            "run_id": run_id,
+            "agent_id": opened.agent.agent_id,
+        }
+        said = a_node(f"node_{number}", None, role=Role.USER, **ids)
+        reply = a_node(f"node_{number}a", f"node_{number}", metadata=metadata, **ids)
+        await store.append(a_batch(said, reply, run=COMPLETED, **ids))
+    assert await store.last_session() == "s1"
+    assert await store.last_session("/no/such/folder") is None
+    opening = an_opening("s3", "run_4", status=RunStatus.QUEUED)
+    await store.open_run(opening, is_dead=owners_live)
+    assert await store.last_session() == "s3", "its message is still to be sent"
+
+
 async def _text_of_answer(store: SessionStore, odd: str) -> list[str | None]:
     await store.ask(a_question(tool_name=odd, access_hash=odd))
     answered, _ = await store.answer("req_1", Decision.ALLOW_ONCE, reason=odd, by=odd, decider=odd)
@@ -1741,7 +1763,8 @@ async def _text_of_title(store: SessionStore, odd: str) -> list[str | None]:
 async def _text_of_folder(store: SessionStore, odd: str) -> list[str | None]:
     opening = an_opening("s2", "run_2", cwd=odd)
     await store.open_run(opening, is_dead=owners_live)
-    assert await store.last_session(odd) == "s2"
+    (found,) = await store.session_summaries(limit=5, project=odd)
+    assert found[0].session_id == "s2"
     again = an_opening("s2", "run_3", cwd=odd)
     opened = await store.open_run(again, is_dead=owners_live)
     return [opened.session.cwd]

@@ -171,16 +171,17 @@ async def test_a_factory_without_an_adapter_is_a_config_error_of_start(
         assert await made.list_sessions() == []
 
 
-async def test_a_missing_key_variable_fails_the_run_and_names_it(home: Home, project: Path) -> None:
+async def test_a_missing_key_variable_is_a_config_error_of_start_that_names_it(
+    home: Home, project: Path
+) -> None:
     home.write_config(
         '[model]\nprovider = "openai"\nname = "x"\napi_key_env = "NO_SUCH_KEY"\n'
         'base_url = "http://127.0.0.1:9"\n'
     )
     async with AgentRuntime(project_dir=project) as made:
-        handle = await ask(made)
-    assert handle.error is not None
-    assert handle.error.code is ErrorCode.CONFIG_ERROR
-    assert "NO_SUCH_KEY" in handle.error.message
+        with pytest.raises(ConfigError, match=r"NO_SUCH_KEY is not set.*api_key_env"):
+            await made.start("hi")
+        assert await made.list_sessions() == []
 
 
 async def test_d1_the_stream_of_a_run_ends_with_its_end(home: Home, project: Path) -> None:

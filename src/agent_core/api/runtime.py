@@ -868,7 +868,11 @@ class AgentRuntime:
         return await (await self._services()).sessions.rename(session_id, title)
 
     async def last_session(self, project: str | Path | None = None) -> str | None:
-        """The last used session of the project in this folder, or of all projects; or None."""
+        """The last used session with an answer, of the project in this folder or of all; or None.
+
+        A session in which no model has completed a reply, and no message waits to be sent, is
+        passed over: there is nothing to continue.
+        """
         folder = await asyncio.to_thread(_folder, project)
         return await (await self._services()).store.last_session(folder)
 

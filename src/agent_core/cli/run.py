@@ -351,7 +351,7 @@ async def _session_id(runtime: "AgentRuntime", options: Options) -> str | None:
     if not options.goes_on:
         return options.session_id
     if (session_id := await runtime.last_session(options.path or Path.cwd())) is None:
-        message = "no session has worked in this project yet; run it without --continue"
+        message = "no session of this project has an answer yet; run it without --continue"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     return session_id
 

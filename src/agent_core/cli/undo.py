@@ -32,7 +32,10 @@ async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         else:
             session_id = await runtime.last_session(setup.project)
         if session_id is None:
-            text = f"no session works in {setup.project} yet; name one, or its project with --path"
+            text = (
+                f"no session of {setup.project} has an answer yet; name one, or its project with"
+                " --path"
+            )
             terminal.line(f"error: {text}", Style.BAD)
             return FAILED
         change = runtime.undo if options.command == "undo" else runtime.redo

@@ -332,7 +332,10 @@ class SessionReads(Protocol):
         ...
 
     async def last_session(self, project: str | None = None) -> str | None:
-        """The session that was used last: of this folder, or of all."""
+        """Return the session that was used last: of this folder, or of all.
+
+        One in which no model has completed a reply, and no message waits, is passed over.
+        """
         ...
 
     async def memory_backlog(self, limit: int) -> list[str]:

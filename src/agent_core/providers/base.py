@@ -85,6 +85,20 @@ RawExchangeSink = Callable[[ModelRequest, RawExchange], Awaitable[None]]
 
 
 @runtime_checkable
+class Preflight(Protocol):
+    """An adapter that knows, before a run begins, what would keep it from sending any call."""
+
+    async def require_ready(self) -> None:
+        """Return if a call can be sent; nothing is sent, and nothing is connected.
+
+        Raises:
+            ConfigError: the variable with the key is not set, or a setting cannot be used.
+            ProviderError: `unsupported_capability`: an option has no form in this service.
+        """
+        ...
+
+
+@runtime_checkable
 class Traceable(Protocol):
     """An adapter that can report its raw traffic."""
 

@@ -244,6 +244,18 @@ class HttpProvider(ABC):
         name, prefix = self.key_header
         return {**prepared.headers, **({name: prefix + key} if key else {})}
 
+    async def require_ready(self) -> None:
+        """Return if a call can be sent; see `Preflight.require_ready`.
+
+        Raises:
+            ConfigError: the key is missing, or the way to the service cannot be found.
+            ProviderError: `unsupported_capability`: an option is not known.
+        """
+        called = Called(self.provider, self._config.name)
+        own_options(self._config, None, called, known=self.known_options)
+        _key(self._config, called)
+        self._route = self._route or await find_route(self._url, self._config)
+
     def trace(self, sink: RawExchangeSink | None) -> None:
         """Give `sink` every attempt once it is over; None stops that."""
         self._sink = sink

@@ -99,6 +99,15 @@ class LocalProvider:
             # dropped: here, or in the thread of a reply that has not noticed yet.
             await asyncio.to_thread(held.clear)
 
+    async def require_ready(self) -> None:
+        """Return if a call can be made; see `Preflight.require_ready`.
+
+        Raises:
+            ProviderError: `unsupported_capability`: an option is not known.
+        """
+        called = Called(KEY, self._config.name)
+        own_options(self._config, None, called, known=KNOWN_OPTIONS)
+
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """Make one model call; see `ProviderAdapter.stream`.
 

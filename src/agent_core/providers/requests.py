@@ -279,15 +279,18 @@ _RESERVED_HEADERS = frozenset(
 
 
 def own_options(
-    config: ModelConfig, request: ModelRequest, called: Called, *, known: AbstractSet[str]
+    config: ModelConfig, request: ModelRequest | None, called: Called, *, known: AbstractSet[str]
 ) -> dict[str, Any]:
-    """The options of one provider, the request's over the configuration's; others are skipped.
+    """Return the options of one provider, the request's over the configuration's.
+
+    Those of other providers are skipped; without a request only the configuration is looked at.
 
     Raises:
         ProviderError: `unsupported_capability`, naming a key that this provider does not know.
     """
     merged: dict[str, Any] = {}
-    for source in (config.provider_options, request.provider_options):
+    asked = request.provider_options if request is not None else {}
+    for source in (config.provider_options, asked):
         for provider, options in source.items():
             if not isinstance(options, dict):
                 raise called.unsupported(

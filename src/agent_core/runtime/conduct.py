@@ -158,8 +158,7 @@ class Conductor:
                         await ctx.history.resume(ctx.journal)
                         await source.compact(ctx.toolbox.definitions, stats)
                     else:
-                        message = "histories are not summarised: [compact] enabled is false"
-                        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+                        raise not_summarised()
         finally:
             is_cancelled = (
                 run.status in {RunStatus.CANCELLED, RunStatus.WAITING} or run.journal.is_abandoned
@@ -211,6 +210,12 @@ class Conductor:
             if self._traces and not isinstance(error, ParkedError):
                 await self._traces.keep_failure(run, error)
             raise
+
+
+def not_summarised() -> ConfigError:
+    """Return the error of a run that would only summarise, where the settings forbid that."""
+    message = "histories are not summarised, because [compact] enabled is false; set it to true"
+    return ConfigError(ErrorCode.CONFIG_ERROR, message)
 
 
 @asynccontextmanager

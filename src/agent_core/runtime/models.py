@@ -15,10 +15,16 @@ from agent_core.config.load import Profile, resolve_model
 from agent_core.config.models import Config, ModelConfig, as_model
 from agent_core.context.messages import TokenScale
 from agent_core.context.system_prompt import system_block
-from agent_core.errors import AgentCoreError, ErrorCode, ProviderError, StorageError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError, StorageError
 from agent_core.events import SessionStore
 from agent_core.loop import require_whole, stream_reply
-from agent_core.providers.base import ProviderAdapter, ProviderRegistry, RawExchange, Traceable
+from agent_core.providers.base import (
+    Preflight,
+    ProviderAdapter,
+    ProviderRegistry,
+    RawExchange,
+    Traceable,
+)
 from agent_core.providers.fallback import FallbackProvider
 from agent_core.providers.requests import IdentityCache
 from agent_core.redaction.redactor import JournalRedactor, Redactor
@@ -130,6 +136,26 @@ class Models:
         ]
         return FallbackProvider([(model, first), *others], on_switch) if others else first
 
+    async def require_ready(self, model: ModelConfig) -> None:
+        """Return if a run with this model can make a call, as far as that is known without one.
+
+        Raises:
+            ConfigError: a provider is not registered, the key of the model is not set, or its
+                configuration cannot be used.
+        """
+        self.open(model)
+        adapter = self._brought if model is self._base else model.adapter
+        if adapter is None:
+            adapter = self._adapters[self._key_of(model)].adapter
+        if isinstance(adapter, Preflight):
+            try:
+                await adapter.require_ready()
+            except ProviderError as error:  # of the settings, not of a call
+                raise ConfigError(error.code, error.message, details=error.details) from error
+
+    def _key_of(self, model: ModelConfig) -> str:
+        return self._base_key if model is self._base else model.model_dump_json()
+
     def _adapter(self, model: ModelConfig, meter: Meter | None) -> ProviderAdapter:
         """The adapter for a resolved model; made once. One that a program brings is never closed.
 
@@ -139,7 +165,7 @@ class Models:
         brought = self._brought if model is self._base else model.adapter
         if brought is not None:
             return self._price(RedactingAdapter(brought, self._redactor), model, meter)
-        key = self._base_key if model is self._base else model.model_dump_json()
+        key = self._key_of(model)
         if key not in self._adapters:
             adapter = self._registry.create(model)
             if self._traces and isinstance(adapter, Traceable):
@@ -181,19 +207,23 @@ class Models:
 
 
 class RedactingAdapter:
-    """An adapter whose requests hold no configured secret."""
+    """An adapter whose requests hold no configured secret.
+
+    Attributes:
+        adapter: the one that gets them.
+    """
 
     def __init__(self, adapter: ProviderAdapter, redactor: Redactor) -> None:
-        self._adapter = adapter
+        self.adapter = adapter
         self._requests = RequestRedactor(redactor)
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """See `ProviderAdapter.stream`."""
-        return self._adapter.stream(self._requests.clean(request))
+        return self.adapter.stream(self._requests.clean(request))
 
     async def close(self) -> None:
         """See `ProviderAdapter.close`."""
-        await self._adapter.close()
+        await self.adapter.close()
 
 
 class RequestRedactor:

@@ -129,11 +129,13 @@ class Openings:
         model = self._models.resolve(instead=options.model)
         options = self._with_memory(options)
         if is_here:
-            self._models.open(model)
+            await self._models.require_ready(model)
             with suppress(AgentCoreError):  # the run itself says what is wrong with a toolset
                 await self._project.open_toolsets()
             if options is not NO_OPTIONS:
                 self._project.toolboxes.check_options(options)
+            if mode is RunMode.NORMAL and prompt is not None:
+                self._project.toolboxes.check_deps(options)
         stored = None if options is NO_OPTIONS else self._store_options(options, model)
         if dispatcher is not None:
             has_message = prompt is not None

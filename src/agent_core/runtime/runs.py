@@ -22,7 +22,7 @@ from agent_core.permissions.questions import current_decider
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
-from agent_core.runtime.conduct import Conductor
+from agent_core.runtime.conduct import Conductor, not_summarised
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models, Traces
@@ -226,8 +226,9 @@ class Runs:
         process had queued go first, in their order.
 
         Raises:
-            ConfigError: the model is none or its provider is not registered, or an orchestrator has
-                no valid worker pool; nothing was stored.
+            ConfigError: the model is none, its provider is not registered or its key is not set, a
+                tool would not get the `deps` it is annotated with, or an orchestrator has no valid
+                worker pool; nothing was stored.
             StorageError: `session_active`: another living process has the session;
                 `session_elsewhere`: it works in another folder and is not to be moved;
                 `artifact_not_found`: an image of the message is not there.
@@ -279,9 +280,11 @@ class Runs:
         """Start a run that summarises a session's history and does nothing else.
 
         Raises:
-            ConfigError: the model's provider is not registered.
+            ConfigError: histories are not summarised, or the model cannot be asked.
             StorageError: `session_not_found`, `session_active`, `session_elsewhere`.
         """
+        if not self._project.setup.config.compact.enabled:
+            raise not_summarised()
         if await self._store.session(session_id) is None:
             raise session_not_found(session_id)
         return await self.start(

@@ -135,6 +135,17 @@ class Toolboxes:
                     reason = f"names {name}, and there is no such tool{nearest(name, known)}"
                     raise malformed_option(option, reason)
 
+    def check_deps(self, options: RunOptions) -> None:
+        """Make sure that the program's tools get the dependencies they are annotated with.
+
+        Raises:
+            ConfigError: `validation_error`, naming the tool.
+        """
+        own = self._of_programs(options)
+        if any(tool.deps_types for tool in own):
+            wanted = self._wanted(own)
+            check_deps([tool for tool in wanted if options.offers(tool.name)], options.deps)
+
     async def fill(
         self,
         seat: RunSpec,

@@ -26,6 +26,7 @@ from agent_core.storage import (
 )
 from agent_core.storage.queries import PATH, clamp
 from agent_core.storage.rows import (
+    OPEN_RUN,
     OWNED_RUN,
     BatchRows,
     Record,
@@ -94,6 +95,18 @@ _SCOPES = {None: MEMORY_SHARED, "1": MEMORY_SHARED, "0": MEMORY_OFF}
 
 LARGE = 65_536
 """Characters from which on a write is large."""
+
+
+_ANSWERS = """SELECT 1 FROM nodes WHERE nodes.session_id = sessions.session_id
+    AND nodes.role = 'assistant' AND nodes.node_type = 'message'
+    AND json_extract(nodes.metadata_json, '$.partial') IS NULL
+    AND json_extract(nodes.metadata_json, '$.aborted') IS NULL
+    AND json_extract(nodes.metadata_json, '$.failed') IS NULL"""
+"""The complete replies of a session."""
+
+_QUEUED = f"""SELECT 1 FROM runs WHERE runs.session_id = sessions.session_id
+    AND runs.{OPEN_RUN} AND runs.status = 'queued'"""  # noqa: S608 - a constant
+"""Messages of a session that are still to be sent."""
 
 
 class SqlSessionStore:
@@ -519,8 +532,10 @@ class SqlSessionStore:
         )
 
     async def last_session(self, project: str | None = None) -> str | None:
-        sql = """SELECT session_id FROM sessions WHERE CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd
-            ORDER BY updated_at DESC, rowid DESC LIMIT 1"""
+        sql = f"""SELECT session_id FROM sessions
+            WHERE (CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd)
+            AND (EXISTS ({_ANSWERS}) OR EXISTS ({_QUEUED}))
+            ORDER BY updated_at DESC, rowid DESC LIMIT 1"""  # noqa: S608 - a constant
         folder = None if project is None else storable(project)
         found = await self._reader.read(lambda c: c.execute(sql, {"cwd": folder}).fetchone())
         return found[0] if found else None

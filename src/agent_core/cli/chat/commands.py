@@ -155,7 +155,7 @@ async def _resume(chat: Chat, words: Sequence[str]) -> None:
     if words[0] == "last":
         session_id = await chat.runtime.last_session(chat.setup.project)
         if session_id is None:
-            chat.fail("this project has no session yet")
+            chat.fail("no session of this project has an answer yet")
             return
     else:
         session_id = await chat.runtime.resolve_session_id(words[0])

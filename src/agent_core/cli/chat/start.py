@@ -126,7 +126,7 @@ async def _choose_session(conversation: Chat, options: Options) -> None:
     if options.goes_on:
         session_id = await runtime.last_session(conversation.setup.project)
         if session_id is None:
-            message = "no session has worked in this project yet; begin one without --continue"
+            message = "no session of this project has an answer yet; begin one without --continue"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     elif session_id is not None:
         runtime.session(session_id)  # checks the id

@@ -34,7 +34,7 @@ def add_parser(commands: Commands) -> None:
         "--continue",
         action="store_true",
         dest="goes_on",
-        help="continue the last session used in this project",
+        help="continue the last session of this project that has an answer",
     )
     chat.add_argument(
         "--plain",

@@ -78,7 +78,7 @@ def add_parser(commands: Commands) -> None:
         "--continue",
         action="store_true",
         dest="goes_on",
-        help="continue the last session used in this project",
+        help="continue the last session of this project that has an answer",
     )
     run.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
     run.add_argument(

@@ -8,7 +8,7 @@ examples:
   soong-agent undo
   soong-agent undo tidy --force
 
-The default is the last session used in this project. Only files that the run
+The default is the last session of this project that has an answer. Only files that the run
 of the message changed are restored. redo returns to the state before the undo,
 until the next message. Exit codes: 0 undone; 1 nothing was done, because others
 changed such a file, a run is active, or there is no such session; 2 there is
@@ -19,7 +19,7 @@ examples:
   soong-agent redo
   soong-agent redo tidy
 
-The default is the last session used in this project. Several undos are reverted
+The default is the last session of this project that has an answer. Several undos are reverted
 one by one, until the next message. Exit codes: as for undo.
 """
 _DIFF = """\

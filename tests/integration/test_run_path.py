@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "run_path.py"
-MOST_MODULES = 58
+MOST_MODULES = 60
 """Two of them look for instructions and memories, in place where that takes no time.
 
-Three say how a user's run is asked for, opened and carried out.
+Three say how a user's run is asked for, opened and carried out, one whose memory it has, and one
+what is inside it (decision 0039).
 """
 
 MOST_FRAMES = 16

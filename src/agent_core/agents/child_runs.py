@@ -26,6 +26,7 @@ from agent_core.loop import (
     settle,
     settle_waiting,
 )
+from agent_core.loop.inside import enter_child
 from agent_core.text import plural
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Toolbox
@@ -269,6 +270,7 @@ class ChildRun:
             ) from error
 
     async def _work(self, on_failure: OnFailure | None) -> None:
+        enter_child(self.run.run_id)
         goes_on = self.spec.history if self.spec.is_resumed else None
         async with conclude(self.ctx.journal, self._finish, goes_on=goes_on) as stats:
             ended_by: BaseException | None = None

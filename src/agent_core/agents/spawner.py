@@ -92,6 +92,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         guards: those of its options at work, where the run has begun with them.
         trace: records it, where its runtime's runs are recorded.
         memory: where its memories are; None for a run without, such as a child.
+        payer_id: the run whose budget also pays, where it was started inside one.
     """
 
     run: RunIdentity
@@ -106,6 +107,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     guards: "RunGuards | None" = None
     trace: "RunTrace | None" = None
     memory: MemoryFolder | None = None
+    payer_id: str | None = None
 
     @property
     def scope(self) -> str:

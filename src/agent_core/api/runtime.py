@@ -226,6 +226,9 @@ class AgentRuntime:
         An error inside the run is never raised here: the run ends `failed`, and the handle,
         its row and the closing event have the error.
 
+        A run that is started by the code of another run of this runtime belongs to that one: it
+        waits for no place, is cancelled with it, and is also paid by its budget.
+
         Args:
             message: the user's message.
             session_id: the session to resume, or the id of a new one; `[A-Za-z0-9_-]{1,64}`.
@@ -244,8 +247,9 @@ class AgentRuntime:
                 id, the mode or an option (which is named) is invalid; or an option prevents
                 another process from executing the run.
             ConfigError: the configuration cannot be used for such a run; nothing is stored.
-            StorageError: `session_active`: another live process has the session, or the runs
-                queued before a run of this process did not end in time;
+            StorageError: `session_active`: another live process has the session, the runs queued
+                before a run of this process did not end in time, or the session is busy until
+                the run ends whose code starts this one;
                 `session_elsewhere`: it works in another folder; nothing is stored.
         """
         draft = _draft(message)

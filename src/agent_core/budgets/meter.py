@@ -7,7 +7,7 @@ call (a prompt longer than its estimate, an answer longer than its limit) can ex
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from time import monotonic
 from typing import Any
@@ -88,23 +88,34 @@ class Budgets:
         identity = RunIdentity(session_id=session_id, agent_id=purpose, run_id=run_id)
         return Meter(self, identity, scopes) if scopes else None
 
-    def of_run(self, run: RunIdentity, budget: Budget | None = None) -> "Meter | None":
-        """Who pays for the calls of a run; the same meter each time it is asked for.
+    def of_run(
+        self, run: RunIdentity, budget: Budget | None = None, payer_id: str | None = None
+    ) -> "Meter | None":
+        """Return who pays for the calls of a run; the same meter each time it is asked for.
 
-        `budget` is the run's own, or for a child what it asks for.
+        `budget` is the run's own, or for a child what it asks for. `payer_id` is the run inside
+        which it was started, perhaps in another session: everything that pays for that one pays.
         """
         if (known := self._meters.get(run.run_id)) is not None:
             return known
         parent = self._meters.get(run.parent_run_id or "")
         scopes = list(parent.scopes) if parent else self._session_scopes(run.session_id)
+        payer = self._meters.get(payer_id or "")
+        if payer is not None:
+            scopes = [*payer.scopes, *scopes]
         limits = limits_of(budget) if budget is not None else {}
-        if run.parent_run_id is None and limits:
-            scopes.append(BudgetScope(kind="run", scope_id=run.run_id, limits=limits))
-        elif run.parent_run_id is not None and (limits or scopes):
-            scopes.append(BudgetScope(kind="child", scope_id=run.run_id, limits=limits))
+        is_child = run.parent_run_id is not None
+        if limits or (is_child and scopes):
+            scope = BudgetScope(
+                kind="child" if is_child else "run",
+                scope_id=run.run_id,
+                session_id=run.session_id,
+                limits=limits,
+            )
+            scopes.append(scope)
         if not scopes:
             return None
-        meter = self._meters[run.run_id] = Meter(self, run, scopes)
+        meter = self._meters[run.run_id] = Meter(self, run, scopes, payer)
         return meter
 
     def meter_of(self, run_id: str | None) -> "Meter | None":
@@ -136,7 +147,9 @@ class Budgets:
 
     def _session_scopes(self, session_id: str) -> list[BudgetScope]:
         limits = self._session_limits
-        scope = BudgetScope(kind="session", scope_id=session_id, limits=limits)
+        scope = BudgetScope(
+            kind="session", scope_id=session_id, session_id=session_id, limits=limits
+        )
         return [scope] if limits else []
 
 
@@ -176,13 +189,21 @@ class Meter:
 
     Attributes:
         scopes: from the session down.
+        payer: of the run inside which this one was started.
         clock: of the limits of time, while the run is under way.
     """
 
-    def __init__(self, budgets: Budgets, run: RunIdentity, scopes: Sequence[BudgetScope]) -> None:
+    def __init__(
+        self,
+        budgets: Budgets,
+        run: RunIdentity,
+        scopes: Sequence[BudgetScope],
+        payer: "Meter | None" = None,
+    ) -> None:
         self.budgets = budgets
         self.run = run
         self.scopes = scopes
+        self.payer = payer
         self._stopped: AgentCoreError | None = None
         self.clock: _Clock | None = None
 
@@ -248,15 +269,23 @@ class Meter:
     @contextmanager
     def out_of_time(self) -> Generator[None]:
         """Let the time in this context not count: it is a person's."""
-        root = self.budgets.meter_of(self.run.parent_run_id) or self
-        if (clock := root.clock) is None:
-            yield
-            return
-        clock.pause()
+        clocks = [*self._clocks()]
+        for clock in clocks:
+            clock.pause()
         try:
             yield
         finally:
-            clock.go_on()
+            for clock in clocks:
+                clock.go_on()
+
+    def _clocks(self) -> Iterator[_Clock]:
+        """The clocks of the run and of those inside which it was started."""
+        meter: Meter | None = self
+        while meter is not None:
+            root = self.budgets.meter_of(meter.run.parent_run_id) or meter
+            if root.clock is not None:
+                yield root.clock
+            meter = root.payer
 
     @asynccontextmanager
     async def in_time(self) -> AsyncGenerator[None]:
@@ -272,12 +301,13 @@ class Meter:
         scope, left_ms = await self._least_time(timed)
         began, clock = monotonic(), asyncio.timeout(left_ms / 1000)
         self.clock = paused = _Clock(clock)
-        spending = [scope for scope in timed if scope.kind == "session"]
+        own = [scope for scope in timed if scope.session_id == self.run.session_id]
+        spending = [scope for scope in own if scope.kind == "session"]
         try:
             async with clock:
                 yield
         except ParkedError:
-            spending = timed  # the run goes on with what it has left
+            spending = own  # the run goes on with what it has left
             raise
         except TimeoutError as error:
             if not clock.expired():
@@ -299,7 +329,7 @@ class Meter:
     async def _spend(self, scopes: Sequence[BudgetScope], spent: Amounts) -> None:
         hold = BudgetHold(
             hold_id=new_id("hold"),
-            session_id=self.run.session_id,
+            session_id=scopes[0].session_id or self.run.session_id,
             run_id=self.run.run_id,
             agent_id=self.run.agent_id,
             scopes=scopes,
@@ -325,7 +355,7 @@ class Meter:
     ) -> BudgetHold:
         return BudgetHold(
             hold_id=new_id("hold"),
-            session_id=self.run.session_id,
+            session_id=self.scopes[0].session_id or self.run.session_id,
             run_id=self.run.run_id,
             agent_id=self.run.agent_id,
             scopes=self.scopes,

@@ -1,5 +1,6 @@
 """Carries one run out: from its journal, over everything it needs, to its end."""
 
+import weakref
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -11,6 +12,7 @@ from agent_core.agents.workers import Workers
 from agent_core.errors import ConfigError, ErrorCode, ParkedError
 from agent_core.events import Journal, SessionStore
 from agent_core.loop import conclude, converse
+from agent_core.loop.inside import enter_run
 from agent_core.loop.options import NO_OPTIONS, RunOptions, restored_options
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.factory import RunFactory
@@ -113,9 +115,11 @@ class Conductor:
             await self._carry_out(run, options)
 
     async def _carry_out(self, run: Run, traced_options: StoredOptions | None = None) -> None:
+        enter_run(weakref.ref(run), run.identity.run_id)
         run.journal.begin(traced_options)
         asked = run.options or run.stored_options
-        meter = self._models.meter(run.identity, asked.budget if asked else None)
+        payer_id = run.nesting.payer_id if run.nesting else None
+        meter = self._models.meter(run.identity, asked.budget if asked else None, payer_id)
         try:
             async with (
                 conclude(
@@ -147,6 +151,7 @@ class Conductor:
                             options=options,
                             guards=guards,
                             trace=run.trace,
+                            payer_id=payer_id,
                             tools=spawner.tools,
                             board=spawner.board,
                             memory=self._memory.open(scope, run.tenant),

@@ -186,7 +186,7 @@ class RunFactory:
         )
         composer = self._build_composer(spec, model, toolbox, found)
         source = await self.compactions.watch(composer, journal)
-        meter = self._models.meter(run, options.budget)
+        meter = self._models.meter(run, options.budget, spec.payer_id)
         provider: ProviderAdapter = self._models.open(model, composer.use, meter=meter)
         make_hooks = self._project.make_hooks
         hooks: Hooks = make_hooks(run, journal) if make_hooks else NullCollaborators()

@@ -103,11 +103,17 @@ class Models:
             return base
         return resolve_model(self._config.model_copy(update={"model": base}), *profiles)
 
-    def meter(self, run: RunIdentity, budget: Budget | None) -> Meter | None:
-        """Who pays for the calls of a run; None if nothing limits what it may spend."""
-        if budget is None and not self._is_limited and run.parent_run_id is None:
+    def meter(
+        self, run: RunIdentity, budget: Budget | None, payer_id: str | None = None
+    ) -> Meter | None:
+        """Who pays for the calls of a run; None if nothing limits what it may spend.
+
+        `payer_id` is the run inside which it was started: its budget pays, too.
+        """
+        is_limited = budget is not None or self._is_limited
+        if not is_limited and run.parent_run_id is None and payer_id is None:
             return None
-        return self.budgets.of_run(run, budget)
+        return self.budgets.of_run(run, budget, payer_id)
 
     def open(
         self,

@@ -16,6 +16,7 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.events import EventStream, Journal, SessionStore
+from agent_core.loop.inside import Inside, enclosing_runs
 from agent_core.loop.options import NO_OPTIONS, RunOptions, malformed_option, stored_options
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
@@ -23,7 +24,7 @@ from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.models import Models
 from agent_core.runtime.project import Project
 from agent_core.runtime.recovery import SessionHistory, SessionLeases
-from agent_core.runtime.scheduler import ROLES, Run, identity_of
+from agent_core.runtime.scheduler import ROLES, Nesting, Run, identity_of
 from agent_core.storage.owners import Owner
 from agent_core.text import first_words
 from agent_core.types import (
@@ -63,12 +64,14 @@ class RequestedRun(Struct, kw_only=True):
         prompt: the message without secrets; None for a run that summarises the history.
         options: as the caller has set them.
         trace: the span of a run that begins here, where spans are recorded.
+        nesting: links it to the run inside which it is started.
     """
 
     opening: RunOpening
     prompt: RunPrompt | None
     options: RunOptions
     trace: "RunTrace | None"
+    nesting: Nesting | None = None
 
 
 class Openings:
@@ -296,6 +299,14 @@ class LiveRuns:
         """The run, if this process has it still."""
         return self._runs.get(run_id)
 
+    def enclosing(self) -> tuple[Run, Inside] | None:
+        """The innermost run of this runtime that the current code works for, if there is one."""
+        for inside in enclosing_runs():
+            run = inside.run()
+            if isinstance(run, Run) and self._runs.get(run.identity.run_id) is run:
+                return run, inside
+        return None
+
     def new(
         self,
         record: RunRecord,
@@ -315,6 +326,7 @@ class LiveRuns:
         stream = EventStream()
         prompt = record.prompt
         owner = self._owner.owner_id
+        before = self._runs.get(identity.run_id)  # it has waited for an answer
         run = Run(
             identity=identity,
             status=record.status,
@@ -323,6 +335,7 @@ class LiveRuns:
             options=options,
             stored_options=record.options,
             goes_on=record.status is RunStatus.WAITING,
+            nesting=None if before is None else before.nesting,
             journal=self._journals.open(identity, stream, session_owner=owner, epoch=epoch),
             stream=stream,
             history=SessionHistory(

@@ -7,8 +7,8 @@ for, and the run that is made of it), `conduct` (one run, from its journal to it
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Iterable
-from contextlib import AsyncExitStack, aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from agent_core.agents.child_runs import ChildRuns
@@ -31,7 +31,7 @@ from agent_core.runtime.project import Project
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.reading import CONTROL, RunReader
 from agent_core.runtime.recovery import SessionLeases
-from agent_core.runtime.scheduler import Run, RunProgress, Scheduler
+from agent_core.runtime.scheduler import Nesting, Run, RunProgress, Scheduler
 from agent_core.runtime.turns import Turns
 from agent_core.runtime.waiting import WaitingRuns
 from agent_core.storage.owners import Owner
@@ -107,6 +107,7 @@ class Runs:
             conduct,
             max_running=config.runtime.max_concurrent_runs,
             cancel_timeout_s=self._cancel_timeout_s,
+            cancel_run=lambda run_id: aside.start(self.cancel(run_id)),
         )
         self.leases = leases = SessionLeases(
             store,
@@ -225,56 +226,84 @@ class Runs:
         A run without a prompt summarises the history and ends. Runs of the session that a dead
         process had queued go first, in their order.
 
+        A run that is started inside another one of this runtime takes no place, and belongs to it:
+        it is cancelled with the outer run, whose budget pays for it too.
+
         Raises:
             ConfigError: the model is none, its provider is not registered or its key is not set, a
                 tool would not get the `deps` it is annotated with, or an orchestrator has no valid
                 worker pool; nothing was stored.
-            StorageError: `session_active`: another living process has the session;
+            StorageError: `session_active`: another living process has the session, or it waits for
+                the run inside which this one is started;
                 `session_elsewhere`: it works in another folder and is not to be moved;
                 `artifact_not_found`: an image of the message is not there.
             AgentCoreError: `validation_error`: no model can be shown an image of the message, or
-                the options name a tool that there is not; the placement cannot be had.
+                the options name a tool that there is not; the placement cannot be had;
+                `cancelled`: the run inside which this one is started is being cancelled.
         """
-        requested = await self._openings.prepare(
-            prompt,
-            session_id=session_id,
-            mode=mode,
-            move_session=move_session,
-            options=options,
-            placement=placement,
-        )
-        opening = requested.opening
-        if (dispatcher := self._dispatcher) is not None:
-            if opening.dispatch is not None and opening.dispatch.process is None:
-                return await dispatcher.add(opening)
-            run = await self.turns.begin(dispatcher, requested, placement.queue_timeout_s)
-            self._memory.take_up_backlog()
-            return run
-        scheduler = self._scheduler
-        scheduler.announce(session_id)
-        opened: OpenedRun | None = None
+        with self._nested(session_id) as nesting:
+            requested = await self._openings.prepare(
+                prompt,
+                session_id=session_id,
+                mode=mode,
+                move_session=move_session,
+                options=options,
+                placement=placement,
+            )
+            requested.nesting = nesting
+            opening = requested.opening
+            if (dispatcher := self._dispatcher) is not None:
+                if opening.dispatch is not None and opening.dispatch.process is None:
+                    queued = await dispatcher.add(opening)
+                    if nesting is not None:
+                        nesting.add(queued)
+                    return queued
+                run = await self.turns.begin(dispatcher, requested, placement.queue_timeout_s)
+                self._memory.take_up_backlog()
+                return run
+            scheduler = self._scheduler
+            scheduler.announce(session_id)
+            opened: OpenedRun | None = None
 
-        async def open_run() -> OpenedRun:
-            nonlocal opened
-            opened = await self._store.open_run(opening, is_dead=self._owner.is_dead)
-            return opened
+            async def open_run() -> OpenedRun:
+                nonlocal opened
+                opened = await self._store.open_run(opening, is_dead=self._owner.is_dead)
+                return opened
 
+            try:
+                opened = await begun_at_once(open_run())
+                scheduler.require_open()
+            except BaseException:
+                if opened is not None:  # the caller was cancelled and gets no handle
+                    self._waiting.take_over(opened)
+                    run = self.live.new(
+                        opened.run,
+                        opened.session,
+                        is_new=not opened.resumed,
+                        asked_at=opened.asked_at,
+                    )
+                    await to_the_end(scheduler.settle_unbegun(run))
+                scheduler.withdraw(session_id)
+                raise
+            return await self._enqueue(opened, requested)
+
+    @contextmanager
+    def _nested(self, session_id: str) -> Generator[Nesting | None]:
+        """Link a run that is started here to the run whose code this is, unless it fails to start.
+
+        Raises:
+            StorageError, AgentCoreError: what `Scheduler.nest` raises.
+        """
+        if (found := self.live.enclosing()) is None:
+            yield None
+            return
+        outer, inside = found
+        nesting = self._scheduler.nest(outer, inside.run_id, session_id)
         try:
-            opened = await begun_at_once(open_run())
-            scheduler.require_open()
+            yield nesting
         except BaseException:
-            if opened is not None:  # the caller was cancelled and gets no handle
-                self._waiting.take_over(opened)
-                run = self.live.new(
-                    opened.run,
-                    opened.session,
-                    is_new=not opened.resumed,
-                    asked_at=opened.asked_at,
-                )
-                await to_the_end(scheduler.settle_unbegun(run))
-            scheduler.withdraw(session_id)
+            nesting.end()
             raise
-        return await self._enqueue(opened, requested)
 
     async def compact(self, session_id: str, *, move_session: bool = False) -> RunProgress:
         """Start a run that summarises a session's history and does nothing else.
@@ -516,6 +545,7 @@ class Runs:
         if requested.trace is not None:
             requested.trace.identify(run.identity)
             run.trace = requested.trace
+        run.nesting = requested.nesting
         if self._scheduler.enqueue(run):
             in_front = [waiting.run_id for waiting in opened.queued]
             run.journal.queue({"taken_over": in_front} if in_front else {})

@@ -79,7 +79,8 @@ class Run(RunProgress, eq=False, kw_only=True):
     `number` is its place in all queues. Without a `prompt` it only summarises the history.
     Without `options` it is one that another process has left, with its `stored_options`. One that
     `goes_on` has waited for an answer, and has its message in the history. One that `is_late` was
-    cancelled and did not stop in time. `tenant` is whose session it is in.
+    cancelled and did not stop in time. `tenant` is whose session it is in. `nesting` links it to
+    the run inside which it was started; `nested` are the runs that were started inside this one.
     """
 
     number: int
@@ -94,7 +95,10 @@ class Run(RunProgress, eq=False, kw_only=True):
     has_begun: bool = False
     cancel_requested: bool = False
     is_late: bool = False
+    has_place: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    nesting: "Nesting | None" = None
+    nested: "list[Nesting]" = field(default_factory=list["Nesting"])
     trace: "RunTrace | None" = None
     hold: "SessionHold | None" = None
     tenant: str | None = None
@@ -102,6 +106,11 @@ class Run(RunProgress, eq=False, kw_only=True):
     @property
     def session_id(self) -> str:
         return self.identity.session_id
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it was started inside a run that has not ended."""
+        return self.nesting is not None and not self.nesting.outer.ended.is_set()
 
     def finish(self, outcome: Outcome) -> None:
         """Take the outcome; the end is stored right after, or is being stored."""
@@ -111,8 +120,44 @@ class Run(RunProgress, eq=False, kw_only=True):
             self.trace.finish(outcome)
 
 
+class Nesting(Struct, eq=False, kw_only=True):
+    """A run that was started inside another one, from the request to its end.
+
+    Attributes:
+        outer: the run inside which it was started.
+        payer_id: the run whose budget pays too: `outer`, one of its children, or none.
+        session_id: the session of the new run.
+        run: the new run, once it is opened.
+    """
+
+    outer: Run
+    payer_id: str | None
+    session_id: str
+    run: RunProgress | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the run is being opened, or waits for earlier runs of its session."""
+        run = self.run
+        return run is None or (isinstance(run, Run) and run.task is None)
+
+    def add(self, run: RunProgress) -> None:
+        """Link the opened run; also one that has waited for an answer, and continues."""
+        self.run = run
+        if self not in self.outer.nested:
+            self.outer.nested.append(self)
+
+    def end(self) -> None:
+        """Remove the run from the run inside which it was started."""
+        with suppress(ValueError):
+            self.outer.nested.remove(self)
+
+
 Conduct = Callable[[Run], Awaitable[None]]
 """Carries a run out to its end, and calls its `finish`."""
+
+CancelRun = Callable[[str], None]
+"""Begins to cancel a run of this or another process by its id."""
 
 
 class Scheduler:
@@ -121,12 +166,24 @@ class Scheduler:
     A place is taken in two steps, because a run must be opened in the store in between:
     `announce` keeps the session busy, `enqueue` hands the opened run in and says whether it has
     to wait.
+
+    A run that was started inside another one takes no place: the outer run may wait for it, and
+    has one. The runs before it in its session take none either. If it lasts longer than the
+    outer run, it gets the place that becomes free.
     """
 
-    def __init__(self, conduct: Conduct, *, max_running: int, cancel_timeout_s: float) -> None:
+    def __init__(
+        self,
+        conduct: Conduct,
+        *,
+        max_running: int,
+        cancel_timeout_s: float,
+        cancel_run: CancelRun = lambda _: None,
+    ) -> None:
         self._conduct = conduct
         self._max_running = max_running
         self._cancel_timeout_s = cancel_timeout_s
+        self._cancel_run = cancel_run
         self._announced: Counter[str] = Counter()
         self._lanes: defaultdict[str, deque[Run]] = defaultdict(deque)
         self._ready: list[tuple[int, Run]] = []  # heads of their lanes, oldest first
@@ -158,12 +215,49 @@ class Scheduler:
             message = "this runtime is being closed; the run was cancelled before it began"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
+    def nest(self, outer: Run, payer_id: str, session_id: str) -> Nesting:
+        """Announce a run of this session that is started inside `outer`.
+
+        Raises:
+            StorageError: `session_active`: the session waits for `outer`, or for a run inside
+                which that was started, so the new run could never begin.
+            AgentCoreError: `cancelled`: `outer` is being cancelled.
+        """
+        if outer.cancel_requested:
+            message = f"run {outer.identity.run_id} is being cancelled and starts no other run"
+            raise AgentCoreError(ErrorCode.CANCELLED, message)
+        if (blocker := self._find_blocker(outer, session_id)) is not None:
+            raise _never_free(session_id, blocker)
+        nesting = Nesting(outer=outer, payer_id=payer_id, session_id=session_id)
+        outer.nested.append(nesting)
+        return nesting
+
+    def _find_blocker(self, outer: Run, session_id: str) -> Run | None:
+        """The run that a new one in this session would wait for, and that waits for the new one."""
+        waiting = {outer}
+        while (nesting := outer.nesting) is not None:
+            outer = nesting.outer
+            waiting.add(outer)
+        seen, to_see = set[str](), [session_id]
+        while to_see:
+            session_id = to_see.pop()
+            if session_id in seen:
+                continue
+            seen.add(session_id)
+            for run in self._lanes.get(session_id, ()):
+                if run in waiting:
+                    return run
+                to_see += [each.session_id for each in run.nested if each.is_waiting]
+        return None
+
     def enqueue(self, run: Run) -> bool:
         """Start the announced run, or let it wait for its turn; returns whether it waits."""
         lane = self._lanes[run.session_id]
         lane.append(run)
-        if lane[0] is run:
-            heapq.heappush(self._ready, (run.number, run))
+        if run.nesting is not None:
+            run.nesting.add(run)
+        if lane[0] is run or run.is_nested:
+            self._offer(lane)
         self._advance()
         waits = run.task is None
         if waits:
@@ -177,10 +271,12 @@ class Scheduler:
     async def cancel(self, run: Run) -> CancelResult:
         """Cancel, and wait until the run has ended or the time for that is over.
 
-        Harmless when repeated, or when the run has ended.
+        Runs that were started inside it are cancelled first. Harmless when repeated, or when the
+        run has ended.
         """
         if not run.cancel_requested and not run.journal.is_closing:
             run.cancel_requested = True
+            self._cancel_nested(run)
             if run.task is None:
                 await self.dequeue(run)
             elif run.has_begun:
@@ -203,6 +299,12 @@ class Scheduler:
         with suppress(StorageError):  # the run fails with it
             await run.journal.store()
 
+    def _cancel_nested(self, run: Run) -> None:
+        """Begin to cancel the runs that were started inside this one."""
+        for each in run.nested:
+            if each.run is not None:
+                self._cancel_run(each.run.identity.run_id)
+
     async def abandon(self, run: Run, reason: StorageError) -> bool:
         """End the work on a run here, and write nothing of that: it is another owner's.
 
@@ -211,6 +313,7 @@ class Scheduler:
         """
         run.journal.abandon(reason)
         run.cancel_requested = True
+        self._cancel_nested(run)
         if run.task is None:
             self._leave(run)
         elif run.has_begun:
@@ -253,10 +356,26 @@ class Scheduler:
     def _advance(self) -> None:
         while self._ready and self._running < self._max_running:
             _, run = heapq.heappop(self._ready)
-            if not run.cancel_requested:
-                self._running += 1
-                run.status = RunStatus.RUNNING
-                run.task = asyncio.create_task(self._carry_out(run), name=run.identity.run_id)
+            if run.task is None:
+                self._begin(run)
+                self._take_place(run)
+
+    def _offer(self, lane: deque[Run]) -> None:
+        """Begin the first run of a session, or let it wait for a place."""
+        if any(run.is_nested for run in lane):
+            self._begin(lane[0])
+        else:
+            heapq.heappush(self._ready, (lane[0].number, lane[0]))
+
+    def _begin(self, run: Run) -> None:
+        if run.task is None and not run.cancel_requested:
+            run.status = RunStatus.RUNNING
+            run.task = asyncio.create_task(self._carry_out(run), name=run.identity.run_id)
+
+    def _take_place(self, run: Run) -> None:
+        if run.task is not None and not run.has_place:
+            run.has_place = True
+            self._running += 1
 
     async def _carry_out(self, run: Run) -> None:
         run.has_begun = True
@@ -276,10 +395,15 @@ class Scheduler:
             run.finish(Outcome(EndReason.FAILED, error=payload))
             run.stream.close()
         finally:
-            self._running -= 1
             self._leave(run)
 
     def _leave(self, run: Run) -> None:
+        self._running -= run.has_place
+        for each in run.nested:
+            if isinstance(each.run, Run):
+                self._take_place(each.run)
+        if run.nesting is not None:
+            run.nesting.end()
         lane = self._lanes[run.session_id]
         was_first = lane[0] is run
         lane.remove(run)
@@ -287,6 +411,17 @@ class Scheduler:
         if not lane:
             del self._lanes[run.session_id]
         elif was_first:
-            heapq.heappush(self._ready, (lane[0].number, lane[0]))
+            self._offer(lane)
         run.ended.set()
         self._advance()
+
+
+def _never_free(session_id: str, blocker: Run) -> StorageError:
+    run_id = blocker.identity.run_id
+    return StorageError(
+        ErrorCode.SESSION_ACTIVE,
+        f"session {session_id} is busy until run {run_id} ends, and this run was started inside"
+        f" that one: it could never begin. Start it in another session, or after run {run_id}"
+        " has ended",
+        details={"session_id": session_id, "run_id": run_id},
+    )

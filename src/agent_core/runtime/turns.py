@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from agent_core.aio import SideTasks, to_the_end
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
-from agent_core.loop.options import RunOptions
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.opening import LiveRuns, RequestedRun
 from agent_core.runtime.reading import RunReader
@@ -24,7 +23,6 @@ from agent_core.types import OpenedRun, RunRecord, RunStatus, RuntimeEvent
 if TYPE_CHECKING:
     from agent_core.runtime.dispatch import Dispatcher
     from agent_core.storage.postgres.queue import Job
-    from agent_core.telemetry.spans import RunTrace
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +87,7 @@ class Turns:
             failure = error
         self._scheduler.announce(opening.session_id)
         record = taken.run.model_copy(update={"prompt": requested.prompt})
-        run = self._carry_on(replace(taken, run=record), requested.options, requested.trace)
+        run = self._carry_on(replace(taken, run=record), requested)
         for event in before:
             run.stream.write(event)
         self._aside.start(self._finish(dispatcher, job, run))
@@ -169,8 +167,7 @@ class Turns:
     def _carry_on(
         self,
         taken: OpenedRun,
-        options: RunOptions | None = None,
-        trace: "RunTrace | None" = None,
+        requested: RequestedRun | None = None,
     ) -> Run:
         """Begin a run that was taken from the queue, or go on with it; its session is announced."""
         record = taken.run
@@ -181,14 +178,16 @@ class Turns:
             record,
             taken.session,
             is_new=taken.session.active_node_id is None,
-            options=options or self._waiting.options_of(record.run_id),
+            options=requested.options if requested else self._waiting.options_of(record.run_id),
             asked_at=taken.asked_at,
         )
         run.goes_on = record.status is not RunStatus.QUEUED
         run.cancel_requested = record.cancel_requested_at is not None
-        if trace is not None:
-            trace.identify(run.identity)
-            run.trace = trace
+        if requested is not None:
+            run.nesting = requested.nesting
+            if requested.trace is not None:
+                requested.trace.identify(run.identity)
+                run.trace = requested.trace
         self._scheduler.enqueue(run)
         if run.cancel_requested:
             self._aside.start(self._end_unbegun(run))

@@ -17,7 +17,7 @@ from agent_core.runtime.opening import Journals, LiveRuns
 from agent_core.runtime.project import Project
 from agent_core.runtime.reading import RunReader
 from agent_core.runtime.recovery import SessionHistory, SessionLeases
-from agent_core.runtime.scheduler import Run, Scheduler
+from agent_core.runtime.scheduler import Nesting, Run, Scheduler
 from agent_core.storage.owners import Owner
 from agent_core.types import AgentRole, OpenedRun, RunIdentity, RunRecord, RunStatus
 
@@ -172,6 +172,10 @@ class WaitingRuns:
                     options=options,
                     asked_at=opened.asked_at,
                 )
+                if run.nesting is None and (found := self._live.enclosing()) is not None:
+                    # The run whose code gives the answer may wait for this one.
+                    session_id = waiting.session_id
+                    run.nesting = Nesting(outer=found[0], payer_id=None, session_id=session_id)
                 self._scheduler.enqueue(run)
             else:
                 self.keep(waiting)

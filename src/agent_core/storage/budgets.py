@@ -12,6 +12,7 @@ from typing import Any
 from weakref import finalize
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.storage.migrations import BUDGETS
 from agent_core.storage.rows import OPEN_RUN, dumps, loads
@@ -121,6 +122,8 @@ def settle(connection: Connection, hold_id: str, spent: Amounts | None) -> None:
         before = connection.execute(
             "SELECT spent_json, held_json FROM budgets WHERE scope_id = ?", (scope_id,)
         ).fetchone()
+        if before is None:  # its session was deleted: a run inside which this one was started
+            continue
         rest = _amounts(before[1])
         rest.subtract(held)
         connection.execute(
@@ -244,7 +247,7 @@ def _find_row(
         return row
     if scope.kind == "child":
         limits = _share(connection, scope, hold, above)
-        scope = BudgetScope(kind="child", scope_id=scope.scope_id, limits=limits)
+        scope = replace(scope, limits=limits)
     return _Row(scope, Counter(), Counter())
 
 
@@ -255,17 +258,18 @@ def _share(
 
     What its siblings may still spend is not free, and one part stays with the parent.
     """
+    session_id = scope.session_id or hold.session_id
     open_children = connection.execute(
         f"""SELECT count(*) FROM runs WHERE session_id = ? AND {OPEN_RUN}
         AND parent_run_id = (SELECT parent_run_id FROM runs WHERE run_id = ?)""",  # noqa: S608
-        (hold.session_id, hold.run_id),
+        (session_id, hold.run_id),
     ).fetchone()[0]
     # From the open runs to their budgets: those of all that has ended are not looked at.
     siblings = connection.execute(
         f"""SELECT kind, scope_id, limits_json, spent_json, held_json
         FROM runs CROSS JOIN budgets
         WHERE scope_id = run_id AND runs.session_id = ? AND {OPEN_RUN} AND kind = 'child'""",  # noqa: S608
-        (hold.session_id,),
+        (session_id,),
     ).fetchall()
     lent: Counter[str] = Counter()
     for sibling in map(_row, siblings):
@@ -298,7 +302,13 @@ def _write_row(connection: Connection, row: _Row, session_id: str) -> None:
         VALUES (?, ?, ?, ?, '{}', ?)
         ON CONFLICT (scope_id) DO UPDATE SET
         limits_json = excluded.limits_json, held_json = excluded.held_json""",
-        (scope.scope_id, session_id, scope.kind, dumps(dict(scope.limits)), dumps(dict(row.held))),
+        (
+            scope.scope_id,
+            scope.session_id or session_id,
+            scope.kind,
+            dumps(dict(scope.limits)),
+            dumps(dict(row.held)),
+        ),
     )
 
 

@@ -51,17 +51,21 @@ class BudgetScope(Struct, frozen=True, kw_only=True):
     Attributes:
         scope_id: of the session, or of the run.
         limits: the most it may spend; for a child, the most it asks for.
+        session_id: the session it belongs to; None: the one of the hold.
     """
 
     kind: ScopeKind
     scope_id: str
     limits: Amounts
+    session_id: str | None = None
 
 
 class BudgetHold(Struct, frozen=True, kw_only=True):
     """The worst case of something that is about to be done.
 
     Attributes:
+        session_id: the session of the first scope, which is locked while the hold changes: a run
+            that was started inside another one is paid for by scopes of several sessions.
         scopes: all that pay for it. A child comes last, and gets its share of those before it
             the first time.
         fixed: what it takes at least.

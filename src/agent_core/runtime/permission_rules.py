@@ -10,6 +10,7 @@ from agent_core.config.load import CONFIG_NAME
 from agent_core.config.paths import Setup
 from agent_core.permissions.rules import RuleContext, RuleSet, find_misfit, unusable_rule
 from agent_core.permissions.saved_rules import RULES_NAME, read_rules
+from agent_core.process.environment import command_environment
 from agent_core.tools.code.views import read_command
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import CommandViews
@@ -29,7 +30,7 @@ def load_rules(
         ConfigError: a rule cannot be used, or does not hold its examples; names it.
     """
     saved = read_rules(setup.settings_home / RULES_NAME)
-    env = {key: environ[key] for key in setup.config.tools.env_allowlist if key in environ}
+    env = command_environment(setup.config.tools.env_allowlist, environ)
     around = RuleContext(
         home=setup.home,
         project=setup.project,

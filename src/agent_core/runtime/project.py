@@ -27,6 +27,7 @@ from agent_core.loop.options import RunOptions
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
+from agent_core.process.environment import command_environment
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.toolboxes import Toolboxes, note_failure
@@ -371,7 +372,7 @@ def _load_hooks(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None") -> 
         hooks=setup.config.hooks,
         tools=tools,
         project=setup.project,
-        env={name: os.environ[name] for name in tools.env_allowlist if name in os.environ},
+        env=command_environment(tools.env_allowlist, os.environ),
         launcher=launcher,
         sandbox=sandbox,
     )

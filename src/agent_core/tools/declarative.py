@@ -22,6 +22,7 @@ from agent_core.config.problems import problems_of, read_json_file, unusable
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.process import Command, CompletedProcess, Launcher, find_program, run
+from agent_core.process.environment import command_environment
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import check_own_name, plain_access
@@ -135,7 +136,7 @@ def _load(
     except ConfigError as error:
         raise unusable(path, _WHAT, f"working_dir: {error}") from error
     allowed = limits.env_allowlist if file.env_allowlist is None else file.env_allowlist
-    env = {name: environ[name] for name in allowed if name in environ}
+    env = command_environment(allowed, environ)
     return _build_tool(file, check, path.parent, cwd, env, limits, launcher, sandbox)
 
 

@@ -87,6 +87,11 @@ class Encoding(Struct, frozen=True):
     name: str
     mark: bytes = b""
 
+    @property
+    def shown(self) -> str:
+        """The codec that reads such a file whole: `utf-8-sig` for UTF-8 with a byte-order mark."""
+        return "utf-8-sig" if self.name == "utf-8" and self.mark else self.name
+
 
 def encoding_of(sample: bytes, *, complete: bool) -> Encoding | None:
     """What encoding a file's beginning is in; None if it is no text.
@@ -146,6 +151,13 @@ class DecodedText(Struct, frozen=True):
         """The line end that most of its lines have."""
         ends = self.text.count("\r\n")
         return "\r\n" if ends * 2 > self.text.count("\n") else "\n"
+
+    def adapt(self, text: str) -> str:
+        """Return another text with the line ends of this one, and without a mark of its own."""
+        text = text.removeprefix("\ufeff") if self.encoding.mark else text
+        if "\n" not in self.text:
+            return text
+        return text.replace("\r\n", "\n").replace("\n", self.newline)
 
     def encode(self, text: str) -> bytes:
         """Another text in the same encoding, with the same mark.

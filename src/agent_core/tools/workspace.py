@@ -25,6 +25,7 @@ from agent_core.disk.globs import PathGlobs
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Launcher
+from agent_core.process.environment import command_environment
 from agent_core.text import shortened
 from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker
@@ -404,7 +405,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
         return cls(
             boundaries=PathPolicy.of(setup),
             limits=tools,
-            env={name: environ[name] for name in tools.env_allowlist if name in environ},
+            env=command_environment(tools.env_allowlist, environ),
             asks_to_read=setup.config.permissions.readonly_default == "ask",
             launcher=launcher,
             sandbox=sandbox,

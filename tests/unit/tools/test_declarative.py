@@ -13,6 +13,7 @@ from agent_core.config.models import Config, ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Launcher
+from agent_core.process.environment import UNATTENDED
 from agent_core.tools import Concurrency, Tool, ToolContext
 from agent_core.tools.declarative import declarative_tools
 from agent_core.types import ArtifactRefBlock, TextBlock, ToolPermission, ToolResult
@@ -165,11 +166,12 @@ async def test_it_sees_only_the_environment_it_lists(
     setup: Setup, context: ToolContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "t")
+    monkeypatch.setenv("OTHER_TOKEN", "o")
     made = only(setup, command="/usr/bin/env", args=[], env_allowlist=["MY_TOKEN"])
     names = {
         line.partition("=")[0] for line in text_of(await answer(made, context, text="")).split()
     }
-    assert names - {"_"} == {"MY_TOKEN"}
+    assert names - {"_", "LANG", "TZ", "TERM", "USER", "LOGNAME"} == {"MY_TOKEN", *UNATTENDED}
 
 
 async def test_a_program_beside_the_file_runs_and_one_in_the_project_does_not(

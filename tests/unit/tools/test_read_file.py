@@ -27,6 +27,7 @@ async def test_g1_a_page_has_as_many_lines_as_asked_and_names_the_next_line(
         "next_start_line": 1001,
         "truncated_lines": [],
         "binary": False,
+        "encoding": "utf-8",
         "already_loaded": False,
         "total_lines": 1200,
     }

@@ -163,3 +163,57 @@ async def test_a_large_replacement_is_shown_as_such_and_quickly(code: Code, proj
     assert action.access.diff is not None
     assert len(action.access.diff) < 50_000
     assert "characters)" in action.access.diff
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "encoding"),
+    [
+        ("\ufeff名前\r\n年齢\r\n".encode(), "\ufeff名前\r\n住所\r\n".encode(), "utf-8-sig"),
+        ("﻿名前\n年齢\n".encode("utf-16-le"), "﻿名前\n住所\n".encode("utf-16-le"), "utf-16-le"),
+        (
+            "请检查这个单位是否正确。\n年龄和地址\n".encode("gb18030"),
+            "请检查这个单位是否正确。\n地址\n".encode("gb18030"),
+            "gb18030",
+        ),
+        (
+            "größe\r\nmaß\r\nstraße\r\n".encode("cp1252"),
+            "größe\r\nöl\r\n".encode("cp1252"),
+            "cp1252",
+        ),
+        (b"plain\r\nascii\r\n", "plain\r\nné\r\n".encode(), "utf-8"),
+    ],
+)
+async def test_an_overwrite_keeps_encoding_mark_and_line_ends(
+    code: Code, project: Path, before: bytes, after: bytes, encoding: str
+) -> None:
+    (project / "a.txt").write_bytes(before)
+    page = await code("read_file", path="a.txt")
+    assert page["encoding"] == encoding
+    text = after.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n")
+    action = await code.prepare("write_file", path="a.txt", content=text, overwrite=True)
+    assert "\ufffd" not in (action.access.diff or "")
+    await action.run()
+    assert (project / "a.txt").read_bytes() == after
+
+
+async def test_an_overwrite_that_the_encoding_cannot_hold_names_the_character(
+    code: Code, project: Path
+) -> None:
+    before = "größe und maß der straße\n".encode("cp1252")
+    (project / "a.txt").write_bytes(before)
+    await code("read_file", path="a.txt")
+    refusal = await refusal_of(code, path="a.txt", content="größe 大\n", overwrite=True)
+    assert refusal.code is ErrorCode.VALIDATION_ERROR
+    assert "'大'" in refusal.message
+    assert "cp1252" in refusal.message
+    assert (project / "a.txt").read_bytes() == before
+
+
+@pytest.mark.parametrize("before", [b"\0\1binary", "é ü ö ß ñ ç ".encode() + b"\xff", b""])
+async def test_what_is_no_clean_text_is_replaced_by_utf_8(
+    code: Code, project: Path, before: bytes
+) -> None:
+    (project / "a.bin").write_bytes(before)
+    await code("read_file", path="a.bin")
+    await code("write_file", path="a.bin", content="né\r\n", overwrite=True)
+    assert (project / "a.bin").read_bytes() == "né\r\n".encode()

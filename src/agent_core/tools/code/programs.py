@@ -21,6 +21,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from agent_core.process.environment import is_unattended
 from agent_core.tools.options import OptionTable
 from agent_core.tools.workspace import PathPolicy
 
@@ -254,7 +255,10 @@ def _is_known_program(command: CommandLine) -> bool:
         return False
     if real.name != name and real.name not in _SEVERAL_IN_ONE:
         return False
-    if any(not _ENVIRONMENT.fullmatch(variable) for variable in command.env):
+    if not all(
+        _ENVIRONMENT.fullmatch(name) or is_unattended(name, value)
+        for name, value in command.env.items()
+    ):
         return False
     return not any(map(command.policy.is_below_write_root, (command.program, real)))
 

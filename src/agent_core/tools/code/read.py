@@ -109,6 +109,7 @@ def _read_page(
         "next_start_line": next_line,
         "truncated_lines": cut,
         "binary": encoding is None,
+        "encoding": None if encoding is None else encoding.shown,
         "already_loaded": False,
         "total_lines": total,
     }

@@ -70,7 +70,7 @@ def edit_file(workspace: Workspace) -> Tool:
 def _prepare_write(workspace: Workspace, arguments: WriteFile, context: ToolContext) -> Action:
     place, before = _look_up(workspace, arguments.path, context.agent_id)
     try:
-        content = arguments.content.encode()
+        arguments.content.encode()
     except UnicodeEncodeError as error:
         message = f"content has a lone surrogate at {error.start}; no file can hold it"
         details = {"path": "$.content"}
@@ -82,12 +82,13 @@ def _prepare_write(workspace: Workspace, arguments: WriteFile, context: ToolCont
     if before is None and not arguments.create_dirs and not place.path.parent.is_dir():
         message = f"the folder of {place.shown} does not exist; set create_dirs to make it"
         raise ToolError(ErrorCode.FILE_NOT_FOUND, message)
-    old = b"" if before is None else before.content
-    if old is None or b"\0" in old:
+    source = _text_before(place, before)
+    text = arguments.content if source is None else source.adapt(arguments.content)
+    content = text.encode() if source is None else _encode(source, text, place)
+    if source is None and before is not None:
         diff = f"--- {place.shown}\n+++ {place.shown}\n(all of it is replaced)\n"
     else:
-        text = old.decode(errors="replace")
-        diff = unified_diff(text, arguments.content, shown=place.shown)
+        diff = unified_diff("" if source is None else source.text, text, shown=place.shown)
     verb = "create" if before is None else "replace"
     return _replacement(
         workspace,
@@ -130,11 +131,7 @@ def _prepare_edit(workspace: Workspace, arguments: EditFile, context: ToolContex
         edits = arguments.edits or []
         text = apply_edits(source.text, edits, newline=source.newline, shown=place.shown)
         count = len(edits)
-    try:
-        content = source.encode(text)
-    except UnicodeEncodeError as error:
-        message = f"{place.shown} is {source.encoding.name}, which has no {text[error.start]!r}"
-        raise ToolError(ErrorCode.VALIDATION_ERROR, message) from error
+    content = _encode(source, text, place)
     return _replacement(
         workspace,
         context,
@@ -145,6 +142,33 @@ def _prepare_edit(workspace: Workspace, arguments: EditFile, context: ToolContex
         diff=unified_diff(source.text, text, shown=place.shown),
         answer={"path": place.shown, "edits_applied": count, "bytes_written": len(content)},
     )
+
+
+def _text_before(place: ResolvedPath, before: FileState | None) -> DecodedText | None:
+    """Return the text that is replaced; None for a new file, and for one that is no clean text."""
+    if before is None or before.content is None:
+        return None
+    try:
+        return DecodedText.decode(before.content, shown=place.shown)
+    except ToolError:
+        return None
+
+
+def _encode(source: DecodedText, text: str, place: ResolvedPath) -> bytes:
+    """Return the bytes of a text in the encoding of the file that it replaces.
+
+    Raises:
+        ToolError: `validation_error`: that encoding lacks a character.
+    """
+    try:
+        return source.encode(text)
+    except UnicodeEncodeError as error:
+        name, sign = source.encoding.shown, text[error.start]
+        message = (
+            f"{place.shown} is in {name}, which has no {sign!r}; "
+            "use other characters, or convert the file to UTF-8 first"
+        )
+        raise ToolError(ErrorCode.VALIDATION_ERROR, message) from error
 
 
 def _look_up(

@@ -37,6 +37,7 @@ _SEVERITY = (COMPLETED, INCOMPLETE, FAILED, USAGE)
 """The exit codes of runs, from the best to the worst."""
 
 _MAX_JOBS = 256
+_SHOWN_REMARKS = 5
 _STATUS_WIDTH = len("completed (kept)")
 _EXAMPLES = """examples:
   kgent validate --config kgent.yaml
@@ -76,9 +77,11 @@ _VERIFY_EXAMPLES = """examples:
   kgent verify report-run --seal 30bb77f0e8da…
   kgent verify report-run --allowed-signers signers --signer ada@example.org
 
-Each file is compared with what the run has recorded of it. Without --seal or a
-signer, records that were rewritten as a whole go unseen. Exit codes: 0 sound;
-1 the folder was changed; 2 wrong usage.
+Each file is compared with what the run has recorded of it. Modes and empty
+folders, which git, archives and artifact stores do not keep, are remarks; an
+added or removed execute bit is a change. Without --seal or a signer, records
+that were rewritten as a whole go unseen. Exit codes: 0 sound; 1 the folder was
+changed; 2 wrong usage.
 """
 _RERUN_EXAMPLES = """examples:
   kgent rerun report-run
@@ -518,6 +521,11 @@ def _verify(arguments: argparse.Namespace) -> int:
         _print_line(f"! {problem}")
     if check.is_sound:
         _print(f"sound: {check.checked} files are as the run left them")
+    for remark in check.remarks[:_SHOWN_REMARKS]:
+        _print_line(f"remark   {remark}")
+    if (more := len(check.remarks) - _SHOWN_REMARKS) > 0:
+        _print(f"remark   and {more} more, which --output-format json lists")
+    if check.is_sound:
         _print(f"seal     {check.seal}")
         if check.signer is not None:
             _print_line(f"signed   {check.signer}")

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -126,19 +126,25 @@ def _outcome(report: RunReport, check: FolderCheck | None) -> str:
 
 
 def _verdict(check: FolderCheck) -> str:
+    remarks = fold(plural(len(check.remarks), "remark"), _lines(check.remarks))
+    remarks = remarks if check.remarks else ""
     if check.is_sound:
         return (
             f'<p class="notice good">The folder is sound: {check.checked} files are as the run'
-            " left them. The seal proves it, if it is the one that the run printed.</p>"
+            f" left them. The seal proves it, if it is the one that the run printed.</p>{remarks}"
         )
-    listed = check.problems[:_MAX_PROBLEMS]
-    if more := len(check.problems) - len(listed):
-        listed.append(f"and {more} more")
-    shown = "".join(f"<li>{plain(problem)}</li>" for problem in listed)
     return (
         '<div class="notice bad"><p>The folder is not as the run left it:</p>'
-        f"<ul>{shown}</ul></div>"
+        f"{_lines(check.problems)}</div>{remarks}"
     )
+
+
+def _lines(texts: Sequence[str]) -> str:
+    """Render a list of texts that may be long."""
+    listed = list(texts[:_MAX_PROBLEMS])
+    if more := len(texts) - len(listed):
+        listed.append(f"and {more} more")
+    return f"<ul>{''.join(f'<li>{plain(text)}</li>' for text in listed)}</ul>"
 
 
 def _answer(report: RunReport) -> str:

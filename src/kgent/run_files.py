@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from agent_core.disk.folders import change_mode, open_folder
 from agent_core.disk.unfinished import UnfinishedWrites
@@ -61,7 +61,7 @@ class NamedRecord(Record):
     """
 
     path: str
-    path_hex: str | None = None
+    path_hex: Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$")] | None = None
 
     @property
     def name(self) -> str:

@@ -218,7 +218,7 @@ def list_skill_files(folder: Path) -> Iterator[SkillFile]:
             count += 1
             try:
                 content = read_text_file(place, MAX_SKILL_BYTES + 1 - size)
-                is_executable = os.access(place, os.X_OK)
+                is_executable = bool(place.stat().st_mode & 0o111)
             except OSError as error:
                 raise _unusable(file, f"it cannot be read: {error.strerror or error}") from error
             size += len(content)

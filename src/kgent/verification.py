@@ -1,4 +1,4 @@
-"""Whether a run folder is what the run has left: the checks of `kgent verify`.
+"""Check that a run folder is as the run left it: the work of `kgent verify`.
 
 `run.json` holds the hashes of the two manifests, the manifests hold the hashes of every file, and
 the closing event holds the hash of `run.json`. Changes that keep all of these consistent are
@@ -6,15 +6,13 @@ detected by the seal only, which the run has printed.
 """
 
 import hashlib
-import json
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,10 +20,19 @@ from agent_core.errors import AgentCoreError
 from agent_core.tools.files import open_file
 from kgent.errors import ErrorCategory, KgentError, Record
 from kgent.inputs import INPUTS, InputRecord
+from kgent.modes import ModeChange, compare_modes
+from kgent.portable import KEPT_SKILLS
 from kgent.profile import fingerprint_config, load_config
-from kgent.records import ERRORS_FILE, EVENTS_FILE, TOOLS_FILE, ErrorRecord, Event, ToolCallRecord
-from kgent.review import MAX_MANIFEST_BYTES, RunReport, each_record, read_bytes, read_report
-from kgent.run_files import PRIVATE_FILE, FileRecord, describe_file, mode_text, readable_name
+from kgent.records import EVENTS_FILE
+from kgent.review import MAX_MANIFEST_BYTES, RunReport, read_bytes, read_report
+from kgent.run_files import (
+    PRIVATE_FILE,
+    FileRecord,
+    NamedRecord,
+    describe_file,
+    mode_text,
+    readable_name,
+)
 from kgent.run_folder import (
     ARTIFACT_MANIFEST,
     CONFIG_FILE,
@@ -43,40 +50,40 @@ from kgent.run_folder import (
 )
 from kgent.state import (
     RUN_FILE,
-    RUN_FILE_HASH,
     SCHEMA_VERSION,
     RunFolderState,
-    RunFolderStatus,
     compute_seal,
-    state_hash,
-    state_text,
 )
+from kgent.story import LINE_ENDS, check_story
 
 M = TypeVar("M", bound=BaseModel)
 
 MAX_SIGNATURE_BYTES = 65_536
+MAX_LINE_ENDS_BYTES = 2**26
+"""Larger files are not read again to find out whether only their line ends differ."""
+
 _SIGNATURE_HEAD = b"-----BEGIN SSH SIGNATURE-----"
 REDACTED = "[redacted:"
-"""How what stands in the place of a secret begins."""
+"""The beginning of the text that replaces a secret."""
+_GIT = ".git"
 _SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
-_ENDS = (RunFolderStatus.COMPLETED, RunFolderStatus.INCOMPLETE, RunFolderStatus.FAILED)
 _FIRST_RELEASE = (
     "the first release of kgent wrote this folder: what it did not record yet (modes, counts, a"
     " fingerprint with the content of skills) cannot be checked; the seal that the run printed"
     " proves the rest"
 )
-_CLOSING = {f"run.{status}": status for status in _ENDS}
-_CALL_ENDS = {f"tool.{status}": status for status in ("completed", "failed", "blocked")}
 
 
 class FolderCheck(Record):
-    """What a check of a run folder found; no problems means that it is as it was left.
+    """The result of a check of a run folder; without problems the folder is as the run left it.
 
     Attributes:
         run_id: the run, where `run.json` can be read.
         outcome: the status of the run; `lost` where it did not end.
         checked: how many files were compared with their hashes.
         problems: what is not as it was left, in words.
+        remarks: differences that are no changes, because git, archives and artifact stores make
+            them (modes, missing empty folders), and hints on the problems.
         seal: computed from the folder as it is now.
         signer: who has signed that seal, where that was checked.
     """
@@ -85,6 +92,7 @@ class FolderCheck(Record):
     outcome: str | None = None
     checked: int = 0
     problems: list[str]
+    remarks: list[str] = []
     seal: str | None = None
     signer: str | None = None
 
@@ -102,6 +110,8 @@ def verify(
     signer: str | None = None,
 ) -> FolderCheck:
     """Check a run folder against its manifests and events, and against the seal if there is one.
+
+    The content is what is judged: `FolderCheck.remarks` has the differences that a copy makes.
 
     Args:
         root: the run folder.
@@ -135,29 +145,45 @@ def verify(
         if not any(os.path.lexists(root / name) for name in (*FILES, *FOLDERS)):
             raise
         return FolderCheck(problems=[error.message, *problems], seal=found_seal)
-    problems = [*report.problems, *problems]
-    checked = 0
+    found = _Findings([*report.problems, *problems])
     if report.state.status.is_terminal:
-        checked = _check_manifests(root, report, problems)
-        problems.extend(_check_story(root, report.state))
+        _check_manifests(root, report, found)
+        found.problems.extend(check_story(root, report.state))
         if report.state.schema_version < SCHEMA_VERSION and not is_proved:
-            problems.append(_FIRST_RELEASE)
+            found.problems.append(_FIRST_RELEASE)
         if report.state.schema_version >= SCHEMA_VERSION:
-            problems.extend(_check_profile(root, report.state))
-    elif not report.is_lost:
-        problems.append("the run is still under way; its manifests are not final")
+            _check_profile(root, report.state, found)
+    else:
+        found.problems.extend(map(_name_missing_folder, _missing_folders(root)))
+        if not report.is_lost:
+            found.problems.append("the run is still under way; its manifests are not final")
     return FolderCheck(
         run_id=report.state.run_id,
         outcome=report.outcome,
-        checked=checked,
-        problems=problems,
+        checked=found.checked,
+        problems=found.problems,
+        remarks=[*found.remarks, *_hints(root, found.problems)],
         seal=found_seal,
         signer=signed_by,
     )
 
 
+@dataclass(slots=True)
+class _Findings:
+    """The findings of a check so far.
+
+    `has_lost_bits`: a kept skill has not the right to be executed that was recorded of it, and
+    only because of a copy.
+    """
+
+    problems: list[str]
+    remarks: list[str] = field(default_factory=list[str])
+    checked: int = 0
+    has_lost_bits: bool = False
+
+
 def read_seal(root: Path) -> str | None:
-    """The seal of a run folder as it is now; None where one of its parts cannot be read."""
+    """Compute the seal of a run folder as it is now; None if one of its parts cannot be read."""
     try:
         limit = MAX_MANIFEST_BYTES
         hashes = {name: describe_file(root, name, limit=limit).sha256 for name in _SEALED}
@@ -167,7 +193,7 @@ def read_seal(root: Path) -> str | None:
 
 
 def has_signature(root: Path) -> bool:
-    """Whether there is something in the place of a signature that looks like one."""
+    """Tell whether the folder has a file that looks like a signature, where one is kept."""
     try:
         head = read_bytes(root / SIGNATURE_FILE, MAX_SIGNATURE_BYTES + 1)
     except (OSError, AgentCoreError):
@@ -181,56 +207,71 @@ def _check_layout(root: Path) -> Iterator[str]:
         if name in links or not (root / name).is_file():
             yield f"{name} is missing, or is not an ordinary file"
     for name in FOLDERS:
-        if name in links or not (root / name).is_dir():
-            yield f"{name}/ is missing, or is not a folder"
+        if name in links or (os.path.lexists(root / name) and not (root / name).is_dir()):
+            yield _name_missing_folder(name)
     if (root / SIGNATURE_FILE).is_file() and not has_signature(root):
         yield f"{SIGNATURE_FILE} is no SSH signature"
+
+
+def _missing_folders(root: Path) -> list[str]:
+    return [name for name in FOLDERS if not os.path.lexists(root / name)]
+
+
+def _name_missing_folder(name: str) -> str:
+    return f"{name}/ is missing, or is not a folder"
 
 
 # --- files and hashes -----------------------------------------------------------------------------
 
 
-def _check_manifests(root: Path, report: RunReport, problems: list[str]) -> int:
-    """Check everything that the manifests vouch for; returns how many files were compared."""
+def _check_manifests(root: Path, report: RunReport, found: _Findings) -> None:
+    """Check everything that the manifests vouch for."""
+    problems = found.problems
     sandbox = _read_manifest(root, report, SANDBOX_MANIFEST, SandboxManifest, problems)
     produced = _read_manifest(root, report, ARTIFACT_MANIFEST, ArtifactManifest, problems)
-    artifacts = produced.artifacts if produced else []
-    records = [
-        *(sandbox.files if sandbox else ()),
-        *(
-            FileRecord(
-                path=one.path,
-                path_hex=one.path_hex,
-                bytes=one.bytes or 0,
-                sha256=one.sha256 or "",
-                mode=one.mode,
-            )
-            for one in artifacts
-            if one.status in {"present", "too_large"}
-        ),
-    ]
+    records = [*(sandbox.files if sandbox else ()), *_produced_records(produced)]
     for record in records:
         problems.extend(_check_file(root, record))
-    if report.state.schema_version >= SCHEMA_VERSION and sandbox is not None:
-        problems.extend(_check_rights(root, sandbox))
-    entries = list_entries(root)
+    entries = _without_git(root, produced, list_entries(root), found)
+    occupied = _occupied_folders(sandbox, produced)
+    for name in _missing_folders(root):
+        if sandbox is None or produced is None or name in occupied:
+            problems.append(_name_missing_folder(name))
+        elif all(record.name != name for record in produced.others):
+            found.remarks.append(_name_empty_folder(name))  # the first release recorded none
     if sandbox is not None:
-        problems.extend(_check_inputs(root, sandbox.inputs, entries))
+        _check_inputs(root, sandbox.inputs, entries, occupied, found)
         missing = {*RECORDS} - {record.path for record in sandbox.files}
         problems.extend(f"{SANDBOX_MANIFEST} does not vouch for {name}" for name in sorted(missing))
     if produced is not None:
         problems.extend(
-            f"{one.path} {_UNPROVEN[one.status]}" for one in artifacts if one.status in _UNPROVEN
+            f"{one.path} {_UNPROVEN[one.status]}"
+            for one in produced.artifacts
+            if one.status in _UNPROVEN
         )
-        problems.extend(_check_entries(produced, entries))
+        _check_entries(produced, entries, occupied, found)
+    if report.state.schema_version >= SCHEMA_VERSION and sandbox is not None:
+        _check_modes(root, sandbox, produced, entries, found)
     given = sum(one.kind == "file" for one in sandbox.inputs) if sandbox else 0
-    return len(records) + given
+    found.checked = len(records) + given
 
 
 _UNPROVEN = {
     "unreadable": "could not be read when the run ended: nothing vouches for it",
     "too_large": "was too large to be read when the run ended: only its size is vouched for",
 }
+
+
+def _produced_records(produced: ArtifactManifest | None) -> Iterator[FileRecord]:
+    for one in produced.artifacts if produced else ():
+        if one.status in {"present", "too_large"}:
+            yield FileRecord(
+                path=one.path,
+                path_hex=one.path_hex,
+                bytes=one.bytes or 0,
+                sha256=one.sha256 or "",
+                mode=one.mode,
+            )
 
 
 def _read_manifest(
@@ -244,7 +285,8 @@ def _read_manifest(
     if expected is None:
         problems.append(f"run.json does not vouch for {name}")
     elif hashlib.sha256(raw).hexdigest() != expected:
-        problems.append(f"{name} was changed after the run")
+        reason = f" ({LINE_ENDS})" if _has_other_line_ends(raw, expected) else ""
+        problems.append(f"{name} was changed after the run{reason}")
     try:
         return model.model_validate_json(raw)
     except ValidationError:
@@ -252,7 +294,55 @@ def _read_manifest(
         return None
 
 
+def _occupied_folders(
+    sandbox: SandboxManifest | None, produced: ArtifactManifest | None
+) -> set[str]:
+    """Return the folders that had something other than folders in them."""
+    names: set[str] = set()
+    if sandbox is not None:
+        names |= {record.name for record in sandbox.files}
+        names |= {one.name for one in sandbox.inputs if one.kind != "folder"}
+    if produced is not None:
+        names |= {one.name for one in produced.artifacts if one.status != "missing"}
+        names |= {one.name for one in produced.others if one.kind != "folder"}
+    folders: set[str] = set()
+    for name in names:
+        above = name.rpartition("/")[0]
+        while above and above not in folders:
+            folders.add(above)
+            above = above.rpartition("/")[0]
+    return folders
+
+
+def _without_git(
+    root: Path,
+    produced: ArtifactManifest | None,
+    entries: list[FolderEntry],
+    found: _Findings,
+) -> list[FolderEntry]:
+    """Leave out what git keeps at the top of a clone, unless the run has recorded it."""
+    top = next((entry for entry in entries if entry.name == _GIT), None)
+    if top is None or produced is None or not _belongs_to_git(root, top):
+        return entries
+    recorded: tuple[Iterable[NamedRecord], ...] = (produced.artifacts, produced.others)
+    if any(record.name == _GIT for records in recorded for record in records):
+        return entries
+    found.remarks.append(f"{_GIT} ({top.kind}) belongs to git: what is in it is not checked")
+    return [entry for entry in entries if entry.name.partition("/")[0] != _GIT]
+
+
+def _belongs_to_git(root: Path, entry: FolderEntry) -> bool:
+    """Tell whether it is a repository, or the file that names the repository of a worktree."""
+    if entry.kind == "folder":
+        return (root / _GIT / "HEAD").is_file()
+    try:
+        return entry.kind == "file" and read_bytes(root / _GIT, 8) == b"gitdir: "
+    except (OSError, AgentCoreError):
+        return False
+
+
 def _check_file(root: Path, record: FileRecord) -> Iterator[str]:
+    """Compare the content of a file with its record."""
     try:
         name = record.name
         path = Path(name)
@@ -263,238 +353,194 @@ def _check_file(root: Path, record: FileRecord) -> Iterator[str]:
     except (OSError, ValueError, AgentCoreError):
         yield f"{record.path} is missing, or is no ordinary file any more"
         return
+    if (now.bytes, now.sha256) == (record.bytes, record.sha256):
+        return
+    what = "its SHA-256 differs"
     if now.bytes != record.bytes:
-        yield f"{record.path} was changed: {record.bytes} bytes then, {now.bytes} now"
-    elif now.sha256 != record.sha256:
-        yield f"{record.path} was changed: its SHA-256 differs"
-    if record.mode is not None and now.mode != record.mode:
-        yield f"{record.path} was changed: its mode was {record.mode}, and is {now.mode} now"
+        what = f"{record.bytes} bytes then, {now.bytes} now"
+    if now.bytes <= min(2 * record.bytes, MAX_LINE_ENDS_BYTES):
+        with suppress(OSError, AgentCoreError):
+            raw = read_bytes(root / name, now.bytes)
+            what += f" ({LINE_ENDS})" if _has_other_line_ends(raw, record.sha256) else ""
+    yield f"{record.path} was changed: {what}"
 
 
-def _check_rights(root: Path, sandbox: SandboxManifest) -> Iterator[str]:
-    """Find other rights than those of the events of the files that no manifest has, and others
-    of the folders that no list has.
-    """
-    modes = (record.mode for record in sandbox.files if record.path == EVENTS_FILE)
-    expected = next(modes, None) or mode_text(PRIVATE_FILE)
-    for name in (*_SEALED, SIGNATURE_FILE):
-        with suppress(OSError):  # reported as missing
-            mode = mode_text((root / name).stat(follow_symlinks=False).st_mode)
-            if mode != expected:
-                yield f"{name} was changed: its mode was {expected}, and is {mode} now"
-    modes = read_modes(root)
-    for name, then in sandbox.modes.items():  # a missing folder is reported with what was in it
-        if (mode := modes.get(name, then)) != then:
-            place = "the run folder" if name == "." else f"{name}/"
-            yield f"{place} was changed: its mode was {then}, and is {mode} now"
+def _has_other_line_ends(raw: bytes, sha256: str) -> bool:
+    """Tell whether the content has this hash with the line ends of the other kind."""
+    unix = raw.replace(b"\r\n", b"\n")
+    both = (unix, unix.replace(b"\n", b"\r\n"))
+    return sha256 in {hashlib.sha256(text).hexdigest() for text in both}
 
 
 def _check_inputs(
-    root: Path, inputs: Iterable[InputRecord], entries: Iterable[FolderEntry]
-) -> Iterator[str]:
+    root: Path,
+    inputs: Iterable[InputRecord],
+    entries: Iterable[FolderEntry],
+    occupied: Container[str],
+    found: _Findings,
+) -> None:
     """Compare what is in `inputs/` with what was copied there."""
     known = {record.name: record for record in inputs}
-    is_given = bool(known)
+    problems, is_given = found.problems, bool(known)
     for entry in entries:
         if not entry.is_input or (entry.name == INPUTS and is_given):
             continue
         shown, record = readable_name(entry.name), known.pop(entry.name, None)
         if record is None:
-            yield f"{shown} ({entry.kind}) was added after it was given to the run"
+            problems.append(f"{shown} ({entry.kind}) was added after it was given to the run")
         elif record.kind != entry.kind:
-            yield f"{shown} was changed: {record.kind} then, {entry.kind} now"
+            then, today = _describe(record.kind, record.target), _describe(entry.kind)
+            problems.append(f"{shown} was changed: {then} then, {today} now")
         elif entry.target is not None and readable_name(entry.target) != record.target:
-            yield f"{shown} was changed: it led to {record.target}"
+            problems.append(f"{shown} was changed: it led to {record.target}")
         elif record.sha256 is not None:
             given = FileRecord(
                 path=record.path,
                 path_hex=record.path_hex,
                 bytes=record.bytes or 0,
                 sha256=record.sha256,
-                mode=record.mode,
             )
-            yield from _check_file(root, given)
-        elif record.mode not in {None, entry.mode}:
-            yield f"{shown} was changed: its mode was {record.mode}, and is {entry.mode} now"
-    yield from (f"{record.path} ({record.kind}) is missing" for record in known.values())
+            problems.extend(_check_file(root, given))
+    _report_missing(known, occupied, found)
 
 
-def _check_entries(manifest: ArtifactManifest, entries: Iterable[FolderEntry]) -> Iterator[str]:
+def _check_entries(
+    manifest: ArtifactManifest,
+    entries: Iterable[FolderEntry],
+    occupied: Container[str],
+    found: _Findings,
+) -> None:
     """Find what is there and was not, and folders and links that are gone or lead elsewhere."""
-    try:
-        files = {one.name for one in manifest.artifacts if one.status != "missing"}
-        known = {record.name: record for record in manifest.others}
-    except ValueError:
-        yield f"{ARTIFACT_MANIFEST} is damaged: a path_hex is not hex"
-        return
+    files = {one.name for one in manifest.artifacts if one.status != "missing"}
+    known, problems = {record.name: record for record in manifest.others}, found.problems
     for entry in entries:
-        if entry.is_input:
+        if entry.is_input or entry.name in files:
             continue
-        if entry.kind == "file":
-            if entry.name not in files:
-                yield f"{readable_name(entry.name)} was added after the run"
-            continue
-        now, recorded = entry.other(), known.pop(entry.name, None)
-        if recorded is not None and recorded.mode is None:
-            now = now.model_copy(update={"mode": None})
-        if now.kind == "unreadable":
-            yield f"{now.path} (folder) cannot be read: what is in it is not checked"
-        elif recorded is None:
-            if entry.name not in FOLDERS:  # the first release did not record these
-                yield f"{now.path} ({now.kind}) was added after the run"
-        elif recorded != now:
-            then, today = _describe_entry(recorded), _describe_entry(now)
-            yield f"{now.path} was changed: {then} then, {today} now"
-    yield from (f"{record.path} ({record.kind}) is missing" for record in known.values())
+        shown, recorded = readable_name(entry.name), known.pop(entry.name, None)
+        target = None if entry.target is None else readable_name(entry.target)
+        if entry.kind == "unreadable":
+            problems.append(f"{shown} (folder) cannot be read: what is in it is not checked")
+        elif recorded is not None:
+            if (recorded.kind, recorded.target) != (entry.kind, target):
+                then = _describe(recorded.kind, recorded.target)
+                problems.append(
+                    f"{shown} was changed: {then} then, {_describe(entry.kind, target)} now"
+                )
+        elif entry.kind == "file":
+            problems.append(f"{shown} was added after the run")
+        elif entry.name not in FOLDERS:  # the first release did not record these
+            problems.append(f"{shown} ({entry.kind}) was added after the run")
+    _report_missing(known, occupied, found)
 
 
-def _describe_entry(record: OtherRecord) -> str:
-    shown = record.kind if record.target is None else f"{record.kind} to {record.target}"
-    return f"{shown} of mode {record.mode}" if record.mode else shown
+def _report_missing(
+    known: Mapping[str, InputRecord | OtherRecord], occupied: Container[str], found: _Findings
+) -> None:
+    """Report what was recorded and is not there. Nobody misses an empty folder."""
+    for name, record in known.items():
+        if record.kind == "folder" and name not in occupied:
+            found.remarks.append(_name_empty_folder(record.path))
+        else:
+            found.problems.append(f"{record.path} ({record.kind}) is missing")
 
 
-# --- run.json, events, calls and errors -----------------------------------------------------------
+def _name_empty_folder(path: str) -> str:
+    return f"{path} (folder) is missing; nothing was in it"
 
 
-@dataclass(slots=True)
-class _Story:
-    """What the records tell of a run: gathered in one pass, however many there are."""
-
-    problems: list[str] = field(default_factory=list[str])
-    count: int = 0
-    first: Event | None = None
-    started: list[Event] = field(default_factory=list[Event])
-    closing: list[Event] = field(default_factory=list[Event])
-    ended_calls: Counter[tuple[str | None, str]] = field(
-        default_factory=Counter[tuple[str | None, str]]
-    )
-
-    def read(self, root: Path, state: RunFolderState) -> None:
-        """Read all events.
-
-        Raises:
-            OSError, ToolError: they cannot be read; the report has it already.
-        """
-        latest, is_in_order, is_in_time = "", True, True
-        for position, event in enumerate(each_record(root / EVENTS_FILE, Event), 1):
-            self.count = position
-            if event is None:
-                continue  # reported with the report
-            self.first = self.first or event
-            if event.type in _CLOSING:
-                self.closing.append(event)
-            elif event.type == "run.started":
-                self.started.append(event)
-            elif status := _CALL_ENDS.get(event.type):
-                self.ended_calls[event.correlation_id, status] += 1
-            where = f"{EVENTS_FILE}: event {position}"
-            if is_in_order and event.sequence != position:
-                self.problems.append(f"{where} has the sequence {event.sequence}")
-                is_in_order = False
-            elif is_in_order and event.run_id != state.run_id:
-                self.problems.append(f"{where} belongs to {event.run_id}")
-                is_in_order = False
-            if is_in_time and event.timestamp < latest:
-                self.problems.append(f"{where} is of an earlier time than the one before it")
-                is_in_time = False
-            latest = max(latest, event.timestamp)
+def _describe(kind: str, target: str | None = None) -> str:
+    return kind if target is None else f"{kind} to {target}"
 
 
-def _check_story(root: Path, state: RunFolderState) -> Iterator[str]:
-    """Compare `run.json`, the events, the calls and the errors with each other."""
-    story = _Story()
-    try:
-        story.read(root, state)
-    except (OSError, AgentCoreError):
-        return  # reported with the report
-    yield from story.problems
-    if len(story.closing) != 1 or story.closing[0].sequence != story.count:
-        yield f"{EVENTS_FILE}: one closing event must end it; there are {len(story.closing)}"
-    else:
-        yield from _check_state(root, state, story.closing[0])
-        if state.schema_version >= SCHEMA_VERSION:
-            yield from _check_times(state, story)
-    if state.schema_version > SCHEMA_VERSION:
-        yield f"a later version of kgent wrote this folder (version {state.schema_version})"
-    elif state.schema_version == SCHEMA_VERSION:
-        yield from _check_counts(root, state, story)
+# --- modes ----------------------------------------------------------------------------------------
 
 
-def _check_counts(root: Path, state: RunFolderState, story: _Story) -> Iterator[str]:
-    """Compare the numbers of `run.json` with the records, and the calls with their events."""
-    calls, errors = Counter[tuple[str | None, str]](), 0
-    try:
-        for call in each_record(root / TOOLS_FILE, ToolCallRecord):
-            calls[(call.call_id, call.status) if call else (None, "damaged")] += 1
-        for _ in each_record(root / ERRORS_FILE, ErrorRecord):
-            errors += 1
-    except (OSError, AgentCoreError):
-        return  # reported with the report
-    found = {"events": story.count, "tool_calls": calls.total(), "errors": errors}
-    for name, count in found.items():
-        if state.counts.get(name) != count:
-            said = state.counts.get(name, "no number")
-            yield f"run.json says {said} for {name}, the records have {count}"
-    if calls != story.ended_calls:
-        yield f"{TOOLS_FILE} and {EVENTS_FILE} have different calls, or different ends of them"
+def _check_modes(
+    root: Path,
+    sandbox: SandboxManifest,
+    produced: ArtifactManifest | None,
+    entries: Iterable[FolderEntry],
+    found: _Findings,
+) -> None:
+    """Compare the modes of all files and folders with the recorded ones."""
+    modes_now = {
+        kind: {entry.name: entry.mode for entry in entries if entry.kind == kind and entry.mode}
+        for kind in ("file", "folder", "special")
+    }
+    for name in (*FILES, SIGNATURE_FILE):
+        with suppress(OSError):  # reported as missing
+            facts = (root / name).stat(follow_symlinks=False)
+            if stat.S_ISREG(facts.st_mode):
+                modes_now["file"][name] = mode_text(facts.st_mode)
+    modes_now["folder"] |= read_modes(root)
+    recorded: dict[str, dict[str, str]] = {kind: {} for kind in modes_now}
+    recorded["folder"] |= sandbox.modes
+    for record in (*sandbox.files, *(produced.artifacts if produced else ())):
+        if record.mode is not None:
+            recorded["file"][record.name] = record.mode
+    for one in (*sandbox.inputs, *(produced.others if produced else ())):
+        if one.mode is not None and one.kind in recorded:
+            recorded[one.kind][one.name] = one.mode
+    # No manifest has the modes of these: they are written like the events.
+    expected = recorded["file"].get(EVENTS_FILE, mode_text(PRIVATE_FILE))
+    recorded["file"] |= dict.fromkeys((*_SEALED, SIGNATURE_FILE), expected)
+    pairs = {
+        kind: {name: (then, modes_now[kind][name]) for name, then in modes.items()
+               if name in modes_now[kind]}
+        for kind, modes in recorded.items()
+    }  # fmt: skip
+    files = pairs["file"] | pairs["special"]
+    kept = any(files[name][0] == files[name][1] for name in RECORDS if name in files)
+    for change in compare_modes(files, pairs["folder"], are_records_kept=kept):
+        _report_mode(change, found, is_folder=change.name in pairs["folder"])
 
 
-def _check_times(state: RunFolderState, story: _Story) -> Iterator[str]:
-    """Check that the times of `run.json` are in order, and fit between those of the events."""
-    first, started, end = story.first, story.started, story.closing[0]
-    if first is None or first.type != "run.created":
-        yield f"{EVENTS_FILE}: the first event is not run.created"
+def _report_mode(change: ModeChange, found: _Findings, *, is_folder: bool) -> None:
+    shown = f"{readable_name(change.name)}{'/' if is_folder else ''}"
+    shown = "the run folder" if change.name == "." else shown
+    difference = f"its mode was {change.then}, and is {change.now} now"
+    if not change.is_remark:
+        found.problems.append(f"{shown} was changed: {difference}: {change.effect}")
         return
-    if len(started) > 1 or (state.started_at is None) is bool(started):
-        yield f"run.json has started_at {state.started_at}, the events begin {len(started)} times"
-    begins = [state.started_at, *(event.timestamp for event in started)]
-    times = [state.created_at, first.timestamp, *begins, state.ended_at, end.timestamp]
-    if any(one > other for one, other in pairwise(time for time in times if time)):
-        yield "run.json has times that do not fit those of the events"
+    found.remarks.append(f"{shown}: {difference}")
+    if change.effect is not None and change.name.startswith(f"{KEPT_SKILLS}/"):
+        found.has_lost_bits = True
 
 
-def _check_state(root: Path, state: RunFolderState, end: Event) -> Iterator[str]:
-    """Compare `run.json` with the closing event, and its form with the one a run writes."""
-    if _CLOSING[end.type] is not state.status:
-        yield f"run.json says {state.status}, the last event says {end.type}"
-    ids = ("session_id", "task_id", "run_id")
-    others = (name for name in ids if getattr(state, name) != getattr(end, name))
-    yield from (f"run.json has another {name} than the events" for name in others)
-    try:
-        text = read_bytes(root / RUN_FILE, MAX_MANIFEST_BYTES)
-        content: dict[str, Any] = json.loads(text, object_pairs_hook=_refuse_doubles)
-    except (OSError, ValueError, AgentCoreError) as error:
-        yield f"run.json is damaged: {error}"
-        return
-    if text != state_text(content).encode("utf-8", "surrogatepass"):
-        yield "run.json was changed after the run: a run writes the same content in another form"
-    if unknown := {*state.manifests} - {ARTIFACT_MANIFEST, SANDBOX_MANIFEST}:
-        names = ", ".join(map(readable_name, sorted(unknown)))
-        yield f"run.json was changed after the run: it names manifests that no run has: {names}"
-    if end.data.get(RUN_FILE_HASH) is None:
-        yield "the last event does not vouch for run.json"
-    elif end.data[RUN_FILE_HASH] != state_hash(content):
-        yield "run.json was changed after the run: the last event has another hash of it"
+# --- the profile ----------------------------------------------------------------------------------
 
 
-def _refuse_doubles(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in content:
-            raise ValueError(f"it has the key {key!r} twice")
-        content[key] = value
-    return content
-
-
-def _check_profile(root: Path, state: RunFolderState) -> Iterator[str]:
+def _check_profile(root: Path, state: RunFolderState, found: _Findings) -> None:
     """Compute the fingerprint of the profile in the folder again."""
     try:
         with open_file(root / CONFIG_FILE) as file:
             is_redacted = REDACTED.encode() in file.read(MAX_MANIFEST_BYTES)
         if is_redacted:  # what was taken out is in the fingerprint
             return
+        if found.has_lost_bits:  # they are in the fingerprint, too
+            found.remarks.append("the fingerprint is not compared: the skills have other modes")
+            return
         config = load_config(root / CONFIG_FILE)
         if fingerprint_config(config) != state.config_fingerprint:
-            yield f"{CONFIG_FILE} does not have the fingerprint that run.json names"
+            said = f"{CONFIG_FILE} does not have the fingerprint that run.json names"
+            found.problems.append(said)
     except (OSError, AgentCoreError):
-        yield f"{CONFIG_FILE} cannot be read as a profile"
+        found.problems.append(f"{CONFIG_FILE} cannot be read as a profile")
+
+
+# --- hints ----------------------------------------------------------------------------------------
+
+
+def _hints(root: Path, problems: Iterable[str]) -> Iterator[str]:
+    """Yield the likely causes of problems that come from version control, and the cures."""
+    said = "\n".join(problems)
+    if LINE_ENDS in said:
+        yield (
+            "git converts line ends where core.autocrlf or a .gitattributes file says so; exclude"
+            " run folders with `* -text` in a .gitattributes file above them"
+        )
+    if " is missing" in said and any((place / _GIT).exists() for place in (root, *root.parents)):
+        yield (
+            "git does not commit what a .gitignore file names, nor repositories inside another;"
+            " commit a run folder with `git add --force`"
+        )

@@ -148,10 +148,9 @@ AFTER: dict[str, list[Change]] = {
         lambda root: (root / "deliverables" / "new").symlink_to("report.md"),
         lambda root: os.mkfifo(root / "inputs" / "new"),
     ],
-    "deletes a file or a folder": [
+    "deletes a file, or a folder with something in it": [
         lambda root: (root / "deliverables" / "report.md").unlink(),
         lambda root: (root / "inputs" / "data.csv").unlink(),
-        lambda root: (root / "workspace" / "empty").rmdir(),
         lambda root: shutil.rmtree(root / "logs"),
         lambda root: shutil.rmtree(root / "inputs"),
     ],
@@ -168,14 +167,11 @@ AFTER: dict[str, list[Change]] = {
         truncate(3),
         truncate(8 * 2**40),
     ],
-    "changes the permissions of a file or a folder": [
-        lambda root: (root / "deliverables" / "report.md").chmod(0o666),
-        lambda root: (root / "workspace").chmod(0o777),
-        lambda root: root.chmod(0o755),
-        lambda root: (root / "inputs").chmod(0o777),
+    "lets a file be executed, or lets it run as its owner": [
+        lambda root: (root / "deliverables" / "report.md").chmod(0o755),
         lambda root: (root / "inputs" / "data.csv").chmod(0o777),
-        lambda root: (root / "run.json").chmod(0o644),
-        lambda root: (root / "events.jsonl").chmod(0o644),
+        lambda root: (root / "run.json").chmod(0o700),
+        lambda root: (root / "events.jsonl").chmod(0o4600),
     ],
     "edits an input or a skill of the run": [
         lambda root: ((root / "inputs" / "data.csv").chmod(0o600), edit("inputs/data.csv")(root)),
@@ -219,6 +215,21 @@ AFTER: dict[str, list[Change]] = {
     "changes times or owners, gives a file a second name, or moves the folder": [
         hidden_change,
         lambda root: root.rename(root.parent / "moved"),
+    ],
+    "changes who may read or write, or deletes an empty folder": [
+        lambda root: (root / "deliverables" / "report.md").chmod(0o666),
+        lambda root: (root / "workspace").chmod(0o777),
+        lambda root: root.chmod(0o755),
+        lambda root: (root / "inputs").chmod(0o777),
+        lambda root: (root / "run.json").chmod(0o644),
+        lambda root: (root / "events.jsonl").chmod(0o644),
+        lambda root: (root / "workspace" / "empty").rmdir(),
+    ],
+    "makes the folder a repository of git": [
+        lambda root: (
+            (root / ".git").mkdir(),
+            (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8"),
+        ),
     ],
 }
 MEANWHILE: dict[str, list[str]] = {

@@ -160,21 +160,17 @@ NOTICED: dict[str, tuple[Change, str]] = {
         lambda root: forge(root, schema_version=99),
         "a later version of kgent wrote this folder",
     ),
-    "a deliverable may be read by everybody": (
-        lambda root: (root / "deliverables" / "report.md").chmod(0o666),
+    "a deliverable can be executed by everybody": (
+        lambda root: (root / "deliverables" / "report.md").chmod(0o755),
         "deliverables/report.md was changed: its mode was 06",
     ),
-    "a record may be written by everybody": (
-        lambda root: (root / "events.jsonl").chmod(0o666),
-        "events.jsonl was changed: its mode was 0600, and is 0666 now",
+    "a record can be executed by everybody": (
+        lambda root: (root / "events.jsonl").chmod(0o777),
+        "events.jsonl was changed: its mode was 0600, and is 0777 now: it can be executed",
     ),
-    "run.json may be read by everybody": (
-        lambda root: (root / "run.json").chmod(0o644),
-        "run.json was changed: its mode was 0600, and is 0644 now",
-    ),
-    "a folder may be written by everybody": (
-        lambda root: (root / "deliverables").chmod(0o777),
-        "deliverables was changed: folder of mode 0700 then, folder of mode 0777 now",
+    "run.json can be executed by everybody": (
+        lambda root: (root / "run.json").chmod(0o755),
+        "run.json was changed: its mode was 0600, and is 0755 now: it can be executed",
     ),
     "a deliverable grows to terabytes": (
         lambda root: sparse(root / "deliverables" / "report.md"),
@@ -239,10 +235,6 @@ NOTICED: dict[str, tuple[Change, str]] = {
     "a file is deleted": (
         lambda root: (root / "workspace" / "notes.md").unlink(),
         "workspace/notes.md is missing",
-    ),
-    "an empty folder is deleted": (
-        lambda root: (root / "workspace" / "empty").rmdir(),
-        "workspace/empty (folder) is missing",
     ),
     "a link leads elsewhere": (lead_elsewhere, "workspace/link was changed: link to notes.md"),
     "a file is renamed": (rename_artifact, "workspace/other.md was added after the run"),

@@ -105,8 +105,8 @@ def test_what_is_no_signature_does_not_fit(signed: Path, tmp_path: Path, content
     assert check(signed, "--allowed-signers", str(allow(tmp_path, "auditor"))) == 1
 
 
-def test_a_signature_that_others_may_write_is_noticed(signed: Path) -> None:
-    (signed / "seal.sig").chmod(0o666)
+def test_a_signature_that_can_be_executed_is_noticed(signed: Path) -> None:
+    (signed / "seal.sig").chmod(0o755)
     assert check(signed) == 1
 
 

@@ -314,6 +314,52 @@ async def test_a_bad_answer_is_an_error_of_this_call_only(
         assert len(bench_.lines("start")) == 1
 
 
+def result_line(result: str) -> str:
+    return f'{{"jsonrpc":"2.0","id":ID,"result":{result}}}'
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ('{"content":[{"type":"text","text":"a"},{"type":"virus"}]}', ["a", "cannot be read"]),
+        ('{"content":[{"type":"note","body":"made"}]}', ['"body": "made"']),
+        ('{"content":[{"type":"text","text":7}]}', ['"text": 7']),
+        ('{"content":[{"type":"text","text":"a","annotations":{"audience":["robot"]}}]}', ["a"]),
+        ('{"content":"made"}', ["made"]),
+        ('{"content":{"type":"text","text":"made"}}', ["made"]),
+        ('{"structuredContent":{"made":1}}', ["made"]),
+        ('{"content":[],"structuredContent":[1]}', ["[1]"]),
+        ('{"content":[],"structuredContent":5}', ["5"]),
+        ('{"toolResult":"made"}', ["made"]),
+        ('{"content":[{"type":"text","text":"a"}],"isError":null,"_meta":7}', ["a"]),
+    ],
+)
+async def test_a_result_is_kept_as_far_as_it_can_be_read(
+    diary: Path, result: str, expected: list[str]
+) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        kept = await bench_.call("mcp.shop.raw", line=result_line(result))
+        assert not kept.is_error
+        written = kept.model_dump_json()
+        assert all(json.dumps(each)[1:-1] in written for each in expected), written
+
+
+async def test_a_result_that_does_not_fit_its_output_schema_is_kept(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary, "typed")}) as bench_:
+        result = '{"content":[{"type":"text","text":"made"}],"structuredContent":{"odd":1}}'
+        kept = await bench_.call("mcp.shop.typed", line=result_line(result))
+        assert not kept.is_error
+        assert "made" in kept.model_dump_json()
+
+
+async def test_a_result_that_says_nothing_is_an_error_that_says_that_the_call_was_made(
+    diary: Path,
+) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        error = await refusal(bench_.call("mcp.shop.raw", line=result_line('{"content":7}')))
+        assert "made the call" in error.message
+
+
 async def test_text_that_is_not_unicode_is_mended(diary: Path) -> None:
     line = r'{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"a\ud800b"}]}}'
     async with bench(diary, {"shop": plain(diary)}) as bench_:

@@ -71,6 +71,13 @@ def listing() -> list[dict[str, Any]]:
         }
         | readonly,
     ]
+    if "typed" in TRAITS:
+        typed = {
+            "name": "typed",
+            "inputSchema": schema(line="string"),
+            "outputSchema": schema(n="integer"),
+        }
+        tools.append(typed)
     if "changed" in TRAITS:
         tools[1]["description"] = "Changes something else."
     if "contradictory" in TRAITS:
@@ -201,6 +208,7 @@ WORK: dict[str, Callable[["Call"], str]] = {
     "environment": environment,
     "meta": meta,
     "raw": any_line,
+    "typed": any_line,
     "change": change,
     "ask": ask,
 }

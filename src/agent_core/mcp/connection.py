@@ -58,7 +58,7 @@ from agent_core.mcp.elicitation import (
     url_request,
 )
 from agent_core.mcp.login import Login
-from agent_core.mcp.transports import StdioTransport, Streams, http_streams, with_plain_hints
+from agent_core.mcp.transports import StdioTransport, Streams, http_streams, with_readable_messages
 from agent_core.text import shortened
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
@@ -274,9 +274,9 @@ class ServerConnection:
             case MCPError():
                 reason = f"failed the call: {cause}"
             case ValidationError():
-                reason = "answered with what is no tool result"
+                reason = "made the call and answered with what is no tool result"
             case _:
-                reason = f"gave an unusable answer: {cause}"
+                reason = f"made the call and gave an unusable answer: {cause}"
         return self._error(reason)
 
     def _has_forgotten(self, cause: BaseException) -> bool:
@@ -294,7 +294,7 @@ class ServerConnection:
             with self._scope:
                 self._scope.deadline = anyio.current_time() + seconds
                 async with Client(
-                    with_plain_hints(self._transport()),
+                    with_readable_messages(self._transport()),
                     client_info=CLIENT,
                     mode="auto" if self._config.protocol == "auto" else "legacy",
                     cache=None,

@@ -16,8 +16,9 @@ from contextlib import (
     asynccontextmanager,
     suppress,
 )
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 import httpx2
@@ -27,6 +28,7 @@ from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     INTERNAL_ERROR,
+    ContentBlock,
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
@@ -34,7 +36,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from agent_core.mcp.config import HttpServer, StdioServer
 from agent_core.process import Child, Command, Launcher, find_program, open_child
@@ -325,20 +327,24 @@ _HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 
 @asynccontextmanager
-async def with_plain_hints(
+async def with_readable_messages(
     transport: AbstractAsyncContextManager[Streams],
 ) -> AsyncGenerator[Streams]:
-    """The same transport; in every list of tools the hints are booleans or not there.
+    """Open the same transport, with messages that the SDK reads as they are meant.
 
-    The SDK takes `"true"`, `1` or `"yes"` for true. A hint lowers a guard, so only what is true in
-    JSON counts; and one hint that is no boolean must not cost the whole list of tools.
+    In a list of tools the hints are booleans or absent: the SDK takes `"true"`, `1` or `"yes"` for
+    true. A hint lowers a guard, so only what is true in JSON counts; and one hint that is no
+    boolean must not cost the whole list of tools. Output schemas are left out: the SDK throws away
+    the result of a call that was made if it does not fit one.
+
+    In a result of a call, parts that the SDK would refuse, and the result with them, are text.
     """
     async with transport as (incoming, outgoing):
-        yield _PlainHints(incoming), outgoing
+        yield _ReadableMessages(incoming), outgoing
 
 
-class _PlainHints:
-    """A transport's incoming messages, with plain hints."""
+class _ReadableMessages:
+    """The incoming messages of a transport, in a form that the SDK reads."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -364,10 +370,15 @@ class _PlainHints:
 
 
 def _plain(item: Incoming) -> Incoming:
-    """The message; of tools' annotations what the protocol allows, and nothing that is unclear."""
+    """Return the message without what is unclear in hints, and with all that a result says."""
     match item:
+        case SessionMessage(message=JSONRPCResponse(result=result)) if not _OF_A_CALL.isdisjoint(
+            result
+        ):
+            _make_readable(result)
         case SessionMessage(message=JSONRPCResponse(result={"tools": [*tools]})):
             for tool in tools:
+                _forget_output_schema(tool)
                 match tool:
                     case {"annotations": dict()}:
                         given: Mapping[str, Any] = tool["annotations"]
@@ -385,3 +396,62 @@ def _plain(item: Incoming) -> Incoming:
         case _:
             pass
     return item
+
+
+def _forget_output_schema(tool: Any) -> None:
+    if isinstance(tool, dict):
+        cast("dict[str, Any]", tool).pop("outputSchema", None)
+
+
+_OF_A_CALL = frozenset({"content", "structuredContent", "toolResult"})
+"""Fields that only the result of a call has."""
+
+
+def _make_readable(result: dict[str, Any]) -> None:
+    """Keep as much of the result of a call as can be read: the call has been made.
+
+    A result of which nothing can be read stays as it is, and is refused.
+    """
+    given = result.get("content", [])
+    parts = cast("list[Any]", given if isinstance(given, list) else [given])
+    is_modern = "resultType" in result
+    if not is_modern and not isinstance(result.get("structuredContent", {}), dict):
+        parts = [*parts, _text_part(result.pop("structuredContent"))]
+    if "toolResult" in result:  # of the first protocol
+        parts = [*parts, _text_part(result.pop("toolResult"))]
+    read = [_read_part(part) for part in parts]
+    if read and not any(read) and not result.get("structuredContent"):
+        return
+    unreadable = {"type": "text", "text": "[a part that cannot be read]"}
+    result["content"] = [part or unreadable for part in read]
+    result.setdefault("resultType", "complete")
+    if not isinstance(result.get("isError", False), bool):
+        result["isError"] = bool(result["isError"])
+    if not isinstance(result.get("_meta", {}), dict):
+        del result["_meta"]
+
+
+def _read_part(part: Any) -> dict[str, Any] | None:
+    """Return a part as the protocol has it, or as text; None if it says nothing."""
+    if isinstance(part, dict):
+        fields = cast("dict[str, Any]", part)
+        plain = {key: value for key, value in fields.items() if key not in {"annotations", "_meta"}}
+        for candidate in (fields, plain):
+            with suppress(ValidationError):
+                _part_adapter().validate_python(candidate, by_name=False)
+                return candidate
+        if not plain.keys() - {"type"}:
+            return None
+    elif isinstance(part, bool | int | float) or part is None:
+        return None
+    return _text_part(part)
+
+
+def _text_part(value: Any) -> dict[str, Any]:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return {"type": "text", "text": text}
+
+
+@cache
+def _part_adapter() -> TypeAdapter[ContentBlock]:
+    return TypeAdapter(ContentBlock)

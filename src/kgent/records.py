@@ -17,7 +17,7 @@ from agent_core.process import Launcher
 from agent_core.redaction import Redactor
 from agent_core.text import short_line, visible
 from agent_core.tools.files import open_file
-from agent_core.tools.results import storable, storable_text
+from agent_core.tools.values import storable, storable_text
 from agent_core.types import Frozen, new_id
 from kgent.config import KgentConfig
 from kgent.errors import ErrorInfo, Record

@@ -13,7 +13,7 @@ from typing import Any, Self
 from agent_core.errors import ErrorCode
 from agent_core.loading import installed_version
 from agent_core.redaction import Redactor
-from agent_core.tools.results import storable
+from agent_core.tools.values import storable
 from agent_core.types import Frozen, utc_now
 from kgent.config import InputSpec, KgentConfig, ParameterValue
 from kgent.errors import BLOCKING, ErrorInfo, Record, config_error

@@ -16,8 +16,9 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import shortened
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
 from agent_core.tools.registry import Toolbox, model_tool
-from agent_core.tools.results import storable, wrap
+from agent_core.tools.results import wrap
 from agent_core.tools.schema import Arguments
+from agent_core.tools.values import storable
 from agent_core.tools.workspace import PathPolicy, ResolvedPath, Workspace
 from agent_core.types import (
     Access,
@@ -215,8 +216,7 @@ class ToolCallScope:
             if reason := self.cancellation.reason:
                 raise KgentError(reason.code, reason.message, category=ErrorCategory.TOOL)
             answer = await perform(arguments, self)
-            if answer.data is not None:
-                answer = await asyncio.to_thread(self._limit_data, answer, answer.data)
+            answer = await self._kept(answer)
         except asyncio.CancelledError:
             reason = self.cancellation.reason
             message = f"stopped: {reason.message}" if reason else "stopped"
@@ -227,6 +227,17 @@ class ToolCallScope:
             answer = ToolAnswer(ok=False, summary=info.message or info.code, error=info)
         self._write(answer, arguments, summary)
         return answer
+
+    async def _kept(self, answer: ToolAnswer) -> ToolAnswer:
+        """Return the answer with data of bounded size; the call was made in any case."""
+        if answer.data is None:
+            return answer
+        try:
+            return await asyncio.to_thread(self._limit_data, answer, answer.data)
+        except Exception as error:  # noqa: BLE001 - the answer itself stays as it is
+            info = error_info(error, ErrorCategory.TOOL)
+            not_kept = f"the call was made; its data could not be kept: {info.message or info.code}"
+            return answer.model_copy(update={"data": {"not_kept": not_kept}})
 
     def _limit_data(self, answer: ToolAnswer, data: dict[str, Any]) -> ToolAnswer:
         """Move data that is too large for a message into the archive."""

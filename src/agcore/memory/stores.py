@@ -31,7 +31,7 @@ from agent_core.providers.jsontext import dump_text, parse
 from agent_core.storage.connections import BUSY_TIMEOUT, create_database_file, patiently
 from agent_core.storage.sql import Job
 from agent_core.storage.sqlite import InlineConnection, ReaderThreads, Writer
-from agent_core.tools.results import storable_text
+from agent_core.tools.values import storable_text
 from agent_core.types import SESSION_ID_PATTERN, Frozen, UtcDatetime, utc_now
 
 T = TypeVar("T")

@@ -23,7 +23,8 @@ from agent_core.tools.decorator import FunctionTool, tool as function_tool
 from agent_core.tools.deps import check_deps
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Handler, check_own_name
-from agent_core.tools.results import OpenCall, text_of
+from agent_core.tools.results import OpenCall
+from agent_core.tools.values import text_of
 from agent_core.types import (
     JsonBlock,
     RunIdentity,

@@ -7,6 +7,7 @@ form that reads back unchanged.
 
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from pathlib import PurePath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -331,11 +332,29 @@ def _as_columns(values: Mapping[str, Any], *, skip_none: bool = False) -> dict[s
 
 def _dump_slowly(value: Any) -> str:
     try:
-        text = json.dumps(value, default=_as_json)
+        try:
+            text = json.dumps(value, default=_as_json, allow_nan=False)
+        except ValueError:  # a number without a form in JSON, or a value within itself
+            text = json.dumps(_finite(value), default=_as_json, allow_nan=False)
         loads(text)  # what cannot be read back must not be stored
     except (TypeError, ValueError, RecursionError) as error:
         raise unreadable(str(error)) from error
     return text
+
+
+def _finite(value: Any) -> Any:
+    """Return the value with null for the numbers that JSON has no form for."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: _finite(item) for key, item in cast("dict[Any, Any]", value).items()}
+        case list() | tuple():
+            return [_finite(item) for item in cast("list[Any]", value)]
+        case BaseModel():
+            return _finite(_as_json(value))
+        case _:
+            return value
 
 
 def _as_json(value: Any) -> Any:

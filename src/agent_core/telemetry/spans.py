@@ -32,7 +32,7 @@ from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.compat import server_of
 from agent_core.telemetry import content, names
 from agent_core.telemetry.content import Clean
-from agent_core.tools.results import storable_text
+from agent_core.tools.values import storable_text
 from agent_core.types import (
     Draft,
     ModelCompleted,

@@ -28,8 +28,11 @@ from agent_core.types import (
     ToolResultBlock,
 )
 
-ToolReturn = ToolResult | str | dict[str, Any] | list[Any] | int | float | bool | None
-"""What a handler may return; anything but a `ToolResult` is wrapped."""
+ToolReturn = ToolResult | str | bytes | dict[str, Any] | list[Any] | int | float | bool | None
+"""What a handler may return; anything but a `ToolResult` is wrapped.
+
+Models, dataclasses and other values with a form in JSON are wrapped too.
+"""
 
 
 @dataclass(frozen=True, slots=True)

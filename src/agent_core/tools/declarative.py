@@ -26,9 +26,9 @@ from agent_core.process.environment import command_environment
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import check_own_name, plain_access
-from agent_core.tools.results import storable_text
 from agent_core.tools.schema import SchemaCheck
 from agent_core.tools.script import check_argv, fill_argv, parse_script, placeholders
+from agent_core.tools.values import storable_text
 from agent_core.tools.workspace import keep_output, show_denial, timeout_result
 from agent_core.types import (
     ArtifactRefBlock,
@@ -231,6 +231,7 @@ async def _read_outcome(
 ) -> ToolResult:
     """What a program has answered; any code but 0 is an error."""
     content: list[ContentBlock] = []
+    faults: list[str] = []
     has_succeeded = not finished.timed_out and not finished.exit_code
     can_be_read = has_succeeded and finished.stdout.spool is None
     if can_be_read and (result := _read_result(finished.stdout.text)):
@@ -240,8 +241,9 @@ async def _read_outcome(
     for stream, output in outputs.items():
         if output.text:
             content.append(TextBlock(text=output.text))
-        if artifact_id := await keep_output(output, stream, context.artifact):
+        if artifact_id := await keep_output(output, stream, context.artifact, faults):
             content.append(ArtifactRefBlock(artifact_id=artifact_id, mime_type="text/plain"))
+    content += [TextBlock(text=f"[{fault}]") for fault in faults]
     if finished.timed_out:
         return timeout_result(name, timeout_ms, content)
     metadata = {"exit_code": finished.exit_code}

@@ -16,7 +16,8 @@ from typing_extensions import TypedDict
 
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
-from agent_core.tools.registry import call, plain_access, plain_function
+from agent_core.tools.callables import plain_function
+from agent_core.tools.registry import call, plain_access
 from agent_core.tools.schema import Json, misfit, small_schema, without_nulls
 from agent_core.tools.signatures import Parameter, UnfitError, docstring_of, read_parameters
 from agent_core.tools.type_schema import CompleteJsonSchema

@@ -4,6 +4,7 @@ What is too large for a message moves into an artifact.
 """
 
 import asyncio
+import logging
 import mimetypes
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +25,8 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.text import plural, shorten_name, shorten_text, utf8_size
 from agent_core.tools.base import ArtifactWriter, Tool, ToolOutput, ToolReturn
-from agent_core.tools.results import QUICK_VALUES, TooManyValuesError, storable_text, wrap
+from agent_core.tools.results import QUICK_VALUES, ReadResult, read_result, unshown_result
+from agent_core.tools.values import KeptFile, TooManyValuesError, storable_text, text_of
 from agent_core.types import (
     ArtifactRefBlock,
     ArtifactSource,
@@ -39,8 +41,12 @@ from agent_core.types import (
     ToolResult,
 )
 
+logger = logging.getLogger(__name__)
+
 MAX_REFERENCES = 50
 """References to artifacts in one result; more of them are listed in one artifact."""
+MAX_FILES = 16
+"""Files in one result that are artifacts of their own; more of them are one artifact."""
 MAX_IMAGES = 20
 """Pictures of one result that a model is shown."""
 MAX_SHOWN_BYTES = 10_000_000
@@ -126,20 +132,28 @@ class ResultLimiter:
     ) -> BoundedResult:
         """Wrap a return value; what is too large becomes an artifact, with head and tail here.
 
-        Raises:
-            TypeError: the value has no form in JSON.
+        The call has been made by now: whatever is wrong with its value, the result says so.
         """
         adds: Sequence[Draft] = ()
         if isinstance(returned, ToolOutput):
             returned, adds = returned.answer, returned.adds
         limit = None if tool.keeps_own_limits else self._limit
-        return BoundedResult(await self._bound(returned, run, call, limit=limit), adds)
+        try:
+            read = await _read(returned)
+            if not_shown := read.result.metadata.get("not_shown"):
+                logger.warning("tool %s: parts of its return value: %s", call.name, not_shown)
+            result = await self._bound(read, run, call, limit=limit)
+        except Exception as error:
+            logger.warning("the result of tool %s cannot be kept", call.name, exc_info=True)
+            read = ReadResult(unshown_result(f"{type(error).__name__}: {text_of(error)}"))
+            result = await self._bound(read, run, call, limit=None)
+        return BoundedResult(result, adds)
 
     async def limit_failure(
         self, error: ErrorPayload, run: RunIdentity, call: ToolCall
     ) -> BoundedResult:
         """The answer to a call that failed; a text too long for it becomes an artifact."""
-        failed = ToolResult(is_error=True, error=error)
+        failed = await _read(ToolResult(is_error=True, error=error))
         return BoundedResult(await self._bound(failed, run, call, limit=self._limit))
 
     def _is_small(self, result: ToolResult, limit: int) -> bool:
@@ -153,19 +167,17 @@ class ResultLimiter:
         return is_plain and _size(block) <= limit
 
     async def _bound(
-        self, returned: ToolReturn, run: RunIdentity, call: ToolCall, *, limit: int | None
+        self, read: ReadResult, run: RunIdentity, call: ToolCall, *, limit: int | None
     ) -> ToolResult:
         """The result with every part of it within bounds; content only if there is a `limit`."""
-        try:
-            result = wrap(returned, most=QUICK_VALUES)
-        except TooManyValuesError:
-            result = await asyncio.to_thread(wrap, returned)
-        if limit is not None and self._is_small(result, limit):
+        result = read.result
+        if limit is not None and not read.files and self._is_small(result, limit):
             update = {"tool_call_id": call.tool_call_id, "tool_name": call.name}
             return result.model_copy(update=update)
         files = _ResultFiles(self._artifacts, self.writer(run, call))
+        content = [*result.content, *await _keep_files(read.files, files)]
         content = await _bound_pictures(
-            result.content, files, kept_above=self._limit, max_image_bytes=self._max_image_bytes
+            content, files, kept_above=self._limit, max_image_bytes=self._max_image_bytes
         )
         content = await _bound_references(content, files)
         if limit is not None and sum(map(_size, content)) > limit:
@@ -237,6 +249,35 @@ class _ResultFiles:
             return await self._artifacts.read(artifact_id)
         except StorageError as error:
             return shorten_text(error.message, _SUMMARY_BYTES)
+
+
+async def _read(returned: object) -> ReadResult:
+    """Read a return value; what has many parts is read in a thread."""
+    try:
+        return read_result(returned, most=QUICK_VALUES)
+    except TooManyValuesError:
+        return await asyncio.to_thread(read_result, returned)
+
+
+async def _keep_files(read: Sequence[KeptFile], files: _ResultFiles) -> list[ContentBlock]:
+    """The bytes that a value holds: pictures to be shown, and artifacts for the rest."""
+    kept: list[ContentBlock] = []
+    surplus: list[dict[str, Any]] = []
+    for number, file in enumerate(read, 1):
+        if file.is_picture:
+            kept.append(ImageBlock(mime_type=file.mime_type, data=encode_base64(file.content)))
+        elif len(kept) < MAX_FILES:
+            summary = f"{file.mime_type}, {len(file.content)} bytes: file {number} of this result"
+            name = filename_for(f"file-{number}", file.mime_type)
+            kept.append(await files.add(file.content, name, file.mime_type, summary=summary))
+        else:
+            base64 = encode_base64(file.content)
+            surplus.append({"file": number, "mime_type": file.mime_type, "base64": base64})
+    if surplus:
+        raw = await asyncio.to_thread(orjson.dumps, surplus)
+        summary = f"{plural(len(surplus), 'more file')}, in base64"
+        kept.append(await files.add(raw, "files.json", "application/json", summary=summary))
+    return kept
 
 
 def _shorten_facts(facts: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import orjson
 
@@ -20,9 +20,11 @@ from agent_core.tools.base import (
     ToolReturn,
     concurrency_of,
 )
+from agent_core.tools.callables import is_async, is_generator
 from agent_core.tools.json_schema import whole_schema
-from agent_core.tools.results import in_own_thread, storable
+from agent_core.tools.results import in_own_thread
 from agent_core.tools.schema import Arguments, SchemaCheck, model_check, shown_schema
+from agent_core.tools.values import storable_facts
 from agent_core.types import (
     FINAL_ANSWER,
     Access,
@@ -59,10 +61,19 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
     elif is_generator(handler):
         problem = "it is a generator; return a list of what it gives"
     else:
+        from agent_core.tools.signatures import (  # noqa: PLC0415 - it needs this module
+            UnfitError,
+            require_writable_return,
+        )
+
         try:
-            inspect.signature(handler).bind({}, None)
+            signature = inspect.signature(handler)
+            signature.bind({}, None)
+            require_writable_return(handler, signature)
         except TypeError as error:
             problem = f"it is called with (arguments, context), and {error}"
+        except UnfitError as error:
+            problem = str(error)
         except ValueError:  # a builtin without a signature
             pass
     if problem is not None:
@@ -140,7 +151,7 @@ def _definition(
 
 def plain_access(definition: ToolDefinition, arguments: Mapping[str, Any]) -> Access:
     """What is known of a call whose effects are not: it asks unless it only reads."""
-    line = orjson.dumps(storable(arguments)).decode()
+    line = orjson.dumps(storable_facts(arguments)).decode()
     cut = len(line) - _MAX_SUMMARY
     writes = definition.permission is ToolPermission.WRITE
     return Access(
@@ -151,52 +162,12 @@ def plain_access(definition: ToolDefinition, arguments: Mapping[str, Any]) -> Ac
 
 
 async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call an async or a plain function; a plain one does not hold up the event loop.
-
-    Raises:
-        ToolError: `internal_error`; it returned a generator.
-    """
+    """Call an async or a plain function; a plain one does not hold up the event loop."""
     if is_async(function):
         result = await function(*args, **kwargs)
     else:
         result = await in_own_thread(partial(function, *args, **kwargs))
-        if inspect.isawaitable(result):
-            result = await result
-    if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.iscoroutine(result):
-        if not inspect.isasyncgen(result):
-            result.close()
-        message = f"the tool returned a {type(result).__name__}; it has to return what that gives"
-        raise ToolError(ErrorCode.INTERNAL_ERROR, f"{message}, for example as a list")
-    return result
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling the function makes a coroutine: it is one, or an object that is one."""
-    return any(map(inspect.iscoroutinefunction, _inner_functions(function)))
-
-
-def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether calling the function makes a generator, as far as can be seen without calling it."""
-    inner = _inner_functions(function)
-    candidates = [*inner, *map(inspect.unwrap, inner)]
-    return any(
-        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in candidates
-    )
-
-
-def _inner_functions(function: Callable[..., Any]) -> list[Callable[..., Any]]:
-    inner = plain_function(function)
-    if inspect.isfunction(inner):
-        return [inner]
-    own = getattr(type(inner), "__call__", None)  # noqa: B004 - its own, not whether there is one
-    return [inner] if own is None else [inner, own]
-
-
-def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function inside of `functools.partial` objects."""
-    while isinstance(function, partial):
-        function = cast("partial[Any]", function).func
-    return function
+    return await result if inspect.isawaitable(result) else result
 
 
 _MAX_NAMED = 40

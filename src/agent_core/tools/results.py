@@ -5,26 +5,34 @@ integers of 5,000 digits, lists 10,000 deep). It is made harmless here, once.
 """
 
 import asyncio
+import base64
 import concurrent.futures
 import contextvars
 import json
 import logging
-import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from enum import Enum
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Self, cast
 
-from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
+from msgspec import Struct
 
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.providers.jsontext import unfenced
-from agent_core.text import join_surrogates, shorten_text
+from agent_core.text import plural, shorten_text
 from agent_core.tools.base import ArtifactWriter
+from agent_core.tools.values import (
+    MAX_VALUES,
+    KeptFile,
+    TooManyValuesError,
+    ValueWriter,
+    read_text,
+    storable,
+    storable_facts,
+    storable_text,
+    text_of,
+)
 from agent_core.types import (
     ArtifactRefBlock,
     ArtifactSource,
@@ -36,41 +44,90 @@ from agent_core.types import (
     ToolResult,
 )
 
-MAX_DEPTH = 100
-"""Nesting beyond this becomes text; JSON writers stop at about 250."""
-
-MAX_VALUES = 2_000_000
-"""Values in one answer. A list that contains itself ten times has more than any memory holds."""
-
-MAX_TEXT = 256 * 1024 * 1024
-"""Characters in one answer that is not a single text."""
-
 QUICK_VALUES = 20_000
 """So many are converted without a pause that the event loop would notice."""
 
-
-class TooManyValuesError(TypeError):
-    """The value has more parts than may be converted."""
-
-
 _CONTENT = (ArtifactRefBlock, ImageBlock, JsonBlock, TextBlock)
+_MAX_REASONS = 5
 
 
-def wrap(value: object, *, most: int = MAX_VALUES) -> ToolResult:
+class ReadResult(Struct, frozen=True):
+    """A returned value as a result, and the bytes in it that become files."""
+
+    result: ToolResult
+    files: Sequence[KeptFile] = ()
+
+
+def wrap(value: object) -> ToolResult:
+    """Make a result of what a handler returned, where no files can be kept.
+
+    See `read_result`. A picture is shown, and other files are named.
+    """
+    read = read_result(value)
+    content = [*read.result.content]
+    for file in read.files:
+        if file.is_picture:
+            data = base64.b64encode(file.content).decode()
+            content.append(ImageBlock(mime_type=file.mime_type, data=data))
+        else:
+            text = f"[{file.mime_type}, {len(file.content)} bytes; it is left out]"
+            content.append(TextBlock(text=text))
+    return read.result.model_copy(update={"content": content}) if read.files else read.result
+
+
+def read_result(value: object, *, most: int = MAX_VALUES) -> ReadResult:
     """Make a result of what a handler returned: text as text, everything else as JSON.
 
     A block of content, or a list of nothing but such blocks, is the content of the result.
-    Pydantic models, dataclasses, paths and times inside become plain JSON. Blocks that have no
-    place in a result (calls, reasoning) become JSON too.
+    Models, dataclasses, paths and times inside become plain JSON, and so do blocks that have no
+    place in a result (calls, reasoning). Bytes become text, base64 or files.
+
+    It never fails because of the value: the call has been made. What has no form in JSON is left
+    out, and a text says so.
 
     Raises:
-        TypeError: the value, or something in it, has no form in JSON: a generator, a socket.
-        TooManyValuesError: it has more than `most` parts.
+        TooManyValuesError: it has more than `most` parts, and might be read in a thread.
     """
+    writer = ValueWriter(most, takes_files=True)
+    try:
+        result = _result_of(value, writer)
+    except TooManyValuesError as error:
+        if most < MAX_VALUES:
+            raise
+        return ReadResult(unshown_result(str(error)))
+    except BaseException as error:  # noqa: BLE001 - a program's value may do anything
+        return ReadResult(unshown_result(f"{type(error).__name__}: {text_of(error)}"))
+    if writer.left_out:
+        result = _with_note(result, writer.left_out)
+    return ReadResult(result, writer.files)
+
+
+def unshown_result(*reasons: str, part: str = "") -> ToolResult:
+    """Return the answer to a call that was made and whose value cannot be shown."""
+    what = f"{part}its return value"
+    text = f"The call was made; {what} cannot be shown ({'; '.join(reasons)})."
+    metadata = {"not_shown": list(reasons)}
+    return ToolResult(content=[TextBlock(text=storable_text(text))], metadata=metadata)
+
+
+def _with_note(result: ToolResult, left_out: Iterable[str]) -> ToolResult:
+    """Return the result with a text that says what of it is not shown."""
+    reasons = [*left_out]
+    if len(reasons) > _MAX_REASONS:
+        more = plural(len(reasons) - _MAX_REASONS, "more kind")
+        reasons = [*reasons[:_MAX_REASONS], more]
+    note = unshown_result(*reasons, part="parts of " if result.content else "")
+    changes = {
+        "content": [*result.content, *note.content],
+        "metadata": {**result.metadata, **note.metadata},
+    }
+    return result.model_copy(update=changes)
+
+
+def _result_of(value: object, writer: ValueWriter) -> ToolResult:
     match value:
         case ToolResult():
-            walk = _Walk(most)
-            changes: dict[str, Any] = {"content": [_block(each, walk) for each in value.content]}
+            changes: dict[str, Any] = {"content": [_block(each, writer) for each in value.content]}
             if value.metadata:
                 changes["metadata"] = storable_facts(value.metadata)
             if error := value.error:
@@ -84,17 +141,23 @@ def wrap(value: object, *, most: int = MAX_VALUES) -> ToolResult:
         case str():
             return _result(TextBlock.of_checked(type="text", text=storable_text(value)))
         case ArtifactRefBlock() | ImageBlock() | JsonBlock() | TextBlock():
-            return wrap(ToolResult(content=[value]), most=most)
+            return _result_of(ToolResult(content=[value]), writer)
         case list() if value and all(isinstance(each, _CONTENT) for each in cast("Any", value)):
-            return wrap(ToolResult(content=cast("Any", value)), most=most)
+            return _result_of(ToolResult(content=cast("Any", value)), writer)
+        case bytes() | bytearray() | memoryview() if text := read_text(bytes(cast("Any", value))):
+            return _result_of(text, writer)
         case _:
-            return _result(_json_block(_Walk(most).value(value)))
+            data = writer.write(value)
+            is_whole_file = bool(writer.files) and isinstance(data, str)
+            is_left_out = bool(writer.left_out) and isinstance(data, str)
+            return _result(*(() if is_whole_file or is_left_out else (_json_block(data),)))
 
 
-def _result(block: ContentBlock) -> ToolResult:
-    """One block of our own making, which is not looked at again."""
+def _result(*blocks: ContentBlock) -> ToolResult:
+    """Return a result with blocks of our own making, which are not looked at again."""
+    content = [*blocks]
     return ToolResult.of_checked(
-        tool_call_id="", tool_name="", content=[block], is_error=False, error=None, metadata={}
+        tool_call_id="", tool_name="", content=content, is_error=False, error=None, metadata={}
     )
 
 
@@ -102,39 +165,17 @@ def _json_block(data: Any) -> JsonBlock:
     return JsonBlock.of_checked(type="json", data=data, summary=None, artifact_id=None)
 
 
-def storable_text(text: str) -> str:
-    """`text` without NULs and lone surrogates; each becomes U+FFFD."""
-    text = str.replace(text, "\0", "\N{REPLACEMENT CHARACTER}")  # of a subclass, too: plain text
-    return text if text.isascii() else join_surrogates(text)
-
-
-def storable(value: object) -> Any:
-    """`value` as JSON that every store and service takes.
-
-    Raises:
-        TypeError: something in it has no form in JSON.
-    """
-    return _Walk(MAX_VALUES).value(value)
-
-
 def parse_answer(text: str) -> Any:
-    """The JSON value that an answer is, with or without a fence around it.
+    """Return the JSON value that an answer is, with or without a fence around it.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not JSON.
     """
     try:
-        return storable(json.loads(unfenced(text)))
-    except (RecursionError, TypeError) as error:
+        # A model may write NaN, which a number of the expected type may be.
+        return storable(json.loads(unfenced(text), parse_constant=str))
+    except (RecursionError, TooManyValuesError) as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def storable_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """`facts` as JSON; what has no form in JSON is named by its type. Never fails."""
-    try:
-        return cast("dict[str, Any]", _Walk(MAX_VALUES, is_lenient=True).value(facts))
-    except TooManyValuesError as error:
-        return {"left_out": str(error)}
 
 
 def failure_of(tool_name: str, error: BaseException) -> ErrorPayload:
@@ -157,109 +198,20 @@ def failure_of(tool_name: str, error: BaseException) -> ErrorPayload:
     )
 
 
-def text_of(value: object) -> str:
-    """The text of an exception or of its note; never fails."""
-    try:
-        return str(value)
-    except BaseException:  # noqa: BLE001 - what a program calls an exception may have no text
-        return "(its text cannot be read)"
-
-
-class _Walk:
-    """One conversion: how much of it is left, and which containers it is inside of."""
-
-    def __init__(self, most: int, *, is_lenient: bool = False) -> None:
-        self._values_left = most
-        self._text_left = MAX_TEXT
-        self._is_lenient = is_lenient
-        self._within: set[int] = set()
-
-    def value(self, value: object, depth: int = 0) -> Any:
-        """The value as plain JSON."""
-        self._values_left -= 1
-        if self._values_left < 0 or self._text_left < 0:
-            message = "the answer has too many parts; write it to a file and keep that instead"
-            raise TooManyValuesError(message)
-        match value:
-            case None | bool():
-                return value
-            case Enum():
-                return self.value(value.value, depth)
-            case str():
-                self._text_left -= len(value)
-                return storable_text(value)
-            case float():  # text for what JSON or SQLite cannot hold
-                return float(value) if math.isfinite(value) else str(value)
-            case int() if -(2**63) <= value < 2**64:
-                return int(value)
-            case int():
-                # str() of an integer beyond 4,300 digits is a ValueError; hex() has no limit.
-                return str(value) if value.bit_length() < 10_000 else hex(value)
-            case Mapping() | list() | tuple() | set() | frozenset():
-                return self._container(cast("Any", value), depth)
-            case _:
-                try:
-                    plain = _plain(value)
-                except TypeError:
-                    if not self._is_lenient:
-                        raise
-                    return f"({type(value).__name__[:100]})"
-                return self.value(plain, depth + 1) if depth < MAX_DEPTH else "(nested too deeply)"
-
-    def _container(self, value: Any, depth: int) -> Any:
-        if depth >= MAX_DEPTH:
-            return "(nested too deeply)"
-        identity = id(cast("object", value))
-        if identity in self._within:
-            return "(contains itself)"
-        self._within.add(identity)
-        try:
-            if isinstance(value, Mapping):
-                table = cast("Mapping[object, object]", value)
-                plain: dict[str, Any] = {}
-                for key, item in table.items():
-                    name = storable_text(key if type(key) is str else str(self.value(key)))
-                    plain[name] = self.value(item, depth + 1)
-                return plain
-            items: list[Any] = []
-            for item in value:
-                items.append(self.value(item, depth + 1))  # noqa: PERF401 - a frame less
-            return items
-        finally:
-            self._within.discard(identity)
-
-
-def _block(block: ContentBlock, walk: _Walk) -> ContentBlock:
+def _block(block: ContentBlock, writer: ValueWriter) -> ContentBlock:
     changes: dict[str, Any] = {}
     match block:
         case TextBlock():
             changes["text"] = storable_text(block.text)
         case JsonBlock():
-            changes["data"] = walk.value(block.data)
+            changes["data"] = writer.write(block.data)
         case ArtifactRefBlock() | ImageBlock():
             changes["mime_type"] = block.mime_type and storable_text(block.mime_type)
         case _:
-            return JsonBlock(data=walk.value(block.model_dump(mode="json")))
+            return JsonBlock(data=writer.write(block.model_dump(mode="json")))
     if isinstance(block, JsonBlock | ArtifactRefBlock):
         changes["summary"] = block.summary and storable_text(block.summary)
     return block.model_copy(update=changes)
-
-
-def _plain(value: object) -> object:
-    """One step towards JSON. An iterator is not taken: it may have no end."""
-    if isinstance(value, BaseModel):
-        return value.model_dump()
-    if isinstance(value, Iterator):
-        kind = type(cast("object", value)).__name__
-        message = f"a handler returned {kind}, which is read only once"
-        raise TypeError(f"{message}; return a list of what it gives")
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    try:
-        return to_jsonable_python(value)
-    except ValueError as error:
-        message = f"a handler returned {type(value).__name__}, which has no form in JSON"
-        raise TypeError(message) from error
 
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from itertools import pairwise
-from types import NoneType, SimpleNamespace, UnionType
+from types import FunctionType, NoneType, SimpleNamespace, UnionType
 from typing import (
     Annotated,
     Any,
@@ -29,14 +29,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from agent_core.tools.base import ToolContext
-from agent_core.tools.registry import is_generator, plain_function
+from agent_core.tools.callables import is_generator, plain_function
 from agent_core.tools.type_schema import with_readable_typed_dicts
+from agent_core.tools.values import may_be_written
 
 _LONGEST_DEFAULT = 1_000
-_GENERATORS = {
-    *(collections.abc.Generator, collections.abc.AsyncGenerator),
-    *(collections.abc.Iterator, collections.abc.AsyncIterator),
-}
 _PACKAGE = "agent_core.tools."
 _COMMON = "Returns?|Yields?|Raises|Examples?|Notes?|Attributes|Warnings?|See Also|References"
 _SECTION = re.compile(rf"(Args|Arguments|Parameters|Params|{_COMMON}):\s*$")
@@ -101,13 +98,8 @@ def read_parameters(
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise UnfitError(f"its signature cannot be read ({error})") from error
+    require_writable_return(function, signature)
     scope = _scope_of(function)
-    try:
-        returned = _evaluate(signature.return_annotation, scope)
-    except Exception:  # noqa: BLE001 - what a tool returns needs no annotation that can be read
-        returned = None
-    if (get_origin(returned) or returned) in _GENERATORS:
-        raise UnfitError("it says that it returns a generator or an iterator; return a list")
     inner, bound = function, set[str]()
     while isinstance(inner, partial):
         known = cast("partial[Any]", inner)
@@ -120,10 +112,67 @@ def read_parameters(
     ]
 
 
+Scope = tuple[dict[str, Any], dict[str, Any]]
+"""Global and local names that an annotation may use."""
+
+
+def require_writable_return(function: Callable[..., Any], signature: inspect.Signature) -> None:
+    """Refuse a function whose return annotation names what can never be written as JSON.
+
+    Raises:
+        UnfitError: it does.
+    """
+    if signature.return_annotation is signature.empty:
+        return
+    try:
+        returned = _evaluate(signature.return_annotation, _scope_of(function))
+    except Exception:  # noqa: BLE001 - what a tool returns needs no annotation that can be read
+        return
+    misfit = _find_unwritable(returned)
+    if misfit is None:
+        return
+    if issubclass(misfit, collections.abc.Iterator | collections.abc.AsyncIterator):
+        raise UnfitError("it says that it returns a generator or an iterator; return a list")
+    raise UnfitError(
+        f"it says that it returns {misfit.__name__}, which has no form in JSON; return text, bytes,"
+        " a dict, a list, a model or a dataclass"
+    )
+
+
+def _find_unwritable(hint: Any) -> type[Any] | None:
+    """Return the class because of which no value of an annotated type can be written."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _find_unwritable(arguments[0])
+    if origin in {Union, UnionType}:  # one writable choice is enough; null alone says nothing
+        found = [_find_unwritable(each) for each in arguments if each is not NoneType]
+        return found[0] if found and None not in found else None
+    kind: Any = hint if origin is None else origin
+    if hasattr(kind, "__supertype__"):
+        return _find_unwritable(kind.__supertype__)
+    if hasattr(kind, "__value__"):  # of a `type` statement
+        return _find_unwritable(kind.__value__)
+    if not isinstance(kind, type):
+        return None
+    kind = cast("type[Any]", kind)
+    if kind is cast("Any", collections.abc.Callable):
+        return FunctionType
+    if issubclass(kind, collections.abc.Awaitable):  # it is awaited
+        return _find_unwritable(arguments[-1]) if arguments else None
+    if not may_be_written(kind):
+        return kind
+    if is_dataclass(kind) or not issubclass(kind, collections.abc.Iterable):
+        return None
+    inside = [_find_unwritable(each) for each in arguments if each is not Ellipsis]
+    if issubclass(kind, tuple) and None in inside:
+        return None
+    return next(filter(None, inside), None)
+
+
 def _read_parameter(
     parameter: inspect.Parameter,
     is_first: bool,
-    scope: tuple[dict[str, Any], dict[str, Any]],
+    scope: Scope,
     description: str,
 ) -> Parameter:
     name, default = parameter.name, parameter.default
@@ -191,12 +240,12 @@ def _without_defaults(name: str, hint: Any, fields: Sequence[FieldInfo]) -> Any:
     return Annotated[base, *metadata]
 
 
-def _evaluate(annotation: object, scope: tuple[dict[str, Any], dict[str, Any]]) -> Any:
+def _evaluate(annotation: object, scope: Scope) -> Any:
     holder = SimpleNamespace(__annotations__={"it": annotation})
     return get_type_hints(holder, *scope, include_extras=True)["it"]
 
 
-def _scope_of(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _scope_of(function: Callable[..., Any]) -> Scope:
     """Where the names in a function's annotations are looked up: its globals, and local names.
 
     The local names are those where the tool is made, if the function is of the same module: an

@@ -23,7 +23,7 @@ from agent_core.config.models import ToolsConfig
 from agent_core.config.paths import Setup, fill_placeholders
 from agent_core.disk.globs import PathGlobs
 from agent_core.disk.unfinished import UnfinishedWrites
-from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
+from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Launcher
 from agent_core.process.environment import command_environment
 from agent_core.text import shortened
@@ -489,20 +489,29 @@ def code_tool(
     )
 
 
-async def keep_output(output: "Output", name: str, artifact: ArtifactWriter) -> str | None:
-    """Make an artifact of output that was cut; its id, or None if all of it is in the text.
+async def keep_output(
+    output: "Output", name: str, artifact: ArtifactWriter, faults: list[str]
+) -> str | None:
+    """Make an artifact of output that was cut; return its id, or None if the text has all of it.
+
+    The program has run: output that cannot be kept is no failure of the call.
 
     Args:
         output: what a program wrote to one stream; its spool file is read.
         name: the stream, for people.
         artifact: the writer of the call's context.
+        faults: gets the reason why the whole output is not kept.
     """
     if output.spool is None:
         return None
     summary = f"{name} of a command, {output.size_bytes} bytes"
-    return await artifact(
-        output.spool, filename=f"{name}.txt", mime_type="text/plain", summary=summary
-    )
+    try:
+        return await artifact(
+            output.spool, filename=f"{name}.txt", mime_type="text/plain", summary=summary
+        )
+    except (AgentCoreError, OSError) as error:
+        faults.append(f"the whole {name} could not be kept: {error}")
+        return None
 
 
 def show_denial(

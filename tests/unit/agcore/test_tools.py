@@ -510,3 +510,42 @@ async def test_a_tool_is_called_with_its_dependencies() -> None:
     assert outcome.value == 7
     with pytest.raises(ToolError.ExecutionFailed, match=r"ToolContext\[dict\[str, int\]\]"):
         await registry.invoke("stock", {"item": "lamp"}, deps=[1])
+
+
+class Held:
+    """An object of a program, without a form in JSON."""
+
+
+async def test_a_tool_that_returns_what_cannot_be_written_has_been_called() -> None:
+    made: list[str] = []
+
+    @tool
+    def act() -> Any:
+        made.append("act")
+        return {"id": 7, "held": Held(), "raw": bytes(range(128, 160))}
+
+    call = ToolCall(tool_call_id="c1", name="act", arguments={})
+    cycle = LlmCycle(MockProvider([ChatResponse(ChatMessage.assistant_text("", [call])), "done"]))
+    reply = await cycle.submit_with_tools("go", ToolRegistry([act]))
+    assert reply.text == "done"
+    assert made == ["act"]
+    (result,) = (
+        block
+        for message in cycle.messages()
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+    )
+    assert not result.is_error
+    written = result.model_dump_json()
+    assert "The call was made" in written
+    assert base64.b64encode(bytes(range(128, 160))).decode() in written
+
+
+async def test_a_direct_call_keeps_what_can_be_written() -> None:
+    @tool(permission="readonly")
+    def act() -> Any:
+        return [1, Held()]
+
+    value, said = await ToolRegistry([act]).invoke("act", {})
+    assert value == [1, "(Held)"]
+    assert said.startswith("The call was made")

@@ -1,5 +1,7 @@
 """Values on their way into text columns, and back."""
 
+import json
+import math
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from agent_core.errors import StorageError
 from agent_core.storage.rows import dumps, iso, loads
-from agent_core.types import TextBlock
+from agent_core.types import JsonBlock, TextBlock
 
 JSON_VALUES = st.recursive(
     st.none()
@@ -42,6 +44,20 @@ def test_every_json_value_reads_back_as_it_was(value: Any) -> None:
 )
 def test_what_is_nearly_json_is_stored_as_json(value: object, stored: object) -> None:
     assert loads(dumps({"x": value})) == {"x": stored}
+
+
+@pytest.mark.parametrize("other", [2**70, "\ud800", [1.5]], ids=repr)
+def test_a_number_without_a_form_in_json_is_null_whatever_stands_beside_it(other: Any) -> None:
+    nested = {"x": [math.nan, {"y": math.inf}], "other": other, "block": JsonBlock(data=math.nan)}
+    text = dumps(nested)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    stored = json.loads(text, parse_constant=refuse)
+    assert stored["x"] == [None, {"y": None}]
+    assert stored["other"] == other
+    assert stored["block"]["data"] is None
 
 
 @pytest.mark.parametrize("value", [object(), b"bytes", {"a", 1}, {object(): 1}])

@@ -1,5 +1,6 @@
 """The user's own tools, one JSON file each."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from agent_core.config.models import Config, ModelConfig
 from agent_core.config.paths import Setup
-from agent_core.errors import ErrorCode, ToolError
+from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.process import Launcher
 from agent_core.process.environment import UNATTENDED
 from agent_core.tools import Concurrency, Tool, ToolContext
@@ -312,3 +313,16 @@ def test_an_exec_tool_gives_values_to_programs_as_arguments(
 ) -> None:
     schema = {"type": "object", "properties": {"word": {"type": "string"}}}
     assert only(setup, command=command, args=args, input_schema=schema).name
+
+
+async def test_a_program_has_run_even_if_its_output_cannot_be_kept(
+    setup: Setup, context: ToolContext
+) -> None:
+    async def refuse(*_: object, **__: object) -> str:
+        raise StorageError(ErrorCode.STORAGE_ERROR, "No space left on device")
+
+    made = only(setup, command="seq", args=["1", "1000"], stdout_limit_bytes=100)
+    result = await answer(made, dataclasses.replace(context, artifact=refuse), text="")
+    assert not result.is_error
+    assert text_of(result).startswith("1\n")
+    assert "No space left on device" in text_of(result)

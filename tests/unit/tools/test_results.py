@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
-from agent_core.tools.results import storable, storable_text, wrap
+from agent_core.tools.results import wrap
+from agent_core.tools.values import storable, storable_text
 from agent_core.types import ImageBlock, JsonBlock, TextBlock, ToolResult
 
 
@@ -75,11 +76,13 @@ def test_text_with_methods_of_its_own_becomes_plain_text(text: str) -> None:
     assert type(block.data[0]) is str
 
 
-def test_an_object_without_a_form_in_json_is_refused_by_its_type_name() -> None:
+def test_an_object_without_a_form_in_json_is_named_by_its_type() -> None:
     class Socket: ...
 
-    with pytest.raises(TypeError, match="Socket"):
-        wrap([Socket()])
+    data, said = wrap([1, Socket()]).content
+    assert data == JsonBlock(data=[1, "(Socket)"])
+    assert isinstance(said, TextBlock)
+    assert "Socket" in said.text
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "x\udcffy", "\U0001f600 ok", "plain"])
@@ -93,8 +96,8 @@ def test_text_can_be_stored_whatever_is_in_it(text: str) -> None:
 def test_numbers_that_json_or_sqlite_cannot_hold_become_text() -> None:
     assert storable(2**64) == str(2**64)
     assert storable(10**5000).startswith("0x")
-    assert storable(math.nan) == "nan"
-    assert storable([math.inf, 2**63]) == ["inf", 2**63]
+    assert storable(math.nan) is None
+    assert storable([math.inf, 2**63]) == [None, 2**63]
 
 
 def test_nesting_has_an_end() -> None:

@@ -1,6 +1,7 @@
 """`code.run_command`: programs with arguments, bounded, and asked for exactly."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent_core.config.models import ToolsConfig
-from agent_core.errors import ErrorCode, ToolError
+from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.tools import Action, ToolContext
 from agent_core.tools.workspace import Workspace
 from agent_core.types import JsonBlock, ToolResult
@@ -208,3 +209,17 @@ def written(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return ""
+
+
+async def test_a_command_has_run_even_if_its_output_cannot_be_kept(
+    workspace: Workspace, context: ToolContext
+) -> None:
+    async def refuse(*_: object, **__: object) -> str:
+        raise StorageError(ErrorCode.STORAGE_ERROR, "No space left on device")
+
+    limits = ToolsConfig(stdout_limit_bytes=100)
+    code = Code(replace(workspace, limits=limits), dataclasses.replace(context, artifact=refuse))
+    answer = await code("run_command", argv=["seq", "1", "1000"])
+    assert answer["exit_code"] == 0
+    assert answer["stdout"].startswith("1\n")
+    assert "No space left on device" in answer["not_kept"]

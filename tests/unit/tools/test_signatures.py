@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections import deque
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum, StrEnum
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Literal, TextIO
+from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr
 
 # typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
 from typing_extensions import TypedDict
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tools import FunctionTool, Tool, ToolContext, tool
+from agent_core.tools import FunctionTool, Tool, ToolContext, tool, tool_from
+from agent_core.types import ToolDefinition, ToolResult
 
 
 class Colour(Enum):
@@ -511,3 +527,53 @@ def test_a_description_of_a_field_is_kept() -> None:
         return x
 
     assert properties(pick)["x"]["description"] == "from the field"
+
+
+class Unwritable:
+    """A class of a program, without a form in JSON."""
+
+
+@dataclass
+class PartlyWritable:
+    name: str
+    held: Unwritable
+
+
+UNWRITABLE: list[Any] = [
+    *(socket.socket, threading.Thread, Unwritable, TextIO, type, ModuleType, Callable[[], int]),
+    *(list[Unwritable], dict[str, Unwritable], Unwritable | None, Unwritable | socket.socket),
+    *(Annotated[Unwritable, 1], Awaitable[Unwritable], list[Iterator[int]], Iterator[int]),
+]
+WRITABLE: list[Any] = [
+    *(None, Any, object, bytes, bytearray, memoryview, complex, set[int], Decimal, UUID, Path),
+    *(PartlyWritable, list[PartlyWritable], str | Unwritable, tuple[str, Unwritable], range),
+    *(Awaitable[bytes], Coroutine[Any, Any, str], Iterable[int], Mapping[str, bytes], Exception),
+    *(deque[int], SecretStr, Literal["a"], ToolResult, dt.date, "Unknown"),
+]
+
+
+def annotated(hint: Any) -> Callable[..., Any]:
+    def made() -> Any: ...
+
+    made.__annotations__["return"] = hint
+    return made
+
+
+@pytest.mark.parametrize("hint", UNWRITABLE, ids=str)
+def test_a_return_type_that_can_never_be_written_is_refused(hint: Any) -> None:
+    with pytest.raises(ConfigError, match=r"made\(\) cannot be a tool: it says that it returns"):
+        tool(annotated(hint))
+
+
+@pytest.mark.parametrize("hint", WRITABLE, ids=str)
+def test_a_return_type_that_may_be_written_is_accepted(hint: Any) -> None:
+    assert tool(annotated(hint)).name == "made"
+
+
+def test_a_handler_with_such_a_return_type_is_refused() -> None:
+    async def handle(arguments: dict[str, Any], context: ToolContext) -> Unwritable:
+        return Unwritable()
+
+    definition = ToolDefinition(name="t", description="")
+    with pytest.raises(ConfigError, match=r"the handler of t cannot be used: .* Unwritable"):
+        tool_from(definition, handle)  # pyright: ignore[reportArgumentType]

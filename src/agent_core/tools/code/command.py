@@ -21,8 +21,8 @@ from agent_core.process import Command, find_program, run
 from agent_core.text import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.files import disk_errors
-from agent_core.tools.results import storable_text
 from agent_core.tools.schema import Arguments
+from agent_core.tools.values import storable_text
 from agent_core.tools.workspace import (
     PathPolicy,
     ResolvedPath,
@@ -253,15 +253,19 @@ async def _run(
             stderr_limit_bytes=workspace.limits.stderr_limit_bytes,
         )
     try:
+        faults: list[str] = []
+        keep = partial(keep_output, artifact=context.artifact, faults=faults)
         answer: dict[str, Any] = {
             "exit_code": finished.exit_code,
             "stdout": finished.stdout.text,
             "stderr": finished.stderr.text,
-            "stdout_artifact_id": await keep_output(finished.stdout, "stdout", context.artifact),
-            "stderr_artifact_id": await keep_output(finished.stderr, "stderr", context.artifact),
+            "stdout_artifact_id": await keep(finished.stdout, "stdout"),
+            "stderr_artifact_id": await keep(finished.stderr, "stderr"),
             "truncated": finished.stdout.truncated or finished.stderr.truncated,
             "timed_out": finished.timed_out,
         }
+        if faults:
+            answer["not_kept"] = "; ".join(faults)
         answer |= show_denial(plan, finished, cwd=place.path, context=context)
     finally:
         finished.discard()

@@ -92,7 +92,33 @@ class ErrorCode(StrEnum):
     TOOL_ERROR = "tool_error"
 
 
-class AgentCoreError(Exception):
+class PortableError(Exception):
+    """An exception that `pickle` and `copy` restore whole, whatever its `__init__` takes.
+
+    Python itself would call `__init__` again, with the message as its only argument. Here the
+    attributes are restored, those of subclasses included. The cause, the context and the traceback
+    are left out, as with every exception.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _new_error, (type(self), self.args), self.__getstate__()
+
+    def __setstate__(
+        self, state: dict[str, Any] | tuple[dict[str, Any] | None, ...] | None
+    ) -> None:
+        for part in state if isinstance(state, tuple) else (state,):  # with __slots__ there are two
+            for name, value in (part or {}).items():
+                setattr(self, name, value)
+
+
+def _new_error(kind: type[PortableError], args: tuple[Any, ...]) -> PortableError:
+    """Make an exception without calling its `__init__`."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
+
+
+class AgentCoreError(PortableError):
     """Base of everything the core raises on purpose.
 
     Args:
@@ -158,7 +184,7 @@ class PermissionDeniedError(ToolError):
     """A permission, a hook or a policy refused the call."""
 
 
-class ParkedError(Exception):
+class ParkedError(PortableError):
     """The run stops here, and goes on from here once its questions are answered.
 
     Args:

@@ -11,7 +11,7 @@ from typing import TextIO
 from agent_core.cli.layout import wrapped
 from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.streams import is_gone
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, PortableError
 from agent_core.text import visible
 
 Clean = Callable[[str], str]
@@ -36,7 +36,7 @@ Part = tuple[str, Style]
 """A piece of a line, and its look."""
 
 
-class OutputClosedError(Exception):
+class OutputClosedError(PortableError):
     """Standard output takes no more text.
 
     Attributes:

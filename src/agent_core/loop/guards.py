@@ -12,7 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from agent_core.aio import is_cancelled
-from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError
+from agent_core.errors import (
+    AgentCoreError,
+    ErrorCode,
+    PermissionDeniedError,
+    PortableError,
+)
 from agent_core.events import Journal
 from agent_core.loop.context import Guard
 from agent_core.providers.adapter_faults import opened_stream
@@ -42,7 +47,7 @@ if TYPE_CHECKING:
 Point = Literal["message", "tool_call", "answer"]
 
 
-class GuardStop(Exception):  # noqa: N818 - it is raised to stop a run, not because of an error
+class GuardStop(PortableError):  # noqa: N818 - it is raised to stop a run, not because of an error
     """Raised by a guard to stop the run; the run fails with `guard_stopped` and this reason."""
 
 

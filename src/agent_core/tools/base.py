@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from agent_core.errors import ErrorCode, ToolError
+from agent_core.errors import ErrorCode, PortableError, ToolError
 from agent_core.types import (
     Access,
     ArtifactSource,
@@ -143,7 +143,7 @@ class ToolContext(Generic[Deps]):
         return self.is_cancelled()
 
 
-class OutputMisfitError(Exception):
+class OutputMisfitError(PortableError):
     """An answer is not what it has to be.
 
     Attributes:

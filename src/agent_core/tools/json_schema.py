@@ -15,6 +15,8 @@ from typing import Any, cast
 
 import orjson
 
+from agent_core.errors import PortableError
+
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64
 MAX_PATTERN = 1_000
@@ -35,7 +37,7 @@ class SchemaUnusableError(ValueError):
     """Why a schema is not admitted, as one clause."""
 
 
-class CheckTooSlowError(Exception):
+class CheckTooSlowError(PortableError):
     """A check was given up: it would have taken too long."""
 
     def __init__(self) -> None:

@@ -52,6 +52,8 @@ class ErrorCode(StrEnum):
     NODE_NOT_FOUND = "node_not_found"
     RUN_NOT_FOUND = "run_not_found"
     ARTIFACT_NOT_FOUND = "artifact_not_found"
+    APPROVAL_NOT_FOUND = "approval_not_found"
+    ALREADY_ANSWERED = "already_answered"
     PATH_CONFLICT = "path_conflict"
     FILE_NOT_FOUND = "file_not_found"
     TEXT_NOT_FOUND = "text_not_found"

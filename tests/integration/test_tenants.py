@@ -164,8 +164,8 @@ async def test_no_id_of_another_tenant_is_known_and_nothing_of_it_changes(
         assert mine.text == "mine"
         await other.delete_session("mine")
     # There is no request of that id; and an id of a session is taken, whoever has it.
-    unusable = ("answer", "start", "start, for a worker")
-    assert wrong == dict.fromkeys(unusable, ErrorCode.VALIDATION_ERROR)
+    unusable = dict.fromkeys(("start", "start, for a worker"), ErrorCode.VALIDATION_ERROR)
+    assert wrong == {"answer": ErrorCode.APPROVAL_NOT_FOUND, **unusable}
     assert rows(database_url) == before
     async with opened(home, project, database_url, "acme") as acme:
         services = await acme._services()

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from agent_core.aio import to_the_end
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.types import (
     CLOSING_EVENTS,
     CancelResult,
+    Decision,
     ErrorPayload,
     EventType,
     OutputT,
@@ -21,11 +22,16 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.loop.options import RunOptions
+    from typing_extensions import TypeForm
+
+    from agent_core.loop.guards import RunGuard
+    from agent_core.loop.options import AnyModel, AnyTool, JsonSchema, RunOptions
     from agent_core.runtime.runs import Runs
     from agent_core.runtime.scheduler import RunProgress
     from agent_core.runtime.sessions import Sessions
     from agent_core.types import InspectResult
+
+AnyDecision = Decision | Literal["allow_once", "allow_for_session", "deny"]
 
 _NOTHING: Any = object()
 _READS = 16
@@ -301,6 +307,39 @@ class RunHandle(Generic[OutputT]):
             raise RunError.of(self.error, result)
         return result
 
+    async def answer(
+        self,
+        request_id: str,
+        decision: AnyDecision,
+        reason: str | None = None,
+        *,
+        tools: "Sequence[AnyTool] | None" = None,
+        deps: Any = None,
+        guards: "Sequence[RunGuard]" = (),
+        model: "AnyModel | None" = None,
+        output_type: "TypeForm[Any] | JsonSchema | None" = None,
+    ) -> "RunHandle[Any]":
+        """`AgentRuntime.answer` for a question of this run.
+
+        Raises:
+            StorageError: `approval_not_found`: the run has asked no such question.
+            AgentCoreError, ConfigError: as for `AgentRuntime.answer`.
+        """
+        return await answer_question(
+            self._runs,
+            self._sessions,
+            request_id,
+            decision,
+            reason=reason,
+            decided_by="sdk",
+            run_id=self.run_id,
+            tools=tools,
+            deps=deps,
+            guards=guards,
+            model=model,
+            output_type=output_type,
+        )
+
     async def cancel(self) -> CancelResult:
         """Cancel the run, and wait for its end for up to `runtime.cancel_timeout_ms`.
 
@@ -334,6 +373,34 @@ class RunHandle(Generic[OutputT]):
         return await self._sessions.inspect_child(
             child_run_id, parent_run_id=self.run_id, include_sensitive=include_sensitive
         )
+
+
+async def answer_question(
+    runs: "Runs",
+    sessions: "Sessions",
+    request_id: str,
+    decision: AnyDecision,
+    *,
+    reason: str | None,
+    decided_by: str,
+    run_id: str | None = None,
+    **handed: Any,
+) -> RunHandle[Any]:
+    """Answer a question and return the user's run; see `AgentRuntime.answer`."""
+    from agent_core.loop.options import NO_OPTIONS, asked_options  # noqa: PLC0415 - loaded by now
+
+    try:
+        chosen = Decision(decision)
+    except ValueError:
+        message = f"there is no decision {decision!r}; there are: {', '.join(Decision)}"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+    fields = {name: value for name, value in handed.items() if value is not None and value != ()}
+    given = asked_options(None, fields) if fields else NO_OPTIONS
+    answered = await runs.answers.answer(
+        request_id, chosen, reason=reason, by=decided_by, given=given, run_id=run_id
+    )
+    options = given if given.output_type is not None else None
+    return RunHandle(await sessions.progress(answered), runs, sessions, options=options)
 
 
 async def await_result(handle: RunHandle[OutputT], *, events: bool) -> RunResult[OutputT]:

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from agent_core.aio import is_loop_running
-from agent_core.api.handles import RunHandle, RunResult, await_result
+from agent_core.api.handles import (
+    AnyDecision,
+    RunHandle,
+    RunResult,
+    answer_question,
+    await_result,
+)
 from agent_core.api.session import Session
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.loading import without_collection
@@ -19,7 +25,6 @@ from agent_core.types import (
     AgentDefinition,
     AgentSource,
     ContentBlock,
-    Decision,
     Draft,
     Mode,
     Node,
@@ -41,9 +46,13 @@ from agent_core.types.lanes import ANYWHERE, PLACED, Placement
 from agent_core.types.memory_scopes import checked_scope
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from agent_core.config.models import Config
+    from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import (
         AnyModel,
+        AnyTool,
         JsonSchema,
         RunOptions,
         StartFields,
@@ -383,6 +392,7 @@ class AgentRuntime:
             chosen,
             self.start,
             memory=_checked_memory(memory),
+            answer=self.answer,
             replay=self.replay_session,
             inspect=self.inspect_run,
             undo=self.undo,
@@ -437,38 +447,60 @@ class AgentRuntime:
     async def answer(
         self,
         request_id: str,
-        decision: "Decision | Literal['allow_once', 'allow_for_session', 'deny']",
+        decision: AnyDecision,
         reason: str | None = None,
         *,
+        tools: "Sequence[AnyTool] | None" = None,
+        deps: Any = None,
+        guards: "Sequence[RunGuard]" = (),
+        model: "AnyModel | None" = None,
+        output_type: "TypeForm[Any] | JsonSchema | None" = None,
         decided_by: str = "sdk",
     ) -> RunHandle[Any]:
         """Answer a question of this or another process; the first answer counts.
 
         A waiting run continues in this runtime if its session works in the same project,
-        otherwise with the next start of the session.
+        otherwise with the next start of the session. A run that a living process or a worker
+        executes continues there. What the run needs of its program, and this process does not
+        have, is handed over; without it nothing is stored, and the question stays open. A run
+        continues after a denial, too: only the tool of the denied call may be missing then.
 
         Args:
             request_id: id of the question.
             decision: as for `PermissionDecision`.
             reason: for the model, if a call is denied.
+            tools: the functions and toolsets that the run was started with, or that its runtime
+                had. Of a run that was started with `tools`, others are left out.
+            deps: as for `start`; a run that was started with some needs them.
+            guards: likewise.
+            model: likewise, where it was an adapter.
+            output_type: as for `start`; without it the answer of the run is a JSON value.
             decided_by: the origin of the answer.
 
         Returns:
             The user's run that the question belongs to.
 
         Raises:
-            AgentCoreError: `validation_error`: there is no such question, it is already answered,
-                or the decision is invalid.
-            StorageError: the answer cannot be stored.
+            StorageError: `approval_not_found`; or the answer cannot be stored.
+            AgentCoreError: `already_answered`: the question is closed; `validation_error`: the
+                decision is invalid, or the run would continue here and needs what this process
+                does not have, which `details` name.
+            ConfigError: the run would continue here, and its model cannot be asked.
         """
-        try:
-            chosen = Decision(decision)
-        except ValueError:
-            known = ", ".join(Decision)
-            raise _malformed(f"there is no decision {decision!r}; there are: {known}") from None
         services = await self._services()
-        run_id = await services.runs.answer(request_id, chosen, reason=reason, by=decided_by)
-        return RunHandle(await services.sessions.progress(run_id), services.runs, services.sessions)
+        return await answer_question(
+            services.runs,
+            services.sessions,
+            request_id,
+            decision,
+            reason=reason,
+            decided_by=decided_by,
+            tools=tools,
+            deps=deps,
+            guards=guards,
+            model=model,
+            output_type=output_type,
+        )
 
     async def explain_permission(
         self,

@@ -1,15 +1,25 @@
 """A conversation: messages that follow each other in one session."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from agent_core.api.handles import RunHandle, RunResult, await_result
+from agent_core.api.handles import AnyDecision, RunHandle, RunResult, await_result
 from agent_core.types import Mode, OutputT, UserMessage
 
 if TYPE_CHECKING:
-    from agent_core.loop.options import JsonSchema, RunOptions, StartFields, TypedStartFields
+    from typing_extensions import TypeForm
+
+    from agent_core.loop.guards import RunGuard
+    from agent_core.loop.options import (
+        AnyModel,
+        AnyTool,
+        JsonSchema,
+        RunOptions,
+        StartFields,
+        TypedStartFields,
+    )
     from agent_core.types import InspectResult, ReplayResult, SwitchResult
 
 
@@ -21,6 +31,7 @@ class Session:
     Args:
         session_id: id of the session; it need not exist yet.
         start: `AgentRuntime.start`.
+        answer: `AgentRuntime.answer`.
         memory: the option `memory` of runs that name none.
         replay: `AgentRuntime.replay_session`.
         inspect: `AgentRuntime.inspect_run`.
@@ -32,6 +43,7 @@ class Session:
         session_id: str,
         start: Callable[..., Awaitable[RunHandle[Any]]],
         *,
+        answer: Callable[..., Awaitable[RunHandle[Any]]],
         memory: str | None = None,
         replay: "Callable[..., Awaitable[ReplayResult]]",
         inspect: "Callable[..., Awaitable[InspectResult]]",
@@ -41,6 +53,7 @@ class Session:
     ) -> None:
         self._session_id = session_id
         self._start = start
+        self._answer = answer
         self._memory = memory
         self._replay = replay
         self._inspect = inspect
@@ -131,6 +144,36 @@ class Session:
     ) -> RunResult[Any]:
         """`AgentRuntime.run` in this session."""
         return await await_result(await self.start(message, **fields), events=events)
+
+    async def answer(
+        self,
+        request_id: str,
+        decision: AnyDecision,
+        reason: str | None = None,
+        *,
+        tools: "Sequence[AnyTool] | None" = None,
+        deps: Any = None,
+        guards: "Sequence[RunGuard]" = (),
+        model: "AnyModel | None" = None,
+        output_type: "TypeForm[Any] | JsonSchema | None" = None,
+    ) -> RunHandle[Any]:
+        """`AgentRuntime.answer` for a question of this session; its run is one of this context's.
+
+        Raises:
+            StorageError, AgentCoreError, ConfigError: as for `AgentRuntime.answer`.
+        """
+        handle = await self._answer(
+            request_id,
+            decision,
+            reason,
+            tools=tools,
+            deps=deps,
+            guards=guards,
+            model=model,
+            output_type=output_type,
+        )
+        self._handles.append(handle)
+        return handle
 
     async def replay(
         self, from_seq: int | None = None, to_seq: int | None = None

@@ -8,12 +8,12 @@ from pathlib import Path
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.prompt import request_facts
-from agent_core.cli.run import carry_out
+from agent_core.cli.run import CONTINUES_LATER, carry_out
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import ANSWER
 from agent_core.config.paths import Setup
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.text import visible
 from agent_core.types import ApprovalRecord, Decision, RunStatus
 
@@ -89,7 +89,8 @@ async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path |
     """Find the question, and say in which project its run goes on; None if it is answered here.
 
     Raises:
-        AgentCoreError: `validation_error`: there is no such open question, or there are several.
+        StorageError: `approval_not_found`: there is no such question.
+        AgentCoreError: `validation_error`: there are several.
     """
     async with open_runtime(setup) as runtime:
         question = await _find(runtime, options.id)
@@ -101,13 +102,12 @@ async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path |
         if handle.status is RunStatus.WAITING and can_go_on and question.state == "open":
             return project
         handle = await _answer(runtime, options)
+        said = "answered; the run continues in its own process"
         if handle.is_for_workers:
-            what = f"a worker continues it: soong-agent attach {handle.run_id}"
+            said = f"answered; a worker continues it: soong-agent attach {handle.run_id}"
         elif handle.status is RunStatus.WAITING:
-            what = f"the run continues with the next message to the session {handle.session_id}"
-        else:
-            what = "the run continues in its own process"
-        terminal.line(f"answered; {what}", Style.GOOD)
+            said = CONTINUES_LATER % handle.session_id
+        terminal.line(said, Style.GOOD)
         return None
 
 
@@ -126,7 +126,7 @@ async def _find(runtime: AgentRuntime, prefix: str) -> ApprovalRecord:
             )
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     message = f"there is no request {prefix}; soong-agent approvals list shows those there are"
-    raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    raise StorageError(ErrorCode.APPROVAL_NOT_FOUND, message)
 
 
 async def _answer(runtime: AgentRuntime, options: Options) -> RunHandle:

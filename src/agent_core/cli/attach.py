@@ -21,7 +21,7 @@ from agent_core.cli.setup import NO_MODEL, open_runtime, read_command_setup, run
 from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal
 from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE
 from agent_core.config.paths import Setup, resolve_home
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.permissions.questions import UnattendedError
 from agent_core.types import ApprovalRecord, EventLevel, EventType, RunStatus, RuntimeEvent
 
@@ -225,4 +225,5 @@ class _Questions:
             )
         except AgentCoreError as error:
             self._terminal.line(error.message, Style.WARN)
+            return error.code is ErrorCode.ALREADY_ANSWERED
         return True

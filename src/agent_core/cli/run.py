@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from agent_core.cli.tasks import LiveTasks
 
 
+CONTINUES_LATER = "answered; the run continues with the next message to the session %s"
+
 Begin = Callable[["AgentRuntime"], Awaitable["RunHandle"]]
 """Starts a run, or has one go on."""
 
@@ -166,6 +168,8 @@ class Shown(Struct, dict=True):
         if self.events is not None:
             self.events.facts = {"session_id": handle.session_id, "run_id": handle.run_id}
         self.view.session(handle.session_id)
+        for warning in handle.warnings:
+            self.terminal.line(visible(warning), Style.WARN)
 
     async def event(self, event: RuntimeEvent, *, of_child: bool = False) -> None:
         """Show an event of the run, or of a child of it."""
@@ -228,6 +232,9 @@ async def _run(scene: Scene) -> int:
     async with scene.open_runtime() as runtime:
         handle = await scene.begin(runtime)
         shown.begun(handle)
+        if handle.status is RunStatus.WAITING:  # it was answered, and another process has it
+            shown.terminal.line(CONTINUES_LATER % handle.session_id, Style.WARN)
+            return COMPLETED
         if options.max_usd is not None:
             await _warn_of_unknown_price(options, shown.terminal)
         tasks = None

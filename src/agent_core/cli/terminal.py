@@ -308,9 +308,16 @@ def _is_tty(stream: TextIO) -> bool:
         return False
 
 
+_MISUSES = {
+    ErrorCode.VALIDATION_ERROR,
+    ErrorCode.ALREADY_ANSWERED,
+    ErrorCode.APPROVAL_NOT_FOUND,
+}
+
+
 def exit_code_of(error: Exception) -> int:
     """The exit code of a command that ended with this error."""
-    is_misuse = isinstance(error, AgentCoreError) and error.code is ErrorCode.VALIDATION_ERROR
+    is_misuse = isinstance(error, AgentCoreError) and error.code in _MISUSES
     return MISUSED if is_misuse or isinstance(error, ConfigError) else FAILED
 
 

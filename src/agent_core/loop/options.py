@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from agent_core.config.models import ModelConfig, as_model
 from agent_core.config.problems import nearest
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Handler, tool_from
@@ -36,6 +36,9 @@ AnyTool = (
 )
 """The name or definition of a known tool, a tool made with `@tool`, a definition with its handler,
 a function to be made a tool, or a group of tools."""
+
+EVERY_TOOL = "(every tool)"
+"""Among the tools of a run that continues with handed-over ones: the known ones are its too."""
 
 AnyModel = str | ModelConfig | ProviderAdapter
 """`provider:name`, a `ModelConfig`, or an adapter that the program creates and closes."""
@@ -126,7 +129,10 @@ class RunOptions(Generic[OutputT]):
         """Whether the run may have this tool; `is_free`: `tools` does not restrict it."""
         if name in self.disabled_tools:
             return False
-        return is_free or self.tools is None or name in map(tool_name, self.tools)
+        if is_free or self.tools is None:
+            return True
+        names = [*map(tool_name, self.tools)]
+        return name in names or EVERY_TOOL in names
 
 
 class RunFields(TypedDict, total=False):
@@ -275,28 +281,64 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
     )
 
 
-def restored_options(stored: StoredOptions) -> RunOptions[Any]:
-    """The options of a run that another process has started.
+def missing_options(
+    stored: StoredOptions, given: RunOptions[Any], is_known: Callable[[str], bool]
+) -> dict[str, Sequence[str]]:
+    """Return the options that a run needs from its program, and that are not here.
 
-    Raises:
-        ConfigError: they include objects that only that process had.
+    Args:
+        stored: the options of the run.
+        given: what the program has handed over again.
+        is_known: whether this process has a tool of that name.
+
+    Returns:
+        By the name of the option what is missing of it: the names of the tools.
     """
-    if stored.needs_caller:
-        message = (
-            f"this run was started with {', '.join(stored.needs_caller)}, which only the program"
-            " that started it has, and that program has ended; start the run again"
-        )
-        details = {"options": stored.needs_caller}
-        raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
-    model, expected = stored.model, None
-    if stored.output_schema is not None:
+    brought = {tool_name(each) for each in given.tools or () if not isinstance(each, str)}
+    tools = [name for name in stored.tools or () if name not in brought and not is_known(name)]
+    missing: dict[str, Sequence[str]] = {"tools": tools} if tools else {}
+    is_handed_over = {
+        "deps": given.deps is not None,
+        "guards": bool(given.guards),
+        "model": given.model is not None,
+    }
+    for name, is_here in is_handed_over.items():
+        if name in stored.needs_caller and not is_here:
+            missing[name] = ()
+    return missing
+
+
+def restored_options(
+    stored: StoredOptions, given: RunOptions[Any] | None = None
+) -> RunOptions[Any]:
+    """Return the options of a run that another process has started.
+
+    Args:
+        stored: as that process has stored them.
+        given: what only a program can have: `tools`, `deps`, `guards`, `model` and `output_type`.
+            Tools that the run did not have are left out; a run that had all tools has them beside
+            these.
+    """
+    given = given or NO_OPTIONS
+    model: Any = given.model
+    if model is None:
+        model = stored.model
+        model = ModelConfig.model_validate(model) if isinstance(model, dict) else model
+    expected: object = given.output_type
+    if expected is None and stored.output_schema is not None:
         from agent_core.tools.output import ExpectedOutput  # noqa: PLC0415 - see `expected`
 
         expected = ExpectedOutput.stored(stored)
+    brought = {tool_name(each): each for each in given.tools or () if not isinstance(each, str)}
+    tools: Sequence[AnyTool] | None = None
+    if stored.tools is not None:
+        tools = [brought.get(name, name) for name in stored.tools]
+    elif brought:
+        tools = [EVERY_TOOL, *brought.values()]
     return RunOptions(
         instructions=stored.instructions,
-        model=ModelConfig.model_validate(model) if isinstance(model, dict) else model,
-        tools=stored.tools,
+        model=model,
+        tools=tools,
         disabled_tools=stored.disabled_tools,
         output_type=cast("Any", expected),
         output_mode=stored.output_mode,
@@ -305,6 +347,8 @@ def restored_options(stored: StoredOptions) -> RunOptions[Any]:
         max_turns=stored.max_turns,
         permission_mode=stored.permission_mode,
         memory=stored.memory,
+        deps=given.deps,
+        guards=given.guards,
         metadata=stored.metadata,
     )
 

@@ -128,6 +128,10 @@ class Questions:
         event.set()
         return True
 
+    def is_open_here(self, request_id: str) -> bool:
+        """Return whether a question waits for its answer in this process."""
+        return request_id in self._answered
+
     def look_up(self) -> None:
         """Look up every question that is open here, now."""
         for event in self._answered.values():

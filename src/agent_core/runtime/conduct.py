@@ -13,7 +13,7 @@ from agent_core.errors import ConfigError, ErrorCode, ParkedError
 from agent_core.events import Journal, SessionStore
 from agent_core.loop import conclude, converse
 from agent_core.loop.inside import enter_run
-from agent_core.loop.options import NO_OPTIONS, RunOptions, restored_options
+from agent_core.loop.options import NO_OPTIONS, RunOptions, missing_options, restored_options
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.memory_service import MemoryService
@@ -201,6 +201,17 @@ class Conductor:
         """
         if stored is None:
             return NO_OPTIONS
+        is_known = self._project.toolboxes.is_known
+        missing = stored.needs_caller and missing_options(
+            stored, NO_OPTIONS, lambda name: name.startswith("mcp.") or is_known(name)
+        )
+        if missing:
+            message = (
+                f"this run was started with {', '.join(missing)}, which only the program that"
+                " started it has, and that program has ended; start the run again"
+            )
+            details = {"options": [*missing]}
+            raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
         options = restored_options(stored)
         self._project.toolboxes.check_options(options)
         if options.model is not None:

@@ -9,16 +9,16 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from agent_core.agents.child_runs import ChildRuns
 from agent_core.agents.workers import Workers
 from agent_core.aio import SideTasks, begun_at_once, stop_if_cancelled, to_the_end
 from agent_core.artifacts.store import ArtifactStore
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import EventStream, SessionJournal, SessionStore
 from agent_core.loop.options import NO_OPTIONS, RunOptions
-from agent_core.permissions.questions import current_decider
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
@@ -39,7 +39,6 @@ from agent_core.storage.rows import session_not_found
 from agent_core.types import (
     CLOSING_EVENTS,
     CancelResult,
-    Decision,
     Draft,
     EventLevel,
     OpenedRun,
@@ -51,11 +50,11 @@ from agent_core.types import (
 from agent_core.types.lanes import ANYWHERE, Placement
 
 if TYPE_CHECKING:
+    from agent_core.runtime.answers import Answers
     from agent_core.runtime.dispatch import Dispatcher
     from agent_core.storage.postgres.notices import Notices
     from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.output import ExpectedOutput
-    from agent_core.types import ApprovalRecord
 
 
 class Runs:
@@ -93,6 +92,7 @@ class Runs:
         self._project = project
         self._store = store
         self._owner = owner
+        self._models = models
         self._notices = notices
         self._dispatcher = dispatcher
         journal_redactor = JournalRedactor(redactor)
@@ -206,6 +206,21 @@ class Runs:
             contexts=contexts,
             aside=aside,
             max_takeovers=config.worker.max_takeovers,
+        )
+
+    @cached_property
+    def answers(self) -> "Answers":
+        """Stores answers to questions, and has the runs that wait for them continue."""
+        from agent_core.runtime.answers import Answers  # noqa: PLC0415 - few programs answer
+
+        return Answers(
+            self._project,
+            store=self._store,
+            owner=self._owner,
+            models=self._models,
+            reader=self._reader,
+            waiting=self._waiting,
+            tell=lambda request_id: self._send("answer", request_id=request_id),
         )
 
     async def start(
@@ -436,45 +451,6 @@ class Runs:
             await self._reader.wait_until_late(record)
         return CancelResult(run_id=run_id, status=status, timed_out=not status.is_terminal)
 
-    async def answer(
-        self,
-        request_id: str,
-        decision: Decision,
-        *,
-        reason: str | None,
-        by: str,
-    ) -> str:
-        """Answer a question, have its run go on here if it waits, and return the run's id.
-
-        A run that cannot go on here goes on at the next start of its session.
-
-        Raises:
-            AgentCoreError: `validation_error`: there is no such question, or it is closed.
-            StorageError: the answer cannot be stored.
-        """
-        questions = self._project.guard.questions
-        found, is_first = await self._store.answer(
-            request_id,
-            decision,
-            reason=questions.clean_reason(reason),
-            by=by,
-            decider=current_decider(),
-        )
-        if found is None:
-            message = f"there is no request {request_id[:80]!r}"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-        if not is_first:
-            raise AgentCoreError(
-                ErrorCode.VALIDATION_ERROR,
-                _closed_because(found),
-                details={"request_id": request_id, "state": found.state.value},
-            )
-        if not questions.take(request_id):
-            self._send("answer", request_id=request_id)
-            with suppress(StorageError):
-                await self._waiting.resume(found.root_run_id)
-        return found.root_run_id
-
     async def require_idle(self, session_id: str, *, cancel_jobs: bool = False) -> None:
         """Refuse to change a session that a run of this process is using.
 
@@ -542,6 +518,8 @@ class Runs:
             options=requested.options,
             asked_at=opened.asked_at,
         )
+        if requested.prompt is not None:
+            run.warnings = self._waiting.warnings(opened.session.session_id)
         if requested.trace is not None:
             requested.trace.identify(run.identity)
             run.trace = requested.trace
@@ -622,22 +600,6 @@ class Runs:
                         if event.event_type in CLOSING_EVENTS:
                             return
                 is_behind = follower.is_behind
-
-
-def _closed_because(question: "ApprovalRecord") -> str:
-    """Why an answer comes too late."""
-    from agent_core.types import ApprovalState  # noqa: PLC0415 - few runs need it
-
-    match question.state:
-        case ApprovalState.ANSWERED:
-            when = f"{question.decided_at:%Y-%m-%d %H:%M:%S} UTC"
-            decider = f" ({question.decider})" if question.decider else ""
-            said = f"{question.decision} by {question.decided_by}{decider}, {when}"
-            return f"already answered: {said}"
-        case ApprovalState.SUPERSEDED:
-            return "what the call would do has changed; it was asked anew"
-        case _:
-            return "the run has ended without an answer"
 
 
 async def _hide_debug(events: AsyncGenerator[RuntimeEvent]) -> AsyncGenerator[RuntimeEvent]:

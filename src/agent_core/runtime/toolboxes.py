@@ -20,7 +20,13 @@ from agent_core.context.skills import (
 )
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.events import Journal
-from agent_core.loop.options import NO_OPTIONS, RunOptions, malformed_option, tool_name
+from agent_core.loop.options import (
+    EVERY_TOOL,
+    NO_OPTIONS,
+    RunOptions,
+    malformed_option,
+    tool_name,
+)
 from agent_core.process import Launcher
 from agent_core.providers.estimates import estimate_tools
 from agent_core.text import shorten_name
@@ -131,7 +137,7 @@ class Toolboxes:
             ("disabled_tools", options.disabled_tools),
         ):
             for name in names:
-                if name not in known and not name.startswith("mcp."):
+                if name not in known and not name.startswith("mcp.") and name != EVERY_TOOL:
                     reason = f"names {name}, and there is no such tool{nearest(name, known)}"
                     raise malformed_option(option, reason)
 
@@ -278,6 +284,23 @@ class Toolboxes:
         hint = "" if is_known else nearest(name, sorted(names))
         reason = "is disabled in the settings" if is_known else f"is not a known tool{hint}"
         raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, f"{shorten_name(name)} {reason}")
+
+    def is_known(self, name: str) -> bool:
+        """Return whether there is a tool of this name, or the server that has it."""
+        kind, _, rest = name.partition(".")
+        if kind == "mcp":
+            return self._mcp is not None and rest.partition(".")[0] in self._mcp.server_ids
+        return name in self.known_names()
+
+    async def has(self, name: str) -> bool:
+        """Return whether runs can call this tool now; asks the server that has it."""
+        if name in BUILT_IN_TOOLS:
+            return not self.is_disabled(name)
+        try:
+            await self.find(name)
+        except ToolError:
+            return False
+        return True
 
     def known_names(self) -> set[str]:
         """Every tool that a definition may suggest, but those of servers."""

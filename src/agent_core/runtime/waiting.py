@@ -107,8 +107,25 @@ class WaitingRuns:
             if await self._store.is_answered(run_id):  # while the run was stored as waiting
                 await self.resume(run_id)
 
-    async def resume(self, run_id: str) -> None:
+    def can_continue(self, run: RunRecord) -> bool:
+        """Return whether this process has the options that only the program of a run can have."""
+        needs_caller = run.options is not None and run.options.needs_caller
+        return not needs_caller or run.run_id in self._options
+
+    def warnings(self, session_id: str) -> list[str]:
+        """Return what to tell of the run that a new message of the session will end."""
+        before = self.by_session.get(session_id)
+        if before is None or self.can_continue(before) or before.options is None:
+            return []
+        needed = ", ".join(before.options.needs_caller)
+        why = f"it was started with {needed}, which this process does not have"
+        what = "of this session waits for an answer, and ends with this message"
+        return [f"run {before.run_id} {what}: {why}"]
+
+    async def resume(self, run_id: str, options: RunOptions | None = None) -> None:
         """Carry on a run that waits, if this process can; not one of the workers.
+
+        `options` are those that its caller has handed over again.
 
         Raises:
             StorageError: what `resume_run` raises.
@@ -117,9 +134,11 @@ class WaitingRuns:
             record = await self._reader.record(run_id)
             if record.is_for_workers:
                 return  # its answer has queued it, or its worker gives the job back
-            needs_caller = record.options is not None and record.options.needs_caller
-            is_waiting = record.status is RunStatus.WAITING
-            if not is_waiting or (needs_caller and run_id not in self._options):
+            if record.status is not RunStatus.WAITING:
+                return
+            if options is not None:
+                self._options[run_id] = options
+            if not self.can_continue(record):
                 return
             await self._leases.store_ends()
             async with self._claimed(record) as opened:
@@ -162,7 +181,8 @@ class WaitingRuns:
         if waiting is not None and not self._live.goes_on(waiting.run_id):
             self.by_session.pop(waiting.session_id, None)
             is_unwanted = waiting.cancel_requested_at is not None
-            if (opened.is_answered or self._questions.has_callback) and not is_unwanted:
+            may_continue = not is_unwanted and self.can_continue(waiting)
+            if may_continue and (opened.is_answered or self._questions.has_callback):
                 self._scheduler.announce(waiting.session_id)
                 options = self._options.get(waiting.run_id)
                 run = self._live.new(

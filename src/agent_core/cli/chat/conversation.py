@@ -364,6 +364,8 @@ class Chat:
 
     async def _show(self, sent: Sent, run: Running) -> None:
         handle = self._shown = run.handle
+        for warning in handle.warnings:
+            self.say(visible(warning), Style.WARN)
         view = RunView(self.terminal)
         is_shown = False
         async with aclosing(run.events) as events:

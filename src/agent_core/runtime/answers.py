@@ -1,0 +1,401 @@
+"""Answers to questions about calls, and what a run that waits for one needs to continue here.
+
+An answer is stored only if something comes of it: a run that would continue in this process, and
+cannot, keeps its question open.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError, ToolError
+from agent_core.events import SessionStore
+from agent_core.loop.options import (
+    NO_OPTIONS,
+    RunOptions,
+    missing_options,
+    restored_options,
+    tool_name,
+)
+from agent_core.permissions.questions import current_decider, denied
+from agent_core.runtime.models import Models
+from agent_core.runtime.project import Project, is_server
+from agent_core.runtime.reading import RunReader
+from agent_core.runtime.waiting import WaitingRuns
+from agent_core.storage.owners import Owner
+from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
+from agent_core.tools.toolsets import Toolset, opened
+from agent_core.types import (
+    Decision,
+    RunRecord,
+    RunStatus,
+    StoredOptions,
+    ToolDefinition,
+)
+
+if TYPE_CHECKING:
+    from agent_core.types import ApprovalRecord
+
+_SHOWN_CHARS = 80
+_MOST_OPEN = 1_000
+_NO_LONGER_HERE = "(no longer available: the process that continues this run does not have it)"
+
+
+class Answers:
+    """Stores answers, and has the runs that wait for them continue.
+
+    Args:
+        project: what the runs work on.
+        store, owner, models, reader, waiting: of this process.
+        tell: tells the process that carries a run out that a question of it has an answer.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        *,
+        store: SessionStore,
+        owner: Owner,
+        models: Models,
+        reader: RunReader,
+        waiting: WaitingRuns,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._project = project
+        self._questions = project.guard.questions
+        self._cwd = str(project.setup.project)
+        self._store = store
+        self._owner = owner
+        self._models = models
+        self._reader = reader
+        self._waiting = waiting
+        self._tell = tell
+
+    async def answer(
+        self,
+        request_id: str,
+        decision: Decision,
+        *,
+        reason: str | None,
+        by: str,
+        given: RunOptions[Any] = NO_OPTIONS,
+        run_id: str | None = None,
+    ) -> str:
+        """Answer a question, have its run continue here if it waits, and return the run's id.
+
+        Args:
+            request_id: of the question.
+            decision: the answer.
+            reason: for the model, if the call is denied.
+            by: where the answer was given.
+            given: what the program hands over again of what the run was started with.
+            run_id: the only run whose questions are meant.
+
+        Raises:
+            StorageError: `approval_not_found`; the answer cannot be stored.
+            AgentCoreError: `already_answered`: the question is closed; `validation_error`: the run
+                needs what this process does not have. Nothing is stored then.
+            ConfigError: the model of the run cannot be asked here; nothing is stored.
+        """
+        from agent_core.types import ApprovalState  # noqa: PLC0415 - few runs need it
+
+        question = await self._find(request_id, run_id)
+        async with AsyncExitStack() as stack:
+            options = None
+            if question.state is not ApprovalState.OPEN:
+                await self._continue_late(question, given, stack)
+                raise _closed(question)
+            if not self._questions.is_open_here(request_id):
+                options = await self._options_to_continue(question, decision, reason, given, stack)
+            found, is_first = await self._store.answer(
+                request_id,
+                decision,
+                reason=self._questions.clean_reason(reason),
+                by=by,
+                decider=current_decider(),
+            )
+            if found is None:
+                raise _not_found(request_id)
+            if not is_first:
+                raise _closed(found)
+            if not self._questions.take(request_id):
+                self._tell(request_id)
+                with suppress(StorageError):
+                    await self._waiting.resume(found.root_run_id, options)
+        return found.root_run_id
+
+    async def _find(self, request_id: str, run_id: str | None) -> "ApprovalRecord":
+        is_id = isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
+        question = await self._store.approval(request_id) if is_id else None
+        if question is None or run_id not in {None, question.root_run_id}:
+            raise _not_found(request_id)
+        return question
+
+    async def _continue_late(
+        self, question: "ApprovalRecord", given: RunOptions[Any], stack: AsyncExitStack
+    ) -> None:
+        """Have a run continue that has its answer, if its process died right after that."""
+        decision = question.decision
+        if decision is None or not await self._store.is_answered(question.root_run_id):
+            return
+        with suppress(AgentCoreError):  # whoever answers late learns that alone
+            options = await self._options_to_continue(
+                question, decision, question.reason, given, stack
+            )
+            await self._waiting.resume(question.root_run_id, options)
+
+    async def _options_to_continue(
+        self,
+        question: "ApprovalRecord",
+        decision: Decision,
+        reason: str | None,
+        given: RunOptions[Any],
+        stack: AsyncExitStack,
+    ) -> RunOptions[Any] | None:
+        """Return the options with which the run continues here; None if it does not.
+
+        `stack` keeps open what has to be open to be looked at.
+
+        Raises:
+            AgentCoreError: it would continue here, and cannot.
+        """
+        run = await self._run_of(question)
+        if run.status is not RunStatus.WAITING or run.is_for_workers:
+            return None  # its own process, or a worker, has what it needs
+        stored = run.options or StoredOptions()
+        known = self._waiting.options_of(run.run_id)
+        if not await self._is_of_this_project(run):
+            if stored.needs_caller or given is not NO_OPTIONS:
+                raise await self._of_another_project(run)
+            return None  # it continues with the next start of its session, there
+        if known is not None:
+            if given is NO_OPTIONS:
+                return known
+            given = _merged(known, given)
+        try:
+            await self._project.open_toolsets()
+            if decision is Decision.DENY:
+                given = await self._without_denied(question, reason, given)
+            return await self._options_of(run, stored, question, decision, given, stack)
+        except AgentCoreError as error:
+            if error.details.get("run_id") == run.run_id:
+                raise
+            message = f"nothing was answered, because run {run.run_id} cannot continue here: "
+            raise type(error)(
+                error.code, f"{message}{error.message}", error.retryable, error.details
+            ) from error
+
+    async def _run_of(self, question: "ApprovalRecord") -> RunRecord:
+        """The user's run that asks; one whose process has died over the question waits by now."""
+        run = await self._reader.record(question.root_run_id)
+        if run.status in {RunStatus.PENDING, RunStatus.RUNNING} and not run.is_for_workers:
+            await self._store.close_lost_runs(self._owner.is_lost)
+            run = await self._reader.record(question.root_run_id)
+        return run
+
+    async def _is_of_this_project(self, run: RunRecord) -> bool:
+        session = await self._store.session(run.session_id)
+        if session is None or session.cwd == self._cwd:
+            return True
+        return await asyncio.to_thread(os.path.realpath, session.cwd) == self._cwd
+
+    async def _options_of(
+        self,
+        run: RunRecord,
+        stored: StoredOptions,
+        question: "ApprovalRecord",
+        decision: Decision,
+        given: RunOptions[Any],
+        stack: AsyncExitStack,
+    ) -> RunOptions[Any]:
+        """Return the options of a run as this process can meet them.
+
+        Raises:
+            AgentCoreError: it cannot meet them.
+        """
+        project = self._project
+        missing = missing_options(stored, given, project.toolboxes.is_known)
+        asked = await self._lacking_tools(run, await _names_of(given.tools or (), stack))
+        if tools := list(dict.fromkeys([*missing.get("tools", ()), *asked])):
+            missing["tools"] = tools
+        if missing:
+            raise _missing(run, question, decision, missing)
+        for child in await self._store.waiting_children(run.run_id):
+            project.definitions.get(str(child.metadata.get("agent_definition_id")))
+        options = restored_options(stored, given)
+        _check_output(stored, options)
+        model = self._models.resolve(instead=options.model)
+        if options.model is not None:
+            project.learn_secrets(model)
+        await self._models.require_ready(model)
+        project.toolboxes.check_options(options)
+        project.toolboxes.check_deps(options)
+        return options
+
+    async def _without_denied(
+        self, question: "ApprovalRecord", reason: str | None, given: RunOptions[Any]
+    ) -> RunOptions[Any]:
+        """Return what was handed over, with something in place of the tool of a denied call.
+
+        The call itself needs no tool; other questions about the same tool do.
+        """
+        name = question.tool_name
+        is_here = any(tool_name(each) == name for each in given.tools or ())
+        others = [each for each in await self._open_questions(question) if each.tool_name == name]
+        if is_here or len(others) > 1 or await self._project.toolboxes.has(name):
+            return given
+        stand_in = _denied_tool(question, self._questions.clean_reason(reason))
+        return replace(given, tools=[*(given.tools or ()), stand_in])
+
+    async def _lacking_tools(self, run: RunRecord, brought: Collection[str]) -> list[str]:
+        """Return the tools that open questions of a run are about, and that are not here."""
+        lacking: list[str] = []
+        for question in await self._open_questions(run):
+            name = question.tool_name
+            server = name.split(".")[1] if name.startswith("mcp.") else ""
+            is_brought = name in brought or server in brought
+            if not is_brought and not await self._project.toolboxes.has(name):
+                lacking.append(name)
+        return lacking
+
+    async def _open_questions(self, of: "RunRecord | ApprovalRecord") -> "list[ApprovalRecord]":
+        run_id = of.run_id if isinstance(of, RunRecord) else of.root_run_id
+        every = await self._store.approvals(session_id=of.session_id, limit=_MOST_OPEN)
+        return [each for each in every if each.root_run_id == run_id]
+
+    async def _of_another_project(self, run: RunRecord) -> AgentCoreError:
+        session = await self._store.session(run.session_id)
+        cwd = session.cwd if session is not None else ""
+        message = (
+            f"nothing was answered: run {run.run_id} works in {cwd}, and only a program has what it"
+            " was started with; answer in a runtime of that project"
+        )
+        details = {"run_id": run.run_id, "cwd": cwd}
+        return StorageError(ErrorCode.SESSION_ELSEWHERE, message, details=details)
+
+
+def _merged(known: RunOptions[Any], given: RunOptions[Any]) -> RunOptions[Any]:
+    """Return what a program hands over, and what this process has of the run already."""
+    return replace(
+        given,
+        tools=[*(known.tools or ()), *(given.tools or ())] or None,
+        deps=known.deps if given.deps is None else given.deps,
+        guards=given.guards or known.guards,
+        model=known.model if given.model is None else given.model,
+        output_type=known.output_type if given.output_type is None else given.output_type,
+    )
+
+
+async def _names_of(tools: Sequence[object], stack: AsyncExitStack) -> set[str]:
+    """Return the names of tools and of servers; a toolset is opened to learn them.
+
+    Raises:
+        ToolError: `tool_not_available`: it cannot be opened.
+    """
+    names = set[str]()
+    for each in tools:
+        if isinstance(each, Toolset) and not is_server(each):
+            names |= {tool.name for tool in await stack.enter_async_context(opened(each))}
+        if isinstance(each, Tool | Toolset):
+            names.add(tool_name(each))
+    return names
+
+
+def _denied_tool(question: "ApprovalRecord", reason: str | None) -> Tool:
+    """Return what stands for the tool of a denied call where the tool itself is not needed."""
+    request = question.request
+    definition = ToolDefinition(
+        name=question.tool_name,
+        description=_NO_LONGER_HERE,
+        input_schema={"type": "object"},
+        permission=request.permission,
+        tags=request.tags,
+    )
+
+    async def prepare(_: object, context: ToolContext) -> Action:
+        if context.tool_call_id == question.tool_call_id:
+            raise denied(f"the user denied {question.tool_name}{f': {reason}' if reason else ''}")
+        message = f"{question.tool_name} is {_NO_LONGER_HERE[1:-1]}"
+        raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, message)
+
+    return Tool(
+        definition=definition,
+        parse=dict,
+        prepare=prepare,
+        concurrency=concurrency_of(definition),
+    )
+
+
+def _check_output(stored: StoredOptions, options: RunOptions[Any]) -> None:
+    """Refuse a type of the answer that is not the one the run was started with.
+
+    Raises:
+        AgentCoreError: `validation_error`.
+    """
+    expected = options.expected()
+    if (expected.schema if expected is not None else None) != stored.output_schema:
+        message = "output_type is not that with which the run was started"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details={"option": "output_type"})
+
+
+def _missing(
+    run: RunRecord,
+    question: "ApprovalRecord",
+    decision: Decision,
+    missing: "dict[str, Sequence[str]]",
+) -> AgentCoreError:
+    """Return the error of an answer whose run would lack something here, with the cure."""
+    tools = list(missing.get("tools", ()))
+    what = [f"the {'tool' if len(tools) == 1 else 'tools'} {', '.join(tools)}"] if tools else []
+    what += [{"model": "its model"}.get(name, name) for name in missing if name != "tools"]
+    handed = [f"tools=[{', '.join(tools)}]"] if tools else []
+    handed += [f"{name}=…" for name in missing if name != "tools"]
+    after = "a run continues after a denial, too; " if decision is Decision.DENY else ""
+    message = (
+        f"nothing was answered: {after}run {run.run_id} was started with {_listed(what)}, and this"
+        f" process does not have {'it' if len(what) == 1 and len(tools) < 2 else 'them'}. Answer in"
+        f" the program that has: answer({question.request_id!r}, …, {', '.join(handed)}); or cancel"
+        f" the run: soong-agent cancel {run.run_id}"
+    )
+    details = {
+        "request_id": question.request_id,
+        "run_id": run.run_id,
+        "options": list(missing),
+        "tools": tools,
+    }
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
+
+
+def _listed(words: Sequence[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _not_found(request_id: object) -> StorageError:
+    shown = f"{request_id}"[:_SHOWN_CHARS].encode("ascii", "backslashreplace").decode()
+    message = f"there is no request {shown!r}; approvals() lists those there are"
+    return StorageError(ErrorCode.APPROVAL_NOT_FOUND, message, details={"request_id": shown})
+
+
+def _closed(question: "ApprovalRecord") -> AgentCoreError:
+    """Return the error of an answer that comes too late."""
+    details = {"request_id": question.request_id, "state": question.state.value}
+    return AgentCoreError(ErrorCode.ALREADY_ANSWERED, _closed_because(question), details=details)
+
+
+def _closed_because(question: "ApprovalRecord") -> str:
+    from agent_core.types import ApprovalState  # noqa: PLC0415 - few runs need it
+
+    match question.state:
+        case ApprovalState.ANSWERED:
+            when = f"{question.decided_at:%Y-%m-%d %H:%M:%S} UTC"
+            decider = f" ({question.decider})" if question.decider else ""
+            said = f"{question.decision} by {question.decided_by}{decider}, {when}"
+            return f"already answered: {said}"
+        case ApprovalState.SUPERSEDED:
+            return "what the call would do has changed; it was asked anew"
+        case _:
+            return "the run has ended without an answer"

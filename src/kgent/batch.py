@@ -20,6 +20,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.opening import write_text
 from agent_core.text import plural, visible
 from kgent.cancellation import Cancellation
 from kgent.config import ParameterValue
@@ -329,7 +330,7 @@ def _write_index(folder: Path, runs: Sequence[BatchRun]) -> None:
     ):
         draft = folder / f".{name}.{os.getpid()}.new"  # another batch may write beside this one
         try:
-            draft.write_text(text, encoding="utf-8", errors="replace")
+            write_text(draft, text, errors="replace")
             draft.replace(folder / name)
         except OSError as error:
             with suppress(OSError):

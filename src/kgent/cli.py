@@ -22,6 +22,7 @@ from agent_core.cli.streams import (
     report_output_error,
 )
 from agent_core.loading import require_platform
+from agent_core.opening import write_text
 from agent_core.text import visible
 
 if TYPE_CHECKING:
@@ -495,7 +496,7 @@ def _show(arguments: argparse.Namespace) -> int:
         return COMPLETED
     try:
         page = render_page(report, verify(report.root), beside=arguments.html.absolute().parent)
-        arguments.html.write_text(page, encoding="utf-8", errors="replace")
+        write_text(arguments.html, page, errors="replace")
     except OSError as error:
         raise UsageError(f"{arguments.html} cannot be written: {error.strerror}") from None
     _print(f"wrote {arguments.html}")

@@ -17,6 +17,7 @@ from typing import Literal
 
 from agent_core.disk.folders import open_folder
 from agent_core.errors import ErrorCode
+from agent_core.opening import open_descriptor
 from agent_core.tools.files import belongs_to_kernel, open_below
 from kgent.config import InputSpec, KgentConfig
 from kgent.errors import ErrorCategory, KgentError, config_error
@@ -167,13 +168,13 @@ class _Copier:
                 self._copy_entry(entry, entry, inner, copy, path=[*path, entry])
 
     def _copy_file(self, name: str, new_name: str, source: int, target: int, *, shown: str) -> None:
-        original = os.open(name, _SOURCE, dir_fd=source)
+        original = open_descriptor(name, _SOURCE, dir_fd=source)
         try:
             status = os.fstat(original)
             if not stat.S_ISREG(status.st_mode):
                 raise _refused(shown, "it was replaced while it was copied")
             self._count(status.st_size, shown)
-            copy = os.open(new_name, _COPY, PRIVATE_FILE, dir_fd=target)
+            copy = open_descriptor(new_name, _COPY, PRIVATE_FILE, dir_fd=target)
             try:
                 digest, size = self._copy_content(original, copy, shown)
                 mode = stat.S_IRUSR | (status.st_mode & stat.S_IXUSR)

@@ -21,6 +21,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from agent_core.disk.folders import change_mode, open_folder
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ToolError
+from agent_core.opening import open_descriptor
 from agent_core.tools.files import open_file, read_state, replace_file
 from kgent.errors import Record
 
@@ -136,7 +137,7 @@ def make_readable(root: Path, name: str, *, mode: int | None = None) -> None:
     """
     path = root / name
     with open_folder(path.parent) as folder:
-        descriptor = os.open(path.name, _UNREAD, dir_fd=folder)
+        descriptor = open_descriptor(path.name, _UNREAD, dir_fd=folder)
         try:
             found = os.fstat(descriptor)
             if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
@@ -276,7 +277,7 @@ class RunFiles:
         raw = content.encode("utf-8", "replace")
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with self._lock:
-            descriptor = os.open(self.root / name, flags, PRIVATE_FILE)
+            descriptor = open_descriptor(self.root / name, flags, PRIVATE_FILE)
             try:
                 _write_all(descriptor, raw)
                 os.ftruncate(descriptor, len(raw))
@@ -361,7 +362,7 @@ def _is_in_the_way(path: Path, *, is_folder: bool) -> bool:
 
 def _open_to_append(path: Path) -> int:
     path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-    descriptor = os.open(path, _APPENDS, PRIVATE_FILE)
+    descriptor = open_descriptor(path, _APPENDS, PRIVATE_FILE)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EEXIST, f"{path} is not an ordinary file")

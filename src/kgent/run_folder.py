@@ -12,6 +12,7 @@ from typing import Literal
 
 from agent_core.disk.folders import make_private, open_folder
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.opening import open_descriptor, write_text
 from kgent.config import DeliverableSpec, KgentConfig
 from kgent.errors import BLOCKING, ErrorCategory, ErrorInfo, KgentError, Record
 from kgent.inputs import INPUTS, InputRecord
@@ -120,10 +121,10 @@ def create_run_folder(env: RunEnvironment) -> None:
                 for folder in ("", *FOLDERS):
                     (draft / folder).mkdir(mode=PRIVATE_FOLDER)
                 for file in FILES:
-                    os.close(os.open(draft / file, _NEW_FILE, PRIVATE_FILE))
+                    os.close(open_descriptor(draft / file, _NEW_FILE, PRIVATE_FILE))
                 # Where there is no room for it, there is none for a run; later ones are written
                 # over it.
-                (draft / RUN_FILE).write_text(text, encoding="utf-8", errors="replace")
+                write_text(draft / RUN_FILE, text, errors="replace")
                 draft.rename(root)
             except OSError:
                 shutil.rmtree(draft, ignore_errors=True)
@@ -348,12 +349,12 @@ def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> tuple[str, l
     found: list[FolderEntry] = []
     with open_folder(root / folder) as place:
         try:
-            descriptor = os.open(".", _LIST, dir_fd=place)
+            descriptor = open_descriptor(".", _LIST, dir_fd=place)
         except PermissionError:
             if not takes_rights:
                 raise
             set_rights(place, added=stat.S_IRWXU)
-            descriptor = os.open(".", _LIST, dir_fd=place)
+            descriptor = open_descriptor(".", _LIST, dir_fd=place)
         try:
             with os.scandir(descriptor) as inside:
                 for one in inside:

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.opening import open_descriptor
 from agent_core.tools.files import open_file
 from kgent.errors import ErrorCategory, KgentError, config_error
 from kgent.run_files import PRIVATE_FILE
@@ -47,7 +48,7 @@ def write_signature(root: Path, seal: str, key: Path) -> Path:
     signature = sign_text(seal, key)
     path = root / SIGNATURE_FILE
     try:
-        with os.fdopen(os.open(path, _NEW, PRIVATE_FILE), "wb") as file:
+        with os.fdopen(open_descriptor(path, _NEW, PRIVATE_FILE), "wb") as file:
             file.write(signature)
             file.flush()
             os.fsync(file.fileno())

@@ -28,7 +28,7 @@ from agcore.memory.page_index import (
 from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
-from agent_core.storage.connections import BUSY_TIMEOUT, create_database_file, patiently
+from agent_core.storage.connections import connect, create_database_file, patiently
 from agent_core.storage.sql import Job
 from agent_core.storage.sqlite import InlineConnection, ReaderThreads, Writer
 from agent_core.tools.values import storable_text
@@ -400,11 +400,10 @@ def _open(path: Path) -> tuple[Path, sqlite3.Connection]:
     path = path.absolute()
     make_private(path.parent)
     create_database_file(path)
-    connection = sqlite3.connect(
-        path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
-    )
+    connection = connect(path)
     try:
         patiently(lambda: _prepare(connection, path))
+        connection.settle()
     except BaseException:
         connection.close()
         raise

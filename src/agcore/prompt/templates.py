@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from agcore.errors import PromptDepthError, PromptError
+from agent_core.opening import read_text
 from agent_core.providers.jsontext import dump_text
 
 MAX_DEPTH = 100
@@ -81,7 +82,7 @@ class PromptTemplate:
         file = Path(path)
         name = file.stem if name is None else name
         try:
-            source = file.read_text(encoding="utf-8-sig")
+            source = read_text(file, "utf-8-sig")
         except OSError as error:
             reason = f"the template file {file} cannot be read: {error.strerror or error}"
             raise PromptError(reason, template=name, path=str(file)) from error

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from agent_core.disk.folders import flush_folder, make_private
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import open_descriptor
 from agent_core.redaction import Redactor
 from agent_core.types import ArtifactSource
 
@@ -229,7 +230,7 @@ def _write_new(place: Path, pieces: Iterable[bytes]) -> int:
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     size = 0
-    with os.fdopen(os.open(place, flags, 0o600), "wb") as file:
+    with os.fdopen(open_descriptor(place, flags, 0o600), "wb") as file:
         for piece in pieces:
             size += file.write(piece)
         file.flush()
@@ -244,7 +245,7 @@ def _open_file(path: Path) -> BinaryIO:
         OSError: it cannot be opened.
         StorageError: it is no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = open_descriptor(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise _refusal(str(path))

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.opening import read_text
 
 SYSTEM_IDS = (
     "system.core",
@@ -81,7 +82,7 @@ def load_asset(asset_id: str) -> Asset:
     place = f"{folder}/{name}.md" if folder else _TEMPLATES.get(asset_id, asset_id)
     text, head = "", ""
     with suppress(OSError, ValueError):
-        text = (Path(__file__).parent / place).read_text(encoding="utf-8")
+        text = read_text(Path(__file__).parent / place)
     if place.endswith(".md") and text.startswith("---\n"):
         # Our own heads have one `key: value` a line, so that no YAML parser is loaded.
         head, _, text = text[4:].partition("\n---\n")

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import open_binary
 
 PIECE_BYTES = 1 << 20
 """What is read or written at once."""
@@ -99,5 +100,5 @@ def blob_of(path: Path) -> BlobId:
     Raises:
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
+    with open_binary(path) as file:
         return BlobId(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from agent_core.blobs.base import PIECE_BYTES, BlobId
 from agent_core.disk.folders import flush_folder, make_private
 from agent_core.errors import ConfigError, ErrorCode, StorageError
+from agent_core.opening import open_descriptor
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -159,7 +160,7 @@ def _path(digest: str) -> str:
 
 def _flush(file: Path) -> None:
     """Make a new file survive a loss of power."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = open_descriptor(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from agent_core.cli.options import Options
 from agent_core.cli.prompt import InputLines
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.opening import open_descriptor
 from agent_core.text import shortened, visible
 from agent_core.types import PermissionRequest, ToolPermission
 
@@ -38,7 +39,7 @@ def open_answers(options: Options) -> Generator[InputLines]:
     path = options.answers or ""
     shown = visible(path)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        descriptor = open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise _refused(f"--answers {shown} cannot be read: {why}") from None

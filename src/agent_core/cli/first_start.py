@@ -23,6 +23,7 @@ from agent_core.config.model_names import public_service
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import resolve_home, resolve_project
 from agent_core.errors import AgentCoreError
+from agent_core.opening import open_descriptor
 from agent_core.text import visible
 
 _OLLAMA = "http://127.0.0.1:11434"
@@ -228,7 +229,7 @@ def _is_model_file(path: str) -> bool:
     if is_other_part or "mmproj" in name or not path.isprintable():
         return False
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_descriptor(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     with os.fdopen(descriptor, "rb") as file, suppress(OSError):

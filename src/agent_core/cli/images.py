@@ -4,6 +4,7 @@ from pathlib import Path
 
 from agent_core.artifacts.images import UnusableImageError, encode_base64, require_whole
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.opening import open_binary
 from agent_core.text import visible
 from agent_core.types import ImageBlock
 
@@ -20,7 +21,7 @@ def read_image(path: str) -> ImageBlock:
     try:
         if not Path(path).is_file():  # a pipe would be waited for
             raise UnusableImageError("it is no file, or there is none")
-        with Path(path).open("rb") as file:
+        with open_binary(path) as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise UnusableImageError(f"it has more than {MAX_FILE_BYTES} bytes")

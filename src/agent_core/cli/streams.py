@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from types import FrameType
 
 from agent_core.cli.options import FAILED, OUTPUT_CLOSED
+from agent_core.opening import open_descriptor
 
 _GONE = {errno.EPIPE, errno.EIO, errno.EBADF}  # no reader, no terminal, no file
 
@@ -31,13 +32,13 @@ def open_missing_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            null = os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
+            null = open_descriptor(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
             if null != number:
                 os.dup2(null, number)
                 os.close(null)
         if getattr(sys, name) is None:
             # Closed by the interpreter at exit, like the stream it stands for.
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -54,7 +55,7 @@ def is_output_closed() -> bool:
 
 
 def _write_to_null(number: int) -> None:
-    null = os.open(os.devnull, os.O_WRONLY)
+    null = open_descriptor(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
     os.close(null)
 

@@ -14,6 +14,7 @@ from agent_core.cli.sheet import write_output
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup
 from agent_core.errors import ConfigError
+from agent_core.opening import write_text
 from agent_core.tasks.log_store import StoredTask, read_stored_tasks
 from agent_core.text import visible
 
@@ -49,7 +50,7 @@ def _show(options: Options, setup: Setup, _: Terminal, clean: Clean) -> int:
     if options.svg is not None:
         path, svg = Path(options.svg), render_svg(tree, title=clean(f"Task {mine[0].task_id}"))
         try:
-            path.write_text(svg, encoding="utf-8")
+            write_text(path, svg)
         except OSError as error:
             return _fail(f"{path} cannot be written: {error.strerror}", FAILED)
         _note(f"written to {path}")

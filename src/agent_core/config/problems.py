@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from agent_core.config.models import PROFILE_TAGS, Config
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.opening import open_binary
 
 MAX_FILE_BYTES = 1_000_000
 
@@ -123,7 +124,7 @@ def read_text(path: Path) -> str | None:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise ValueError("it is not a regular file")
-        with path.open("rb") as file:
+        with open_binary(path) as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return None

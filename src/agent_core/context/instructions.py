@@ -28,6 +28,7 @@ from agent_core.disk.reading import (
     read_text_file,
     version_of,
 )
+from agent_core.opening import open_descriptor
 from agent_core.text import content_hash, fit_lines, one_line
 from agent_core.text.wildcards import Wildcards
 from agent_core.tools.base import LoadedTexts, ToolContext, View
@@ -196,7 +197,7 @@ def _read_ignore_file(root: Path, below: str) -> _IgnoreRules | None:
     """Read a `.gitignore`; None if it cannot be read or is too long to be one."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        with os.fdopen(os.open(f"{root}/{below}.gitignore", flags), "rb") as file:
+        with os.fdopen(open_descriptor(f"{root}/{below}.gitignore", flags), "rb") as file:
             content = file.read(_MOST_IGNORE_BYTES + 1)
     except OSError:
         return None

@@ -6,6 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from agent_core.opening import open_descriptor
+
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 
 
@@ -16,7 +18,7 @@ def open_folder(folder: Path, *, create: bool = False) -> Generator[int]:
     Raises:
         OSError: it does not exist, or a link stands where there was none.
     """
-    descriptor = os.open(folder.anchor, _FOLDER)
+    descriptor = open_descriptor(folder.anchor, _FOLDER)
     try:
         for part in folder.parts[1:]:
             inner = _open_part(part, descriptor, create=create)
@@ -52,7 +54,7 @@ def remove_tree(folder: Path, *, keep: bool) -> None:
 
 def flush_folder(folder: Path) -> None:
     """Make a new name in the folder survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -82,10 +84,10 @@ def folder_address(folder: Path) -> Generator[str]:
 
 def _open_part(part: str, folder: int, *, create: bool) -> int:
     try:
-        return os.open(part, _FOLDER, dir_fd=folder)
+        return open_descriptor(part, _FOLDER, dir_fd=folder)
     except FileNotFoundError:
         if not create:
             raise
     with suppress(FileExistsError):
         os.mkdir(part, dir_fd=folder)
-    return os.open(part, _FOLDER, dir_fd=folder)
+    return open_descriptor(part, _FOLDER, dir_fd=folder)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from agent_core.opening import open_descriptor
+
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _LONGEST_WAIT = 0.05
 
@@ -23,7 +25,7 @@ def locked(path: Path, *, check: Callable[[], None], shared: bool = False) -> Ge
     Raises:
         OSError: the file cannot be made.
     """
-    descriptor = os.open(path, _OPEN, 0o600)
+    descriptor = open_descriptor(path, _OPEN, 0o600)
     try:
         wait = 0.001
         while not try_lock(descriptor, shared=shared):
@@ -42,7 +44,7 @@ def locked_if_free(path: Path) -> Generator[bool]:
     Raises:
         OSError: the file cannot be made.
     """
-    descriptor = os.open(path, _OPEN, 0o600)
+    descriptor = open_descriptor(path, _OPEN, 0o600)
     try:
         yield try_lock(descriptor, shared=False)
     finally:

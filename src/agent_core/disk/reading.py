@@ -5,6 +5,8 @@ import stat
 import time
 from pathlib import Path
 
+from agent_core.opening import open_descriptor
+
 MAX_TEXT_BYTES = 262_144
 """The most that is kept of an instruction file or a skill."""
 HEAD_BYTES = 16_384
@@ -36,7 +38,7 @@ def read_text_file(path: Path, limit: int) -> bytes:
     Raises:
         OSError: it cannot be read, or is no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = open_descriptor(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(0, "it is no regular file")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from agent_core.disk.folders import open_folder
+from agent_core.opening import open_descriptor
 
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _NOTE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -72,7 +73,7 @@ class Notes:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path = self._folder / secrets.token_hex(8)
             try:
-                descriptor = os.open(path, _NOTE | os.O_CREAT | os.O_EXCL, 0o600)
+                descriptor = open_descriptor(path, _NOTE | os.O_CREAT | os.O_EXCL, 0o600)
             except FileNotFoundError:  # another process has removed the empty folder
                 continue
             note = Note(path, descriptor, about=about)
@@ -173,7 +174,7 @@ def _lock_abandoned(path: Path) -> Note:
     Raises:
         OSError: its writer lives, or it is no file that can be read.
     """
-    descriptor = os.open(path, _NOTE)
+    descriptor = open_descriptor(path, _NOTE)
     with ExitStack() as on_failure:
         on_failure.callback(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

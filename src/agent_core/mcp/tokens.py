@@ -16,6 +16,7 @@ from typing import Any, cast
 from agent_core.config.problems import read_json_file
 from agent_core.disk.folders import make_private
 from agent_core.errors import ConfigError
+from agent_core.opening import open_descriptor
 
 FOLDER = "mcp-auth"
 
@@ -60,7 +61,7 @@ class StoredLogin:
         draft = self._path.with_suffix(f".{secrets.token_hex(4)}")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            with os.fdopen(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:
+            with os.fdopen(open_descriptor(draft, flags, 0o600), "w", encoding="utf-8") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())

@@ -19,6 +19,7 @@ from msgspec import Struct
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.memory.entry import CATEGORIES, Memory, parse_memory
+from agent_core.opening import open_descriptor
 
 CATALOG = "MEMORY.md"
 MAX_FILE_BYTES = 65_536
@@ -141,7 +142,7 @@ class MemoryFolder:
         """
         if create:
             self._base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        inside = os.open(self._base, _FOLDER)
+        inside = open_descriptor(self._base, _FOLDER)
         try:
             for name in (*self._below, category) if category else self._below:
                 outer = inside
@@ -162,7 +163,7 @@ class MemoryFolder:
         try:
             with self.opened(create=True) as inside:
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                descriptor = os.open(_LOCK, flags, 0o600, dir_fd=inside)
+                descriptor = open_descriptor(_LOCK, flags, 0o600, dir_fd=inside)
         except OSError as error:
             raise write_failed(f"the memory folder {self.root} cannot be used", error) from error
         try:
@@ -272,7 +273,7 @@ def _open_inner(name: str, outer: int, *, create: bool) -> int:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=outer)
             os.fsync(outer)
-    return os.open(name, _FOLDER, dir_fd=outer)
+    return open_descriptor(name, _FOLDER, dir_fd=outer)
 
 
 def _split_path(path: str) -> tuple[str, str]:
@@ -290,7 +291,7 @@ def _split_path(path: str) -> tuple[str, str]:
 
 
 def _replace(inside: int, name: str, data: bytes, *, temporary: str) -> None:
-    descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=inside)
+    descriptor = open_descriptor(temporary, _CREATE, 0o600, dir_fd=inside)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -342,7 +343,7 @@ def _text(name: str, inside: int) -> str:
 
 def _content(name: str, inside: int, limit: int) -> bytes:
     """A file of an open folder, as far as a byte beyond `limit`."""
-    descriptor = os.open(name, _READ, dir_fd=inside)
+    descriptor = open_descriptor(name, _READ, dir_fd=inside)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("it is no regular file")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, to_builtins
 
+from agent_core.opening import read_bytes
 from agent_core.redaction.redactor import Redactor
 from agent_core.text import noun, shortened, visible
 from agent_core.types import (
@@ -192,7 +193,7 @@ def _state(path: str) -> list[Any]:
         if not stat.S_ISREG(found.st_mode):
             return [stat.S_IFMT(found.st_mode)]
         if found.st_size <= _SMALL:
-            return [found.st_mode, sha256(Path(path).read_bytes()).hexdigest()]
+            return [found.st_mode, sha256(read_bytes(path)).hexdigest()]
     except (OSError, ValueError) as error:
         return [type(error).__name__]
     return [found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]

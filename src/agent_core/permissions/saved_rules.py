@@ -20,6 +20,7 @@ from agent_core.config.rules import PermissionRule, Rules
 from agent_core.config.section import Section
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError
+from agent_core.opening import open_descriptor
 from agent_core.permissions.questions import PermissionCallback
 from agent_core.permissions.rules import RuleSet
 from agent_core.redaction.redactor import Redactor
@@ -180,7 +181,7 @@ class SavedRules:
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        folder = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = open_descriptor(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             yield
@@ -192,7 +193,7 @@ class SavedRules:
             temporary = self._home / name
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+                with os.fdopen(open_descriptor(temporary, flags, 0o600), "wb") as file:
                     file.write(text.encode())
                     file.flush()
                     os.fsync(file.fileno())
@@ -200,7 +201,7 @@ class SavedRules:
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
-        folder = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = open_descriptor(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
         finally:

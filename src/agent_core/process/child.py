@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.opening import open_descriptor
 from agent_core.process.capture import Capture, Output
 from agent_core.process.launcher import Launcher
 from agent_core.process.supervisor import (
@@ -264,7 +265,7 @@ class Child:
                 files.callback(self.close_stdin)
                 os.set_blocking(self._stdin, False)
             elif command.stdin is None:
-                stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                stdin = open_descriptor(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
                 theirs.callback(os.close, stdin)
             else:
                 # A nameless file instead of a pipe: nothing to feed, and nothing to block on.

@@ -17,6 +17,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.opening import open_descriptor
 from agent_core.process.supervisor import CONFINED, PLAIN, renewal
 
 _FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
@@ -83,7 +84,7 @@ class Launcher:
             OSError: the folder cannot be opened, or the supervisor cannot be started.
             ToolError: `internal_error`; there is no interpreter to run the supervisor with.
         """
-        folder = os.open(cwd, _FOLDER)
+        folder = open_descriptor(cwd, _FOLDER)
         try:
             control, its_end = socket.socketpair()
             try:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from agent_core.opening import open_descriptor
 from agent_core.process.confinement import nearest
 
 REPOSITORY = (".git/hooks", ".git/config")
@@ -237,8 +238,8 @@ def _first_line(path: Path) -> str:
 def _beginning(path: Path) -> str:
     """The text of a file; of a pipe, which would keep us waiting, there is none."""
     with suppress(OSError, ValueError):
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:  # noqa: PTH123
+        fd = open_descriptor(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
             if stat.S_ISREG(os.fstat(fd).st_mode):
                 return file.read(_LONGEST_SETTINGS).decode(errors="replace")
     return ""

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from agent_core.config.models import ModelConfig, expand_home
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.opening import read_text
 from agent_core.providers.base import require_real_models
 from agent_core.providers.failures import Called, CallError
 from agent_core.providers.images import ImageRules
@@ -291,7 +292,7 @@ def load_engine(config: ModelConfig) -> Engine:
         template = config.chat_template
         if "{" not in template:  # it is the name of a file
             try:
-                template = expand_home(template).read_text(encoding="utf-8")
+                template = read_text(expand_home(template))
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(
                     ErrorCode.CONFIG_ERROR,

@@ -28,6 +28,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from agent_core.config.models import ModelConfig, expand_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
+from agent_core.opening import read_bytes
 from agent_core.providers import jsontext
 from agent_core.providers.estimates import PromptEstimates, estimate_blocks
 from agent_core.providers.failures import WITHOUT_TOOLS, Called
@@ -205,7 +206,7 @@ class ScriptedProvider:
             ConfigError: the file is missing, or is not such an array.
         """
         try:
-            raw = expand_home(path).read_bytes()
+            raw = read_bytes(expand_home(path))
             return cls(TypeAdapter(list[str | Reply]).validate_json(raw))
         except OSError as error:
             raise ConfigError(

@@ -16,6 +16,7 @@ from agent_core.blobs.base import spooled
 from agent_core.config.databases import check_database_url
 from agent_core.config.paths import Setup, database_key, tasks_folder
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
+from agent_core.opening import read_bytes
 from agent_core.runtime.ids import meant, spellings_of
 from agent_core.runtime.shared_snapshots import SharedSnapshots
 from agent_core.runtime.stores import needing_postgres, open_blobs
@@ -406,7 +407,7 @@ def _not_whole(session_id: str, missing: Sequence[str]) -> StorageError:
 def _copy_logs(before: Path, after: Path) -> None:
     for log in sorted(before.iterdir()):
         if log.is_file() and not log.is_symlink():
-            write_whole(after / log.name, log.read_bytes())
+            write_whole(after / log.name, read_bytes(log))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
 from agent_core.disk.locks import try_lock
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import open_descriptor
 from agent_core.types.records import snapshot_folder
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class ProjectFiles:
         async with AsyncExitStack() as stack:
             is_free = True
             for path in self._locks.iterdir() if self._locks.is_dir() else ():
-                descriptor = os.open(path, _LOCK, 0o600)
+                descriptor = open_descriptor(path, _LOCK, 0o600)
                 stack.callback(os.close, descriptor)
                 is_free = try_lock(descriptor, shared=True) and is_free
             yield is_free
@@ -235,7 +236,7 @@ class ProjectFiles:
         """Hold the lock of the project; a thread is not kept waiting for it."""
         make_private(self._locks)
         name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:20]
-        descriptor = os.open(self._locks / name, _LOCK, 0o600)
+        descriptor = open_descriptor(self._locks / name, _LOCK, 0o600)
         try:
             while not try_lock(descriptor, shared=shared):
                 if stop is not None and stop.is_set():

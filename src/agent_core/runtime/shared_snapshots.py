@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent_core.blobs.base import blob_of
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import open_binary
 
 if TYPE_CHECKING:
     from agent_core.snapshots.records import Snapshot
@@ -66,7 +67,7 @@ class SharedSnapshots:
                 blob = blob_of(path)
                 new.append(SentPack(blob.digest, blob.size_bytes, beyond))
                 self._blobs.require_room(sum(pack.size_bytes for pack in new))
-                with path.open("rb") as file:
+                with open_binary(path) as file:
                     self._blobs.keep(blob, file, session_id=session_id, used_by=snapshot_id)
         if new:
             new[-1] = new[-1]._replace(tree=snapshot.tree)

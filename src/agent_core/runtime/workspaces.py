@@ -21,6 +21,7 @@ from agent_core.disk.folders import make_private
 from agent_core.disk.locks import locked_if_free, try_lock
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
+from agent_core.opening import open_descriptor
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.types import SessionRecord
 from agent_core.types.lanes import SNAPSHOT, own_place
@@ -141,7 +142,7 @@ class Workspaces:
         """
         files = self._of_session(session.session_id)
         await asyncio.to_thread(self._forget_unused)
-        lock = os.open(await asyncio.to_thread(self._lock_of, files.root), _LOCK, 0o600)
+        lock = open_descriptor(await asyncio.to_thread(self._lock_of, files.root), _LOCK, 0o600)
         try:
             while True:
                 is_alone = try_lock(lock, shared=False)

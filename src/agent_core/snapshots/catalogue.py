@@ -12,6 +12,7 @@ from typing import Any
 
 from agent_core.disk.folders import flush_folder, make_private
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import open_descriptor, read_bytes
 from agent_core.snapshots.records import GitState, LeftOut, LeftOutReason, Snapshot
 
 _ID = re.compile(r"snap_[0-9a-f]{32}").fullmatch
@@ -45,7 +46,7 @@ class Catalogue:
         """
         place = self._place(snapshot_id)
         try:
-            content = place.read_bytes()
+            content = read_bytes(place)
             if _id_of(content) != snapshot_id:
                 raise ValueError("it is not what its name says")
             return _decoded(snapshot_id, content)
@@ -62,7 +63,7 @@ class Catalogue:
             StorageError: there is none of this id, or it is damaged.
         """
         self.get(snapshot_id)
-        return self._place(snapshot_id).read_bytes()
+        return read_bytes(self._place(snapshot_id))
 
     def take(self, snapshot_id: str, content: bytes) -> None:
         """Keep what another machine knows of a snapshot.
@@ -138,7 +139,7 @@ def write_whole(place: Path, content: bytes | Iterable[bytes], *, flush: bool = 
     make_private(place.parent)
     part = place.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        with os.fdopen(os.open(part, _NEW, 0o600), "wb") as file:
+        with os.fdopen(open_descriptor(part, _NEW, 0o600), "wb") as file:
             file.writelines([content] if isinstance(content, bytes) else content)
             if flush:
                 file.flush()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from agent_core.opening import open_descriptor
 from agent_core.snapshots.packs import DIGEST_BYTES, Packs
 from agent_core.snapshots.records import FileType, LeftOutReason, TreeEntry
 from agent_core.snapshots.stat_cache import UNSETTLED, Version
@@ -78,7 +79,7 @@ class FileKeeper:
             return Kept(TreeEntry(FileType.LINK, mode, len(target), target), settled(status))
         if not stat.S_ISREG(status.st_mode):
             return Kept(None)  # it was a file a moment ago
-        file = os.open(name, _OPEN, dir_fd=folder)
+        file = open_descriptor(name, _OPEN, dir_fd=folder)
         try:
             before = os.fstat(file)
             if not stat.S_ISREG(before.st_mode):

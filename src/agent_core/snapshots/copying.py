@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agent_core.disk.folders import remove_tree
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import open_descriptor
 from agent_core.snapshots.contents import FileKeeper
 from agent_core.snapshots.places import Places
 from agent_core.snapshots.recorder import Recorder
@@ -134,7 +135,7 @@ class _TreeCopy:
                     continue
                 try:
                     os.mkdir(name, 0o700, dir_fd=target)
-                    copied = os.open(name, OPEN_FOLDER, dir_fd=target)
+                    copied = open_descriptor(name, OPEN_FOLDER, dir_fd=target)
                     try:
                         self._copy(inner, copied, top, path + b"/")
                         os.fchmod(copied, status.st_mode & 0o7777)
@@ -156,7 +157,7 @@ class _TreeCopy:
     def _open(self, name: str, flags: int, source: int, path: bytes) -> int | None:
         """Open what is to be copied; None if it may not be read, or is gone."""
         try:
-            return os.open(name, flags, dir_fd=source)
+            return open_descriptor(name, flags, dir_fd=source)
         except FileNotFoundError:
             return None
         except PermissionError:
@@ -178,7 +179,7 @@ class _TreeCopy:
         if old is None:
             return
         try:
-            new = os.open(name, _NEW, 0o600, dir_fd=target)
+            new = open_descriptor(name, _NEW, 0o600, dir_fd=target)
             try:
                 if not (self._shares_blocks and status.st_size and self._share(old, new)):
                     _copy_content(old, new, status)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from agent_core.disk.reading import read_text_file
+from agent_core.opening import open_descriptor
 
 Item = tuple[int, bytes]
 """The mode of an entry as git keeps it, and its digest."""
@@ -116,9 +117,9 @@ class GitObjects:
             self._packs = []
             for path in sorted((self._folder / "pack").glob("*.idx"))[:_MAX_PACKS]:
                 flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-                index = os.open(path, flags)
+                index = open_descriptor(path, flags)
                 try:
-                    self._packs.append((index, os.open(path.with_suffix(".pack"), flags)))
+                    self._packs.append((index, open_descriptor(path.with_suffix(".pack"), flags)))
                 except OSError:
                     os.close(index)
                     raise

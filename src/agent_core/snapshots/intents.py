@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import read_bytes
 from agent_core.snapshots.records import SnapshotSettings
 from agent_core.snapshots.restoring import Staging
 
@@ -58,7 +59,7 @@ def read_intent(place: Path) -> Intent | None:
         StorageError: it is damaged.
     """
     try:
-        found: dict[str, Any] = json.loads(place.read_bytes())
+        found: dict[str, Any] = json.loads(read_bytes(place))
         settings = found["settings"]
         return Intent(
             found["before"],

@@ -20,6 +20,7 @@ from typing import BinaryIO, Self
 
 from agent_core.disk.folders import flush_folder, make_private
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import open_descriptor
 
 DIGEST_BYTES = 32
 
@@ -55,7 +56,7 @@ class Pack:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = os.open(path, _READ)
+        self._file = open_descriptor(path, _READ)
         try:
             self.size = os.fstat(self._file).st_size
             self._digests, self._places = self._read_index() or self._scan()
@@ -173,7 +174,7 @@ class PackWriter:
         with self._writing():
             if self._file is None:
                 self._part = self._folder / f".{secrets.token_hex(8)}.part"
-                self._file = os.fdopen(os.open(self._part, _NEW, 0o600), "wb", 1 << 20)
+                self._file = os.fdopen(open_descriptor(self._part, _NEW, 0o600), "wb", 1 << 20)
                 self._at = self._file.write(_MAGIC)
             self.places[digest] = self._at
             self._at += self._file.write(record)

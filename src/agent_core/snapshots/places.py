@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from agent_core.disk.folders import change_mode, open_folder
+from agent_core.opening import open_descriptor
 from agent_core.snapshots.walk import OPEN_FOLDER
 
 _HANDLE = os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
@@ -23,7 +24,7 @@ class Places:
 
     def __init__(self, root: Path) -> None:
         with open_folder(root) as place:
-            self.root: int = os.open(".", OPEN_FOLDER, dir_fd=place)
+            self.root: int = open_descriptor(".", OPEN_FOLDER, dir_fd=place)
         self._path: bytes = b""
         self._folder = os.dup(self.root)
 
@@ -61,7 +62,7 @@ class Places:
         folder = os.dup(self.root)
         for part in path.split(b"/") if path else ():
             try:
-                inner = os.open(part, OPEN_FOLDER, dir_fd=folder)
+                inner = open_descriptor(part, OPEN_FOLDER, dir_fd=folder)
             finally:
                 os.close(folder)
             folder = inner
@@ -95,7 +96,7 @@ def set_mode(folder: int, name: bytes, mode: int) -> None:
     Raises:
         OSError: they cannot be set.
     """
-    handle = os.open(name, _HANDLE, dir_fd=folder)
+    handle = open_descriptor(name, _HANDLE, dir_fd=folder)
     try:
         if stat.S_ISLNK(os.fstat(handle).st_mode):
             return

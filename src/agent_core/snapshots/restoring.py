@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from agent_core.disk.unfinished import temporary_name
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import open_descriptor
 from agent_core.snapshots.contents import FileKeeper, pieces_of, version_of
 from agent_core.snapshots.packs import Packs
 from agent_core.snapshots.places import Places, set_mode
@@ -238,7 +239,7 @@ class Restoration:
         if entry.kind is FileType.LINK:
             os.symlink(entry.content, name, dir_fd=folder)
             return
-        file = os.open(name, _NEW, 0o600, dir_fd=folder)
+        file = open_descriptor(name, _NEW, 0o600, dir_fd=folder)
         try:
             size = 0
             for piece in pieces_of(self._packs, entry):
@@ -355,7 +356,7 @@ class Restoration:
                 os.unlink(name, dir_fd=folder)
             return
         with suppress(FileNotFoundError, NotADirectoryError):
-            inner = os.open(name, OPEN_FOLDER, dir_fd=folder)
+            inner = open_descriptor(name, OPEN_FOLDER, dir_fd=folder)
             try:
                 for inner_name, inner_entry in decode_tree(self._packs.get(entry.content)).items():
                     with suppress(FileNotFoundError):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from agent_core.opening import open_binary, read_bytes
 from agent_core.snapshots.catalogue import write_whole
 from agent_core.snapshots.trees import Tree, decode_tree
 
@@ -78,7 +79,7 @@ def load(path: Path) -> tuple[bytes, dict[bytes, FolderRecord]]:
     """What was said about the records, and the records by path (with a slash at the end)."""
     records: dict[bytes, FolderRecord] = {}
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
         magic, checksum, length = _CHECK.unpack_from(content)
     except (OSError, struct.error):
         return b"", records
@@ -111,7 +112,7 @@ def load(path: Path) -> tuple[bytes, dict[bytes, FolderRecord]]:
 def read_about(path: Path) -> bytes:
     """What is said about the records, without reading them; nothing if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_binary(path) as file:
             return file.read(_CHECK.unpack(file.read(_CHECK.size))[2])
     except (OSError, struct.error):
         return b""

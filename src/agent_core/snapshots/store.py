@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from agent_core.disk.folders import make_private, remove_tree
 from agent_core.disk.locks import locked, locked_if_free
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import read_text
 from agent_core.snapshots.catalogue import Catalogue, write_whole
 from agent_core.snapshots.contents import pieces_of
 from agent_core.snapshots.copying import copy_workspace
@@ -434,7 +435,7 @@ class SnapshotStore:
 
     def _generation(self) -> str:
         try:
-            return (self._folder / "generation").read_text(encoding="ascii")
+            return read_text(self._folder / "generation", "ascii")
         except FileNotFoundError:
             return ""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from pathlib import Path
 
+from agent_core.opening import open_descriptor
 from agent_core.snapshots.contents import FileKeeper
 from agent_core.snapshots.packs import DIGEST_BYTES, Packs, digest_of
 from agent_core.snapshots.records import (
@@ -334,7 +335,7 @@ def _look(descriptor: int) -> tuple[list[str], list[int]]:
 def _open_folder(name: bytes, descriptor: int) -> int | LeftOutReason | None:
     """The folder, or why it cannot be opened; None if there is none any more."""
     try:
-        return os.open(name, OPEN_FOLDER, dir_fd=descriptor)
+        return open_descriptor(name, OPEN_FOLDER, dir_fd=descriptor)
     except OSError as error:
         if error.errno in _GONE:
             return None

@@ -1,17 +1,24 @@
-"""Opens the database: its permissions, its settings, and patience with other processes."""
+"""Opens databases: their permissions, their settings, and patience with other processes.
+
+Every connection to a file is opened by `connect`, which registers the file: `agent_core.opening`
+opens no file of a database that this process has open.
+"""
 
 import errno
 import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import HeldDatabase, open_descriptor
 from agent_core.storage import migrations
 from agent_core.storage.faults import is_busy, is_read_only
 
@@ -26,23 +33,82 @@ PATIENCE = 60.0
 _creating = threading.Lock()
 
 
+class _Connection(sqlite3.Connection):
+    """A connection whose files nothing else in this process opens until it is closed."""
+
+    _held: HeldDatabase | None = None
+
+    def hold(self, held: HeldDatabase) -> None:
+        """Release the files when this connection has been closed, or is collected."""
+        self._held = held
+        weakref.finalize(self, held.release).atexit = False
+
+    def settle(self) -> None:
+        """Note that the files beside the database are open, and stay the same until the end."""
+        if self._held is not None:
+            self._held.settle()
+
+    def close(self) -> None:
+        """Close the connection, and then release its files."""
+        super().close()
+        if self._held is not None:
+            self._held.release()
+
+
 def create_database_file(path: Path) -> None:
     """Create an empty file that only this user can read, unless the path exists.
 
-    An existing file is never opened here. POSIX drops all of a process's locks on a file when the
-    process closes any descriptor of it: SQLite would go on without its own, and the next process
-    to close the database would delete the log that this one writes.
+    An existing file is never opened here, since closing it would release the locks of SQLite.
 
     Raises:
         OSError: the file cannot be created, or the path is a folder.
     """
     target = os.path.realpath(path)  # a link may name a file that is still to be created
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with _creating:  # no other thread can use the file before it is closed
         try:
-            os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            os.close(open_descriptor(target, flags, 0o600))
         except FileExistsError:
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
+
+
+def connect(
+    path: Path,
+    *,
+    timeout: float = BUSY_TIMEOUT,
+    mode: Literal["ro", "rw"] = "rw",
+    cached_statements: int = 128,
+) -> _Connection:
+    """Open a connection to an existing file, for one thread at a time; transactions are explicit.
+
+    Args:
+        path: the file, absolute.
+        timeout: seconds that SQLite itself waits for a lock.
+        mode: whether it may write.
+        cached_statements: how many prepared statements it keeps.
+
+    Raises:
+        sqlite3.Error: the file cannot be opened.
+    """
+    with ExitStack() as on_failure:
+        held: HeldDatabase | None = None
+        with suppress(OSError):  # SQLite says it better
+            held = HeldDatabase(path)
+            on_failure.callback(held.release)
+        connection = sqlite3.connect(
+            f"{path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=cached_statements,
+            factory=_Connection,
+        )
+        on_failure.pop_all()
+    if held is not None:
+        connection.hold(held)
+    return connection
 
 
 def open_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
@@ -64,9 +130,10 @@ def open_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
             details={"path": str(path)},
         ) from error
     _refuse_newer(path, patience)
-    connection = _connect(path, busy_timeout=0)
+    connection = _connect(path, timeout=0)
     try:
         patiently(lambda: _prepare(connection, path), patience)
+        connection.settle()
     except BaseException:
         connection.close()
         raise
@@ -74,14 +141,15 @@ def open_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
 
 
 def reopen_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
-    """Another writing connection to a file that is open and up to date.
+    """Open another writing connection to a file that is open and up to date.
 
     Raises:
         sqlite3.Error: the file cannot be used.
     """
-    connection = _connect(path, busy_timeout=0)
+    connection = _connect(path, timeout=0)
     try:
         patiently(lambda: _set_up(connection), patience)
+        connection.settle()
     except BaseException:
         connection.close()
         raise
@@ -89,15 +157,16 @@ def reopen_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """A connection that never writes and, thanks to the log, never waits for the writer."""
+    """Open a connection that never writes and, thanks to the log, never waits for the writer."""
     connection = _connect(path)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def open_in_memory() -> sqlite3.Connection:
-    """A connection to an empty database of its own that no file holds."""
-    connection = _connect(":memory:")
+    """Open a connection to an empty database in memory."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys = ON")
     migrations.migrate(connection, Path(":memory:"))
     return connection
@@ -125,12 +194,7 @@ def _refuse_newer(path: Path, patience: float) -> None:
     if path.stat().st_size == 0:
         return
     for mode in ("ro", "rw"):
-        connection = sqlite3.connect(
-            f"{path.as_uri()}?mode={mode}",
-            uri=True,
-            timeout=min(patience, BUSY_TIMEOUT),
-            isolation_level=None,
-        )
+        connection = connect(path, timeout=min(patience, BUSY_TIMEOUT), mode=mode)
         try:
             patiently(partial(migrations.version_of, connection, path), patience)
             return
@@ -142,14 +206,8 @@ def _refuse_newer(path: Path, patience: float) -> None:
             connection.close()
 
 
-def _connect(path: Path | str, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path,
-        timeout=busy_timeout,
-        isolation_level=None,  # transactions are ours to begin
-        check_same_thread=False,  # one thread at a time, but not the one that opened it
-        cached_statements=256,
-    )
+def _connect(path: Path, timeout: float = BUSY_TIMEOUT) -> _Connection:
+    connection = connect(path, timeout=timeout, cached_statements=256)
     connection.row_factory = sqlite3.Row
     return connection
 

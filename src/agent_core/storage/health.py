@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from agent_core.errors import StorageError
 from agent_core.storage import migrations
+from agent_core.storage.connections import connect
 from agent_core.storage.faults import explain, is_busy
 
 _WAIT_S = 1.0
@@ -57,7 +58,7 @@ def examine(path: Path) -> DatabaseHealth:
 
 
 def _read(path: Path) -> int:
-    with closing(_connect(path, "ro")) as connection:
+    with closing(connect(path, timeout=_WAIT_S, mode="ro")) as connection:
         version = migrations.version_of(connection, path)
         steps = iter(range(_CHECKED_STEPS // 1000))
         connection.set_progress_handler(lambda: next(steps, None) is None, 1000)
@@ -75,7 +76,7 @@ def _read(path: Path) -> int:
 
 def _is_locked(path: Path) -> bool:
     """Whether a write would have to wait; nothing is written."""
-    with closing(_connect(path, "rw")) as connection:
+    with closing(connect(path, timeout=_WAIT_S)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
@@ -84,8 +85,3 @@ def _is_locked(path: Path) -> bool:
                 raise
             return True
     return False
-
-
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    address = f"{path.as_uri()}?mode={mode}"
-    return sqlite3.connect(address, uri=True, timeout=_WAIT_S, isolation_level=None)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.opening import open_descriptor
 from agent_core.types import new_id
 
 HEARTBEAT = timedelta(seconds=10)
@@ -150,7 +151,7 @@ def _lock(folder: Path) -> tuple[str, int]:
     while True:
         owner_id = f"{new_id('own')}.{_scope(folder)}"
         path = _path(folder, owner_id)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError:  # a file system without locks: others have to go by the lease
@@ -166,7 +167,7 @@ def _lock(folder: Path) -> tuple[str, int]:
 def _is_free(path: Path, *, remove: bool = False) -> bool | None:
     """Whether the lock is free, and its file removed if so; None if that cannot be determined."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return True
     except (OSError, ValueError):  # it may hold any text

@@ -19,6 +19,7 @@ import orjson
 from msgspec import Struct, field
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError, TaskError
+from agent_core.opening import open_descriptor
 from agent_core.tasks.apply import schema_error
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.log_format import PADDING, Replayed, is_stillborn, last_line, read_log
@@ -384,7 +385,7 @@ class TaskLogStore:
         creates = bool(flags & os.O_CREAT)
         with self._opened_folder(create=creates) as folder:
             try:
-                opened = os.open(name, flags | _FILE, 0o600, dir_fd=folder)
+                opened = open_descriptor(name, flags | _FILE, 0o600, dir_fd=folder)
             except (FileNotFoundError, FileExistsError):
                 raise
             except OSError as error:
@@ -400,14 +401,14 @@ class TaskLogStore:
     def _opened_folder(self, *, create: bool) -> Generator[int]:
         if create:
             self._base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        here = os.open(self._base, _FOLDER)
+        here = open_descriptor(self._base, _FOLDER)
         try:
             for part in self._folder.relative_to(self._base).parts:
                 try:
                     if create:
                         with suppress(FileExistsError):
                             os.mkdir(part, 0o700, dir_fd=here)
-                    inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
+                    inner = open_descriptor(part, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
                 except FileNotFoundError:
                     raise
                 except OSError as error:

@@ -17,6 +17,7 @@ import yaml
 
 from agent_core.api.session import Session
 from agent_core.errors import ConfigError, ErrorCode, ProviderError, StorageError
+from agent_core.opening import read_text, write_text
 from agent_core.providers.scripted import Piece, Says, ScriptedCall, ScriptedProvider
 from agent_core.redaction import Redactor
 from agent_core.text import join_surrogates
@@ -100,7 +101,7 @@ async def record(session: Session, path: str | Path | None = None) -> Path:
 
 def _write(target: Path, text: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
+    write_text(target, text)
 
 
 def replay(path: str | Path, *, project_dir: str | Path | None = None) -> ScriptedProvider:
@@ -332,7 +333,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Plain]]:
         ConfigError: it cannot be used.
     """
     try:
-        raw: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506 - a safe one
+        raw: Any = yaml.load(read_text(path), Loader=_LOADER)  # noqa: S506 - a safe one
     except OSError as error:
         message = f"the recording {path} cannot be read: {error.strerror}; write it with record()"
         raise ConfigError(ErrorCode.CONFIG_ERROR, message) from error

@@ -20,6 +20,7 @@ from msgspec import Struct
 from agent_core.disk.folders import open_folder
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.opening import open_descriptor
 
 Version = tuple[int, ...]
 """Device, inode, size and time of change: different as soon as the content is."""
@@ -108,7 +109,7 @@ def open_file(path: Path) -> BinaryIO:
     if belongs_to_kernel(path):
         raise not_ordinary
     with open_folder(path.parent) as folder:
-        descriptor = os.open(path.name or ".", _FILE, dir_fd=folder)
+        descriptor = open_descriptor(path.name or ".", _FILE, dir_fd=folder)
     with ExitStack() as on_failure:
         on_failure.callback(os.close, descriptor)
         mode = os.fstat(descriptor).st_mode
@@ -123,7 +124,7 @@ def open_file(path: Path) -> BinaryIO:
 @contextmanager
 def open_below(name: str, folder: int) -> Generator[int]:
     """A descriptor of a folder in another one, which can be listed; links are not followed."""
-    descriptor = os.open(name, _READABLE_FOLDER, dir_fd=folder)
+    descriptor = open_descriptor(name, _READABLE_FOLDER, dir_fd=folder)
     try:
         yield descriptor
     finally:
@@ -179,7 +180,7 @@ def replace_file(
     with ExitStack() as stack:
         folder = stack.enter_context(open_folder(path.parent, create=create_dirs))
         name = stack.enter_context(unfinished.noted(path.parent))
-        descriptor = os.open(name, _NEW, 0o666 if before is None else 0o600, dir_fd=folder)
+        descriptor = open_descriptor(name, _NEW, 0o666 if before is None else 0o600, dir_fd=folder)
         with ExitStack() as on_failure:
             on_failure.callback(_unlink, name, folder)
             with os.fdopen(descriptor, "wb") as file:

@@ -16,6 +16,7 @@ from agent_core.cli.streams import (
     report_output_error,
 )
 from agent_core.errors import ConfigError
+from agent_core.opening import open_descriptor
 from agent_core.redaction import Redactor
 from agent_core.text import visible
 
@@ -54,7 +55,7 @@ def private_streams() -> Generator[tuple[int, int]]:
     """
     source, sink = os.dup(0), os.dup(1)
     sys.stdout.flush()
-    null = os.open(os.devnull, os.O_RDONLY)
+    null = open_descriptor(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)

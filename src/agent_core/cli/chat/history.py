@@ -11,6 +11,7 @@ from pathlib import Path
 from prompt_toolkit.history import History
 
 from agent_core.disk.locks import try_lock
+from agent_core.opening import open_descriptor
 
 MOST_ENTRIES = 1000
 MOST_BYTES = 1_000_000
@@ -37,7 +38,7 @@ class FileHistory(History):
     def load_history_strings(self) -> Iterable[str]:
         """The entries, the last one first."""
         try:
-            descriptor = os.open(self._path, _FLAGS & ~os.O_CREAT)
+            descriptor = open_descriptor(self._path, _FLAGS & ~os.O_CREAT)
             try:
                 lines = _last_lines(descriptor)
             finally:
@@ -57,7 +58,7 @@ class FileHistory(History):
     def _add(self, line: bytes) -> None:
         """Raises OSError."""
         for _ in range(_TRIES):
-            descriptor = os.open(self._path, _FLAGS, 0o600)
+            descriptor = open_descriptor(self._path, _FLAGS, 0o600)
             try:
                 facts = os.fstat(descriptor)
                 if not stat.S_ISREG(facts.st_mode):
@@ -76,7 +77,9 @@ class FileHistory(History):
     def _replace(self, lines: list[bytes]) -> None:
         """Keep the later half; who waits for the lock opens the new file."""
         new = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_descriptor(
+            new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
+        )
         try:
             kept: list[bytes] = []
             room = MOST_BYTES // 2

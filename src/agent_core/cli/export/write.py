@@ -13,6 +13,7 @@ from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.streams import is_gone
 from agent_core.cli.terminal import Clean, OutputClosedError, Terminal
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.opening import read_text
 from agent_core.text import visible
 
 _STDOUT = "-"
@@ -69,7 +70,7 @@ async def _fixture(runtime: AgentRuntime, session_id: str) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         made = await record(runtime.session(session_id), Path(folder) / "session.yaml")
-        return await asyncio.to_thread(made.read_text, "utf-8")
+        return await asyncio.to_thread(read_text, made)
 
 
 def _free_place(target: str, *, is_forced: bool) -> Path:
@@ -90,7 +91,7 @@ def _put(place: Path, data: bytes, *, is_forced: bool) -> None:
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{place.name[:80]}.", dir=place.parent)
         try:
-            with open(descriptor, "wb") as file:  # noqa: PTH123 - mkstemp has opened it
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

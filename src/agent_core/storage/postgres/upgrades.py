@@ -10,6 +10,7 @@ from procrastinate.schema import SchemaManager
 from psycopg import Connection
 from psycopg.sql import SQL, Literal
 
+from agent_core.opening import read_text
 from agent_core.storage.postgres.statements import Row
 
 _FIRST = "03.04.00_50"
@@ -40,7 +41,7 @@ def upgrade_queue(connection: Connection[Row]) -> int:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('soong-agent schema'))")
             if pending_upgrades(connection)[:1] == pending[:1]:
-                script = pending[0].read_text(encoding="utf-8")
+                script = read_text(pending[0])
                 connection.execute(script.encode(), prepare=False)
                 connection.execute(newest_comment(pending[0]).encode(), prepare=False)
                 count += 1

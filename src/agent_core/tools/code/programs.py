@@ -21,6 +21,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from agent_core.opening import read_bytes
 from agent_core.process.environment import is_unattended
 from agent_core.tools.options import OptionTable
 from agent_core.tools.workspace import PathPolicy
@@ -328,7 +329,7 @@ def _has_known_settings(config: Path) -> bool:
     if not stat.S_ISREG(config.lstat().st_mode) or config.stat().st_size > _MAX_CONFIG_BYTES:
         return False
     keys: list[str] = []
-    for line in config.read_bytes().decode("utf-8", "replace").split("\n"):
+    for line in read_bytes(config).decode("utf-8", "replace").split("\n"):
         text = line.strip(" \t\r")
         if not text or text[0] in "#;":
             continue

@@ -1,0 +1,209 @@
+"""Opens files, except those of a database that this process has open.
+
+POSIX drops every lock that a process holds on a file when the process closes any descriptor of it.
+SQLite relies on these locks. Without them another process may take itself for the last user of the
+database, and delete the log that this process writes. All modules therefore open files with the
+functions here, and `agent_core.storage.connections` registers each database while it is open.
+"""
+
+import errno
+import os
+import stat
+from _thread import RLock
+from collections.abc import Iterator
+from contextlib import suppress
+from io import BufferedReader
+from pathlib import Path
+
+SIDE_FILES = ("-wal", "-shm", "-journal")
+"""What SQLite appends to the name of a database for the files beside it."""
+
+_Identity = tuple[int, int]
+
+_ONLY_FOLDERS = os.O_DIRECTORY | getattr(os, "O_PATH", 0)
+_ONLY_NEW = os.O_CREAT | os.O_EXCL
+_REASON = (
+    "it belongs to a database that this process has open, and reading it here would release"
+    " the locks on it; use SQLite, for example `sqlite3 FILE '.backup COPY'`"
+)
+
+
+class DatabaseInUseError(PermissionError):
+    """The file belongs to a database that this process has open."""
+
+
+class HeldDatabase:
+    """A registered database: nothing in this process opens its files until it is released.
+
+    Args:
+        path: the database file, which exists.
+
+    Raises:
+        OSError: there is no such file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        place = os.path.realpath(path)
+        identity = _identity_of(path.stat())
+        with _changing:
+            self._files = _open_databases.setdefault(identity, _Files(place, identity))
+            self._files.holders += 1
+        self._is_settled = self._is_released = False
+
+    def settle(self) -> None:
+        """Note that SQLite has the files beside the database open, so that they stay the same."""
+        with _changing:
+            if not self._is_settled and not self._is_released:
+                self._is_settled = True
+                self._files.settle()
+
+    def release(self) -> None:
+        """Let the files be opened again, once nobody else holds them. May be called again."""
+        with _changing:
+            if self._is_released:
+                return
+            self._is_released = True
+            self._files.holders -= 1
+            self._files.settled -= self._is_settled
+            if not self._files.holders:
+                del _open_databases[self._files.identity]
+                for descriptor in self._files.kept:
+                    os.close(descriptor)
+
+
+class _Files:
+    """The files of one database.
+
+    Attributes:
+        identity: of the database file itself.
+        holders: how many connections hold them.
+        settled: how many of those have the files beside the database open.
+        kept: descriptors that must not be closed before the last connection.
+    """
+
+    def __init__(self, path: str, identity: _Identity) -> None:
+        self.identity = identity
+        self.holders = self.settled = 0
+        self.kept: list[int] = []
+        self._path = path
+        self._beside: frozenset[_Identity] = frozenset()
+
+    def settle(self) -> None:
+        """Remember the files beside the database for as long as a settled connection is open."""
+        self.settled += 1
+        self._beside = frozenset(self._look_beside())
+
+    def have(self, file: _Identity) -> bool:
+        """Return whether a file is one of them."""
+        if file[0] != self.identity[0]:
+            return False
+        beside = self._beside if self.settled else self._look_beside()
+        return file == self.identity or file in beside
+
+    def _look_beside(self) -> Iterator[_Identity]:
+        for end in SIDE_FILES:
+            with suppress(OSError):
+                yield _identity_of(os.stat(f"{self._path}{end}"))  # noqa: PTH116 - for each file
+
+
+_open_databases: dict[_Identity, _Files] = {}
+_changing = RLock()  # the garbage collector may release a database in any line
+
+
+def open_descriptor(
+    path: str | bytes | os.PathLike[str],
+    flags: int,
+    mode: int = 0o777,
+    *,
+    dir_fd: int | None = None,
+) -> int:
+    """Return a descriptor, as `os.open` does.
+
+    Raises:
+        DatabaseInUseError: the file belongs to a database that this process has open.
+        OSError: it cannot be opened.
+    """
+    if not _open_databases or flags & _ONLY_FOLDERS or flags & _ONLY_NEW == _ONLY_NEW:
+        return os.open(path, flags, mode, dir_fd=dir_fd)
+    follow = not flags & os.O_NOFOLLOW
+    with suppress(FileNotFoundError):  # it may be about to be created
+        found = os.stat(path, dir_fd=dir_fd, follow_symlinks=follow)
+        _refuse(_database_of(found), path)
+    descriptor = os.open(path, flags & ~os.O_TRUNC, mode, dir_fd=dir_fd)
+    found = os.fstat(descriptor)
+    if database := _database_of(found):  # it was swapped in a moment ago
+        with _changing:
+            database.kept.append(descriptor)
+        _refuse(database, path)
+    if flags & os.O_TRUNC and stat.S_ISREG(found.st_mode):
+        os.ftruncate(descriptor, 0)
+    return descriptor
+
+
+def open_binary(path: str | os.PathLike[str]) -> BufferedReader:
+    """Open a file for reading bytes.
+
+    Raises:
+        OSError: it cannot be opened, or belongs to an open database.
+    """
+    return os.fdopen(open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC), "rb")
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: it cannot be read, or belongs to an open database.
+    """
+    with open_binary(path) as file:
+        return file.read()
+
+
+def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
+    r"""Return the text of a file, with `\\n` at the end of each line.
+
+    Raises:
+        OSError: it cannot be read, or belongs to an open database.
+        UnicodeDecodeError: it is no text of this encoding.
+    """
+    descriptor = open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC)
+    with os.fdopen(descriptor, encoding=encoding) as file:
+        return file.read()
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, errors: str = "strict") -> None:
+    """Replace the content of a file by a text in UTF-8; create the file if needed.
+
+    Raises:
+        OSError: it cannot be written, or belongs to an open database.
+        UnicodeEncodeError: the text cannot be encoded.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    data = text.encode(errors=errors)
+    with os.fdopen(open_descriptor(path, flags, 0o666), "wb") as file:
+        file.write(data)
+
+
+def refuse_open_database(path: str | os.PathLike[str]) -> None:
+    """Check a path that something else is about to open or replace; a missing file is fine.
+
+    Raises:
+        DatabaseInUseError: the file belongs to a database that this process has open.
+    """
+    if _open_databases:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            _refuse(_database_of(Path(path).stat()), path)
+
+
+def _database_of(status: os.stat_result) -> _Files | None:
+    file = _identity_of(status)
+    return next((each for each in tuple(_open_databases.values()) if each.have(file)), None)
+
+
+def _refuse(database: _Files | None, path: str | bytes | os.PathLike[str]) -> None:
+    if database is not None:
+        raise DatabaseInUseError(errno.EACCES, _REASON, os.fsdecode(path))
+
+
+def _identity_of(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino

@@ -103,6 +103,42 @@ def violations(path: Path) -> Iterator[str]:
                 pass
 
 
+OPENING = ENGINE / "opening.py"
+CONNECTIONS = ENGINE / "storage" / "connections.py"
+IN_THE_SUPERVISOR = {
+    *("binds.py", "bubblewrap.py", "jail.py", "kernel.py", "landlock.py", "mounts.py"),
+    *("seccomp.py", "supervisor.py"),
+}
+"""Modules of `process` that run in a process of their own, which has no database open."""
+
+OPENERS = {
+    *("open", "io.open", "os.open", "codecs.open", "sqlite3.connect", "fcntl.lockf"),
+    *("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree", "shutil.move"),
+}
+METHODS_THAT_OPEN = {"read_text", "read_bytes", "write_text", "write_bytes"}
+
+
+def openings(path: Path) -> Iterator[str]:
+    """Calls that open a file without looking whether it is a database."""
+    for node in ast.walk(parsed(path)):
+        if not isinstance(node, ast.Call):
+            continue
+        called, first = ast.unparse(node.func), ast.unparse(node.args[0]) if node.args else ""
+        is_mode = re.fullmatch(r"'[rwxabt+]+'", first) is not None
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        in_memory = called == "sqlite3.connect" and first == "':memory:'"
+        if (called in OPENERS and not in_memory) or method in METHODS_THAT_OPEN:
+            yield f"{shown(path)}:{node.lineno}: {called}"
+        elif method == "open" and (is_mode or not first) and called != "self.open":
+            yield f"{shown(path)}:{node.lineno}: {called}({first})"
+
+
+def test_no_module_opens_a_file_that_may_be_an_open_database() -> None:
+    """Closing a descriptor of it would release the locks of SQLite: `agent_core.opening` looks."""
+    exempt = {OPENING, CONNECTIONS, *(ENGINE / "process" / name for name in IN_THE_SUPERVISOR)}
+    assert [found for path in MODULES if path not in exempt for found in openings(path)] == []
+
+
 def test_state_has_an_owner_and_things_have_names() -> None:
     assert [found for path in MODULES for found in violations(path)] == []
 

@@ -27,6 +27,8 @@ _REASON = (
     " the locks on it; use SQLite, for example `sqlite3 FILE '.backup COPY'`"
 )
 
+_BEGINNING = b"SQLite format 3\0"
+
 
 class DatabaseInUseError(PermissionError):
     """The file belongs to a database that this process has open."""
@@ -175,24 +177,55 @@ def write_text(path: str | os.PathLike[str], text: str, *, errors: str = "strict
     """Replace the content of a file by a text in UTF-8; create the file if needed.
 
     Raises:
-        OSError: it cannot be written, or belongs to an open database.
+        OSError: it cannot be written, or belongs to a database.
         UnicodeEncodeError: the text cannot be encoded.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     data = text.encode(errors=errors)
+    refuse_database(path)
     with os.fdopen(open_descriptor(path, flags, 0o666), "wb") as file:
         file.write(data)
 
 
 def refuse_open_database(path: str | os.PathLike[str]) -> None:
-    """Check a path that something else is about to open or replace; a missing file is fine.
+    """Check a path that a library is about to open; a missing file is fine.
 
     Raises:
         DatabaseInUseError: the file belongs to a database that this process has open.
+        OSError: it cannot be looked at.
     """
     if _open_databases:
         with suppress(FileNotFoundError, NotADirectoryError):
             _refuse(_database_of(Path(path).stat()), path)
+
+
+def refuse_database(path: str | os.PathLike[str]) -> None:
+    """Check a path that output is about to replace; a missing file is fine.
+
+    Raises:
+        DatabaseInUseError: the file belongs to a database, whoever has it open.
+        OSError: it cannot be looked at.
+    """
+    refuse_open_database(path)
+    name = os.path.realpath(path)
+    for end in ("", *SIDE_FILES):
+        if name.endswith(end) and _is_database(name.removesuffix(end)):
+            reason = "it belongs to a database, which output does not replace; name another file"
+            raise DatabaseInUseError(errno.EACCES, reason, name)
+
+
+def _is_database(name: str) -> bool:
+    """Return whether a file begins as SQLite begins its files."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        if not stat.S_ISREG(Path(name).stat().st_mode):
+            return False
+        with os.fdopen(open_descriptor(name, flags), "rb") as file:
+            return file.read(len(_BEGINNING)) == _BEGINNING
+    except DatabaseInUseError:
+        return True
+    except OSError:
+        return False
 
 
 def _database_of(status: os.stat_result) -> _Files | None:

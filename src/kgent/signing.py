@@ -83,7 +83,8 @@ def find_signer(root: Path, seal: str, *, allowed: Path, signer: str | None = No
     with tempfile.TemporaryDirectory() as place:
         # The one that was read is the one that is checked.
         copy = Path(place, SIGNATURE_FILE)
-        copy.write_bytes(signature)
+        with os.fdopen(open_descriptor(copy, _NEW, PRIVATE_FILE), "wb") as file:
+            file.write(signature)
         names = [signer] if signer is not None else _find_principals(copy, allowed)
         for name in names:
             facts = ("-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(copy))

@@ -41,6 +41,7 @@ from faults import serving
 from faults.injection import environment_of
 from isolation import Home
 from model_server import ModelServer, Received, Reply
+from posix_locks import holders_of
 
 Files = dict[str, str]
 Kind = Literal["task", "calm"]
@@ -828,7 +829,7 @@ class Watch:
     def _suspects(self) -> dict[int, str]:
         log = f"{self.place.database}-wal"
         found: dict[int, str] = {}
-        holders = lock_holders(self.place.database)
+        holders = holders_of(self.place.database)
         for actor in self.actors:
             for pid in (process.pid for process in actor.living()):
                 files = open_files(pid)
@@ -847,17 +848,6 @@ def open_files(pid: int) -> set[str]:
             with suppress(OSError):
                 found.add(str(each.readlink()))
     return found
-
-
-def lock_holders(path: Path) -> set[int] | None:
-    """The processes with a POSIX lock on a file; None where the kernel does not list its locks."""
-    try:
-        lines = Path("/proc/locks").read_text("utf-8").splitlines()
-    except OSError:
-        return None
-    inode = path.stat().st_ino if path.exists() else 0
-    rows = [line.split() for line in lines if "->" not in line]
-    return {int(row[4]) for row in rows if row[1] == "POSIX" and row[5].endswith(f":{inode}")}
 
 
 def kill_at_random(actors: list[Actor], ledger: Ledger, seed: int, every_s: float) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 from agent_core.cli.options import COMPLETED, FAILED
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.opening import open_descriptor
+from agent_core.opening import open_descriptor, refuse_database
 from agent_core.redaction import Redactor
 from agent_core.text import visible
 from agent_core.types import ErrorPayload, RuntimeEvent, Usage
@@ -71,6 +71,7 @@ class EventsFile:
         self._terminal = terminal
         self._redactor = redactor
         try:
+            refuse_database(path)
             self._descriptor = open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except (OSError, ValueError) as error:
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, self._failure(error)) from None

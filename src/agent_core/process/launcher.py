@@ -119,7 +119,8 @@ class Launcher:
             raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, text)
         requests, its_end = socket.socketpair()
         weakref.finalize(self, requests.close)  # a launcher that is not closed leaves no process
-        with its_end, Path(os.devnull).open("r+b", buffering=0) as null:
+        null_device = open_descriptor(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        with its_end, os.fdopen(null_device, "r+b", buffering=0) as null:
             # What is started here only forks the supervisor and ends.
             self._boot = os.posix_spawn(
                 sys.executable,

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from agent_core.config.models import ModelConfig, expand_home
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.opening import read_text
+from agent_core.opening import read_text, refuse_open_database
 from agent_core.providers.base import require_real_models
 from agent_core.providers.failures import Called, CallError
 from agent_core.providers.images import ImageRules
@@ -303,8 +303,9 @@ def load_engine(config: ModelConfig) -> Engine:
     if config.threads:
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = config.threads
     try:
+        refuse_open_database(params.model.path)
         engine: Engine = xllamacpp.Server(params)
-    except (RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
             f"the model file {config.path} cannot be loaded: {bounded_line(str(error))}",

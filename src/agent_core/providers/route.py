@@ -12,6 +12,7 @@ from yarl import URL
 from agent_core.config.models import ModelConfig, expand_home
 from agent_core.config.proxies import proxy_for
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.opening import refuse_open_database
 
 
 class Route(Struct, frozen=True):
@@ -55,6 +56,7 @@ def _trusting(ca_file: str | None, named: Mapping[str, str]) -> ssl.SSLContext:
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if ca_file:
         try:
+            refuse_open_database(expand_home(ca_file))
             context.load_verify_locations(cafile=expand_home(ca_file))
         except OSError as error:  # an SSLError, too
             raise ConfigError(

@@ -8,24 +8,10 @@ import pytest
 
 from agcore.memory.stores import SqliteStore
 from agent_core.storage.connections import create_database_file, open_writer
+from posix_locks import locks_of, needs_locks
 
 
-def locks_of(database: Path) -> list[str]:
-    """Return this machine's POSIX locks on the files of a database, as `/proc/locks` has them."""
-    inodes = {
-        str(file.stat().st_ino)
-        for file in database.parent.glob(f"{database.name}*")
-        if file.exists()
-    }
-    rows = (line.split() for line in Path("/proc/locks").read_text("utf-8").splitlines())
-    return sorted(
-        " ".join(row[1:])
-        for row in rows
-        if "->" not in row and row[1] == "POSIX" and row[5].rpartition(":")[2] in inodes
-    )
-
-
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the kernel does not list its locks")
+@needs_locks
 def test_a_second_opening_in_one_process_keeps_the_locks_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     first = open_writer(path)
@@ -37,12 +23,12 @@ def test_a_second_opening_in_one_process_keeps_the_locks_of_the_first(tmp_path: 
     during = locks_of(path)
     second.close()
 
-    assert set(before) <= set(during)
+    assert before <= during
     assert locks_of(path) == before
     first.close()
 
 
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the kernel does not list its locks")
+@needs_locks
 async def test_a_second_opening_of_a_memory_store_keeps_the_locks_of_the_first(
     tmp_path: Path,
 ) -> None:
@@ -55,7 +41,7 @@ async def test_a_second_opening_of_a_memory_store_keeps_the_locks_of_the_first(
         async with await SqliteStore.open(path) as second:
             await second.list()
 
-        assert set(before) <= set(locks_of(path))
+        assert before <= locks_of(path)
 
 
 @pytest.mark.parametrize("create", [open_writer, create_database_file])

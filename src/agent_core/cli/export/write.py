@@ -13,7 +13,7 @@ from agent_core.cli.options import COMPLETED, Options
 from agent_core.cli.streams import is_gone
 from agent_core.cli.terminal import Clean, OutputClosedError, Terminal
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.opening import read_text
+from agent_core.opening import read_text, refuse_database
 from agent_core.text import visible
 
 _STDOUT = "-"
@@ -96,6 +96,7 @@ def _put(place: Path, data: bytes, *, is_forced: bool) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             if is_forced:
+                refuse_database(place)
                 os.replace(name, place)  # noqa: PTH105 - both are names in one folder
             else:
                 _name(name, place)

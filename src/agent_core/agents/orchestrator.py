@@ -19,6 +19,7 @@ from agent_core.agents.assignments import (
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
 from agent_core.agents.roles import does_work
 from agent_core.agents.spawner import (
+    BuildContext,
     ChildSpawner,
     SpawnerDeps,
     build_agent_tool,
@@ -67,7 +68,7 @@ _MAX_ERROR = 2000
 
 @asynccontextmanager
 async def open_orchestrator_spawner(
-    deps: SpawnerDeps, parent: Journal, options: RunOptions
+    deps: SpawnerDeps, parent: Journal, build_context: BuildContext, options: RunOptions
 ) -> AsyncGenerator["OrchestratorSpawner"]:
     """Replay the session's Tasks, and stop the workers that still run at the end.
 
@@ -85,7 +86,7 @@ async def open_orchestrator_spawner(
     )
     actor = Actor(run.agent_id, run.run_id, parent)
     async with open_board(settings, actor, redactor=deps.redactor) as board:
-        spawner = OrchestratorSpawner(deps, parent, board, options)
+        spawner = OrchestratorSpawner(deps, parent, build_context, board, options)
         reason = ChildCancelReason.PARENT_ENDED
         try:
             yield spawner
@@ -114,9 +115,14 @@ class OrchestratorSpawner(ChildSpawner):
     """
 
     def __init__(
-        self, deps: SpawnerDeps, parent: Journal, board: TaskBoard, options: RunOptions
+        self,
+        deps: SpawnerDeps,
+        parent: Journal,
+        build_context: BuildContext,
+        board: TaskBoard,
+        options: RunOptions,
     ) -> None:
-        super().__init__(deps, parent, options)
+        super().__init__(deps, parent, build_context, options)
         config = deps.setup.config.context
         self._board = board
         self._limits = BoardLimits(

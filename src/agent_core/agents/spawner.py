@@ -92,7 +92,6 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         guards: those of its options at work, where the run has begun with them.
         trace: records it, where its runtime's runs are recorded.
         memory: where its memories are; None for a run without, such as a child.
-        payer_id: the run whose budget also pays, where it was started inside one.
     """
 
     run: RunIdentity
@@ -107,7 +106,6 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     guards: "RunGuards | None" = None
     trace: "RunTrace | None" = None
     memory: MemoryFolder | None = None
-    payer_id: str | None = None
 
     @property
     def scope(self) -> str:
@@ -119,11 +117,13 @@ OpenJournal = Callable[[RunIdentity, EventStream, Iterable[Node]], Journal]
 """Opens the journal of a child: it goes on from a path, and leaves the session's own alone."""
 
 
+BuildContext = Callable[[RunSpec], Awaitable[RunContext]]
+
+
 class SpawnerDeps(Struct, frozen=True, kw_only=True):
     """The long-lived collaborators of all spawners.
 
     Attributes:
-        build_context: builds everything a run of any role needs, or raises `AgentCoreError`.
         model_of: the model that a run of this definition, with these options, asks first.
         work_tools: all but the built-in `agent.*` and `internal.*` tools, as the user's settings
             and a run's options leave them; with their effective permissions and tags.
@@ -140,7 +140,6 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
     definitions: AgentDefinitions
     children: ChildRuns
     workers: Workers
-    build_context: Callable[[RunSpec], Awaitable[RunContext]]
     model_of: Callable[[AgentDefinition, RunOptions], ModelConfig]
     work_tools: Callable[[RunOptions], Awaitable[Mapping[str, ToolDefinition]]]
     are_sessions_limited: bool
@@ -156,15 +155,22 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
 class ChildSpawner:
     """Starts sub agents and forks for one root run.
 
+    `build_context` builds everything that a child of this run needs, or raises `AgentCoreError`.
+
     A child that fails is an error result, never an exception; what is refused before a child
     exists is raised as `ToolError`.
     """
 
     def __init__(
-        self, deps: SpawnerDeps, parent: Journal, options: RunOptions = NO_OPTIONS
+        self,
+        deps: SpawnerDeps,
+        parent: Journal,
+        build_context: BuildContext,
+        options: RunOptions = NO_OPTIONS,
     ) -> None:
         self._deps = deps
         self._parent = parent
+        self._build_context = build_context
         self._options = options if options is NO_OPTIONS else options.for_child()
         self._is_limited = deps.are_sessions_limited or options.budget is not None
 
@@ -424,7 +430,7 @@ class ChildSpawner:
             trace = None
             if deps.telemetry is not None:
                 trace = deps.telemetry.begin_run(spec.run, journal.clean)
-            ctx = await deps.build_context(
+            ctx = await self._build_context(
                 RunSpec(
                     run=spec.run,
                     journal=journal,

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Seque
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from time import monotonic
 from typing import Any
-from weakref import WeakValueDictionary
 
 from agent_core.aio import to_the_end
 from agent_core.budgets.prices import Price, Prices
@@ -76,31 +75,39 @@ class Budgets:
         self.refuses_unknown_prices = config.on_unknown_price == "refuse"
         values = {unit: limit for unit, limit in config if unit != "on_unknown_price"}
         self._session_limits = limits_of(Budget.model_construct(**values))
-        self._meters: WeakValueDictionary[str, Meter] = WeakValueDictionary()
         self._settled = asyncio.Event()
         self._estimates = PromptEstimates()
 
-    def of_purpose(self, session_id: str, purpose: str, run: RunIdentity | None) -> "Meter | None":
-        """Who pays for calls beside the loops: the run that waits for them, else the session."""
-        running = self._meters.get(run.run_id) if run else None
+    def of_purpose(
+        self, session_id: str, purpose: str, running: "Meter | None" = None
+    ) -> "Meter | None":
+        """Return who pays for calls beside the loops.
+
+        That is the run that waits for them, given by its meter, or else the session.
+        """
         scopes = running.scopes if running else self._session_scopes(session_id)
-        run_id = run.run_id if run else session_id
+        run_id = running.run.run_id if running else session_id
         identity = RunIdentity(session_id=session_id, agent_id=purpose, run_id=run_id)
         return Meter(self, identity, scopes) if scopes else None
 
     def of_run(
-        self, run: RunIdentity, budget: Budget | None = None, payer_id: str | None = None
+        self,
+        run: RunIdentity,
+        budget: Budget | None = None,
+        *,
+        parent: "Meter | None" = None,
+        payer: "Meter | None" = None,
     ) -> "Meter | None":
-        """Return who pays for the calls of a run; the same meter each time it is asked for.
+        """Return a meter for the calls of a run; None if nothing limits them.
 
-        `budget` is the run's own, or for a child what it asks for. `payer_id` is the run inside
-        which it was started, perhaps in another session: everything that pays for that one pays.
+        Args:
+            run: who spends.
+            budget: the run's own, or for a child what it asks for.
+            parent: the meter of the run that started this child; all that pay for it pay too.
+            payer: the meter of the run inside which this one was started, perhaps in another
+                session; all that pay for it pay too.
         """
-        if (known := self._meters.get(run.run_id)) is not None:
-            return known
-        parent = self._meters.get(run.parent_run_id or "")
         scopes = list(parent.scopes) if parent else self._session_scopes(run.session_id)
-        payer = self._meters.get(payer_id or "")
         if payer is not None:
             scopes = [*payer.scopes, *scopes]
         limits = limits_of(budget) if budget is not None else {}
@@ -115,16 +122,10 @@ class Budgets:
             scopes.append(scope)
         if not scopes:
             return None
-        meter = self._meters[run.run_id] = Meter(self, run, scopes, payer)
-        return meter
+        return Meter(self, run, scopes, parent=parent, payer=payer)
 
-    def meter_of(self, run_id: str | None) -> "Meter | None":
-        """The meter of a run that is under way here."""
-        return self._meters.get(run_id or "")
-
-    def of_compaction(self, run: RunIdentity) -> "Meter | None":
-        """Who pays for a run that serves another one: all that pay for that one."""
-        parent = self._meters.get(run.parent_run_id or "")
+    def of_compaction(self, run: RunIdentity, parent: "Meter | None") -> "Meter | None":
+        """Return who pays for a run that serves another one: all that pay for that one."""
         scopes = parent.scopes if parent else self._session_scopes(run.session_id)
         return Meter(self, run, scopes) if scopes else None
 
@@ -189,6 +190,7 @@ class Meter:
 
     Attributes:
         scopes: from the session down.
+        parent: of the run that started this child.
         payer: of the run inside which this one was started.
         clock: of the limits of time, while the run is under way.
     """
@@ -198,11 +200,14 @@ class Meter:
         budgets: Budgets,
         run: RunIdentity,
         scopes: Sequence[BudgetScope],
+        *,
+        parent: "Meter | None" = None,
         payer: "Meter | None" = None,
     ) -> None:
         self.budgets = budgets
         self.run = run
         self.scopes = scopes
+        self.parent = parent
         self.payer = payer
         self._stopped: AgentCoreError | None = None
         self.clock: _Clock | None = None
@@ -282,7 +287,7 @@ class Meter:
         """The clocks of the run and of those inside which it was started."""
         meter: Meter | None = self
         while meter is not None:
-            root = self.budgets.meter_of(meter.run.parent_run_id) or meter
+            root = meter.parent or meter
             if root.clock is not None:
                 yield root.clock
             meter = root.payer

@@ -28,6 +28,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.runtime.scope import RunScope
     from agent_core.telemetry.spans import RunTrace, Telemetry
 
 PURPOSE = "compact"
@@ -42,8 +43,8 @@ class CompactAgentDeps(Struct, frozen=True, kw_only=True):
 
     store: SessionStore
     open_journal: OpenJournal
-    context: "Callable[[RunIdentity, Journal, int, RunTrace | None], RunContext]"
-    model: Callable[[str | None], ModelConfig]
+    context: "Callable[[RunIdentity, Journal, int, RunScope, RunTrace | None], RunContext]"
+    model: "Callable[[RunScope], ModelConfig]"
     claim: Callable[[], Claim]
     telemetry: "Telemetry | None" = None
 
@@ -54,15 +55,24 @@ class CompactAgent:
     Args:
         deps: what its runs are made of.
         parent: the run whose history is too long.
+        scope: what belongs to that run.
         fork_from: the last node of what is summarised.
     """
 
-    def __init__(self, deps: CompactAgentDeps, parent: RunIdentity, *, fork_from: str) -> None:
+    def __init__(
+        self,
+        deps: CompactAgentDeps,
+        parent: RunIdentity,
+        scope: "RunScope",
+        *,
+        fork_from: str,
+    ) -> None:
         self.agent_id = new_id("agent")
         self.run_id = new_id("run")
         self.usage = Usage()
         self._deps = deps
         self._parent = parent
+        self._scope = scope
         self._fork_from = fork_from
         self._has_rows = False
 
@@ -83,7 +93,7 @@ class CompactAgent:
             if trace is not None:
                 trace.finish(outcome)
 
-        ctx = self._deps.context(identity, journal, max_tokens, trace)
+        ctx = self._deps.context(identity, journal, max_tokens, self._scope, trace)
         journal.begin()
         with nullcontext() if trace is None else trace.current():
             outcome = await run_agent(ctx, user_text(prompt), on_end=on_end)
@@ -114,7 +124,7 @@ class CompactAgent:
                 )
             )
             self._has_rows = True
-        model = self._deps.model(parent.run_id).full_name
+        model = self._deps.model(self._scope).full_name
         await self._deps.store.add_run(
             RunRecord(
                 run_id=self.run_id,

@@ -42,6 +42,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.compact.compactor import Compaction
+    from agent_core.runtime.scope import RunScope
 
 logger = logging.getLogger(__name__)
 
@@ -95,11 +96,13 @@ class Compactions:
         """A run of the session is to begin: learn how long it must not be summarised."""
         self._pauses.load(session)
 
-    async def watch(self, composer: Composer, journal: Journal) -> "CompactingContextSource":
+    async def watch(
+        self, composer: Composer, journal: Journal, scope: "RunScope"
+    ) -> "CompactingContextSource":
         """Return the composer of a run as one that has a long history summarised."""
         if journal.run.parent_run_id is None:
             await self._pending.join(journal)
-        return CompactingContextSource(composer, journal, self)
+        return CompactingContextSource(composer, journal, scope, self)
 
     def run_ended(self, session_id: str, *, is_cancelled: bool) -> None:
         """A user's run has ended; a cancelled one takes the summary in the making with it."""
@@ -111,7 +114,9 @@ class Compactions:
         """Put a summary that is ready on the run's path; whether there was one that fits."""
         return self._pending.take(journal)
 
-    def start_in_background(self, journal: Journal, policy: CompactPolicy) -> None:
+    def start_in_background(
+        self, journal: Journal, scope: "RunScope", policy: CompactPolicy
+    ) -> None:
         """Summarise beside the run, if that is worth it and not under way yet."""
         session_id = journal.run.session_id
         if (
@@ -125,7 +130,7 @@ class Compactions:
         cut = choose_cut(covered, keep=policy.keep, least=policy.worth)
         if cut is None:
             return
-        agent = CompactAgent(self._deps, journal.run, fork_from=covered[-1].node_id)
+        agent = CompactAgent(self._deps, journal.run, scope, fork_from=covered[-1].node_id)
         payload = _start_payload(agent, cut, "background")
         work = PendingCompaction(covered, journal.run.agent_id, payload)
         journal.note(EventType.COMPACT_STARTED, payload)
@@ -137,7 +142,7 @@ class Compactions:
             then=partial(self._pending.end, session_id),
         )
 
-    async def recover(self, journal: Journal, policy: CompactPolicy) -> bool:
+    async def recover(self, journal: Journal, scope: "RunScope", policy: CompactPolicy) -> bool:
         """Make a path that does not fit shorter, now; whether it fits afterwards."""
         if not self.config.recovery_sync:
             return False
@@ -146,7 +151,7 @@ class Compactions:
             return True
         if not self._pauses.is_over(journal.run.session_id):
             return False
-        await self.compact_now(journal, policy, reason="recovery")
+        await self.compact_now(journal, scope, policy, reason="recovery")
         return visible_tokens(journal.path) <= policy.room
 
     async def wait_for_background(self, journal: Journal) -> None:
@@ -156,7 +161,7 @@ class Compactions:
             await work.ready.wait()
 
     async def compact_now(
-        self, journal: Journal, policy: CompactPolicy, *, reason: str
+        self, journal: Journal, scope: "RunScope", policy: CompactPolicy, *, reason: str
     ) -> CompactionAttempt | None:
         """Summarise in line; a failure is recorded and leaves the path as it is.
 
@@ -167,7 +172,7 @@ class Compactions:
         if cut is None:
             return None
         session_id = journal.run.session_id
-        agent = CompactAgent(self._deps, journal.run, fork_from=journal.path[-1].node_id)
+        agent = CompactAgent(self._deps, journal.run, scope, fork_from=journal.path[-1].node_id)
         payload = _start_payload(agent, cut, reason)
         journal.note(EventType.COMPACT_STARTED, payload)
         await journal.commit()
@@ -246,9 +251,16 @@ class CompactingContextSource:
     without summaries.
     """
 
-    def __init__(self, composer: Composer, journal: Journal, compactions: Compactions) -> None:
+    def __init__(
+        self,
+        composer: Composer,
+        journal: Journal,
+        scope: "RunScope",
+        compactions: Compactions,
+    ) -> None:
         self._composer = composer
         self._journal = journal
+        self._scope = scope
         self._compactions = compactions
         self._policy: CompactPolicy | None = None
         self._next_look = 0
@@ -268,7 +280,7 @@ class CompactingContextSource:
             if is_over or used > least:
                 self._policy = policy = self._share_room(built, path)
                 if not is_over and used > policy.threshold:
-                    self._compactions.start_in_background(self._journal, policy)
+                    self._compactions.start_in_background(self._journal, self._scope, policy)
                     # Whatever comes of it, nothing changes until there is more to summarise.
                     self._next_look = used + policy.worth
         return built
@@ -283,7 +295,8 @@ class CompactingContextSource:
 
     async def recover(self, journal: Journal) -> bool:
         """Compact now; whether the path fits afterwards. If not, older rules are kept verbatim."""
-        if self._policy is not None and await self._compactions.recover(journal, self._policy):
+        policy = self._policy
+        if policy is not None and await self._compactions.recover(journal, self._scope, policy):
             return True
         path, room = list(journal.path), self._composer.room_for_kept
         from agent_core.compact.kept import collect_kept, fit_kept, render_kept  # noqa: PLC0415
@@ -312,7 +325,9 @@ class CompactingContextSource:
         self._compactions.take_ready(self._journal)
         path = self._journal.path
         policy = self._share_room(self._composer.build(path, tools, may_drop=True), path)
-        attempt = await self._compactions.compact_now(self._journal, policy, reason="request")
+        attempt = await self._compactions.compact_now(
+            self._journal, self._scope, policy, reason="request"
+        )
         if attempt is None:
             stats.answer.append("There is nothing to summarise yet.")
             return

@@ -4,13 +4,14 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agent_core.agents.child_runs import ChildRuns
 from agent_core.agents.spawner import ChildSpawner, RunSpec, SpawnerDeps
 from agent_core.agents.workers import Workers
 from agent_core.errors import ConfigError, ErrorCode, ParkedError
-from agent_core.events import Journal, SessionStore
+from agent_core.events import SessionStore
 from agent_core.loop import conclude, converse
 from agent_core.loop.inside import enter_run
 from agent_core.loop.options import NO_OPTIONS, RunOptions, missing_options, restored_options
@@ -84,7 +85,6 @@ class Conductor:
             definitions=project.definitions,
             children=children,
             workers=workers,
-            build_context=contexts.context,
             model_of=lambda definition, options: models.resolve(
                 definition.model_profile, instead=options.model
             ),
@@ -118,8 +118,9 @@ class Conductor:
         enter_run(weakref.ref(run), run.identity.run_id)
         run.journal.begin(traced_options)
         asked = run.options or run.stored_options
-        payer_id = run.nesting.payer_id if run.nesting else None
-        meter = self._models.meter(run.identity, asked.budget if asked else None, payer_id)
+        payer = run.nesting.payer if run.nesting else None
+        meter = self._models.meter(run.identity, asked.budget if asked else None, payer=payer)
+        run.scope.meter = meter
         try:
             async with (
                 conclude(
@@ -140,8 +141,8 @@ class Conductor:
                 async with (
                     _checked(run, options) as (prompt, guards),
                     self._project.with_toolsets(options, run.journal) as options,
-                    self._contexts.recording(run.journal),
-                    self._open_spawner(run.journal, options) as spawner,
+                    self._contexts.recording(run.journal, run.scope),
+                    self._open_spawner(run, options) as spawner,
                 ):
                     ctx, source = await self._contexts.context_and_source(
                         RunSpec(
@@ -151,11 +152,11 @@ class Conductor:
                             options=options,
                             guards=guards,
                             trace=run.trace,
-                            payer_id=payer_id,
                             tools=spawner.tools,
                             board=spawner.board,
                             memory=self._memory.open(scope, run.tenant),
-                        )
+                        ),
+                        run.scope,
                     )
                     if prompt is not None or run.goes_on:
                         await converse(ctx, prompt or _NO_MESSAGE, stats)
@@ -176,21 +177,22 @@ class Conductor:
             self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
 
     @asynccontextmanager
-    async def _open_spawner(
-        self, parent: Journal, options: RunOptions
-    ) -> AsyncGenerator[ChildSpawner]:
+    async def _open_spawner(self, run: Run, options: RunOptions) -> AsyncGenerator[ChildSpawner]:
         """Open what a run may start, by its role; an orchestrator's Tasks are replayed.
 
         Raises:
             TaskError: the folder of the Task logs cannot be used.
         """
-        if parent.run.role is not AgentRole.ORCHESTRATOR:
-            yield ChildSpawner(self._spawner_deps, parent, options)
+        build_context = partial(self._contexts.child_context, parent=run.scope)
+        if run.identity.role is not AgentRole.ORCHESTRATOR:
+            yield ChildSpawner(self._spawner_deps, run.journal, build_context, options)
             return
         # Tasks and workers are a third of all code, and most runs have neither.
         from agent_core.agents.orchestrator import open_orchestrator_spawner  # noqa: PLC0415
 
-        async with open_orchestrator_spawner(self._spawner_deps, parent, options) as spawner:
+        async with open_orchestrator_spawner(
+            self._spawner_deps, run.journal, build_context, options
+        ) as spawner:
             yield spawner
 
     def _restore_options(self, stored: StoredOptions | None) -> RunOptions:

@@ -5,7 +5,6 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -42,6 +41,7 @@ from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models
 from agent_core.runtime.project import Project, Surroundings
 from agent_core.runtime.project_files import ProjectFiles
+from agent_core.runtime.scope import RunScope
 from agent_core.runtime.toolboxes import servers_of
 from agent_core.text import fit_lines
 from agent_core.tools.limits import ResultLimiter
@@ -49,8 +49,6 @@ from agent_core.tools.registry import Toolbox
 from agent_core.types import Claim, Node, RunIdentity, SessionRecord, ToolPermission, utc_now
 
 if TYPE_CHECKING:
-    from agent_core.loop.guards import RunGuards
-    from agent_core.runtime.fence import SessionHold
     from agent_core.runtime.recording import RunRecorder
     from agent_core.telemetry.spans import RunTrace, Telemetry
 
@@ -60,8 +58,7 @@ _COMPACT_TURNS = 3
 """An answer, and what it takes to tell a model that calls tools that it has none."""
 
 _REMEMBERED = 64
-"""Agents whose last report is kept, to say in their next run what has changed since; and runs
-whose surroundings are, for their children."""
+"""Agents whose last report is kept, to say in their next run what has changed since."""
 
 _RESULT_SHARE = 2
 """One result takes at most half of the context window; the rest of it is an artifact."""
@@ -118,12 +115,7 @@ class RunFactory:
             max_image_bytes=config.model.max_image_bytes,
         )
         self._composers: OrderedDict[str, Composer] = OrderedDict()
-        self._surroundings: OrderedDict[str, Surroundings] = OrderedDict()
-        self._models_of_runs: OrderedDict[str, ModelConfig] = OrderedDict()
-        self._guards_of_runs: WeakValueDictionary[str, RunGuards] = WeakValueDictionary()
         self._look_s = _QUICK_LOOK_S  # the first one is taken in a thread
-        self._recorders: WeakValueDictionary[str, RunRecorder] = WeakValueDictionary()
-        self._holds: WeakValueDictionary[str, SessionHold] = WeakValueDictionary()
         self._scale = models.scale
         self._limits = RunLimits(max_turns=config.runtime.max_turns)
         self.compactions = Compactions(
@@ -149,16 +141,25 @@ class RunFactory:
         self._memory.run_begins(session.session_id)
         self.compactions.session_opened(session)
 
-    async def context(self, seat: RunSpec) -> RunContext:
-        """Everything this run needs.
+    async def child_context(self, spec: RunSpec, parent: RunScope) -> RunContext:
+        """Build everything that a child needs, which sees what its parent sees.
 
         Raises:
             AgentCoreError: it cannot be had; the run fails with this.
         """
-        return (await self.context_and_source(seat))[0]
+        scope = parent.open_child(spec.run.run_id)
+        budget = spec.options.budget
+        scope.meter = self._models.meter(spec.run, budget, parent=parent.meter)
+        return (await self.context_and_source(spec, scope))[0]
 
-    async def context_and_source(self, spec: RunSpec) -> tuple[RunContext, CompactingContextSource]:
-        """The context, and its `composer` as the one that can be asked to summarise.
+    async def context_and_source(
+        self, spec: RunSpec, scope: RunScope
+    ) -> tuple[RunContext, CompactingContextSource]:
+        """Build everything that a run needs; its `composer` can also be asked to summarise.
+
+        Args:
+            spec: the run.
+            scope: its own; what the run adds to it is there afterwards.
 
         Raises:
             AgentCoreError: it cannot be had; the run fails with this.
@@ -167,14 +168,12 @@ class RunFactory:
         profile = spec.definition.model_profile if spec.definition else None
         model = self._models.resolve(profile, instead=options.model)
         if options.model is not None:
-            _remember(self._models_of_runs, run.run_id, model)
-        # A child sees what its parent saw when that began.
-        found = self._surroundings.get(run.parent_run_id or "")
+            scope.model = model
+        found = scope.surroundings
         if found is None:
-            found = await self._look_around(spec.memory)
-        _remember(self._surroundings, run.run_id, found)
+            found = scope.surroundings = await self._look_around(spec.memory)
         if spec.memory is not None:
-            recall = self._memory.tools(spec.memory, spec.scope, journal, spec.view)
+            recall = self._memory.tools(spec.memory, spec.scope, journal, spec.view, scope)
             spec = replace(spec, tools=[*spec.tools, *recall])
         expected = options.expected() if options.output_type is not None else None
         toolbox = await self._project.toolboxes.fill(
@@ -185,8 +184,8 @@ class RunFactory:
             window=model.context_window,
         )
         composer = self._build_composer(spec, model, toolbox, found)
-        source = await self.compactions.watch(composer, journal)
-        meter = self._models.meter(run, options.budget, spec.payer_id)
+        source = await self.compactions.watch(composer, journal, scope)
+        meter = scope.meter
         provider: ProviderAdapter = self._models.open(model, composer.use, meter=meter)
         make_hooks = self._project.make_hooks
         hooks: Hooks = make_hooks(run, journal) if make_hooks else NullCollaborators()
@@ -200,25 +199,22 @@ class RunFactory:
                 RunGuards,
             )
 
-            above = self._guards_of_runs.get(run.parent_run_id or "")
+            above = scope.checks
             checks = spec.guards or RunGuards(options.guards, journal, options.deps, parent=above)
-            self._guards_of_runs[run.run_id] = checks
+            scope.checks = checks
             provider = CheckedProvider(provider, checks, toolbox.expected)
             guard = CheckedCalls(guard, checks)
         if meter and (meter.limits("tool_calls") or meter.limits("wall_ms")):
             guard = MeteringGuard(guard, meter)
-        recorder = self._recorders.get(run.parent_run_id or run.run_id) if self._recorders else None
-        if recorder is not None:
-            provider, guard = await self._recorded(provider, guard, recorder, toolbox, spec)
-        hold = self._holds.get(run.parent_run_id or run.run_id) if self._holds else None
-        if hold is not None:
+        if scope.recorder is not None:
+            provider, guard = await self._recorded(provider, guard, scope.recorder, toolbox, spec)
+        if (hold := scope.hold) is not None:
             from agent_core.runtime.fence import (  # noqa: PLC0415 - one machine has none
                 FencedHooks,
                 FencedProvider,
                 fence_tools,
             )
 
-            self._holds[run.run_id] = hold
             provider, hooks = FencedProvider(provider, hold), FencedHooks(hooks, hold)
             fence_tools(toolbox, hold)
         ctx = RunContext(
@@ -237,11 +233,6 @@ class RunFactory:
         )
         return ctx, source
 
-    def fence(self, run_id: str, hold: "SessionHold | None") -> None:
-        """Let a user's run, and its children, act only while their session is held."""
-        if hold is not None:
-            self._holds[run_id] = hold
-
     async def _look_around(self, memory: MemoryFolder | None) -> Surroundings:
         """What there is in home and project: looked at in place, while that is quickly done."""
         clock = asyncio.get_running_loop().time
@@ -253,21 +244,19 @@ class RunFactory:
         self._look_s = clock() - started
         return found
 
-    def recording(self, journal: Journal) -> AbstractAsyncContextManager[None]:
+    def recording(self, journal: Journal, scope: RunScope) -> AbstractAsyncContextManager[None]:
         """Record the files of the project around what a run of a user changes, its children's too.
 
         Nothing is done where no snapshots are taken.
         """
-        return self._recording(journal) if self._files.is_on else nullcontext()
+        return self._recording(journal, scope) if self._files.is_on else nullcontext()
 
     @asynccontextmanager
-    async def _recording(self, journal: Journal) -> AsyncGenerator[None]:
+    async def _recording(self, journal: Journal, scope: RunScope) -> AsyncGenerator[None]:
         from agent_core.runtime.recording import recording  # noqa: PLC0415 - others load no more
 
-        run_id = journal.run.run_id
-        hold = self._holds.get(run_id)
-        async with recording(self._files, self._store, journal, hold) as recorder:
-            self._recorders[run_id] = recorder
+        async with recording(self._files, self._store, journal, scope.hold) as recorder:
+            scope.recorder = recorder
             yield
 
     async def _recorded(
@@ -310,14 +299,17 @@ class RunFactory:
         run: RunIdentity,
         journal: Journal,
         max_tokens: int,
+        scope: RunScope,
         trace: "RunTrace | None" = None,
     ) -> RunContext:
-        """What a run of the compact agent is made of: it reads one text and answers, that is all.
+        """Build what a run of the compact agent needs: it reads one text and answers.
+
+        `scope` belongs to the run whose history is summarised.
 
         Raises:
             ConfigError: its model is not configured as it should be.
         """
-        model = self._compact_model(run.parent_run_id)
+        model = self._compact_model(scope)
         answer = {"max_output_tokens": min(model.max_output_tokens, 2 * max_tokens)}
         composer = Composer(
             model=model.model_copy(update=answer),
@@ -328,7 +320,7 @@ class RunFactory:
             metadata={**_ids(run), "purpose": "compact"},
         )
         null = NullCollaborators()
-        meter = self._models.budgets.of_compaction(run)
+        meter = self._models.budgets.of_compaction(run, scope.meter)
         provider: ProviderAdapter = self._models.open(model, composer.use, meter=meter)
         return RunContext(
             run=run,
@@ -345,9 +337,9 @@ class RunFactory:
             limits=RunLimits(max_turns=_COMPACT_TURNS),
         )
 
-    def _compact_model(self, run_id: str | None = None) -> ModelConfig:
-        """What summarises; for a run that has a model of its own, that one."""
-        instead = self._models_of_runs.get(run_id or "")
+    def _compact_model(self, scope: RunScope | None = None) -> ModelConfig:
+        """Return the model that summarises; a run with a model of its own is summarised by it."""
+        instead = None if scope is None else scope.model
         return self._models.resolve(self._setup.config.compact.model_profile, instead=instead)
 
     def _piece_room(self, policy: CompactPolicy) -> int:

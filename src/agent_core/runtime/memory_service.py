@@ -39,6 +39,7 @@ from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, checked_sc
 
 if TYPE_CHECKING:
     from agent_core.memory.recall import Recall
+    from agent_core.runtime.scope import RunScope
 
 EXTRACTION = "memory_extraction"
 RECALL = "memory_recall"
@@ -169,17 +170,19 @@ class MemoryService:
             self._keep(session_id, backlog)
             self._wait_for_idleness(session_id)
 
-    def tools(self, folder: MemoryFolder, scope: str, journal: Journal, view: View) -> list[Tool]:
-        """Make `internal.recall_memory` for one run of this scope."""
+    def tools(
+        self, folder: MemoryFolder, scope: str, journal: Journal, view: View, run: "RunScope"
+    ) -> list[Tool]:
+        """Make `internal.recall_memory` for one run; `scope` is the scope of its memory."""
         from agent_core.memory.recall import Recall, recall_tool  # noqa: PLC0415 - may be off
 
         model = self._models.resolve()
         room = min(self._config.memory_context_token_budget, model.context_window // 8)
         recall = Recall(folder, view, scope=scope, room=room)
-        return [recall_tool(partial(self.recall, recall, journal.run))]
+        return [recall_tool(partial(self.recall, recall, journal.run, run))]
 
     async def recall(
-        self, recall: "Recall", run: RunIdentity, query: str, tool_call_id: str
+        self, recall: "Recall", run: RunIdentity, of_run: "RunScope", query: str, tool_call_id: str
     ) -> ToolOutput:
         """Recall for one run, and add what the choice has cost to the session's account.
 
@@ -190,7 +193,12 @@ class MemoryService:
 
         profile, session_id = self._config.recall_model_profile, run.session_id
         ask = OneShotModelCall(
-            self._models, profile, session_id=session_id, purpose=RECALL, run=run
+            self._models,
+            profile,
+            session_id=session_id,
+            purpose=RECALL,
+            running=of_run.meter,
+            instead=of_run.model,
         )
         room = self._catalog_room(ask.model)
         top_k = self._config.recall_top_k

@@ -104,16 +104,20 @@ class Models:
         return resolve_model(self._config.model_copy(update={"model": base}), *profiles)
 
     def meter(
-        self, run: RunIdentity, budget: Budget | None, payer_id: str | None = None
+        self,
+        run: RunIdentity,
+        budget: Budget | None,
+        *,
+        parent: Meter | None = None,
+        payer: Meter | None = None,
     ) -> Meter | None:
-        """Who pays for the calls of a run; None if nothing limits what it may spend.
+        """Return who pays for the calls of a run; None if nothing limits what it may spend.
 
-        `payer_id` is the run inside which it was started: its budget pays, too.
+        `parent` and `payer` are as in `Budgets.of_run`.
         """
-        is_limited = budget is not None or self._is_limited
-        if not is_limited and run.parent_run_id is None and payer_id is None:
+        if budget is None and not self._is_limited and parent is None and payer is None:
             return None
-        return self.budgets.of_run(run, budget, payer_id)
+        return self.budgets.of_run(run, budget, parent=parent, payer=payer)
 
     def open(
         self,
@@ -339,7 +343,8 @@ class OneShotModelCall:
         profile: which model.
         session_id: on whose behalf.
         purpose: what for; also names the system block.
-        run: on whose behalf, if it is a run that waits for the answer.
+        instead: the model to ask in place of the configured one, if the run has its own.
+        running: the meter of the run that waits for the answer, if a run does.
 
     Raises:
         ConfigError: the profile cannot be used.
@@ -352,14 +357,15 @@ class OneShotModelCall:
         *,
         session_id: str,
         purpose: str,
-        run: RunIdentity | None = None,
+        running: Meter | None = None,
+        instead: ModelConfig | None = None,
     ) -> None:
         self.usage = Usage()
-        self.model = models.resolve(profile)
+        self.model = models.resolve(profile, instead=instead)
         self._models = models
         self._metadata = {"session_id": session_id, "purpose": purpose}
         self._purpose = purpose
-        self._meter = models.budgets.of_purpose(session_id, purpose, run)
+        self._meter = models.budgets.of_purpose(session_id, purpose, running)
 
     async def __call__(self, system: str, prompt: str, *, max_tokens: int) -> str:
         """Return the answer's text.

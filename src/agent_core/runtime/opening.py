@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from contextvars import Context, copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from agent_core.agents.workers import Workers
 from agent_core.artifacts.images import sendable
@@ -25,6 +26,7 @@ from agent_core.runtime.models import Models
 from agent_core.runtime.project import Project
 from agent_core.runtime.recovery import SessionHistory, SessionLeases
 from agent_core.runtime.scheduler import ROLES, Nesting, Run, identity_of
+from agent_core.runtime.scope import RunScope
 from agent_core.storage.owners import Owner
 from agent_core.text import first_words
 from agent_core.types import (
@@ -65,6 +67,7 @@ class RequestedRun(Struct, kw_only=True):
         options: as the caller has set them.
         trace: the span of a run that begins here, where spans are recorded.
         nesting: links it to the run inside which it is started.
+        context: the context variables of the caller, in which it is executed.
     """
 
     opening: RunOpening
@@ -72,6 +75,7 @@ class RequestedRun(Struct, kw_only=True):
     options: RunOptions
     trace: "RunTrace | None"
     nesting: Nesting | None = None
+    context: Context = field(default_factory=copy_context)
 
 
 class Openings:
@@ -336,6 +340,7 @@ class LiveRuns:
             stored_options=record.options,
             goes_on=record.status is RunStatus.WAITING,
             nesting=None if before is None else before.nesting,
+            scope=RunScope(run_id=identity.run_id),
             journal=self._journals.open(identity, stream, session_owner=owner, epoch=epoch),
             stream=stream,
             history=SessionHistory(
@@ -349,8 +354,9 @@ class LiveRuns:
         )
         self._runs[identity.run_id] = run
         if epoch is not None:
-            run.hold = self._leases.hold(identity.run_id, identity.session_id, epoch, asked_at)
-            self._contexts.fence(identity.run_id, run.hold)
+            run.scope.hold = self._leases.hold(
+                identity.run_id, identity.session_id, epoch, asked_at
+            )
         return run
 
     def forget(self, run: Run) -> None:

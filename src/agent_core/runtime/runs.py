@@ -313,7 +313,7 @@ class Runs:
             yield None
             return
         outer, inside = found
-        nesting = self._scheduler.nest(outer, inside.run_id, session_id)
+        nesting = self._scheduler.nest(outer, outer.scope.meter_of(inside.run_id), session_id)
         try:
             yield nesting
         except BaseException:
@@ -355,7 +355,7 @@ class Runs:
         run = self.live.get(run_id)
         if run is not None and after is None:
             own = run.stream.read(debug=debug)
-            return own if run.hold is None else self._read_on(run, own, debug=debug)
+            return own if run.scope.hold is None else self._read_on(run, own, debug=debug)
         events = self._watch_after(run_id, after or 0, run)
         return events if debug else _hide_debug(events)
 
@@ -524,6 +524,7 @@ class Runs:
             requested.trace.identify(run.identity)
             run.trace = requested.trace
         run.nesting = requested.nesting
+        run.context = requested.context
         if self._scheduler.enqueue(run):
             in_front = [waiting.run_id for waiting in opened.queued]
             run.journal.queue({"taken_over": in_front} if in_front else {})

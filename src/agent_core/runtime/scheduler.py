@@ -6,6 +6,7 @@ import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -15,6 +16,7 @@ from agent_core.events import EventStream, Journal
 from agent_core.loop import HistorySource, Outcome, settle, settle_waiting
 from agent_core.loop.options import RunOptions
 from agent_core.redaction import log_failure
+from agent_core.runtime.scope import RunScope
 from agent_core.types import (
     AgentRole,
     AgentType,
@@ -32,7 +34,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.runtime.fence import SessionHold
+    from agent_core.budgets.meter import Meter
     from agent_core.telemetry.spans import RunTrace
 
 logger = logging.getLogger(__name__)
@@ -81,6 +83,7 @@ class Run(RunProgress, eq=False, kw_only=True):
     `goes_on` has waited for an answer, and has its message in the history. One that `is_late` was
     cancelled and did not stop in time. `tenant` is whose session it is in. `nesting` links it to
     the run inside which it was started; `nested` are the runs that were started inside this one.
+    `context` has the context variables of the call that asked for it.
     """
 
     number: int
@@ -100,7 +103,8 @@ class Run(RunProgress, eq=False, kw_only=True):
     nesting: "Nesting | None" = None
     nested: "list[Nesting]" = field(default_factory=list["Nesting"])
     trace: "RunTrace | None" = None
-    hold: "SessionHold | None" = None
+    scope: RunScope
+    context: Context = field(default_factory=copy_context)
     tenant: str | None = None
 
     @property
@@ -125,13 +129,13 @@ class Nesting(Struct, eq=False, kw_only=True):
 
     Attributes:
         outer: the run inside which it was started.
-        payer_id: the run whose budget pays too: `outer`, one of its children, or none.
+        payer: the meter of the run that pays too: `outer`, one of its children, or none.
         session_id: the session of the new run.
         run: the new run, once it is opened.
     """
 
     outer: Run
-    payer_id: str | None
+    payer: "Meter | None"
     session_id: str
     run: RunProgress | None = None
 
@@ -215,7 +219,7 @@ class Scheduler:
             message = "this runtime is being closed; the run was cancelled before it began"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
-    def nest(self, outer: Run, payer_id: str, session_id: str) -> Nesting:
+    def nest(self, outer: Run, payer: "Meter | None", session_id: str) -> Nesting:
         """Announce a run of this session that is started inside `outer`.
 
         Raises:
@@ -228,7 +232,7 @@ class Scheduler:
             raise AgentCoreError(ErrorCode.CANCELLED, message)
         if (blocker := self._find_blocker(outer, session_id)) is not None:
             raise _never_free(session_id, blocker)
-        nesting = Nesting(outer=outer, payer_id=payer_id, session_id=session_id)
+        nesting = Nesting(outer=outer, payer=payer, session_id=session_id)
         outer.nested.append(nesting)
         return nesting
 
@@ -370,7 +374,9 @@ class Scheduler:
     def _begin(self, run: Run) -> None:
         if run.task is None and not run.cancel_requested:
             run.status = RunStatus.RUNNING
-            run.task = asyncio.create_task(self._carry_out(run), name=run.identity.run_id)
+            run.task = asyncio.create_task(
+                self._carry_out(run), name=run.identity.run_id, context=run.context
+            )
 
     def _take_place(self, run: Run) -> None:
         if run.task is not None and not run.has_place:

@@ -155,7 +155,7 @@ class Turns:
         run = self._live.get(run_id)
         if run is None or run.ended.is_set() or (run.journal.is_closing and not is_refused):
             return
-        if run.hold is not None and not run.hold.is_lost:
+        if run.scope.hold is not None and not run.scope.hold.is_lost:
             return
         from agent_core.runtime.fence import session_lost  # noqa: PLC0415 - loaded by now
 
@@ -185,6 +185,7 @@ class Turns:
         run.cancel_requested = record.cancel_requested_at is not None
         if requested is not None:
             run.nesting = requested.nesting
+            run.context = requested.context
             if requested.trace is not None:
                 requested.trace.identify(run.identity)
                 run.trace = requested.trace

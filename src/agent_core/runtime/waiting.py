@@ -195,7 +195,7 @@ class WaitingRuns:
                 if run.nesting is None and (found := self._live.enclosing()) is not None:
                     # The run whose code gives the answer may wait for this one.
                     session_id = waiting.session_id
-                    run.nesting = Nesting(outer=found[0], payer_id=None, session_id=session_id)
+                    run.nesting = Nesting(outer=found[0], payer=None, session_id=session_id)
                 self._scheduler.enqueue(run)
             else:
                 self.keep(waiting)

@@ -1,0 +1,133 @@
+"""What belongs to one run stays with it, whatever other runs begin meanwhile."""
+
+import asyncio
+from contextvars import ContextVar
+from pathlib import Path
+
+import pytest
+
+from agent_core import AgentRuntime, ModelRequest, RunOptions, RunStatus, TextBlock, tool
+from agent_core.config.models import ModelConfig
+from agent_core.providers.scripted import Calls, ScriptedProvider, calls
+from isolation import Home
+from runtimes import Asked, collect, runtime
+
+CONFIG = """
+[model]
+provider = "custom"
+name = "script"
+context_window = 16384
+
+[memory]
+enabled = false
+
+[compact]
+keep_recent_tokens = 400
+reserve_tokens = 12000
+"""
+OTHER_RUNS = 70
+"""More than any cache of runs has held."""
+
+
+def is_compact(request: ModelRequest) -> bool:
+    return request.metadata.get("purpose") == "compact"
+
+
+def own_model(provider: str, name: str = "own") -> ModelConfig:
+    return ModelConfig(provider=provider, name=name, context_window=16384)
+
+
+async def test_a_run_is_summarised_by_its_own_model_after_many_others_have_begun(
+    home: Home, project: Path
+) -> None:
+    asked = asyncio.Event()
+    configured = ScriptedProvider(lambda _: "not mine")
+    others = ScriptedProvider(lambda _: "other")
+
+    @tool
+    async def run_others() -> str:
+        """Run many others."""
+        for number in range(OTHER_RUNS):
+            options = RunOptions(model=own_model("others", f"other-{number}"))
+            await made.run("hi", f"other_{number}", options=options)
+        return "they have ended"
+
+    @tool
+    async def read() -> str:
+        """Read something long."""
+        return "blah " * 400
+
+    def answer(request: ModelRequest) -> str | Calls:
+        if is_compact(request):
+            asked.set()
+            return '{"summary": "shorter, in as many words as a summary needs to be one"}'
+        if "read all of it" not in str(request.messages):
+            return "blah " * 400
+        results = sum(message.role == "tool" for message in request.messages)
+        if results == 0:
+            return calls("run_others")
+        return calls("read") if results < 12 and not asked.is_set() else "done"
+
+    mine = ScriptedProvider(answer)
+    made = runtime(
+        home, project, configured, config=CONFIG, permission_callback=Asked("allow_once")
+    )
+    made.register_provider("mine", lambda _: mine)
+    made.register_provider("others", lambda _: others)
+    async with made:
+        options = RunOptions(model=own_model("mine"), tools=[run_others, read])
+        for text in ["question 1", "question 2", "question 3", "please read all of it"]:
+            assert not asked.is_set()
+            handle = await made.start(text, "s1", options=options)
+            await handle.wait()
+            assert handle.status is RunStatus.COMPLETED
+        await asyncio.wait_for(asked.wait(), timeout=20)
+    assert len(others.requests) >= OTHER_RUNS
+    assert configured.requests == []
+
+
+user: ContextVar[str] = ContextVar("user", default="nobody")
+
+
+@pytest.mark.parametrize("waits_for", ["session", "place"])
+async def test_a_run_that_waited_has_the_context_variables_of_its_start(
+    home: Home, project: Path, waits_for: str
+) -> None:
+    seen: list[tuple[str, str, str]] = []
+
+    @tool
+    async def note(name: str) -> str:
+        """Note who is asking."""
+        in_thread = await asyncio.to_thread(user.get)
+        seen.append((name, user.get(), in_thread))
+        return "noted"
+
+    def answer(request: ModelRequest) -> str | Calls:
+        (block, *_) = request.messages[-1].content
+        return calls("note", name=block.text) if isinstance(block, TextBlock) else "done"
+
+    config = CONFIG.replace("[memory]", "[runtime]\nmax_concurrent_runs = 1\n\n[memory]")
+    async with runtime(
+        home,
+        project,
+        ScriptedProvider(answer),
+        config=config,
+        permission_callback=Asked("allow_once"),
+    ) as made:
+
+        async def ask_as(name: str, made: AgentRuntime) -> None:
+            user.set(name)
+            session = "s1" if waits_for == "session" else f"s_{name}"
+            handle = await made.start(name, session, options=RunOptions(tools=[note]))
+            await collect(handle)
+
+        names = ["ada", "bob", "cy"]
+        await asyncio.gather(*(asyncio.create_task(ask_as(name, made)) for name in names))
+        handle = await made.start("me", "s_me", options=RunOptions(tools=[note]))
+        await handle.wait()
+    assert sorted(seen) == [
+        ("ada", "ada", "ada"),
+        ("bob", "bob", "bob"),
+        ("cy", "cy", "cy"),
+        ("me", "nobody", "nobody"),
+    ]

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from agent_core import AgentRuntime, ErrorCode, EventType, ModelConfig, ModelRequest, RunStatus
+from agent_core import (
+    AgentRuntime,
+    ErrorCode,
+    EventType,
+    ModelConfig,
+    ModelRequest,
+    RunOptions,
+    RunStatus,
+)
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import Fails, calls
 from agent_core.types import NodeType
@@ -56,6 +64,24 @@ async def test_a_wish_is_remembered_as_a_file_and_stands_in_the_next_prompt(
     (block,) = [b for b in last.system if b.block_id == "memory_catalog"]
     assert "Likes short answers" in block.content
     assert session.metadata["background_usage"]["memory_extraction"]["total_tokens"] == 9
+
+
+@pytest.mark.parametrize("form", ["string", "object"])
+async def test_what_was_said_to_a_run_with_its_own_model_is_read_by_that_model_alone(
+    home: Home, project: Path, form: str
+) -> None:
+    configured = split("Not mine.")
+    mine = split("Gladly.", memory_extraction=remembers)
+    made = runtime(home, project, configured)
+    made.register_provider("mine", lambda _: mine)
+    async with made:
+        handle = await made.start(
+            WISH, "s1", options=RunOptions(model="mine:own" if form == "string" else mine)
+        )
+        await handle.wait()
+        await until_scanned(made)
+    assert [purpose(request) for request in mine.requests] == ["run", "memory_extraction"]
+    assert configured.requests == []
 
 
 async def test_m6_the_extraction_has_its_own_model_and_is_no_agent(

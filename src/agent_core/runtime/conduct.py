@@ -173,7 +173,7 @@ class Conductor:
                 await self._waiting.note(run)
             is_private = self._memory.scope_of(asked or NO_OPTIONS) == MEMORY_OFF
             if not (is_cancelled or is_private or run.identity.permission_mode == "plan"):
-                self._memory.run_ended(run.identity, run.journal.path)
+                self._memory.run_ended(run.identity, run.journal.path, run.scope.model)
             self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
 
     @asynccontextmanager

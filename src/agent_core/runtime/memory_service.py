@@ -100,6 +100,7 @@ class MemoryService:
         self._redactor = redactor
         self._is_busy = is_busy
         self._backlogs: dict[str, Backlog] = {}
+        self._live_models: dict[str, ModelConfig] = {}  # by session, of its last run
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._is_closed = False
         self._busy: set[str] = set()
@@ -154,11 +155,21 @@ class MemoryService:
             self._has_taken_up = True
             self._jobs.start("", self._take_up(self._lock), name=_BACKLOG, then=lambda: None)
 
-    def run_ended(self, run: RunIdentity, path: Sequence[Node]) -> None:
-        """Look, in the background, whether there is something to remember."""
+    def run_ended(
+        self, run: RunIdentity, path: Sequence[Node], model: ModelConfig | None = None
+    ) -> None:
+        """Look, in the background, whether there is something to remember.
+
+        `model` is the run's own: it reads what was said to it, and no other model does.
+        """
         if not self._config.enabled:
             return
         session_id = run.session_id
+        self._live_models.pop(session_id, None)
+        if model is not None:
+            self._live_models[session_id] = model
+            if len(self._live_models) > _KNOWN_SESSIONS:
+                del self._live_models[next(iter(self._live_models))]
         backlog = self._backlogs.pop(session_id, None)
         mine = list(takewhile(lambda node: node.run_id == run.run_id, reversed(path)))
         if backlog is None and len(mine) == len(path):
@@ -302,6 +313,10 @@ class MemoryService:
         from agent_core.memory.extraction import Extractor  # noqa: PLC0415 - after many messages
 
         span = found.spans[0]
+        try:
+            model = await self._own_model(session_id, span)
+        except _UnknownModelError:
+            return False
         facts: dict[str, Any] = {
             "reason": reason,
             "memory": span.scope,
@@ -309,8 +324,13 @@ class MemoryService:
         }
         await self._session_journal.note(session_id, EventType.MEMORY_EXTRACTION_STARTED, facts)
         cursor = _SessionCursor(session_id, self._store, self._session_journal)
-        profile = self._config.extract_model_profile
-        ask = OneShotModelCall(self._models, profile, session_id=session_id, purpose=EXTRACTION)
+        ask = OneShotModelCall(
+            self._models,
+            self._config.extract_model_profile,
+            session_id=session_id,
+            purpose=EXTRACTION,
+            instead=model,
+        )
         folder = self._folder_of(span.scope, found.tenant)
         extractor = Extractor(
             folder,
@@ -337,6 +357,23 @@ class MemoryService:
             return True
         finally:
             await self._usage.add(session_id, EXTRACTION, ask.usage)
+
+    async def _own_model(self, session_id: str, span: MessageSpan) -> str | ModelConfig | None:
+        """Return the own model of the last run of a span; None if the configured one was asked.
+
+        Raises:
+            _UnknownModelError: it was an object of a program, and is not in this process.
+        """
+        run_ids = [node.run_id for node in span.messages if node.run_id is not None]
+        run = await self._store.run(run_ids[-1]) if run_ids else None
+        if run is None or run.options is None or run.options.model is None:
+            return None
+        if session_id in self._live_models:
+            return self._live_models[session_id]
+        if "model" in run.options.needs_caller:
+            raise _UnknownModelError
+        model = run.options.model
+        return model if isinstance(model, str) else ModelConfig.model_validate(model)
 
     async def _unprocessed(self, session_id: str) -> _Unprocessed:
         """Find what has not been scanned of the active path.
@@ -365,6 +402,10 @@ class MemoryService:
 
     def _catalog_room(self, model: ModelConfig) -> int:
         return min(self._config.catalog_max_tokens, model.context_window // 8)
+
+
+class _UnknownModelError(Exception):
+    """What was said to a model that only another process knows is shown to no other model."""
 
 
 class _SessionCursor:

@@ -358,7 +358,7 @@ class OneShotModelCall:
         session_id: str,
         purpose: str,
         running: Meter | None = None,
-        instead: ModelConfig | None = None,
+        instead: str | ModelConfig | None = None,
     ) -> None:
         self.usage = Usage()
         self.model = models.resolve(profile, instead=instead)

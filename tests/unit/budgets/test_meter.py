@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from agent_core.budgets.meter import Budgets, MeteredAdapter
+from agent_core.budgets.meter import Budgets, Meter, MeteredAdapter
 from agent_core.budgets.prices import Prices
 from agent_core.config.models import BudgetConfig, ModelConfig, PriceConfig
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -120,16 +120,17 @@ async def test_no_scope_spends_more_than_its_limit_and_what_services_report_beyo
     service = Service(dice, budgets)
     provider, prices = ScriptedProvider(service.answer), Prices()
 
-    def metered(run: RunIdentity, budget: Budget | None) -> MeteredAdapter:
-        meter = budgets.of_run(run, budget)
+    def metered(meter: Meter | None) -> MeteredAdapter:
         return MeteredAdapter(provider, MODEL, prices=prices, meter=meter)
 
-    jobs = [(metered(identity("run_1"), some_budget(dice, most=20_000)), 4)]
+    parent = budgets.of_run(identity("run_1"), some_budget(dice, most=20_000))
+    jobs = [(metered(parent), 4)]
     for number in range(dice.randint(0, 5)):
         run_id = f"run_c{number}"
         await store.add_run(a_child_run(run_id))
         asked = some_budget(dice, most=8000) if dice.random() < 0.4 else None
-        jobs.append((metered(identity(run_id, "run_1"), asked), dice.randint(1, 6)))
+        meter = budgets.of_run(identity(run_id, "run_1"), asked, parent=parent)
+        jobs.append((metered(meter), dice.randint(1, 6)))
     await asyncio.gather(*(work(dice, adapter, calls=calls) for adapter, calls in jobs))
 
     uses = await store.budget_uses(["s1", *(f"run_c{n}" for n in range(6)), "run_1"])

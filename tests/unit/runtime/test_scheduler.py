@@ -8,6 +8,7 @@ import pytest
 
 from agent_core.loop import Outcome, conclude
 from agent_core.runtime.scheduler import Run, Scheduler
+from agent_core.runtime.scope import RunScope
 from agent_core.types import EndReason, EventType, RunStatus, user_text
 from loop_parts import Session
 
@@ -24,6 +25,7 @@ async def a_run(session: Session, status: RunStatus = RunStatus.PENDING) -> Run:
         stream=session.streams[-1],
         history=ctx.history,
         status=status,
+        scope=RunScope(run_id=ctx.run.run_id),
     )
 
 

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 import pytest
 
@@ -95,8 +95,8 @@ async def work(dice: random.Random, adapter: MeteredAdapter, *, calls: int) -> l
     for number in range(calls):
         request = a_request("word " * dice.randint(1, 200), dice.choice([100, 1000, 4000]))
         try:
-            async with asyncio.timeout(0.02):
-                async for _ in adapter.stream(request):
+            async with asyncio.timeout(0.02), aclosing(adapter.stream(request)) as events:
+                async for _ in events:
                     await asyncio.sleep(0 if number % 2 else dice.random() / 1000)
         except TimeoutError:
             pass

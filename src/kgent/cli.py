@@ -69,9 +69,9 @@ _SHOW_EXAMPLES = """examples:
   kgent show report-run
   kgent show report-run --html report.html
 
-Outcome, prompt, tool calls and files; the page has all that the folder records,
-and the result of verify. Exit codes: 0 shown; 2 this is no run folder, or the
-page cannot be written.
+Outcome, prompt, answer, tool calls and files; the page has all that the folder
+records, and the result of verify. Exit codes: 0 shown; 2 this is no run folder,
+or the page cannot be written.
 """
 _VERIFY_EXAMPLES = """examples:
   kgent verify report-run
@@ -95,7 +95,9 @@ _DIFF_EXAMPLES = """examples:
   kgent diff report-run second-run
   kgent diff report-run second-run --output-format json
 
-Exit codes: 0 they are the same; 1 they differ; 2 wrong usage.
+Outcome, profile, prompts, answer, conversation, calls with their results, and
+files are compared; places, ids and times are not. Exit codes: 0 they are the
+same; 1 they differ; 2 wrong usage.
 """
 
 

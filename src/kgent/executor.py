@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agent_core.errors import ErrorCode
 from agent_core.redaction import Redactor
+from agent_core.text import visible
 from kgent.cancellation import Cancellation, run_in_loop
 from kgent.checks import judge, render_nudge, run_checks
 from kgent.config import KgentConfig
@@ -203,7 +204,9 @@ class RunExecutor:
         data = {"path": str(self._config_path), "fingerprint": env.config_fingerprint}
         records.emit("config.loaded", f"profile {config.profile.id}", data)
         facts = {**fields, "engine": config.runtime.engine, "created": self._state.created_at}
-        listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
+        listed = "\n".join(
+            f"- {name}: {visible(value, one_line=True)}" for name, value in facts.items()
+        )
         records.append_section("Run", listed)
         records.append_section("Prompt", quoted(self._prompt))
         records.append_section("Profile", f"- id: {config.profile.id}")
@@ -505,11 +508,13 @@ class RunExecutor:
         for call in self._records.calls:
             summary = call.result_summary or ""
             line = f"- `{call.tool_name}` {call.status}, {call.duration_ms} ms: {summary}"
-            append("Tool Calls", line)
+            append("Tool Calls", visible(line, one_line=True))
         for one in self._env.config.deliverables.required:
-            append("Deliverables", f"- {one.path}: {missing.get(one.path, 'present')}")
+            line = f"- {one.path}: {missing.get(one.path, 'present')}"
+            append("Deliverables", visible(line, one_line=True))
         for one in outcome.check.checks if outcome.check else []:
-            append("Deliverables", f"- check `{shlex.join(one.argv)}`: {one.reason or 'passed'}")
+            line = f"- check `{shlex.join(one.argv)}`: {one.reason or 'passed'}"
+            append("Deliverables", visible(line, one_line=True))
         append("Result", f"Status: {status}")
         if error is not None:
             append("Result", quoted(str(error)))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -30,8 +29,8 @@ from kgent.documents import (
     is_image,
     render_document,
 )
-from kgent.records import ARCHIVE, TRANSCRIPT_FILE
-from kgent.review import MAX_TEXT_BYTES, RunReport, read_bytes
+from kgent.records import ARCHIVE
+from kgent.review import RunReport, explain_no_answer, read_answer, read_bytes
 from kgent.run_folder import ProducedFile
 from kgent.verification import FolderCheck
 
@@ -46,7 +45,6 @@ _MAX_GIST = 120
 _MAX_PROBLEMS = 100
 _TELLING = ("path", "argv", "skill_id", "pattern", "query", "content")
 """The arguments that tell most about a call, the first of them first."""
-_BLOCK = re.compile(r"^(`{3,})text\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
 _WHO = {"user": "Prompt", "assistant": "Model", "tool": "Tool"}
 
 _COLOURS = {"completed": "good", "incomplete": "fair", "failed": "bad", "lost": "bad"}
@@ -148,24 +146,10 @@ def _lines(texts: Sequence[str]) -> str:
 
 
 def _answer(report: RunReport) -> str:
-    text = _final_text(report)
-    return render_markdown(shortened(text, _MAX_CHARS)) if text else ""
-
-
-def _final_text(report: RunReport) -> str:
-    """The last text of the model; from the transcript where there is no conversation."""
-    for one in reversed(_messages(report)):
-        if one.get("role") == "assistant":
-            texts = [str(block.get("text", "")) for block in _blocks(one, "text")]
-            return "\n\n".join(texts).strip()
-    try:
-        raw = read_bytes(report.root / TRANSCRIPT_FILE, MAX_TEXT_BYTES)
-    except (OSError, AgentCoreError):
-        return ""
-    result = raw.decode("utf-8", "replace").rpartition("\n## Result\n")[2]
-    blocks = [found[2] for found in _BLOCK.finditer(result)]
-    blocks = blocks[1:] if report.state.error is not None else blocks
-    return blocks[-1] if blocks else ""
+    text = read_answer(report)
+    if text is None:
+        return f'<p class="muted">{plain(explain_no_answer(report))}</p>'
+    return render_markdown(shortened(text, _MAX_CHARS))
 
 
 def _deliverables(report: RunReport, beside: Path | None) -> str:

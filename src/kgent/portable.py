@@ -47,6 +47,21 @@ def portable_fields(config: KgentConfig) -> dict[str, Any]:
     return fields
 
 
+def placeless_fields(config: KgentConfig) -> dict[str, Any]:
+    """Return the content of a profile in a run folder, with only the names of what lies outside.
+
+    Unlike `portable_fields` it has no hashes: what lies inside is compared as a file.
+    """
+    fields = config.model_dump(mode="json", exclude={"workspace": {"sandbox"}})
+    if config.model.path is not None:
+        fields["model"]["path"] = Path(config.model.path).name
+    if place := _memory_path(config):
+        fields["memory"]["provider"] = f"{SQLITE}{place.name}"
+    for server in fields["tools"]["mcp"]:
+        server["cwd"] = Path(server["cwd"]).name if server["cwd"] else None
+    return fields
+
+
 def relocated(
     config: KgentConfig, root: Path, *, script: str | None = None, skills: bool = False
 ) -> KgentConfig:

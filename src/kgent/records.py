@@ -22,7 +22,7 @@ from agent_core.types import Frozen, new_id
 from kgent.config import KgentConfig
 from kgent.errors import ErrorInfo, Record
 from kgent.run_files import RunFiles
-from kgent.state import RunIds, now
+from kgent.state import RunFolderStatus, RunIds, now
 
 EVENTS_FILE = "events.jsonl"
 TOOLS_FILE = "logs/tools.jsonl"
@@ -43,6 +43,9 @@ _MAX_LINE = 300
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_LABEL = 100
 _FENCES = re.compile(r"`{3,}")
+_OPENING = re.compile(r"(`{3,})text")
+_RESULT = SECTIONS[-1]
+_STATUS = "Status: "
 
 
 RunEventType = Literal[
@@ -325,6 +328,33 @@ def quoted(text: str) -> str:
     longest = max((len(found) for found in _FENCES.findall(text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}text\n{text}\n{fence}"
+
+
+def find_answer(transcript: str) -> str | None:
+    """Return the answer of a run from its transcript; None if the run has none.
+
+    The section `Result` has the status, the error unless the run is completed, and the answer.
+    Headings inside of quoted blocks are text.
+    """
+    fence, section, status, blocks = "", "", "", list[list[str]]()
+    for line in transcript.split("\n"):
+        if fence:
+            if line == fence:
+                fence = ""
+            elif section == _RESULT:
+                blocks[-1].append(line)
+        elif opening := _OPENING.fullmatch(line):
+            fence = opening[1]
+            if section == _RESULT:
+                blocks.append([])
+        elif line.startswith("## "):
+            section, status, blocks = line.removeprefix("## "), "", []
+        elif section == _RESULT and line.startswith(_STATUS):
+            status = line.removeprefix(_STATUS)
+    texts = ["\n".join(block) for block in blocks]
+    is_completed = status == RunFolderStatus.COMPLETED
+    answers = texts if is_completed else texts[1:]
+    return answers[0] if answers and section == _RESULT else None
 
 
 def summary_line(text: str) -> str:

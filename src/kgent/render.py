@@ -7,12 +7,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from agent_core.text import visible
-from kgent.review import RunReport
+from agent_core.text import shortened, visible
+from kgent.review import RunReport, explain_no_answer, read_answer
 
 _COLOURS = {"completed": "green", "incomplete": "yellow", "failed": "red", "lost": "red"}
 _SEVERITIES = {"warning": "yellow", "error": "red"}
 _MAX_TEXT = 2000
+_MAX_ANSWER = 100_000
 
 
 def print_report(report: RunReport, console: Console) -> None:
@@ -40,11 +41,20 @@ def print_report(report: RunReport, console: Console) -> None:
     console.print(Panel(Group(head), title=f"kgent run {report.root.name}", expand=False))
     if prompt := report.prompt.strip():
         console.print(Panel(_plain(prompt[:_MAX_TEXT]), title="Prompt", expand=False))
+    _print_answer(report, console)
     for table in _tables(report):
         if table.row_count or table.title == "Events":
             console.print(table)
     for problem in report.problems:
         console.print(Text(f"! {visible(problem)}", style="red"))
+
+
+def _print_answer(report: RunReport, console: Console) -> None:
+    """Print the answer as it is, without a frame: it can be long, and it is copied from here."""
+    answer = read_answer(report)
+    shown = explain_no_answer(report) if answer is None else shortened(answer, _MAX_ANSWER)
+    console.print(Text("Answer", "bold"))
+    console.file.write(f"{visible(shown, zero_width=False)}\n\n")
 
 
 def _tables(report: RunReport) -> Iterator[Table]:

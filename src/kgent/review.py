@@ -15,18 +15,21 @@ from kgent.records import (
     ERRORS_FILE,
     EVENTS_FILE,
     TOOLS_FILE,
+    TRANSCRIPT_FILE,
     ErrorRecord,
     Event,
     ToolCallRecord,
+    find_answer,
     is_held,
 )
 from kgent.run_folder import ARTIFACT_MANIFEST, PROMPT_FILE, SYSTEM_PROMPT_FILE, ArtifactManifest
-from kgent.state import RUN_FILE, RunFolderState
+from kgent.state import RUN_FILE, RunFolderState, RunFolderStatus
 
 M = TypeVar("M", bound=BaseModel)
 
 MAX_TEXT_BYTES = 1_000_000
 MAX_MANIFEST_BYTES = 2**30
+MAX_TRANSCRIPT_BYTES = 2**26
 MAX_LINES = 100_000
 MAX_LINE_BYTES = 2**24
 
@@ -91,6 +94,25 @@ def read_report(root: Path) -> RunReport:
         artifacts=artifacts,
         problems=problems,
     )
+
+
+def read_answer(report: RunReport) -> str | None:
+    """Read the answer of a run; None if it has none, or if its transcript cannot be read."""
+    try:
+        raw = read_bytes(report.root / TRANSCRIPT_FILE, MAX_TRANSCRIPT_BYTES)
+    except (OSError, AgentCoreError):
+        return None
+    return find_answer(raw.decode("utf-8", "replace"))
+
+
+def explain_no_answer(report: RunReport) -> str:
+    """Say why a run has no answer."""
+    if not report.is_lost and not report.state.status.is_terminal:
+        return "none yet: the run is under way"
+    if report.outcome == RunFolderStatus.COMPLETED:
+        return "none: the model ended without a text"
+    how = {"lost": "was lost", "failed": "failed"}.get(report.outcome, "was stopped")
+    return f"none: the run {how} before the model answered"
 
 
 def each_record(path: Path, model: type[M]) -> Iterator[M | None]:

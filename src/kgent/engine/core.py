@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from agent_core.budgets.meter import Budgets, MeteredAdapter
@@ -18,7 +18,16 @@ from agent_core.providers.base import ProviderRegistry
 from agent_core.runtime.guards import MeteringGuard
 from agent_core.storage.budgets import UnstoredBudgets
 from agent_core.telemetry.opening import open_telemetry
-from agent_core.types import Budget, EndReason, EventType, RunIdentity, new_id, user_text
+from agent_core.types import (
+    Budget,
+    EndReason,
+    EventType,
+    Node,
+    Role,
+    RunIdentity,
+    new_id,
+    user_text,
+)
 from kgent.config import KgentConfig
 from kgent.conversation import CONVERSATION, messages_of
 from kgent.engine.base import (
@@ -112,7 +121,7 @@ class CoreAgentEngine:
             watching.cancel()
             env.records.add_lines(CONVERSATION, *messages_of(run.ctx.journal.path))
             await provider.close()
-        return _build_result(outcome, request)
+        return _build_result(outcome, request, run.ctx.journal.path)
 
 
 class _EndHook(NullCollaborators):
@@ -148,9 +157,19 @@ async def _watch(request: AgentRunRequest, run: StandaloneRun) -> None:
         )
 
 
-def _build_result(outcome: Outcome, request: AgentRunRequest) -> AgentResult:
+def _build_result(outcome: Outcome, request: AgentRunRequest, path: Sequence[Node]) -> AgentResult:
     result = _end_of(outcome, request)
+    if result.status is EngineStatus.FAILED:  # a text beside a call is no answer
+        result = result.model_copy(update={"final_text": _last_answer(path)})
     return result.model_copy(update={"cost": outcome.usage.cost})
+
+
+def _last_answer(path: Sequence[Node]) -> str | None:
+    """Return the text that the model last ended with, before it was asked to go on."""
+    for node in reversed(path):
+        if node.role is Role.ASSISTANT and not node.calls and not node.is_partial:
+            return node.text or None
+    return None
 
 
 def _end_of(outcome: Outcome, request: AgentRunRequest) -> AgentResult:

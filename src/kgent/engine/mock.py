@@ -85,6 +85,7 @@ class MockAgentEngine:
 async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentResult:
     token, usage = request.cancellation_token, {"model_calls": 0}
     text: str | None = None
+    answer: str | None = None
     steps, budget, made = list(reversed(script)), request.env.config.runtime.budget, 0
     try:
         while steps:
@@ -92,6 +93,7 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
             if isinstance(step, MockContinuation):
                 if await request.ask_further() is None:
                     break
+                answer = text
                 steps += reversed(step.nudged)
                 continue
             if isinstance(step, MockPause):
@@ -104,7 +106,8 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
             usage["model_calls"] += 1
             if isinstance(step, MockFailure):
                 error = engine_error(step.code, step.fail, retryable=step.retryable)
-                return AgentResult(status=EngineStatus.FAILED, error=error, usage=usage)
+                failed = EngineStatus.FAILED
+                return AgentResult(status=failed, final_text=answer, error=error, usage=usage)
             request.report(EngineEventKind.STEP)
             if isinstance(step, str):
                 text = step

@@ -15,6 +15,7 @@ from agcore.agent.plans import (
 from agcore.agent.session import AgentSession, PromptLayers
 from agcore.agent.session_memory import SessionMemory
 from agcore.agent.spec import AgentSpec, RunSettings, SessionSettings
+from agcore.agent.streams import AgentStream
 from agcore.errors import AgentError
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "AgentError",
     "AgentSession",
     "AgentSpec",
+    "AgentStream",
     "ContextManager",
     "JsonPlanParser",
     "Plan",

@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 from agcore.agent.bundle import AgentBuilder, AgentConfig
 from agcore.agent.session import AgentSession
 from agcore.agent.spec import AgentSpec, DepsT, RunSettings, Usable, named_tools
+from agcore.agent.streams import AgentStream
 from agcore.errors import AgentConfigError, raise_as_agent_error
 from agcore.llm import (
     AdapterProvider,
@@ -334,7 +335,46 @@ class Agent(AgentSpec[DepsT, OutputT]):
             )
         )
 
-    async def stream(
+    @overload
+    def stream(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: None = None,
+        conversation: ConversationMemory | None = None,
+        session_id: str | None = None,
+        model: Model | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> AgentStream[OutputT]: ...
+
+    @overload
+    def stream(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: "JsonSchema",
+        conversation: ConversationMemory | None = None,
+        session_id: str | None = None,
+        model: Model | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> AgentStream[Any]: ...
+
+    @overload
+    def stream(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: "TypeForm[_Asked]",
+        conversation: ConversationMemory | None = None,
+        session_id: str | None = None,
+        model: Model | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> AgentStream[_Asked]: ...
+
+    def stream(
         self,
         message: Prompt,
         *,
@@ -344,19 +384,27 @@ class Agent(AgentSpec[DepsT, OutputT]):
         session_id: str | None = None,
         model: Model | None = None,
         **settings: Unpack[RunSettings],
-    ) -> AsyncGenerator[StreamEvent]:
+    ) -> AgentStream[Any]:
         """`run` as a stream of events; `TurnComplete` or `Error` is the last event.
 
+        Its `partial_output()` yields the answer as it arrives. Leaving it before its end, in any
+        way, stops the run.
+
         Raises:
-            AgentError: `Config`, `LimitExceeded`, `HookBlocked` or `Memory`.
+            AgentError: at the first step, `Config`, `LimitExceeded` or `HookBlocked`; `Memory`.
         """
-        session = self.session(session_id, conversation=conversation, model=model)
-        async with session:
-            asked = {} if output_type is None else {"output_type": output_type}
-            turn = session.submit_turn_stream(message, deps=deps, **asked, **settings)
-            async with aclosing(turn) as events:
-                async for event in events:
-                    yield event
+
+        async def events() -> AsyncGenerator[StreamEvent]:
+            session = self.session(session_id, conversation=conversation, model=model)
+            async with session:
+                turn = session.stream(message, deps=deps, output_type=output_type, **settings)
+                async with aclosing(turn):
+                    async for event in turn:
+                        yield event
+
+        asked = {} if output_type is None else {"output_type": output_type}
+        own = {"output_type": self.output_type, **self.settings}
+        return AgentStream(events(), {**own, **settings, **asked})
 
 
 def _open_provider(model: Model) -> LlmProvider:

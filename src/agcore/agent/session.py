@@ -21,6 +21,7 @@ from agcore.agent.spec import (
     own_tools,
     toolsets_of,
 )
+from agcore.agent.streams import AgentStream
 from agcore.errors import (
     AgentConfigError,
     HookBlockedError,
@@ -277,20 +278,78 @@ class AgentSession(Generic[DepsT, OutputT]):
             run_id=run_id,
         )
 
-    async def submit_turn_stream(
+    def submit_turn_stream(
         self, text: Prompt, **settings: Unpack[SessionSettings]
-    ) -> AsyncGenerator[StreamEvent]:
+    ) -> AgentStream[Any]:
         """`submit_turn` as a stream of events. A failed model call is the last event, `Error`.
 
-        When the last event arrives the turn is over and counted. Close the generator to stop it.
+        When the last event arrives the turn is over and counted. Leaving the stream before that, in
+        any way, stops the turn.
 
         Raises:
             AgentError: at the first step, `LimitExceeded` or `HookBlocked`; `Memory`.
         """
+        return AgentStream(self._events(text, settings), self._with_agents(settings))
+
+    @overload
+    def stream(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: None = None,
+        **settings: Unpack[RunSettings],
+    ) -> AgentStream[OutputT]: ...
+
+    @overload
+    def stream(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: "JsonSchema",
+        **settings: Unpack[RunSettings],
+    ) -> AgentStream[Any]: ...
+
+    @overload
+    def stream(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: "TypeForm[_Asked]",
+        **settings: Unpack[RunSettings],
+    ) -> AgentStream[_Asked]: ...
+
+    def stream(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: Any = None,
+        **settings: Unpack[RunSettings],
+    ) -> AgentStream[Any]:
+        """`run` as a stream of events; its `partial_output()` yields the answer as it arrives.
+
+        Args:
+            message: text, or texts and images.
+            deps: available to tools as `ToolContext.deps`.
+            output_type: of this answer; overrides the agent's.
+            settings: options of this turn.
+
+        Raises:
+            AgentError: as for `submit_turn_stream`.
+        """
+        given: SessionSettings = {"deps": deps, **settings}
+        if output_type is not None:
+            given["output_type"] = output_type
+        return self.submit_turn_stream(message, **given)
+
+    async def _events(self, text: Prompt, settings: SessionSettings) -> AsyncGenerator[StreamEvent]:
         last: TurnComplete | Error | None = None
         async with self._turn(settings) as replies:
             tools = self._tools(settings.get("tools"))
-            turn = self._cycle.submit_stream(text, tools, **self._with_agents(settings))
+            turn = self._cycle.events_of(text, tools, self._with_agents(settings))
             async with aclosing(turn) as events:
                 async for event in events:
                     if isinstance(event, TurnComplete | Error):

@@ -31,7 +31,7 @@ from agcore.llm.types import (
     TurnComplete,
     TurnSettings,
 )
-from agent_core.aio import stop_if_cancelled, to_the_end
+from agent_core.aio import TaskStream, stop_if_cancelled, to_the_end
 from agent_core.assets import load_asset
 from agent_core.budgets.meter import Budgets, Meter
 from agent_core.config.models import BudgetConfig, ModelConfig, RetryConfig
@@ -325,13 +325,20 @@ class LlmCycle:
         """
         return await self._complete(self._turn(prompt, tools, settings, is_streamed=False))
 
-    async def submit_stream(
+    def submit_stream(
         self, prompt: Prompt, tools: Tools = (), **settings: Unpack[TurnSettings]
     ) -> AsyncGenerator[StreamEvent]:
         """Like `submit`, or `submit_with_tools` if `tools` can run them, as it happens.
 
-        A failure is the last event, `Error`, and not an exception. Close the generator to stop.
+        A failure is the last event, `Error`, and not an exception. Leaving the stream early, in
+        any way, stops the submission.
         """
+        return TaskStream(self.events_of(prompt, tools, settings))
+
+    async def events_of(
+        self, prompt: Prompt, tools: Tools, settings: TurnSettings
+    ) -> AsyncGenerator[StreamEvent]:
+        """Yield the events of `submit_stream`, as a plain generator that the caller closes."""
         try:
             turn = self._turn(prompt, tools, settings, is_streamed=True)
             async with aclosing(turn) as events:

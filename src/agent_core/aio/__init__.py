@@ -5,10 +5,11 @@ making. What counts is what was requested of the task.
 """
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from contextlib import suppress
 from functools import partial
 from types import coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -115,3 +116,113 @@ def stop_if_cancelled() -> None:
     """
     if is_cancelled(asyncio.current_task()):
         raise asyncio.CancelledError
+
+
+class TaskStream(AsyncGenerator[T, None]):
+    """An async generator that runs in a task of its own, one step for each item that is asked for.
+
+    It can be left at any point, in any way: closed, cancelled, forgotten, or kept until the event
+    loop ends. What the generator has opened is then closed by its own task, in order. An async
+    generator that is used directly is closed by whoever comes first, the event loop among them, and
+    the generators inside of it at the same time.
+
+    Args:
+        source: the generator; nothing of it runs before the first step.
+    """
+
+    def __init__(self, source: AsyncGenerator[T, None]) -> None:
+        self._source = source
+        self._steps: _Steps[T] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    async def asend(self, value: None, /) -> T:  # noqa: ARG002 - the protocol's
+        """Return the next item, as `anext` does."""
+        return await self.__anext__()
+
+    async def __anext__(self) -> T:
+        if self._is_over:
+            raise StopAsyncIteration
+        if self._steps is None:
+            self._steps = _Steps()
+            self._task = asyncio.create_task(self._steps.take_all(self._source))
+        elif self._steps.given is not None:
+            raise RuntimeError("this stream is being read already; it has one reader")
+        try:
+            return await self._steps.next()
+        except BaseException:
+            await to_the_end(self.aclose())
+            raise
+
+    async def athrow(self, error: Any, value: Any = None, _: Any = None, /) -> T:
+        """Close the stream, and raise what is thrown in."""
+        await self.aclose()
+        raise error if value is None else value
+
+    async def aclose(self) -> None:
+        """Stop the generator, and return when all that it has opened is closed. Can be repeated."""
+        self._is_over = True
+        if self._task is None:
+            await self._source.aclose()
+        elif self._task is not asyncio.current_task():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def __del__(self) -> None:
+        task = getattr(self, "_task", None)
+        if task is not None and not task.done():
+            with suppress(RuntimeError):  # the event loop is closed: nothing can run any more
+                task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+class _Steps(Generic[T]):
+    """Hands the items of a generator over, one at a time. It does not know the stream itself."""
+
+    def __init__(self) -> None:
+        self._wanted = asyncio.Event()
+        self.given: asyncio.Future[T] | None = None
+
+    async def next(self) -> T:
+        """Return the next item.
+
+        Raises:
+            StopAsyncIteration: there is none, or the stream was closed meanwhile.
+        """
+        self.given = asyncio.get_running_loop().create_future()
+        self._wanted.set()
+        try:
+            return await self.given
+        except _NothingFollowsError:
+            raise StopAsyncIteration from None
+        finally:
+            self.given = None
+
+    async def take_all(self, source: AsyncGenerator[T, None]) -> None:
+        """Run the generator, a step whenever one is wanted, to its end or until cancelled."""
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                item = await anext(source)
+                if self.given is not None and not self.given.done():
+                    self.given.set_result(item)
+        except StopAsyncIteration:
+            pass
+        except asyncio.CancelledError as error:
+            if not is_cancelled(asyncio.current_task()):
+                self._fail(error)  # the generator's own
+                return
+            await source.aclose()
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised where the item was asked for
+            self._fail(error)
+        finally:
+            self._fail(_NothingFollowsError())
+
+    def _fail(self, error: BaseException) -> None:
+        if self.given is not None and not self.given.done():
+            self.given.set_exception(error)
+
+
+class _NothingFollowsError(Exception):
+    """The end of a stream, in a form that a future can hold."""

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
-from agent_core.aio import to_the_end
+from agent_core.aio import TaskStream, to_the_end
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.types import (
     CLOSING_EVENTS,
@@ -18,6 +18,7 @@ from agent_core.types import (
     RunMode,
     RunStatus,
     RuntimeEvent,
+    StopReason,
     Usage,
 )
 
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
     from agent_core.types import InspectResult
 
 AnyDecision = Decision | Literal["allow_once", "allow_for_session", "deny"]
-
-_NOTHING: Any = object()
-_READS = 16
-"""A long answer is read again once it has grown by this part of its length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +180,10 @@ class RunHandle(Generic[OutputT]):
         return self._run.outcome.usage if self._run.outcome else Usage()
 
     def events(self, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
-        """The events from this call on, up to the run's closing event; one reader at a time.
+        """Yield the events from this call on, up to the run's closing event; one reader at a time.
 
-        Subscribing right after `start` misses nothing. A slow reader slows the run down.
+        Subscribing right after `start` misses nothing. A slow reader slows the run down; one that
+        leaves has no effect on it, and another one may follow.
 
         A handle from `attach` yields the stored events after the requested number, followed by
         live events, for any number of readers, which do not slow the run down.
@@ -193,9 +191,13 @@ class RunHandle(Generic[OutputT]):
         Raises:
             AgentCoreError: `validation_error`: this run's events already have a reader.
         """
+        from agent_core.events.stream import Subscription  # noqa: PLC0415 - loaded by now
+
         events = self._runs.watch(self.run_id, after=self._after, debug=debug)
         is_here = self._runs.live.get(self.run_id) is not None
-        return events if is_here else self._followed(events)
+        if isinstance(events, Subscription):
+            return events
+        return TaskStream(events if is_here else self._followed(events))
 
     async def _followed(self, events: AsyncGenerator[RuntimeEvent]) -> AsyncGenerator[RuntimeEvent]:
         """The events of a run of another process; the handle knows its end when they show it."""
@@ -205,43 +207,46 @@ class RunHandle(Generic[OutputT]):
                     self._run = await self._sessions.progress(self.run_id)
                 yield event
 
-    async def partial_output(self) -> AsyncGenerator[OutputT]:
-        """The answer so far, whenever more of it is valid; the complete answer last.
+    def partial_output(self) -> AsyncGenerator[OutputT]:
+        """Yield the answer so far, whenever more of it is valid, and the complete answer last.
 
         Lists, dicts and TypedDicts grow as they arrive; a model or a dataclass appears once it has
-        all its required fields; without an `output_type` it is the text. A reply that calls tools,
-        or that goes back to the model, is followed by the next one. It reads `events()`.
+        all its required fields; without an `output_type` it is the text. A beginning is read as the
+        whole answer is, but validators are only called for parts that have arrived whole. A reply
+        that calls tools, or that goes back to the model, is followed by the next one. If the run
+        fails, the iteration ends; `result` says why. Leaving it has no effect on the run.
+
+        It reads `events()`.
 
         Raises:
             AgentCoreError: `validation_error`: this run's events already have a reader.
         """
-        from agent_core.tools.base import OutputMisfitError  # noqa: PLC0415 - loaded by now
+        return TaskStream(self._partial_output())
+
+    async def _partial_output(self) -> AsyncGenerator[OutputT]:
+        from agent_core.tools.prefixes import AnswerReader, PartialValues  # noqa: PLC0415
 
         expected = self._runs.expected_output(self.run_id)
         if expected is None and self._options is not None:
             expected = self._options.expected()
-        text, read_next, shown = "", 0, _NOTHING
+        values = PartialValues(AnswerReader(expected))
+        is_cut_off = False
         async with aclosing(self.events()) as events:
             async for event in events:
-                if event.event_type is EventType.MODEL_STARTED:
-                    text, read_next = "", 0
-                if event.event_type is not EventType.MODEL_TEXT_DELTA:
-                    continue
-                said = str(event.payload.get("text", ""))
-                text = said if event.payload.get("from_start") else text + said
-                if len(text) < read_next:
-                    continue
-                read_next = len(text) + len(text) // _READS  # reading costs what is there
-                try:
-                    value: Any = text if expected is None else expected.read_prefix(text)
-                except OutputMisfitError:
-                    continue
-                if shown is _NOTHING or value != shown:
-                    shown = value
-                    yield value
+                payload = event.payload
+                match event.event_type:
+                    case EventType.MODEL_STARTED:
+                        values.begin(continues=is_cut_off)
+                    case EventType.MODEL_COMPLETED:
+                        is_cut_off = payload.get("stop_reason") == StopReason.MAX_TOKENS
+                    case EventType.MODEL_TEXT_DELTA:
+                        from_start = bool(payload.get("from_start"))
+                        for value in values.add(str(payload["text"]), from_start=from_start):
+                            yield value
+                    case _:
+                        pass
         if await self.wait() is RunStatus.COMPLETED:
-            value = self._output()
-            if shown is _NOTHING or value != shown:
+            for value in values.end(self._output()):
                 yield value
 
     async def wait(self) -> RunStatus:
@@ -360,7 +365,8 @@ class RunHandle(Generic[OutputT]):
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of this one.
         """
-        return self._runs.watch_child(child_run_id, parent_run_id=self.run_id, debug=debug)
+        events = self._runs.watch_child(child_run_id, parent_run_id=self.run_id, debug=debug)
+        return TaskStream(events)
 
     async def inspect_child(
         self, child_run_id: str, include_sensitive: bool = False

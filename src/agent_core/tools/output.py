@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
 
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.text import plural, shorten_text
@@ -34,9 +33,6 @@ _MAX_SCHEMA_SHOWN = 8_000
 _MAX_NAME = 64
 _MAX_STEPS = 100_000
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]+")
-_Partial = Literal["on", "trailing-strings"]
-_CUT_OFF_NUMBER = re.compile(r"\d[\d.eE+-]*\Z")
-_JSON_BEGINS = re.compile(r"[\[{\"]")
 _OF_THE_ROOT = frozenset(("$defs", "definitions", "$schema", "$id"))
 _DEFINITIONS = ("#/$defs/", "#/definitions/")
 _BY_NAME = frozenset(
@@ -61,6 +57,7 @@ class ExpectedOutput:
         name: what the type is called.
         format: its form in a request.
         tool: what a model calls to answer; None if it has to answer in the service's schema mode.
+        check: what an answer is checked with.
 
     Raises:
         ConfigError: `validation_error`; the type has no form in JSON Schema, or the schema is none
@@ -78,14 +75,14 @@ class ExpectedOutput:
         self.retries = retries
         if inspect.isroutine(output_type):
             raise _unusable("it is a function, not a type")
-        self._check: TypeAdapter[Any] | BoundedValidator
+        self.check: TypeAdapter[Any] | BoundedValidator
         try:
             if isinstance(output_type, Mapping):
                 self.schema = dict(cast("Mapping[str, Any]", output_type))
                 self.name = name or str(self.schema.get("title") or _WRAPPED)
-                self._check = BoundedValidator(self.schema)
+                self.check = BoundedValidator(self.schema)
             else:
-                self._check = adapter = TypeAdapter[Any](with_readable_typed_dicts(output_type))
+                self.check = adapter = TypeAdapter[Any](with_readable_typed_dicts(output_type))
                 whole = adapter.json_schema(schema_generator=CompleteJsonSchema)
                 self.schema = small_schema(whole)
                 self.name = str(getattr(output_type, "__name__", _WRAPPED))
@@ -140,25 +137,6 @@ class ExpectedOutput:
                 return self._read(pieces[-1])
             raise
 
-    def read_prefix(self, text: str) -> Any:
-        """The value of the beginning of an answer, where that is one of the type already.
-
-        Raises:
-            OutputMisfitError: it is none yet.
-        """
-        found = _JSON_BEGINS.search(text)
-        if found is None:  # the beginning of a number or of a date is another one
-            raise OutputMisfitError([{"path": "$", "message": "it is not JSON yet"}])
-        whole = _CUT_OFF_NUMBER.sub("", text[found.start() :])
-        try:  # a text at the end counts if it may go on in any way
-            longer = self._read_part(f"{whole}~", "trailing-strings")
-        except OutputMisfitError:
-            return self._read_part(whole, "on")
-        with suppress(OutputMisfitError):
-            if (shorter := self._read_part(whole, "on")) == longer:
-                return shorter
-        return self._read_part(whole, "trailing-strings")
-
     def objection(self, misfit: OutputMisfitError) -> str:
         """What a model reads of an answer that does not fit."""
         again = "Answer again, with nothing but one JSON value that fits the expected schema"
@@ -181,21 +159,6 @@ class ExpectedOutput:
             details={"errors": misfit.errors, "text": shorten_text(text, _MAX_TEXT)},
         )
 
-    def _read_part(self, text: str, partial: _Partial) -> Any:
-        """The value of a text whose end is not there, with the text at its end or without."""
-        try:
-            value: Any = from_json(text, allow_partial=partial)
-        except ValueError:
-            raise OutputMisfitError([{"path": "$", "message": "it is not JSON yet"}]) from None
-        if self._is_wrapped and isinstance(value, dict) and _WRAPPED in value:
-            value = cast("Json", value)[_WRAPPED]
-        if not isinstance(self._check, TypeAdapter):
-            return self._validated(value)
-        try:
-            return self._check.validate_python(value, experimental_allow_partial=partial)
-        except (ValidationError, RecursionError) as error:
-            raise OutputMisfitError([{"path": "$", "message": str(error)[:_MAX_MESSAGE]}]) from None
-
     def _read(self, text: str) -> Any:
         if not text.strip():
             raise OutputMisfitError([{"path": "$", "message": "it is empty"}], is_json=False)
@@ -203,35 +166,60 @@ class ExpectedOutput:
             value = parse_answer(text)
         except ValueError as error:
             with suppress(OutputMisfitError):  # a plain text may be one itself, or name a choice
-                return self._validated(text.strip())
+                return self.validated(text.strip())
             reason = {"path": "$", "message": f"it is not JSON: {error}"}
             raise OutputMisfitError([reason], is_json=False) from None
         misfits: list[OutputMisfitError] = []
-        for candidate in self._candidates(value):
+        for candidate, _ in self.candidates(value):
             try:
-                return self._validated(candidate)
+                return self.validated(candidate)
             except OutputMisfitError as misfit:
                 misfits.append(misfit)
         raise misfits[0]
 
-    def _candidates(self, value: Any) -> Iterator[Any]:
-        """What the answer may be: as it came, or what it was wrapped in taken off.
+    def candidates(self, value: Any, *, is_open: bool = False) -> Iterator[tuple[Any, int]]:
+        """Yield what the answer may be: as it came, or what it was wrapped in taken off.
 
         A service in a strict mode writes null for what is absent.
+
+        Args:
+            value: of the answer, or of its beginning.
+            is_open: more may follow in it: a property of the type is no wrapping then.
+
+        Yields:
+            A value, and how many objects were taken off around it.
         """
         table: Json = cast("Json", value) if isinstance(value, dict) else {}
         is_wrapped = self._is_wrapped and _WRAPPED in table
         inner: list[Any] = list(table.values()) if len(table) == 1 else []
         if not is_wrapped:  # of the models' own making, such as {"city": {...}}
             inner = [each for each in inner if isinstance(each, dict | list)]
-        given: list[Any] = [*inner, value] if is_wrapped else [value, *inner]
-        for found in given:
-            yield found
+            if is_open and table.keys() & self._own_properties():
+                inner = []
+        taken_off: list[tuple[Any, int]] = [(each, 1) for each in inner]
+        whole: tuple[Any, int] = (cast("Any", value), 0)
+        given = [*taken_off, whole] if is_wrapped else [whole, *taken_off]
+        for found, levels in given:
+            yield found, levels
             bare = _NullsLeftOut(self.schema).of(found, self.schema)
             if bare != found:
-                yield bare
+                yield bare, levels
 
-    def _validated(self, value: Any) -> Any:
+    def _own_properties(self) -> set[str]:
+        """Return the names of the properties that the type has, or one of its choices."""
+        definitions: Json = {**self.schema.get("definitions", {}), **self.schema.get("$defs", {})}
+        named, waiting, seen = set[str](), [self.schema], 0
+        while waiting and seen < _MAX_STEPS:
+            node, seen = waiting.pop(), seen + 1
+            named |= cast("Json", node.get("properties", {})).keys()
+            for key in ("anyOf", "oneOf", "allOf"):
+                waiting += [each for each in node.get(key, []) if isinstance(each, dict)]
+            name = str(node.get("$ref", "")).rpartition("/")[2]
+            if name in definitions:
+                waiting.append(definitions.pop(name))
+        return named
+
+    def validated(self, value: Any) -> Any:
         """The value as the type has it.
 
         Raises:
@@ -239,9 +227,9 @@ class ExpectedOutput:
             AgentCoreError: a check of the type's own broke.
         """
         try:
-            if isinstance(self._check, TypeAdapter):
-                return self._check.validate_json(json.dumps(value))
-            found = list(islice(self._check.errors(value), _MAX_ERRORS))
+            if isinstance(self.check, TypeAdapter):
+                return self.check.validate_json(json.dumps(value))
+            found = list(islice(self.check.errors(value), _MAX_ERRORS))
         except ValidationError as error:
             wrong = error.errors(include_url=False, include_context=False, include_input=False)
             raise OutputMisfitError(

@@ -16,6 +16,7 @@ from agent_core.providers.output_schema import ANTHROPIC, OPENAI_STRICT
 from agent_core.tools.base import OutputMisfitError
 from agent_core.tools.json_schema import BoundedValidator
 from agent_core.tools.output import ExpectedOutput, expected_output
+from agent_core.tools.prefixes import AnswerReader
 
 
 class City(BaseModel):
@@ -224,7 +225,9 @@ def test_a_beginning_never_shows_what_the_whole_does_not_begin_with(
     expected, seen = ExpectedOutput(kind), list[object]()
     for length in range(len(text) + 1):
         with suppress(OutputMisfitError):
-            value = expected.read_prefix(text[:length])
+            reader = AnswerReader(expected)
+            reader.add(text[:length])
+            value = reader.read()
             if value not in seen[-1:]:
                 seen.append(value)
     assert seen == shown

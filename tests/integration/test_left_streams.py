@@ -1,0 +1,113 @@
+"""A run goes on when its stream is left, in any way, and nothing is printed about it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from isolation import Home
+
+PROGRAM = """
+import asyncio
+import sys
+from contextlib import suppress
+from itertools import product
+
+from agent_core import AgentRuntime, RunStatus
+from agent_core.providers.scripted import ScriptedProvider
+
+home, project = sys.argv[1:]
+
+
+async def answer(request):
+    for word in ("[1, ", "2, ", "3]"):
+        yield word
+        await asyncio.sleep(0.01)
+
+
+async def streams(runtime, handle, what):
+    if what == "events":
+        return handle.events(debug=True)
+    if what == "partial_output":
+        return handle.partial_output()
+    attached = await runtime.attach(handle.run_id)
+    return attached.partial_output() if what == "attached partial_output" else attached.events()
+
+
+async def by_break(stream):
+    async for _ in stream:
+        break
+
+
+async def by_error(stream):
+    with suppress(KeyError):
+        async for _ in stream:
+            raise KeyError
+
+
+async def by_closing(stream):
+    await anext(stream)
+    await stream.aclose()
+
+
+async def in_time(stream):
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.005):
+            async for _ in stream:
+                await asyncio.sleep(0.001)
+
+
+async def by_cancelling(stream):
+    async def read():
+        async for _ in stream:
+            pass
+
+    task = asyncio.create_task(read())
+    await asyncio.sleep(0.005)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def not_at_all(stream):
+    pass
+
+
+kept = []  # to the end of the loop, and longer
+WHAT = ["events", "partial_output", "attached events", "attached partial_output"]
+WAYS = [by_break, by_error, by_closing, in_time, by_cancelling, not_at_all]
+
+
+async def leave(what, way, is_kept):
+    async with AgentRuntime(project, home_dir=home, model=ScriptedProvider(answer)) as runtime:
+        handle = await runtime.start("count", output_type=list[int])
+        stream = await streams(runtime, handle, what)
+        await way(stream)
+        if is_kept:
+            kept.append(stream)
+        del stream
+        assert await handle.wait() is RunStatus.COMPLETED, handle.error
+        result = await handle.result()
+        assert result.output == [1, 2, 3]
+        again = await runtime.attach(handle.run_id)  # of a run that is over, and left in the middle
+        await way(await streams(runtime, again, what))
+        whole = [part async for part in (await runtime.attach(handle.run_id)).events()]
+        assert whole[-1].event_type == "run_completed", whole[-1]
+
+
+for what, way, is_kept in product(WHAT, WAYS, [False, True]):
+    print(what, way.__name__, is_kept)
+    asyncio.run(leave(what, way, is_kept), debug=True)
+print("ended")
+"""
+
+
+def test_a_run_goes_on_when_its_stream_is_left(home: Home, project: Path) -> None:
+    home.path.mkdir(exist_ok=True)
+    done = subprocess.run(  # noqa: S603 - our own program, in our own interpreter
+        [sys.executable, "-W", "error", "-c", PROGRAM, str(home.path), str(project)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]
+    assert lines == []
+    assert done.stdout.endswith("ended\n")

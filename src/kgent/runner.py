@@ -156,9 +156,10 @@ def select_engine(config: KgentConfig) -> AgentEngine:
             return MockAgentEngine()
         case "pydantic_ai":
             if find_spec("pydantic_ai") is None:
-                raise config_error(
-                    "engine pydantic_ai needs an extra: pip install 'soong-agent[pydantic-ai]'"
-                )
+                from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
+
+                cure = extra_command("pydantic-ai")
+                raise config_error(f"engine pydantic_ai needs the extra pydantic-ai: {cure}")
             from kgent.engine.pydantic_ai import PydanticAIAgentEngine  # noqa: PLC0415 - an extra
 
             return PydanticAIAgentEngine()

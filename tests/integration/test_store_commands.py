@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from agent_core import AgentCoreError, AgentRuntime, ErrorCode
+from agent_core.installation import extra_command
 from agent_core.providers.scripted import ScriptedProvider, calls
 from isolation import Home
 from runtimes import CONFIG
@@ -296,7 +297,7 @@ raise SystemExit(execute(sys.argv[1:]))"""
             check=False,
         )
         assert done.returncode == code, done
-        assert "pip install 'soong-agent[postgres]'" in done.stdout + done.stderr
+        assert extra_command("postgres") in done.stdout + done.stderr
         assert "s3cr3t-word" not in done.stdout + done.stderr
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_core.installation import extra_command
 from agent_core.testing import calls
 from isolation import Home
 from kgent_runs import profile
@@ -273,7 +274,7 @@ asyncio.run(main())
 """
     said = python(home, program, str(project), OTEL_TRACES_EXPORTER="otlp").splitlines()
     assert len(said) == 2
-    assert "pip install 'soong-agent[otel]'" in said[0]
+    assert extra_command("otel") in said[0]
     assert said[1] == "done"
 
 

@@ -26,7 +26,6 @@ MAX_SIDE = 8000
 """Pixels; services refuse more."""
 MAX_PIXELS = 64_000_000
 """Of a picture that is to be made smaller: four bytes each are in memory then."""
-INSTALL = 'pip install "soong-agent[images]"'
 _NONE_OF_THEM = "none of the pictures that models take (PNG, JPEG, GIF, WebP) and no PDF"
 _SMALLEST_SIDE = 64
 _QUALITY = 85
@@ -89,7 +88,10 @@ def fitted(content: bytes, kind: str, *, max_bytes: int) -> tuple[str, bytes]:
     if width * height > MAX_PIXELS:
         raise UnusableImageError(f"{found}, too many to make it smaller; send {most}")
     if find_spec("PIL") is None:
-        raise UnusableImageError(f"{found}; send {most}, or have it made smaller: {INSTALL}")
+        from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
+
+        cure = f"or have it made smaller by the extra images: {extra_command('images')}"
+        raise UnusableImageError(f"{found}; send {most}, {cure}")
     return _shrunk(content, max_bytes)
 
 

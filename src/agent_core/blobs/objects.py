@@ -55,7 +55,9 @@ class ObjectBlobs:
             from obstore.exceptions import BaseError  # noqa: PLC0415
             from obstore.store import LocalStore, from_url  # noqa: PLC0415
         except ImportError as error:
-            message = f"the blobs at {url} need a package: pip install 'soong-agent[objects]'"
+            from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
+
+            message = f"the blobs at {url} need the extra objects: {extra_command('objects')}"
             raise ConfigError(ErrorCode.CONFIG_ERROR, message) from error
         try:
             if url.startswith("file:"):

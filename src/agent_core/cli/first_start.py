@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -213,7 +214,11 @@ def _look_for_files(project: str | None) -> list[FoundModel]:
             for name in sorted(names):
                 path = str(Path(where, name))
                 if name.lower().endswith(".gguf") and _is_model_file(path):
-                    what = f"a model file, {path} (needs: pip install 'soong-agent[local]')"
+                    what = f"a model file, {path}"
+                    if find_spec("xllamacpp") is None:
+                        from agent_core.installation import extra_command  # noqa: PLC0415
+
+                        what += f" (needs the extra local: {extra_command('local')})"
                     found[os.path.realpath(path)] = FoundModel(
                         what, {"provider": "local", "name": Path(name).stem, "path": path}
                     )

@@ -12,7 +12,6 @@ from agent_core.providers.failures import CallError
 from agent_core.providers.http_provider import Prepared
 from agent_core.text import bounded_line
 
-INSTALL = 'pip install "soong-agent[bedrock]"'
 _REGION = re.compile(r"\bbedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
 
 
@@ -46,9 +45,12 @@ class AwsSigner:
 
     def __init__(self, service: str, region: str) -> None:
         if find_spec("botocore") is None:
+            from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
+
+            cure = extra_command("bedrock")
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
-                f"a package that signs requests to AWS is missing: {INSTALL}; or name an API key "
+                f"a package that signs requests to AWS is missing: {cure}; or name an API key "
                 'with [model] api_key_env = "AWS_BEARER_TOKEN_BEDROCK"',
             )
         self._service = service

@@ -37,7 +37,6 @@ from agent_core.text import bounded_line
 from agent_core.types import ErrorPayload, ModelEvent, ModelFailed, ModelRequest, ModelStarted
 
 KEY = "local"
-INSTALL = 'pip install "soong-agent[local]"'
 KNOWN_OPTIONS = frozenset(
     {
         "chat_template_kwargs",
@@ -259,15 +258,18 @@ def create(config: ModelConfig) -> LocalProvider:
         ConfigError: the extra is not installed, or `[model] path` is no file.
     """
     if find_spec("xllamacpp") is None:
+        from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
+
+        cure = extra_command("local")
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
-            f'[model] provider = "local" needs an extra package: {INSTALL}',
+            f'[model] provider = "local" needs the extra local: {cure}',
         )
     if not config.path or not expand_home(config.path).is_file():
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
             f'[model] provider = "local" needs path = "<file.gguf>", the model to run; '
-            f"{config.path!r} is no file. The engine comes with {INSTALL}",
+            f"{config.path!r} is no file",
         )
     return LocalProvider(config, partial(load_engine, config))
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from agent_core.storage.postgres.queue import RunQueue
     from agent_core.storage.postgres.workers import WorkerTable
 
-_MISSING = "a Postgres database needs the extra postgres: pip install 'soong-agent[postgres]'"
-
 
 class OpenedStore(Struct, frozen=True, kw_only=True):
     """The store of a process, and who it is there.
@@ -116,4 +114,7 @@ def needing_postgres() -> Generator[None]:
     try:
         yield
     except ImportError as error:
-        raise ConfigError(ErrorCode.CONFIG_ERROR, f"{_MISSING} ({error})") from None
+        from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
+
+        message = f"a Postgres database needs the extra postgres: {extra_command('postgres')}"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, f"{message} ({error})") from None

@@ -37,11 +37,15 @@ def open_exporters(signals: Iterable[str], environ: Mapping[str, str]) -> Teleme
     try:
         return ExportingTelemetry(frozenset(signals), environ)
     except ImportError as error:
+        from agent_core.installation import (  # noqa: PLC0415 - rarely missing
+            extra_command,
+            package_command,
+        )
+
         logger.warning(
-            "OTEL_* variables ask for traces or metrics, and %s is missing for that:"
-            " pip install %s, %s",
+            "OTEL_* variables ask for traces or metrics, and %s is missing for that: %s, %s",
             error.name,
-            error.name if error.name == _GRPC else "'soong-agent[otel]'",
+            package_command(_GRPC) if error.name == _GRPC else extra_command("otel"),
             _OFF,
         )
     except Exception as error:  # noqa: BLE001 - of any exporter, for any value of a variable

@@ -21,7 +21,6 @@ from agent_core.redaction import Redactor
 from agent_core.text import visible
 
 _BY_HAND = "an editor starts this, and speaks its protocol here; Ctrl-D ends it"
-_MISSING = "an editor is served by the extra acp: pip install 'soong-agent[acp]'"
 
 
 def serve_editor(options: Options) -> int:
@@ -42,7 +41,11 @@ def serve_editor(options: Options) -> int:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "acp":
                 raise
-            print(f"error: config_error: {_MISSING}", file=sys.stderr)
+            from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing
+
+            cure = extra_command("acp")
+            message = f"error: config_error: an editor is served by the extra acp: {cure}"
+            print(message, file=sys.stderr)
             return MISUSED
 
 

@@ -8,7 +8,7 @@ input and output, one JSON message per line. All other output goes to standard
 error. It ends when its input ends. The editor names the project of each
 session; several sessions can be open at once.
 
-Needs the extra: pip install 'soong-agent[acp]'
+Needs the extra acp; without it, the error says how to install it here.
 Exit codes: 0 the editor has closed the connection; 2 wrong usage, or the extra
 is missing; 130 and 143 a signal.
 

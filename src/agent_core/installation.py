@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
+from agent_core.opening import read_text
+
 _NAME = "soong-agent"
 _SOURCE = Path(__file__).parents[2]
 """The checkout, if this file is in one."""
@@ -81,9 +83,10 @@ def _origin() -> tuple[str | None, bool]:
     found = _distribution()
     if found is None:
         return (str(_SOURCE), True) if (_SOURCE / "pyproject.toml").is_file() else (None, False)
+    place = f"{_NAME.replace('-', '_')}-{found.version}.dist-info/direct_url.json"
     try:
-        record: Any = json.loads(found.read_text("direct_url.json") or "null")
-    except ValueError:
+        record: Any = json.loads(read_text(str(found.locate_file(place))))
+    except (OSError, ValueError):
         record = None
     if not isinstance(record, dict):
         return None, False

@@ -198,5 +198,19 @@ class ParkedError(PortableError):
         self.request_ids = request_ids
 
 
+class CallChangedError(PortableError):
+    """The call that was asked about is allowed with other arguments; it is to be judged with them.
+
+    Args:
+        request_id: of the question.
+        arguments: in place of those of the call.
+    """
+
+    def __init__(self, request_id: str, arguments: Mapping[str, Any]) -> None:
+        super().__init__(f"the arguments of the call were changed with the answer to {request_id}")
+        self.request_id = request_id
+        self.arguments = arguments
+
+
 class TaskError(ToolError):
     """A rule of the Task graph refused the change; nothing was written."""

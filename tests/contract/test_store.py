@@ -769,6 +769,20 @@ async def test_the_first_answer_to_a_question_counts(session: SessionStore) -> N
     assert await session.answer("req_9", deny, reason=None, by="sdk", decider="") == (None, False)
 
 
+async def test_an_answer_keeps_the_arguments_that_it_changes(session: SessionStore) -> None:
+    await session.ask(a_question(arguments={"path": "a", "odd": "\ud800 \0"}))
+    changed = {"path": "b", "list": [1, {"deep": None}]}
+    found, is_first = await session.answer(
+        "req_1", Decision.ALLOW_ONCE, reason=None, by="sdk", decider="me", arguments=changed
+    )
+    assert is_first
+    assert found is not None
+    assert found.changed_arguments == changed
+    assert found.arguments is not None
+    assert found.arguments["path"] == "a"
+    assert await session.approval("req_1") == found
+
+
 async def test_a_question_about_something_else_supersedes_the_one_before(
     session: SessionStore,
 ) -> None:

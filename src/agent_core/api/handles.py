@@ -318,6 +318,7 @@ class RunHandle(Generic[OutputT]):
         decision: AnyDecision,
         reason: str | None = None,
         *,
+        arguments: Mapping[str, Any] | None = None,
         tools: "Sequence[AnyTool] | None" = None,
         deps: Any = None,
         guards: "Sequence[RunGuard]" = (),
@@ -335,6 +336,7 @@ class RunHandle(Generic[OutputT]):
             self._sessions,
             request_id,
             decision,
+            arguments=arguments,
             reason=reason,
             decided_by="sdk",
             run_id=self.run_id,
@@ -387,6 +389,7 @@ async def answer_question(
     request_id: str,
     decision: AnyDecision,
     *,
+    arguments: Mapping[str, Any] | None,
     reason: str | None,
     decided_by: str,
     run_id: str | None = None,
@@ -403,7 +406,13 @@ async def answer_question(
     fields = {name: value for name, value in handed.items() if value is not None and value != ()}
     given = asked_options(None, fields) if fields else NO_OPTIONS
     answered = await runs.answers.answer(
-        request_id, chosen, reason=reason, by=decided_by, given=given, run_id=run_id
+        request_id,
+        chosen,
+        arguments=arguments,
+        reason=reason,
+        by=decided_by,
+        given=given,
+        run_id=run_id,
     )
     options = given if given.output_type is not None else None
     return RunHandle(await sessions.progress(answered), runs, sessions, options=options)

@@ -450,6 +450,7 @@ class AgentRuntime:
         decision: AnyDecision,
         reason: str | None = None,
         *,
+        arguments: Mapping[str, Any] | None = None,
         tools: "Sequence[AnyTool] | None" = None,
         deps: Any = None,
         guards: "Sequence[RunGuard]" = (),
@@ -469,6 +470,8 @@ class AgentRuntime:
             request_id: id of the question.
             decision: as for `PermissionDecision`.
             reason: for the model, if a call is denied.
+            arguments: with which the call is made in place of the model's, which sees these from
+                then on; with `allow_once` only. They are validated as the model's are.
             tools: the functions and toolsets that the run was started with, or that its runtime
                 had. Of a run that was started with `tools`, others are left out.
             deps: as for `start`; a run that was started with some needs them.
@@ -493,6 +496,7 @@ class AgentRuntime:
             services.sessions,
             request_id,
             decision,
+            arguments=arguments,
             reason=reason,
             decided_by=decided_by,
             tools=tools,

@@ -1,7 +1,7 @@
 """A conversation: messages that follow each other in one session."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
@@ -151,6 +151,7 @@ class Session:
         decision: AnyDecision,
         reason: str | None = None,
         *,
+        arguments: Mapping[str, Any] | None = None,
         tools: "Sequence[AnyTool] | None" = None,
         deps: Any = None,
         guards: "Sequence[RunGuard]" = (),
@@ -166,6 +167,7 @@ class Session:
             request_id,
             decision,
             reason,
+            arguments=arguments,
             tools=tools,
             deps=deps,
             guards=guards,

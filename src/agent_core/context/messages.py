@@ -22,6 +22,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.providers.estimates import estimate_blocks, json_bytes
 from agent_core.text import BYTES_PER_TOKEN
 from agent_core.types import (
+    CHANGED,
     ArtifactRefBlock,
     ContentBlock,
     ErrorPayload,
@@ -294,13 +295,28 @@ class Entry(Struct):
 
 
 class _Exchange(Struct):
-    """An assistant's calls that wait for their results; what comes in between waits too."""
+    """An assistant's calls that wait for their results; what comes in between waits too.
+
+    `before` is the rolling hash without their message, `changed` the arguments with which people
+    have allowed some of them in place of the model's.
+    """
 
     calls: list[ToolCallBlock]
     open: set[str]
+    before: Any
+    changed: dict[str, ToolCallBlock] = field(default_factory=dict[str, ToolCallBlock])
     results: dict[str, ToolResultBlock] = field(default_factory=dict[str, ToolResultBlock])
     nodes: list[Node] = field(default_factory=list[Node])
     after: list[Node] = field(default_factory=list[Node])
+
+    def change(self, tool_call_id: str, answer: Node) -> None:
+        """Take the arguments with which a call was made from the node of its result."""
+        for call in self.calls:
+            if call.tool_call_id == tool_call_id:
+                arguments, meant = answer.metadata[CHANGED], answer.metadata.get("tool_name")
+                if meant != call.name:  # one tool has called the other
+                    arguments = {**call.arguments, "arguments": arguments}
+                self.changed[tool_call_id] = call.model_copy(update={"arguments": arguments})
 
 
 class MessageBuilder:
@@ -363,6 +379,8 @@ class MessageBuilder:
                 if exchange is not None and result.tool_call_id in exchange.open:
                     exchange.open.remove(result.tool_call_id)
                     exchange.results[result.tool_call_id] = result
+                    if CHANGED in node.metadata:
+                        exchange.change(result.tool_call_id, node)
                     if node not in exchange.nodes[-1:]:
                         exchange.nodes.append(node)
                 elif result.tool_call_id in self._unanswered:
@@ -392,6 +410,8 @@ class MessageBuilder:
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             return
+        if exchange.changed:
+            self._show_changed(exchange)
         results: list[ContentBlock] = []
         for call in exchange.calls:
             result = exchange.results.get(call.tool_call_id) or self._late.get(call.tool_call_id)
@@ -406,6 +426,20 @@ class MessageBuilder:
         for node in exchange.after:
             self._add_wrapped(node)
 
+    def _show_changed(self, exchange: _Exchange) -> None:
+        """Put the calls as they were made in place of the calls that the model has made."""
+        entry, message = self.entries.pop(), self.messages.pop()
+        self.tokens -= entry.tokens
+        self.picture_bytes -= entry.picture_bytes
+        self._rolling = exchange.before
+        content = [
+            exchange.changed.get(block.tool_call_id, block)
+            if isinstance(block, ToolCallBlock)
+            else block
+            for block in message.content
+        ]
+        self._append(entry.kind, message.model_copy(update={"content": content}), entry.nodes)
+
     def _add_message(self, node: Node) -> None:
         kind = EntryKind.ASSISTANT if node.role is Role.ASSISTANT else EntryKind.USER
         message = ModelMessage.of_checked(
@@ -415,11 +449,12 @@ class MessageBuilder:
         if kind is EntryKind.USER or (calls and self._group_has_reply):
             self._group += 1
             self._group_has_reply = False
+        before = self._rolling.copy() if calls else None
         self._append(kind, message, [node], tokens=node.token_count)
         if calls:
             open_ids = {call.tool_call_id for call in calls}
             self._unanswered -= open_ids
-            self._exchange = _Exchange(calls, open_ids)
+            self._exchange = _Exchange(calls, open_ids, before)
 
     def _add_wrapped(self, node: Node) -> None:
         message = synthetic_message(wrap_node(node), node.node_type.value, node_id=node.node_id)

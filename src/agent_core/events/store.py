@@ -631,9 +631,18 @@ class QuestionStore(Protocol):
         ...
 
     async def answer(
-        self, request_id: str, decision: Decision, *, reason: str | None, by: str, decider: str
+        self,
+        request_id: str,
+        decision: Decision,
+        *,
+        reason: str | None,
+        by: str,
+        decider: str,
+        arguments: Mapping[str, Any] | None = None,
     ) -> "tuple[ApprovalRecord | None, bool]":
         """Answer a question that is open; the first answer counts.
+
+        `arguments` replace those of the call that is allowed.
 
         Returns:
             The question as it is now, None if there is none, and whether this was its answer.

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from time import perf_counter
@@ -13,14 +13,21 @@ from typing import Any
 from msgspec import Struct, field
 
 from agent_core.aio import is_cancelled, stop_if_cancelled
-from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, ToolError
+from agent_core.errors import (
+    AgentCoreError,
+    CallChangedError,
+    ErrorCode,
+    ParkedError,
+    ToolError,
+)
 from agent_core.events import Journal
 from agent_core.loop.context import RunContext
 from agent_core.redaction import log_failure
-from agent_core.tools.base import Tool, ToolContext, batches, ends_turn, not_run
+from agent_core.tools.base import Action, Tool, ToolContext, batches, ends_turn, not_run
 from agent_core.tools.limits import BoundedResult
 from agent_core.tools.results import OpenCall, failure_of
 from agent_core.types import (
+    CHANGED,
     EFFECT_UNKNOWN,
     Access,
     Draft,
@@ -49,6 +56,7 @@ class _Course(Struct):
     """How far a call has come.
 
     Attributes:
+        call: with the arguments that it is made with.
         received: when.
         judged: when it was put to the guard, if it came so far.
         access: what it would touch, then.
@@ -57,6 +65,7 @@ class _Course(Struct):
         began: when its action began.
     """
 
+    call: ToolCall
     received: float = field(default_factory=perf_counter)
     judged: float | None = None
     access: Access | None = None
@@ -182,35 +191,17 @@ async def _run_all(
 
 async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
     """Run one call and write its answer down. A failure is something the model reads."""
-    call = ctx.toolbox.unwrap(call)
-    course = _Course()
+    course = _Course(changed_call(ctx.toolbox.unwrap(call)))
     try:
         try:
-            tool, arguments = ctx.toolbox.resolve(call)
-            hook_summary = await ctx.hooks.before_tool(call, tool.definition)
-            with _open_call(ctx, call) as open_call:
-                context = ToolContext(
-                    run=ctx.run,
-                    tool_call_id=call.tool_call_id,
-                    project_dir=ctx.project_dir,
-                    progress=open_call.progress,
-                    artifact=open_call.artifact,
-                    is_cancelled=open_call.is_cancelled,
-                    deps=ctx.toolbox.deps,
-                )
-                action = await tool.prepare(arguments, context)
-                access = action.access
-                if hook_summary is not None:
-                    access = replace(access, hook_summary=hook_summary)
-                course.judged, course.access = perf_counter(), access
-                course.waited_s = await ctx.guard.require(
-                    call, tool.definition, access, ctx.run, ctx.journal
-                )
+            with _open_call(ctx, course.call) as open_call:
+                tool, action = await _admit(ctx, course, open_call)
+                call = course.call
                 payload = {
                     "tool_name": call.name,
                     "arguments_hash": _arguments_hash(call),
-                    "summary": access.summary,
-                    **course.begin(tool, access),
+                    "summary": action.access.summary,
+                    **course.begin(tool, action.access),
                 }
                 ctx.journal.note(EventType.TOOL_STARTED, payload, tool_call_id=call.tool_call_id)
                 if not tool.is_side_effect_free:
@@ -223,16 +214,75 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
         except BaseException as error:  # what a tool raises to end the program ends its call
             if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
                 raise
+            name = course.call.name
             if not isinstance(error, AgentCoreError):
-                log_failure(logger, f"tool {call.name} broke", error=error, clean=ctx.journal.clean)
-            bounded = await ctx.results.limit_failure(failure_of(call.name, error), ctx.run, call)
+                log_failure(logger, f"tool {name} broke", error=error, clean=ctx.journal.clean)
+            bounded = await ctx.results.limit_failure(failure_of(name, error), ctx.run, course.call)
     except asyncio.CancelledError:
-        result = _aborted(call, _NEVER_BEGAN if course.began is None else _RAN)
-        _answer(ctx.journal, call, result, course=course, flags=_ABORTED)
+        result = _aborted(course.call, _NEVER_BEGAN if course.began is None else _RAN)
+        _answer(ctx.journal, course.call, result, course=course, flags=_ABORTED)
         raise
-    stored = _answer(ctx.journal, call, bounded.result, course=course)
-    await ctx.hooks.after_tool(call, stored)
+    stored = _answer(ctx.journal, course.call, bounded.result, course=course)
+    await ctx.hooks.after_tool(course.call, stored)
     return bounded
+
+
+async def _admit(ctx: RunContext, course: _Course, opened: OpenCall) -> tuple[Tool, Action]:
+    """Work out what a call would do, and return when it may do that.
+
+    A call that is allowed with other arguments is judged again, with these.
+
+    Raises:
+        AgentCoreError: it cannot be made as it is, or may not be made.
+        ParkedError: the run waits for the user.
+    """
+    while True:
+        call = course.call
+        tool, arguments = ctx.toolbox.resolve(call)
+        hook_summary = await ctx.hooks.before_tool(call, tool.definition)
+        context = ToolContext(
+            run=ctx.run,
+            tool_call_id=call.tool_call_id,
+            project_dir=ctx.project_dir,
+            progress=opened.progress,
+            artifact=opened.artifact,
+            is_cancelled=opened.is_cancelled,
+            deps=ctx.toolbox.deps,
+        )
+        action = await tool.prepare(arguments, context)
+        access = action.access
+        if hook_summary is not None:
+            access = replace(access, hook_summary=hook_summary)
+        asked = course.judged = perf_counter()
+        course.access = access
+        try:
+            waited = await ctx.guard.require(call, tool.definition, access, ctx.run, ctx.journal)
+        except CallChangedError as changed:
+            course.waited_s = perf_counter() - asked
+            course.call = changed_call(call, changed.request_id, changed.arguments)
+            continue
+        if waited is not None:
+            course.waited_s = waited + (course.waited_s or 0.0)
+        return tool, action
+
+
+def changed_call(
+    call: ToolCall, request_id: str = "", arguments: Mapping[str, Any] | None = None
+) -> ToolCall:
+    """Return the call with the arguments with which it was allowed; by default those it names.
+
+    Args:
+        call: as the model has made it, or as it was found again.
+        request_id: of the question that was answered with other arguments.
+        arguments: those.
+    """
+    if arguments is not None:
+        change = {"request_id": request_id, "arguments": dict(arguments)}
+        return call.model_copy(
+            update={"arguments": dict(arguments), "metadata": {**call.metadata, CHANGED: change}}
+        )
+    change = call.metadata.get(CHANGED)
+    return call if change is None else call.model_copy(update={"arguments": change["arguments"]})
 
 
 def abort_open_calls(journal: Journal) -> None:
@@ -290,7 +340,10 @@ def _answer(
         error=result.error,
         metadata={**result.metadata, "tool_name": call.name},
     )
-    draft = Draft(Role.TOOL, [block], metadata={"tool_name": call.name}, flags=flags)
+    facts: dict[str, Any] = {"tool_name": call.name}
+    if CHANGED in call.metadata:
+        facts[CHANGED] = call.arguments  # what the model is shown of the call from now on
+    draft = Draft(Role.TOOL, [block], metadata=facts, flags=flags)
     node = journal.add(draft, event, payload=payload, level=level, tool_call_id=call.tool_call_id)
     (clean,) = node.results
     metadata = {key: clean.metadata[key] for key in result.metadata}

@@ -5,6 +5,7 @@ race then, and the first answer counts.
 """
 
 import asyncio
+import json
 import logging
 import os
 from collections import Counter
@@ -13,13 +14,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from agent_core.aio import to_the_end
-from agent_core.errors import ErrorCode, ParkedError, PermissionDeniedError, StorageError
+from agent_core.errors import (
+    CallChangedError,
+    ErrorCode,
+    ParkedError,
+    PermissionDeniedError,
+    StorageError,
+)
 from agent_core.events import QuestionStore
 from agent_core.permissions.request import MAX_REASON, access_hash, agent_path, event_payload
 from agent_core.redaction import log_failure
 from agent_core.redaction.redactor import Redactor
 from agent_core.text import shortened
 from agent_core.types import (
+    CHANGED,
     Access,
     Decision,
     EventLevel,
@@ -53,6 +61,7 @@ class PermissionCallback(Protocol):
 _LATE = "the question was not answered in time"
 _WITHDRAWN = "the question was withdrawn"
 _UNANSWERED = "there was no answer"
+_REMOVED = "[redacted:"
 _LOOK_S, _RARE_LOOK_S = 0.5, 5.0
 """How often an open question is looked up, while other processes may answer it."""
 
@@ -141,6 +150,11 @@ class Questions:
         """Whether a question of this run waits for an answer here."""
         return run_id in self._runs
 
+    def holds_secret(self, arguments: dict[str, Any]) -> bool:
+        """Return whether arguments have the value of a secret in them, or a mark in its place."""
+        is_clean = self._redactor.payload_secrets_only(arguments) is arguments
+        return not is_clean or _REMOVED in json.dumps(arguments, ensure_ascii=False)
+
     def clean_reason(self, reason: str | None) -> str | None:
         """A reason as it is stored: bounded, and without secrets."""
         return None if reason is None else shortened(self._redactor.text(reason), MAX_REASON)
@@ -161,6 +175,7 @@ class Questions:
             PermissionDeniedError: there is no answer; its code is `access.refusal` where no
                 question can be asked.
             ParkedError: the run is to wait for the answer.
+            CallChangedError: the call was allowed with other arguments.
         """
         from agent_core.types import ApprovalRecord, ApprovalState  # noqa: PLC0415 - few runs need it
 
@@ -169,6 +184,11 @@ class Questions:
             if self._callback is None:
                 raise _no_way_to_ask(definition, access)
             return await self._ask_callback(self._callback, request, journal)
+        if (changed := call.metadata.get(CHANGED)) is not None:
+            record = await store.approval(str(changed["request_id"]))
+            is_of_call = record is not None and record.tool_call_id == call.tool_call_id
+            if record is not None and is_of_call and record.changed_arguments == call.arguments:
+                return _note_answer(record, journal)  # this very call was allowed
         obstacle = self._find_obstacle(call, run)
         may_park = self._unattended == "park" and obstacle is None
         can_ask = self._callback is not None or may_park or self._unattended == "wait"
@@ -188,6 +208,7 @@ class Questions:
             access_hash=await asyncio.to_thread(access_hash, call, definition, access, request),
             keeps_run=may_park,
             request=request,
+            arguments=self._redactor.payload(call.arguments),
             asked_at=utc_now(),
         )
         record = await store.ask(question)
@@ -208,6 +229,8 @@ class Questions:
             finally:
                 self._runs[run.run_id] -= 1
                 self._runs = +self._runs
+        if record.changed_arguments is not None and record.decision is not Decision.DENY:
+            raise CallChangedError(record.request_id, record.changed_arguments)
         return _note_answer(record, journal)
 
     def _find_obstacle(self, call: ToolCall, run: RunIdentity) -> str | None:
@@ -405,7 +428,7 @@ def _note_answer(record: "ApprovalRecord", journal: PermissionJournal) -> "Permi
         reason=record.reason,
         metadata={"decided_by": record.decided_by},
     )
-    payload = {
+    payload: dict[str, Any] = {
         "request_id": record.request_id,
         "tool_name": record.tool_name,
         "decision": decision.decision,
@@ -413,6 +436,8 @@ def _note_answer(record: "ApprovalRecord", journal: PermissionJournal) -> "Permi
         "decided_by": record.decided_by,
         "decider": record.decider,
     }
+    if record.changed_arguments is not None:
+        payload["arguments"] = record.changed_arguments
     journal.note(EventType.PERMISSION_DECIDED, payload, tool_call_id=record.tool_call_id)
     return decision
 

@@ -5,11 +5,12 @@ cannot, keeps its question open.
 """
 
 import asyncio
+import json
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError, ToolError
 from agent_core.events import SessionStore
@@ -50,6 +51,7 @@ class Answers:
     Args:
         project: what the runs work on.
         store, owner, models, reader, waiting: of this process.
+        options_of_run: the options of a run that this process has, as its caller has set them.
         tell: tells the process that carries a run out that a question of it has an answer.
     """
 
@@ -62,6 +64,7 @@ class Answers:
         models: Models,
         reader: RunReader,
         waiting: WaitingRuns,
+        options_of_run: Callable[[str], RunOptions[Any] | None],
         tell: Callable[[str], None],
     ) -> None:
         self._project = project
@@ -72,6 +75,7 @@ class Answers:
         self._models = models
         self._reader = reader
         self._waiting = waiting
+        self._options_of_run = options_of_run
         self._tell = tell
 
     async def answer(
@@ -79,6 +83,7 @@ class Answers:
         request_id: str,
         decision: Decision,
         *,
+        arguments: Mapping[str, Any] | None = None,
         reason: str | None,
         by: str,
         given: RunOptions[Any] = NO_OPTIONS,
@@ -89,6 +94,7 @@ class Answers:
         Args:
             request_id: of the question.
             decision: the answer.
+            arguments: with which the call is made in place of the model's.
             reason: for the model, if the call is denied.
             by: where the answer was given.
             given: what the program hands over again of what the run was started with.
@@ -108,6 +114,8 @@ class Answers:
             if question.state is not ApprovalState.OPEN:
                 await self._continue_late(question, given, stack)
                 raise _closed(question)
+            if arguments is not None:
+                arguments = await self._checked(arguments, question, decision, given, stack)
             if not self._questions.is_open_here(request_id):
                 options = await self._options_to_continue(question, decision, reason, given, stack)
             found, is_first = await self._store.answer(
@@ -116,6 +124,7 @@ class Answers:
                 reason=self._questions.clean_reason(reason),
                 by=by,
                 decider=current_decider(),
+                arguments=arguments,
             )
             if found is None:
                 raise _not_found(request_id)
@@ -133,6 +142,65 @@ class Answers:
         if question is None or run_id not in {None, question.root_run_id}:
             raise _not_found(request_id)
         return question
+
+    async def _checked(
+        self,
+        arguments: object,
+        question: "ApprovalRecord",
+        decision: Decision,
+        given: RunOptions[Any],
+        stack: AsyncExitStack,
+    ) -> dict[str, Any]:
+        """Return changed arguments, if the call can be made with them.
+
+        Raises:
+            AgentCoreError: `validation_error`: it cannot; `details.path` says where they do not
+                fit the tool.
+        """
+        name = question.tool_name
+        if decision is not Decision.ALLOW_ONCE:
+            raise _unfit("go with allow_once: another answer is about the call as it was asked")
+        try:
+            changed = json.loads(json.dumps(arguments, allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _unfit(f"are stored as JSON, which cannot hold them: {error}") from None
+        if not isinstance(changed, dict):
+            raise _unfit(f"are a dict, not a {type(arguments).__name__}")
+        changed = cast("dict[str, Any]", changed)
+        if self._questions.holds_secret(changed):
+            raise _unfit(
+                "hold a secret, or stand for one that was removed: no secret is stored. It can stay"
+                " in the environment or in a file"
+            )
+        known = self._options_of_run(question.root_run_id)
+        tools = [*(given.tools or ()), *((known and known.tools) or ())]
+        tool = await self._find_tool(name, tools, stack)
+        if tool is None:
+            raise _unfit(
+                f"of {name} can be changed where the tool is known: hand it over with tools=, or"
+                " answer without arguments"
+            )
+        try:
+            tool.parse(changed)
+        except ToolError as error:
+            raise _unfit(f"do not fit {name}: {error.message}", **error.details) from error
+        except Exception as error:
+            raise _unfit(f"do not fit {name}: {type(error).__name__}: {error}") from error
+        return changed
+
+    async def _find_tool(
+        self, name: str, tools: Sequence[object], stack: AsyncExitStack
+    ) -> Tool | None:
+        for each in tools:
+            served = [each] if isinstance(each, Tool) else []
+            if isinstance(each, Toolset) and not is_server(each):
+                served = await stack.enter_async_context(opened(each))
+            for tool in served:
+                if tool.name == name:
+                    return tool
+        with suppress(ToolError):
+            return await self._project.toolboxes.find(name)
+        return None
 
     async def _continue_late(
         self, question: "ApprovalRecord", given: RunOptions[Any], stack: AsyncExitStack
@@ -366,6 +434,13 @@ def _missing(
         "options": list(missing),
         "tools": tools,
     }
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
+
+
+def _unfit(reason: str, **details: Any) -> AgentCoreError:
+    """Return the error of arguments with which a call cannot be made."""
+    details = {"option": "arguments", **details}
+    message = f"nothing was answered: arguments {reason}"
     return AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
 
 

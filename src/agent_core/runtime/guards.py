@@ -1,7 +1,7 @@
 """Guards that stand before the one that asks for permission."""
 
 from agent_core.budgets.meter import Meter
-from agent_core.errors import ParkedError
+from agent_core.errors import CallChangedError, ParkedError
 from agent_core.events import Journal
 from agent_core.loop import Guard
 from agent_core.types import Access, RunIdentity, ToolCall, ToolDefinition
@@ -28,11 +28,12 @@ class MeteringGuard:
             AgentCoreError: `budget_exceeded`.
             PermissionDeniedError: the guard said no.
             ParkedError: the run waits for an answer; the call is counted when it is made.
+            CallChangedError: likewise, with other arguments.
         """
         await self._meter.count_tool_call()
         try:
             with self._meter.out_of_time():
                 return await self._guard.require(call, definition, access, run, journal)
-        except ParkedError:
+        except (CallChangedError, ParkedError):
             await self._meter.return_tool_call()
             raise

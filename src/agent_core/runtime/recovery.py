@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from agent_core.aio import to_the_end
@@ -16,6 +16,7 @@ from agent_core.loop import OpenRun
 from agent_core.permissions.modes import PLAN_MODE, PLAN_MODE_IS_OVER
 from agent_core.storage.owners import HEARTBEAT, Owner, now
 from agent_core.types import (
+    CHANGED,
     EFFECT_UNKNOWN,
     LEASE,
     REDACTED,
@@ -28,6 +29,7 @@ from agent_core.types import (
     NodeFlags,
     NodeType,
     Role,
+    RunIdentity,
     ToolCall,
     ToolResultBlock,
     Usage,
@@ -110,7 +112,8 @@ class SessionHistory:
             if started and any(node.run_id == run_id for node, _ in asked):
                 children = await self._store.waiting_children(run_id)
                 started -= {child.metadata.get("tool_call_id", "") for child in children}
-            for node, call in asked:
+            for node, made in asked:
+                call = made if node.run_id != run_id else await self._as_allowed(made, journal.run)
                 has_begun = call.tool_call_id in started
                 if has_begun:
                     to_close.append((call, _UNKNOWN))
@@ -129,6 +132,15 @@ class SessionHistory:
             self._note_mode(journal)
             return None
         return OpenRun(turns, usage, open_calls, mine)
+
+    async def _as_allowed(self, call: ToolCall, run: RunIdentity) -> ToolCall:
+        """Return the call with the arguments with which it was allowed, if these are others."""
+        root_run_id = run.parent_run_id or run.run_id
+        found = await self._store.approval_of(root_run_id, run.run_id, call.tool_call_id)
+        if found is None or found.changed_arguments is None:
+            return call
+        change = {"request_id": found.request_id, "arguments": found.changed_arguments}
+        return call.model_copy(update={"metadata": {**call.metadata, CHANGED: change}})
 
     async def _figures(self, journal: Journal, mine: Sequence[Node]) -> tuple[int, Usage]:
         """The turns of this run, and what they have cost.
@@ -206,10 +218,11 @@ def _close(journal: Journal, call: ToolCall, message: str) -> None:
         error=error,
         metadata={"tool_name": call.name, "reason": reason},
     )
+    facts: dict[str, Any] = {"tool_name": call.name}
+    if CHANGED in call.metadata:
+        facts[CHANGED] = call.metadata[CHANGED]["arguments"]
     journal.add(
-        Draft(
-            Role.TOOL, [block], metadata={"tool_name": call.name}, flags=NodeFlags(reason=reason)
-        ),
+        Draft(Role.TOOL, [block], metadata=facts, flags=NodeFlags(reason=reason)),
         EventType.TOOL_FAILED,
         payload={
             "tool_name": call.name,

@@ -220,6 +220,7 @@ class Runs:
             models=self._models,
             reader=self._reader,
             waiting=self._waiting,
+            options_of_run=self._options_of,
             tell=lambda request_id: self._send("answer", request_id=request_id),
         )
 
@@ -500,6 +501,12 @@ class Runs:
             return self.children.stream(run_id)
         return None if run.ended.is_set() else run.stream
 
+    def _options_of(self, run_id: str) -> RunOptions | None:
+        """Return the options of a run as its caller has set them, if this process has them."""
+        run = self.live.get(run_id)
+        known = run.options if run is not None else None
+        return known or self._waiting.options_of(run_id)
+
     def _send(self, what: str, **ids: str) -> None:
         """Ask whichever process carries a run out; what is asked is stored already."""
         if self._notices is not None:
@@ -518,7 +525,7 @@ class Runs:
             options=requested.options,
             asked_at=opened.asked_at,
         )
-        if requested.prompt is not None:
+        if requested.prompt is not None and run.session_id in self._waiting.by_session:
             run.warnings = self._waiting.warnings(opened.session.session_id)
         if requested.trace is not None:
             requested.trace.identify(run.identity)

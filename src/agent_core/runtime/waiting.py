@@ -114,8 +114,8 @@ class WaitingRuns:
 
     def warnings(self, session_id: str) -> list[str]:
         """Return what to tell of the run that a new message of the session will end."""
-        before = self.by_session.get(session_id)
-        if before is None or self.can_continue(before) or before.options is None:
+        before = self.by_session[session_id]
+        if self.can_continue(before) or before.options is None:
             return []
         needed = ", ".join(before.options.needs_caller)
         why = f"it was started with {needed}, which this process does not have"

@@ -1,10 +1,12 @@
 """Questions about calls: each asked once, and answered once."""
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_core.storage.rows import (
     OPEN_RUN,
+    dumps,
     find,
     insert,
     iso,
@@ -73,18 +75,23 @@ def answer(
     by: str,
     decider: str,
     now: datetime,
+    arguments: Mapping[str, Any] | None = None,
 ) -> "tuple[ApprovalRecord | None, bool]":
-    """Answer a question that is open; returns it as it is now, and whether this was the answer."""
+    """Answer a question that is open; returns it as it is now, and whether this was the answer.
+
+    `arguments` replace those of the call.
+    """
     from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
 
-    changed = connection.execute(
+    changed = None if arguments is None else dumps(dict(arguments))
+    was_open = connection.execute(
         f"""UPDATE approvals SET state = 'answered', decision = ?, reason = ?, decided_by = ?,
-        decider = ?, decided_at = ?
+        decider = ?, decided_at = ?, changed_arguments_json = ?
         WHERE request_id = ? AND state = 'open' AND decided_at IS NULL
         AND EXISTS (SELECT 1 FROM runs WHERE run_id = approvals.root_run_id AND {OPEN_RUN})""",  # noqa: S608
-        (decision.value, reason, by, decider, iso(now), request_id),
+        (decision.value, reason, by, decider, iso(now), changed, request_id),
     ).rowcount
-    return find(connection, ApprovalRecord, request_id), changed == 1
+    return find(connection, ApprovalRecord, request_id), was_open == 1
 
 
 def withdraw(connection: Connection, request_id: str, now: datetime) -> None:

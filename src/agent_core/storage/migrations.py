@@ -218,6 +218,11 @@ _APPROVALS = (
     "CREATE INDEX approvals_open ON approvals (request_id) WHERE state = 'open'",
 )
 
+_ARGUMENTS = (
+    "ALTER TABLE approvals ADD COLUMN arguments_json TEXT",
+    "ALTER TABLE approvals ADD COLUMN changed_arguments_json TEXT",
+)
+
 _GRANTS = (
     """CREATE TABLE grants (
         grant_id TEXT PRIMARY KEY NOT NULL,
@@ -260,6 +265,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(9, "titles of sessions", _TITLES),
     Migration(10, "sessions that are still to be looked through for memories", _MEMORY_BACKLOG),
     Migration(11, "runs that workers carry out", _SCALE),
+    Migration(12, "arguments of calls that are asked about, and changed ones", _ARGUMENTS),
 )
 
 LEDGER = """CREATE TABLE schema_migrations (

@@ -63,6 +63,8 @@ _JSON_FIELDS = {
     "options",
     "agent_path",
     "request",
+    "arguments",
+    "changed_arguments",
 }
 CONTENT: TypeAdapter[list[ContentBlock]] = TypeAdapter(
     list[ContentBlock], config=ConfigDict(defer_build=True)

@@ -260,12 +260,25 @@ class SqlSessionStore:
         )
 
     async def answer(
-        self, request_id: str, decision: Decision, *, reason: str | None, by: str, decider: str
+        self,
+        request_id: str,
+        decision: Decision,
+        *,
+        reason: str | None,
+        by: str,
+        decider: str,
+        arguments: Mapping[str, Any] | None = None,
     ) -> "tuple[ApprovalRecord | None, bool]":
         def decide(connection: Connection) -> "tuple[ApprovalRecord | None, bool]":
-            now = self._clock(connection)
             found, is_first = approvals.answer(
-                connection, request_id, decision, reason=reason, by=by, decider=decider, now=now
+                connection,
+                request_id,
+                decision,
+                reason=reason,
+                by=by,
+                decider=decider,
+                now=self._clock(connection),
+                arguments=arguments,
             )
             if found is not None and is_first:
                 self._queue_waiting(connection, found.root_run_id)

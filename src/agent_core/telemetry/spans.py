@@ -534,9 +534,10 @@ class TracedHooks:
         self, call: ToolCall, definition: ToolDefinition
     ) -> Mapping[str, Any] | None:
         """See `Hooks.before_tool`."""
-        opened = self._begin(call, definition)
-        opened.token = otel_context.attach(opened.context)
-        self._open[call.tool_call_id] = opened
+        if call.tool_call_id not in self._open:  # else it is judged again, with other arguments
+            opened = self._begin(call, definition)
+            opened.token = otel_context.attach(opened.context)
+            self._open[call.tool_call_id] = opened
         return await self._hooks.before_tool(call, definition)
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> None:

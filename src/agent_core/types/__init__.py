@@ -14,6 +14,7 @@ from agent_core.types.budget import (
     BudgetUse,
 )
 from agent_core.types.content import (
+    CHANGED,
     OPAQUE,
     REDACTED,
     SESSION_ID_PATTERN,
@@ -165,6 +166,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CHANGED",
     "CLOSING_EVENTS",
     "EFFECT_UNKNOWN",
     "FINAL_ANSWER",

@@ -1,6 +1,7 @@
 """Questions about calls that are kept until they are answered."""
 
 from enum import StrEnum
+from typing import Any
 
 from agent_core.types.content import Frozen, SafeId, UtcDatetime
 from agent_core.types.questions import PermissionRequest
@@ -25,6 +26,8 @@ class ApprovalRecord(Frozen):
 
     Attributes:
         request: the question as it is shown, without secrets.
+        arguments: of the call, whole and without secrets; None for one of an older version.
+        changed_arguments: with which the call was allowed in place of those.
         run_id: the run that makes the call.
         root_run_id: the user's run that it belongs to: its own, or its parent's.
         agent_path: the ids of its agents, from the root down to the one that makes the call.
@@ -45,6 +48,8 @@ class ApprovalRecord(Frozen):
     access_hash: str
     keeps_run: bool = False
     request: PermissionRequest
+    arguments: dict[str, Any] | None = None
+    changed_arguments: dict[str, Any] | None = None
     state: ApprovalState = ApprovalState.OPEN
     decision: Decision | None = None
     reason: str | None = None

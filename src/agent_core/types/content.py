@@ -268,6 +268,10 @@ They go back, as they came, to the provider and the model that `provider` and `m
 name, and to no other.
 """
 
+CHANGED = "changed_arguments"
+"""In the metadata of a call that a person has allowed with other arguments, and of its result's
+node: these arguments. A call also names the request."""
+
 REDACTED = "redacted_arguments"
 """The key of a tool call's metadata that is set where a secret was taken from its arguments."""
 

@@ -72,7 +72,7 @@ async def fill(store: PostgresSessionStore) -> None:
     """Rows in every table."""
     await store.open_run(an_opening(title="title"), is_dead=alive)
     note = a_node("n1", node_type="message", role="user")
-    await store.append(a_batch(note, an_event(), active_node_id="n1"))
+    await store.append(a_batch(note, an_event(), a_node("n2", "n1"), active_node_id="n1"))
     started = an_event(EventType.TOOL_STARTED, tool_call_id="call_2")
     await store.append(a_batch(started))
     await store.add_agent(a_child())

@@ -54,7 +54,8 @@ _LONGEST_SESSION = 25
 _CALLS_OF_A_TASK = 2
 _SAID = re.compile(r"(task|calm|answer) ([a-z]+\d*-\d+)\.")
 _DAMAGE = re.compile(
-    r"damaged|malformed|disk image|Traceback|internal.error|storage_error|disk I/O|not a database"
+    r"damaged|malformed|disk image|Traceback|storage_error|disk I/O|not a database"
+    r"|internal.error(?!: the process that ran this ended)"  # a killed run is shown as such
     r"|database is locked|cannot be (opened|read|written)",
     re.IGNORECASE,
 )
@@ -471,7 +472,7 @@ class Actor:
         file = self.place.folder / f"{self.name}.jsonl"
         wanted = {
             said
-            for said, session_id in list(self.ledger.said.items())
+            for said, session_id in self.ledger.said.copy().items()
             if session_id == conversation.session_id
         }
         with suppress(KilledError):
@@ -801,7 +802,7 @@ class Watch:
         """Look once."""
         self._look_at_locks()
         fresh = {
-            said: at for said, at in list(self.ledger.said.items()) if said not in self.checked
+            said: at for said, at in self.ledger.said.copy().items() if said not in self.checked
         }
         with self.place.rows() as rows:
             for (kind, tag), session_id in fresh.items():

@@ -13,6 +13,7 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.storage.sqlite import SqliteSessionStore
+from agent_core.storage.workspaces import MovedMeanwhileError
 from agent_core.types import (
     AgentStatus,
     AgentType,
@@ -27,6 +28,7 @@ from agent_core.types import (
     ErrorPayload,
     EventType,
     JsonBlock,
+    NodeMove,
     OpenedRun,
     OwnerIsDead,
     PermissionGrant,
@@ -57,6 +59,10 @@ from rows import (
 )
 
 COMPLETED = RunChange(status=RunStatus.COMPLETED, end_reason=EndReason.COMPLETED)
+
+
+def a_move(node_id: str) -> NodeMove:
+    return NodeMove(node_id=node_id, folder="/work")
 
 
 def owners_live(owner: str, lease: object) -> bool:
@@ -917,10 +923,10 @@ async def test_a_path_may_be_thousands_of_nodes_deep(session: SessionStore) -> N
 async def test_the_active_node_moves_to_any_node_of_the_session(session: SessionStore) -> None:
     await session.append(a_batch(a_node("n1"), a_node("n2", "n1"), active_node_id="n2"))
     with pytest.raises(StorageError) as busy:
-        await session.set_active_node("s1", "n1", is_dead=owners_live)
+        await session.move_node("s1", a_move("n1"), is_dead=owners_live)
     assert busy.value.code is ErrorCode.SESSION_ACTIVE
     await session.append(a_batch(run=COMPLETED, release="me"))
-    moved = await session.set_active_node("s1", "n1", is_dead=owners_live)
+    moved = await session.move_node("s1", a_move("n1"), is_dead=owners_live)
     assert moved.active_node_id == "n1"
     assert moved == await session.session("s1")
 
@@ -932,8 +938,34 @@ async def test_the_active_node_moves_to_any_node_of_the_session(session: Session
         ("s9", "n1", ErrorCode.SESSION_NOT_FOUND),
     ):
         with pytest.raises(StorageError) as refused:
-            await session.set_active_node(session_id, node_id, is_dead=owners_live)
+            await session.move_node(session_id, a_move(node_id), is_dead=owners_live)
         assert refused.value.code is code
+
+
+async def test_a_move_is_refused_on_another_state_than_it_was_decided_on(
+    session: SessionStore,
+) -> None:
+    nodes = a_node("n1"), a_node("n2", "n1")
+    await session.append(a_batch(*nodes, active_node_id="n2", run=COMPLETED, release="me"))
+    state = await session.workspace_state("s1", "/work")
+    assert (state.active_node_id, state.runs) == ("n2", 1)
+    decided = NodeMove(node_id="n1", folder="/work", revision=state.revision)
+    await session.move_node("s1", decided, is_dead=owners_live)
+    for late in (session.move_node, session.begin_move):
+        with pytest.raises(MovedMeanwhileError) as refused:
+            await late("s1", decided, is_dead=owners_live)
+        assert refused.value.code is ErrorCode.SESSION_ACTIVE
+    state = await session.workspace_state("s1", "/work")
+    assert state.pending is None
+    back = NodeMove(node_id="n2", folder="/work", revision=state.revision)
+    await session.begin_move("s1", back, is_dead=owners_live)
+    assert (await session.move_node("s1", back, is_dead=owners_live)).active_node_id == "n2"
+    state = await session.workspace_state("s1", "/work")
+    await session.open_run(an_opening("s1", "run_2"), is_dead=owners_live)
+    await session.append(a_batch(run=COMPLETED, release="me", run_id="run_2"))
+    decided = NodeMove(node_id="n1", folder="/work", revision=state.revision)
+    with pytest.raises(MovedMeanwhileError):
+        await session.move_node("s1", decided, is_dead=owners_live)
 
 
 async def test_a_summary_in_the_making_does_not_keep_the_active_node_in_its_place(
@@ -943,7 +975,7 @@ async def test_a_summary_in_the_making_does_not_keep_the_active_node_in_its_plac
     await session.add_agent(a_child())
     await session.add_run(a_child_run())
     await session.append(a_batch(run=COMPLETED, release="me"))
-    moved = await session.set_active_node("s1", "n1", is_dead=owners_live)
+    moved = await session.move_node("s1", a_move("n1"), is_dead=owners_live)
     assert moved.active_node_id == "n1"
     assert moved.owner == "me"
     with pytest.raises(StorageError) as busy:
@@ -1601,7 +1633,7 @@ async def test_a_session_is_not_changed_while_a_run_of_it_is_queued(
     moving = a_queued_opening("run_3", cwd=str(tmp_path), move_session=True)
     for change in (
         in_queue.delete_session("s1", is_dead=owners_live),
-        in_queue.set_active_node("s1", "n1", is_dead=owners_live),
+        in_queue.move_node("s1", a_move("n1"), is_dead=owners_live),
         in_queue.queue_run(moving, is_dead=owners_live),
     ):
         with pytest.raises(StorageError) as refused:

@@ -32,6 +32,7 @@ from casts import Cast, Line, together
 from kgent import RunOptions
 from kgent.engine.mock import MockAgentEngine, MockCall
 from kgent.runner import run as run_profile
+from rights import as_anyone
 
 BIG = 200_000
 WISH = "Please remember that I like short answers."
@@ -226,6 +227,21 @@ async def undoing(home: str, project: str) -> None:
         say(undone=done.node_id is None)
 
 
+async def closing(home: str, project: str) -> None:
+    """A run that changes files, and takes away the right to read them."""
+    script = "echo b >> d/a; rm d/e/b; mkdir n; echo n > n/n; chmod 000 d/a d/e d n; chmod 500 ."
+    replies = [calls("code.run_command", argv=["sh", "-c", script]), "done"]
+    with as_anyone():
+        async with opened(home, project, Cast({"go": replies}), snapshots="turn") as made:
+            await ask(made, "go")
+
+
+async def undoing_as_anyone(home: str, project: str) -> None:
+    """Undo the run before, without the superuser's rights."""
+    with as_anyone():
+        await undoing(home, project)
+
+
 async def holding(home: str, project: str) -> None:
     """A run whose answer never ends, until it is killed; it says when the answer has begun."""
     async with opened(home, project, Cast({"go": [Hangs(text="so")]})) as made:
@@ -362,6 +378,8 @@ PROGRAMS: dict[str, Callable[[str, str], Awaitable[None]]] = {
     "session": session,
     "recorded": recorded,
     "undoing": undoing,
+    "closing": closing,
+    "undoing as anyone": undoing_as_anyone,
     "tasks": tasks,
     "memory": memory,
     "opening": opening,

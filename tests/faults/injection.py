@@ -19,6 +19,7 @@ WRITES = ("write", "pwrite64", "ftruncate")
 SYNCS = ("fsync", "fdatasync")
 NAMES = ("rename", "renameat", "renameat2", "link", "linkat", "unlink", "unlinkat")
 FOLDERS = ("mkdir", "mkdirat")
+MODES = ("chmod", "fchmod", "fchmodat")
 
 
 @dataclass(frozen=True)

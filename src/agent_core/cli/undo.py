@@ -1,7 +1,8 @@
 """`soong-agent undo`, `redo` and `workspace diff`: what came back, what did not, and why."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import groupby
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.options import COMPLETED, FAILED, Options
@@ -44,7 +45,7 @@ async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         except AgentCoreError as error:
             terminal.line(f"error: {visible(clean(error.message))}", Style.BAD)
             if error.code is ErrorCode.PATH_CONFLICT:
-                show_paths("changed by others", error.details.get("paths", ()), terminal, clean)
+                show_refused(error.details.get("reasons", {}), terminal, clean)
             return exit_code_of(error)
         show_move(result, terminal, clean)
         return COMPLETED
@@ -65,13 +66,21 @@ def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
     show_paths("restored", result.restored, terminal, clean)
     show_paths("deleted", result.deleted, terminal, clean)
     show_paths("moved aside", result.moved_aside, terminal, clean)
-    show_paths("left as it is, changed by others", result.refused, terminal, clean, Style.WARN)
+    show_paths("left as it is", result.refused, terminal, clean, Style.WARN)
     show_paths("in no snapshot, left alone", result.left_out, terminal, clean)
     show_paths("git is left alone", result.git, terminal, clean, Style.WARN)
     for remark in result.remarks:
         terminal.line(visible(clean(remark), one_line=True), Style.WARN)
     if result.snapshot_before is not None:
         terminal.line(f"the files as they were before this: {result.snapshot_before}", Style.DIM)
+
+
+def show_refused(
+    reasons: Mapping[str, str], terminal: Terminal, clean: Clean, style: Style = Style.DIM
+) -> None:
+    """Show a line for each path because of which nothing was done, after the reason."""
+    for why, paths in groupby(sorted(reasons, key=reasons.__getitem__), key=reasons.__getitem__):
+        show_paths(why, paths, terminal, clean, style)
 
 
 def show_paths(

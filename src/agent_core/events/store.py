@@ -233,18 +233,6 @@ class SessionWrites(HistoryStore, Protocol):
         """
         ...
 
-    async def set_active_node(
-        self, session_id: str, node_id: str, *, is_dead: OwnerIsDead
-    ) -> SessionRecord:
-        """Continue the session from this node.
-
-        Raises:
-            StorageError: `session_not_found`; `node_not_found` if the session has no such node;
-                `session_active` while a user's run of it is open and its owner lives. A summary
-                in the making is no obstacle.
-        """
-        ...
-
     async def rename_session(self, session_id: str, title: str) -> None:
         """Give the session another title.
 
@@ -551,7 +539,7 @@ class WorkspaceStore(Protocol):
         ...
 
     async def workspace_state(self, session_id: str, folder: str) -> "WorkspaceState":
-        """What the session knows of the files of this project."""
+        """Return where the session goes on, and what it knows of the files of this project."""
         ...
 
     async def snapshot_at(self, session_id: str, node_id: str | None, folder: str) -> str | None:
@@ -570,7 +558,7 @@ class WorkspaceStore(Protocol):
         """Note that files are about to be restored.
 
         Raises:
-            StorageError: `session_not_found`, `session_active`, `node_not_found`.
+            StorageError: as for `move_node`.
         """
         ...
 
@@ -584,7 +572,10 @@ class WorkspaceStore(Protocol):
         """Continue the session as the move says.
 
         Raises:
-            StorageError: `session_not_found`, `session_active`, `node_not_found`.
+            MovedMeanwhileError: it was decided on another state than the session has now.
+            StorageError: `session_not_found`; `node_not_found` if the session has no such node;
+                `session_active` while a user's run of it is open and its owner lives. A summary
+                in the making is no obstacle.
         """
         ...
 

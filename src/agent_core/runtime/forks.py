@@ -14,7 +14,7 @@ from agent_core.events import SessionStore
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.moves import differences_in_git, is_visible, not_visible, shown_left_out
 from agent_core.runtime.project_files import ProjectFiles, shown_path
-from agent_core.runtime.workspaces import Workspaces, latest_snapshot
+from agent_core.runtime.workspaces import Workspaces, bring_up_to_date, latest_snapshot
 from agent_core.storage.rows import node_not_found, session_not_found
 from agent_core.tools.patch import unified_diff
 from agent_core.types import (
@@ -60,6 +60,20 @@ class Forks:
             AgentCoreError: `validation_error`: the node is not one a user has seen; or `into` has
                 something in it, or is in the project.
         """
+        session, fork = await self._decided(session_id, node_id)
+        if into is None:
+            return await self._fork_here(session, fork)
+        files = self._workspaces.files_of(session)
+        if files.shared is None:
+            await bring_up_to_date(files, self._store)
+        async with files.unmoved():
+            session, fork = await self._decided(session_id, node_id)
+            return await self._fork_into(into, files, fork)
+
+    async def _decided(
+        self, session_id: str, node_id: str | None
+    ) -> tuple[SessionRecord, SessionFork]:
+        """Return the session as it is now, and the fork at a node or where it is."""
         session = await self._store.session(session_id)
         if session is None:
             raise session_not_found(session_id)
@@ -69,16 +83,17 @@ class Forks:
             raise node_not_found(node_id or "(it has none)", session_id)
         if not is_visible(node) and node_id != session.active_node_id:
             raise not_visible(node_id)
-        fork = SessionFork(
+        return session, SessionFork(
             session_id=session_id,
             node_id=node_id,
             new_session_id=new_id("sess"),
             folder=session.cwd,
             place=session.place,
         )
-        if into is None:
-            return await self._fork_here(session, fork)
-        files = self._workspaces.files_of(session)
+
+    async def _fork_into(self, into: Path, files: ProjectFiles, fork: SessionFork) -> SwitchResult:
+        """Copy the project to another folder, and begin the fork there."""
+        session_id, node_id = fork.session_id, fork.node_id
         place = await asyncio.to_thread(_new_place, into, files.root)
         target = await self._store.snapshot_at(session_id, node_id, files.folder)
         existed = await asyncio.to_thread(place.exists)

@@ -2,11 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from agent_core.aio import to_the_end
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
@@ -16,10 +27,11 @@ from agent_core.runtime.runs import Runs
 from agent_core.runtime.workspaces import Workspaces, latest_snapshot
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import node_not_found, session_not_found
+from agent_core.storage.workspaces import MovedMeanwhileError
 from agent_core.types import EventType, Node, NodeType, Role, RunStatus, SessionRecord, utc_now
 
 if TYPE_CHECKING:
-    from agent_core.snapshots.records import GitState, LeftOut, Restored
+    from agent_core.snapshots.records import GitState, LeftOut, Refusal, Restored
     from agent_core.types import FilesMove, NodeMove, SwitchResult, UndoneMessage, WorkspaceState
 
 logger = logging.getLogger(__name__)
@@ -29,6 +41,30 @@ _UNNAMED = timedelta(hours=1)
 """What is under way may have recorded a snapshot this long before something names it."""
 
 _SHOWN_PATHS = 10
+
+
+class _Decision(Struct, frozen=True):
+    """A move, as it was decided on one state of its session.
+
+    Attributes:
+        state: what the session knew of its files.
+        spans: the snapshots around what is reverted, or made again.
+        others: first and last snapshot of each run of other sessions that was at work meanwhile.
+        message: what the user had said, of an undo.
+        remark: what else the user should know.
+    """
+
+    move: "NodeMove"
+    state: "WorkspaceState"
+    spans: Sequence[tuple[str, str]] = ()
+    others: Sequence[tuple[str, str]] = ()
+    message: str | None = None
+    remark: str | None = None
+
+    def explained(self, result: "SwitchResult") -> "SwitchResult":
+        """Return the result of the move, with what is to be said about it."""
+        remarks = [*result.remarks, *([self.remark] if self.remark else [])]
+        return result.model_copy(update={"message": self.message, "remarks": remarks})
 
 
 class NodeMoves:
@@ -70,20 +106,76 @@ class NodeMoves:
             AgentCoreError: `validation_error`: not a message, or not a complete one; or there is
                 no snapshot to restore.
         """
-        from agent_core.types import NodeMove, SwitchResult  # noqa: PLC0415 - few runs need it
+        decide = partial(self._decide_switch, node_id=node_id, restore_files=restore_files)
+        return await self._move(session_id, decide, force=force)
 
-        session = await self._idle_session(session_id)
+    async def undo(self, session_id: str, *, force: bool) -> "SwitchResult":
+        """Revert the last message of the user, with all that its run did.
+
+        Raises:
+            StorageError: `session_not_found`, `session_active`, `path_conflict`.
+            AgentCoreError: `validation_error`: there is nothing to undo.
+        """
+        return await self._move(session_id, self._decide_undo, force=force)
+
+    async def redo(self, session_id: str, *, force: bool) -> "SwitchResult":
+        """Return to the state just before the last undo, files included.
+
+        Raises:
+            StorageError: `session_not_found`, `session_active`, `path_conflict`.
+            AgentCoreError: `validation_error`: nothing was undone since the last message.
+        """
+        return await self._move(session_id, self._decide_redo, force=force)
+
+    async def _move(
+        self,
+        session_id: str,
+        decide: "Callable[[SessionRecord, ProjectFiles, WorkspaceState], Awaitable[_Decision]]",
+        *,
+        force: bool,
+    ) -> "SwitchResult":
+        """Decide on a move and make it, on what is stored while nothing else moves the project.
+
+        Another machine can move the session all the same: then it is decided anew. A message that
+        is sent meanwhile ends it, because it is not the one that the user has seen.
+        """
+        session = await self._session(session_id)
+        files = self.files_of(session)
+        runs = (await self._store.workspace_state(session_id, files.folder)).runs
+        while True:
+            async with self._in_turn(files) as alone:
+                session = await self._idle_session(session_id)
+                state = await self._store.workspace_state(session_id, files.folder)
+                if state.runs != runs or self.files_of(session).folder != files.folder:
+                    message = f"session {session_id} was used meanwhile; nothing was changed"
+                    raise StorageError(ErrorCode.SESSION_ACTIVE, message, retryable=True)
+                decision = await decide(session, files, state)
+                try:
+                    return await self._make(decision, session_id, files, alone, force=force)
+                except MovedMeanwhileError as error:
+                    logger.info("%s; it is decided anew", error)
+
+    async def _decide_switch(
+        self,
+        session: SessionRecord,
+        files: ProjectFiles,
+        state: "WorkspaceState",
+        *,
+        node_id: str,
+        restore_files: bool,
+    ) -> "_Decision":
+        from agent_core.types import NodeMove  # noqa: PLC0415 - few runs need it
+
+        session_id = session.session_id
         node = await self._store.node(node_id)
         if node is None or node.session_id != session_id:
             raise node_not_found(node_id, session_id)
         if not is_visible(node):
             raise not_visible(node_id)
+        move = NodeMove(node_id=node_id, folder=files.folder, revision=state.revision)
         if not restore_files:
-            moved = await self._store.set_active_node(
-                session_id, node_id, is_dead=self._owner.is_dead
-            )
-            return SwitchResult(session=moved, node_id=node_id)
-        files = self.files_of(session)
+            move = move.model_copy(update={"known": state.snapshot_id, "undone": state.undone})
+            return _Decision(move, state)
         target = await self._store.snapshot_at(session_id, node_id, files.folder)
         if target is None and not files.is_on:
             message = (
@@ -91,36 +183,25 @@ class NodeMoves:
                 ' and set [workspace] snapshots = "turn" to record them from now on'
             )
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-        state = await self._store.workspace_state(session_id, files.folder)
-        move = NodeMove(
-            node_id=node_id,
-            folder=files.folder,
-            known=target or state.snapshot_id,
-        )
-        spans = [(target, target)] if target else []
-        return await self._make(move, session_id, files, state, spans=spans, force=force)
+        move = move.model_copy(update={"known": target or state.snapshot_id})
+        return _Decision(move, state, spans=[(target, target)] if target else [])
 
-    async def undo(self, session_id: str, *, force: bool) -> "SwitchResult":
-        """Take back the last message of the user, with all that its run did.
-
-        Raises:
-            StorageError: `session_not_found`, `session_active`, `path_conflict`.
-            AgentCoreError: `validation_error`: there is no message to take back.
-        """
+    async def _decide_undo(
+        self, session: SessionRecord, files: ProjectFiles, state: "WorkspaceState"
+    ) -> "_Decision":
         from agent_core.types import NodeMove, UndoneMessage  # noqa: PLC0415 - few runs need it
 
-        session = await self._idle_session(session_id)
-        active = session.active_node_id
+        active = state.active_node_id
         path = await self._store.path(active) if active else []
         begin = _last_exchange(path)
         if begin is None or active is None:
-            message = f"there is nothing to undo in session {session_id}: it is at its beginning"
+            message = (
+                f"there is nothing to undo in session {session.session_id}: it is at its beginning"
+            )
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-        files = self.files_of(session)
-        state = await self._store.workspace_state(session_id, files.folder)
         run_id = path[begin].run_id
         changes = await self._store.changes_of(run_id, files.folder) if run_id else None
-        spans = changes.spans if changes else ()
+        others = await self._store.overlapping_changes(run_id, files.folder) if run_id else ()
         undone = UndoneMessage(
             at=path[begin].parent_id, node_id=active, runs=state.runs, known=state.snapshot_id
         )
@@ -130,38 +211,32 @@ class NodeMoves:
             known=changes.known if changes else state.snapshot_id,
             undone=[undone, *_redoable(state)],
             is_undo=True,
+            revision=state.revision,
         )
-        others = await self._store.overlapping_changes(run_id, files.folder) if run_id else ()
-        result = await self._make(
-            move, session_id, files, state, spans=spans, others=others, force=force
-        )
-        message = next(node for node in path[begin:] if is_visible(node))
-        news: dict[str, object] = {"message": message.text}
-        is_old = session.updated_at < utc_now() - self._keep
-        if not spans and is_old and files.is_on:
+        remark = None
+        if changes is None and files.is_on and session.updated_at < utc_now() - self._keep:
             remark = "The files were not changed: their snapshots have been deleted."
-            news["remarks"] = [remark]
-        elif not spans and run_id and (remark := await self._why_no_snapshot(run_id, files)):
-            news["remarks"] = [remark]
-        return result.model_copy(update=news)
+        elif changes is None and run_id:
+            remark = await self._why_no_snapshot(run_id, files)
+        return _Decision(
+            move,
+            state,
+            spans=changes.spans if changes else (),
+            others=others,
+            message=next(node for node in path[begin:] if is_visible(node)).text,
+            remark=remark,
+        )
 
-    async def redo(self, session_id: str, *, force: bool) -> "SwitchResult":
-        """Return to the state just before the last undo, files included.
-
-        Raises:
-            StorageError: `session_not_found`, `session_active`, `path_conflict`.
-            AgentCoreError: `validation_error`: nothing was undone since the last message.
-        """
+    async def _decide_redo(
+        self, session: SessionRecord, files: ProjectFiles, state: "WorkspaceState"
+    ) -> "_Decision":
         from agent_core.types import NodeMove  # noqa: PLC0415 - few runs need it
 
-        session = await self._idle_session(session_id)
-        files = self.files_of(session)
-        state = await self._store.workspace_state(session_id, files.folder)
         undone = _redoable(state)
-        if not undone or undone[0].at != session.active_node_id:
+        if not undone or undone[0].at != state.active_node_id:
             message = (
-                f"there is nothing to redo in session {session_id}: nothing was undone since its"
-                " last message, redo, or switch to another node"
+                f"there is nothing to redo in session {session.session_id}: nothing was undone"
+                " since its last message, redo, or switch to another node"
             )
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         last = undone[0]
@@ -170,10 +245,10 @@ class NodeMoves:
             folder=files.folder,
             known=last.known,
             undone=undone[1:],
+            revision=state.revision,
         )
         state = state.model_copy(update={"snapshot_id": last.after, "open_run_id": None})
-        spans = [(last.before, last.before)] if last.before else []
-        return await self._make(move, session_id, files, state, spans=spans, force=force)
+        return _Decision(move, state, spans=[(last.before, last.before)] if last.before else [])
 
     async def recover(self) -> None:
         """Finish what a process has begun to restore and died over, before anything else is done.
@@ -184,16 +259,9 @@ class NodeMoves:
             StorageError: the store cannot be read, or a file cannot be written.
         """
         files = self._files
-        if files.shared is not None or not files.has_any:
-            return
-        if not await self._store.pending_moves(files.folder):
-            return
-        async with files.alone() as alone:
-            await alone.recover()
-            for session_id in await self._store.pending_moves(files.folder):
-                state = await self._store.workspace_state(session_id, files.folder)
-                if state.pending is not None:
-                    await self._finish_pending(session_id, state.pending, alone)
+        if files.shared is None and files.has_any and await self._is_interrupted(files):
+            async with files.alone() as alone:
+                await self._finish_interrupted(files, alone)
 
     async def sweep(self, *, only_if_due: bool = False) -> None:
         """Delete the snapshots that no session needs, or that are kept no longer.
@@ -216,68 +284,97 @@ class NodeMoves:
         except AgentCoreError as error:
             logger.warning("unneeded snapshots could not be deleted yet: %s", error)
 
-    async def _finish_pending(self, session_id: str, move: "NodeMove", alone: FilesAlone) -> None:
-        try:
-            state = await self._store.workspace_state(session_id, move.folder)
-            if move.runs not in {None, state.runs}:
-                message = "a run has begun in it since"
-                raise StorageError(ErrorCode.SESSION_ACTIVE, message)
-            if move.files is not None:
-                files = move.files
-                done = await alone.restore(files.target, base=files.before, force=False)
-                await self._follow(session_id, move, files, alone, done)
-        except AgentCoreError as error:
-            await self._store.drop_move(session_id)
-            logger.warning("session %s stays where it was: %s", session_id, error)
+    @asynccontextmanager
+    async def _in_turn(self, files: ProjectFiles) -> AsyncGenerator[FilesAlone | None]:
+        """Wait until nothing else moves the project; None where there are no snapshots at all.
+
+        What a process has begun and died over is finished first.
+        """
+        if files.shared is None and not files.has_any:
+            yield None
+            return
+        async with files.alone() as alone:
+            if files.shared is None and await self._is_interrupted(files):
+                await self._finish_interrupted(files, alone)
+            yield alone
+
+    async def _is_interrupted(self, files: ProjectFiles) -> bool:
+        """Tell whether a restore, or a move of a session, is half done in this project."""
+        pending = await self._store.pending_moves(files.folder)
+        return bool(pending) or await asyncio.to_thread(lambda: files.is_interrupted)
+
+    async def _finish_interrupted(self, files: ProjectFiles, alone: FilesAlone) -> None:
+        """Finish what a process has begun and died over; what cannot be has not begun."""
+        await alone.recover()
+        for session_id in await self._store.pending_moves(files.folder):
+            state = await self._store.workspace_state(session_id, files.folder)
+            move = state.pending
+            if move is None or move.files is None:
+                continue
+            try:
+                done = await alone.restore(move.files.target, base=move.files.before, force=False)
+                await self._follow(session_id, move, move.files, alone, done)
+            except AgentCoreError as error:
+                await alone.roll_back(move.files.before, move.files.target)
+                await self._store.drop_move(session_id)
+                logger.warning("session %s stays where it was: %s", session_id, error)
+        await alone.moved()
 
     async def _make(
         self,
-        move: "NodeMove",
+        decision: "_Decision",
         session_id: str,
         files: ProjectFiles,
-        state: "WorkspaceState",
+        alone: FilesAlone | None,
         *,
-        spans: Sequence[tuple[str, str]],
-        others: Sequence[tuple[str, str]] = (),
         force: bool,
     ) -> "SwitchResult":
         """Make a move: the files first, and the session when they are as they should be.
 
-        The changes of all `spans` are taken back, those of the last one up to what the session
-        knows of the files. Without a span they are left alone. What runs of `others` have changed
-        at the same time may be theirs: it is refused like what was changed since.
+        The changes of all spans are reverted, those of the last one up to what the session knows of
+        the files. Without a span they are left alone. What other runs have changed at the same time
+        may be theirs: it is refused like what was changed since.
         """
+        from agent_core.snapshots.records import Refusal  # noqa: PLC0415 - few runs need it
         from agent_core.types import FilesMove, SwitchResult  # noqa: PLC0415 - few runs need it
 
+        move, state, spans = decision.move, decision.state, decision.spans
         if not spans:
             moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
-            return SwitchResult(session=moved, node_id=move.node_id)
-        async with self._alone(files) as alone:
-            if files.shared is not None:
-                await alone.follow(await latest_snapshot(files, self._store))
-            before = (await alone.record()).snapshot_id
-            # What a run that has died did after its last snapshot counts as its own.
-            known = before if state.open_run_id else state.snapshot_id or before
-            if move.is_undo:
-                undone = move.undone[0].model_copy(update={"known": known})
-                move = move.model_copy(update={"undone": [undone, *move.undone[1:]]})
-            wanted, conflicts = before, set[str]()
-            for begin, end in reversed([*spans[:-1], (spans[-1][0], known)]):
-                wanted, found = await alone.merge(end, begin, wanted)
-                conflicts.update(map(shown_path, found))
-            if others and not force:
-                touched = await alone.differing(before, wanted)
-                for begin, end in others:
-                    foreign = touched & await alone.differing(begin, end)
-                    conflicts.update(map(shown_path, foreign))
-            if conflicts and not force:
-                raise _conflict(sorted(conflicts))
-            restoring = FilesMove(target=wanted, before=before, git=spans[0][0])
-            move = move.model_copy(update={"files": restoring, "runs": state.runs})
-            # A caller that is cancelled meanwhile would leave the session behind its files.
-            return await to_the_end(
-                self._carry_out(session_id, move, restoring, alone, force=force)
+            result = SwitchResult(session=moved, node_id=move.node_id)
+            return decision.explained(result)
+        if alone is None:
+            raise StorageError(
+                ErrorCode.STORAGE_ERROR,
+                f"the snapshots of session {session_id} are no longer in the home directory;"
+                " switch_node without restore_files moves the conversation alone",
+                details={"reason": "no_snapshot", "session_id": session_id},
             )
+        await self._require_quiet(files)
+        if files.shared is not None:
+            await alone.follow(await latest_snapshot(files, self._store))
+        end = spans[-1][1] if state.open_run_id else state.snapshot_id or spans[-1][1]
+        before = await alone.record([*spans[:-1], (spans[-1][0], end)])
+        # What a run that has died did after its last snapshot counts as its own.
+        known = before if state.open_run_id else state.snapshot_id or before
+        if move.is_undo:
+            undone = move.undone[0].model_copy(update={"known": known})
+            move = move.model_copy(update={"undone": [undone, *move.undone[1:]]})
+        wanted, conflicts = before, set[str]()
+        for begin, end in reversed([*spans[:-1], (spans[-1][0], known)]):
+            wanted, found = await alone.merge(end, begin, wanted)
+            conflicts.update(found)
+        if decision.others and not force:
+            touched = await alone.differing(before, wanted)
+            for begin, end in decision.others:
+                conflicts.update(touched & await alone.differing(begin, end))
+        if conflicts and not force:
+            raise _conflict(dict.fromkeys(conflicts, Refusal.CHANGED))
+        restoring = FilesMove(target=wanted, before=before, git=spans[0][0])
+        move = move.model_copy(update={"files": restoring})
+        # A caller that is cancelled meanwhile would leave the session behind its files.
+        result = await to_the_end(self._carry_out(session_id, move, restoring, alone, force=force))
+        return decision.explained(result)
 
     async def _carry_out(
         self,
@@ -288,18 +385,21 @@ class NodeMoves:
         *,
         force: bool,
     ) -> "SwitchResult":
-        await self._store.begin_move(session_id, move, is_dead=self._owner.is_dead)
-        try:
-            done = await alone.restore(files.target, base=files.before, force=force)
-            before = done.before.snapshot_id
-            if before != files.before:  # others have changed something in the meantime
-                target, _ = await alone.merge(files.before, files.target, before)
-                files = files.model_copy(update={"target": target, "before": before})
-                move = move.model_copy(update={"files": files})
-            return await self._follow(session_id, move, files, alone, done)
-        except AgentCoreError:
-            await self._store.drop_move(session_id)
-            raise
+        async with alone.moving():
+            try:
+                await self._store.begin_move(session_id, move, is_dead=self._owner.is_dead)
+                done = await alone.restore(files.target, base=files.before, force=force)
+                before = done.before.snapshot_id
+                if before != files.before:  # others have changed something in the meantime
+                    target, _ = await alone.merge(files.before, files.target, before)
+                    files = files.model_copy(update={"target": target, "before": before})
+                    move = move.model_copy(update={"files": files})
+                return await self._follow(session_id, move, files, alone, done)
+            except AgentCoreError:
+                await alone.roll_back(files.before, files.target)
+                await self._store.drop_move(session_id)
+                await alone.moved()
+                raise
 
     async def _follow(
         self,
@@ -312,8 +412,8 @@ class NodeMoves:
         """Let the session go where its files are."""
         from agent_core.types import SwitchResult  # noqa: PLC0415 - few runs need it
 
-        if done.refused and not (done.restored or done.deleted):
-            raise _conflict([shown_path(path) for path in done.refused])
+        if done.refused and not (done.restored or done.deleted or done.moved_aside):
+            raise _conflict(done.refused)
         agents = await self._store.agents(session_id)
         self._forget_reads([agent.agent_id for agent in agents])
         undone = move.undone
@@ -321,11 +421,8 @@ class NodeMoves:
             update = {"before": files.before, "after": files.target}
             undone = [undone[0].model_copy(update=update), *undone[1:]]
         move = move.model_copy(update={"undone": undone})
-        try:
-            moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
-        except StorageError:  # a run has begun meanwhile: it waits before it changes something
-            await alone.restore(files.before, base=files.target, force=False)
-            raise
+        # If a run has begun meanwhile, this is refused; the run waits before it changes something.
+        moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
         then = await alone.snapshot(files.git)
         left_out = sorted(
             {*done.left_out, *then.left_out}, key=lambda each: (each.path, each.reason)
@@ -339,7 +436,7 @@ class NodeMoves:
             restored=[shown_path(path) for path in done.restored],
             deleted=[shown_path(path) for path in done.deleted],
             left_out=shown_left_out(left_out),
-            refused=[shown_path(path) for path in done.refused],
+            refused=[f"{shown_path(path)} ({why.value})" for path, why in done.refused.items()],
             moved_aside=[
                 f"{shown_path(each.path)} -> {shown_path(each.moved_to)}"
                 for each in done.moved_aside
@@ -349,9 +446,8 @@ class NodeMoves:
             remarks=remarks,
         )
 
-    @asynccontextmanager
-    async def _alone(self, files: ProjectFiles) -> AsyncGenerator[FilesAlone]:
-        """The files while no run works on them: one that begins waits before its first change.
+    async def _require_quiet(self, files: ProjectFiles) -> None:
+        """Refuse to restore files that a run works on; one that begins now waits for the lock.
 
         Raises:
             StorageError: `session_active`: one does already. Or the project is gone.
@@ -359,20 +455,16 @@ class NodeMoves:
         if files.shared is None and not await asyncio.to_thread(files.root.is_dir):
             message = f"the project {files.root} no longer exists; move it back, then try again"
             raise StorageError(ErrorCode.STORAGE_ERROR, message)
-        async with files.alone() as alone:
-            for each in await self._store.working_sessions(self._owner.is_dead):
-                if self._workspaces.is_here(each) and _overlap(
-                    files.root, self.files_of(each).root
-                ):
-                    message = (
-                        f"a run of session {each.session_id} is active in {each.cwd}; files"
-                        " cannot be restored until it ends. Wait for it, or cancel it"
-                    )
-                    details = {"session_id": each.session_id, "cwd": each.cwd}
-                    raise StorageError(
-                        ErrorCode.SESSION_ACTIVE, message, retryable=True, details=details
-                    )
-            yield alone
+        for each in await self._store.working_sessions(self._owner.is_dead):
+            if self._workspaces.is_here(each) and _overlap(files.root, self.files_of(each).root):
+                message = (
+                    f"a run of session {each.session_id} is active in {each.cwd}; files"
+                    " cannot be restored until it ends. Wait for it, or cancel it"
+                )
+                details = {"session_id": each.session_id, "cwd": each.cwd}
+                raise StorageError(
+                    ErrorCode.SESSION_ACTIVE, message, retryable=True, details=details
+                )
 
     async def _idle_session(self, session_id: str) -> SessionRecord:
         """The session, which no run is using, and none waits for an answer in.
@@ -381,9 +473,7 @@ class NodeMoves:
             StorageError: `session_not_found`, `session_active`.
         """
         await self._runs.require_idle(session_id)
-        session = await self._store.session(session_id)
-        if session is None:
-            raise session_not_found(session_id)
+        session = await self._session(session_id)
         for run_id in await self._store.active_run_ids(session_id):
             run = await self._store.run(run_id)
             if run is not None and run.status is RunStatus.WAITING and run.parent_run_id is None:
@@ -391,6 +481,17 @@ class NodeMoves:
                 message += "; answer it, or cancel the run"
                 details = {"session_id": session_id, "run_id": run_id}
                 raise StorageError(ErrorCode.SESSION_ACTIVE, message, details=details)
+        return session
+
+    async def _session(self, session_id: str) -> SessionRecord:
+        """Return a session.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        session = await self._store.session(session_id)
+        if session is None:
+            raise session_not_found(session_id)
         return session
 
     async def _why_no_snapshot(self, run_id: str, files: ProjectFiles) -> str | None:
@@ -448,13 +549,30 @@ def _overlap(one: Path, other: Path) -> bool:
     return one.is_relative_to(other) or other.is_relative_to(one)
 
 
-def _conflict(paths: Sequence[str]) -> StorageError:
+def _conflict(refused: "Mapping[str, Refusal]") -> StorageError:
+    """Return the error for a move that was not made, because of these paths."""
+    from agent_core.snapshots.records import Refusal  # noqa: PLC0415 - few runs need it
+
+    cures = {
+        Refusal.CHANGED: "changed by others since the last snapshot: {}. With force (--force) they"
+        " are replaced; a snapshot taken before keeps them",
+        Refusal.IN_THE_WAY: "no snapshot can hold what is there now: {}. With force (--force) it is"
+        " moved aside",
+        Refusal.NOT_PERMITTED: "not permitted: {}. Make them readable and writable for yourself,"
+        " then try again",
+        Refusal.DAMAGED: "the recorded contents are missing or damaged: {}",
+    }
+    reasons: dict[Refusal, list[str]] = {}
+    for path, why in sorted(refused.items()):
+        reasons.setdefault(why, []).append(shown_path(path))
+    said = [cures[why].format(_listed(paths)) for why, paths in sorted(reasons.items())]
     return StorageError(
         ErrorCode.PATH_CONFLICT,
-        f"changed by others since the last snapshot: {_listed(paths)}; nothing was restored. With"
-        " force (--force) they are replaced: a snapshot taken before keeps them, and files that no"
-        " snapshot can hold are moved aside",
-        details={"paths": list(paths)},
+        f"nothing was restored. {'. '.join(each[0].upper() + each[1:] for each in said)}",
+        details={
+            "paths": [shown_path(path) for path in sorted(refused)],
+            "reasons": {shown_path(path): why.value for path, why in refused.items()},
+        },
     )
 
 
@@ -464,8 +582,12 @@ def _listed(paths: Sequence[str]) -> str:
 
 
 def shown_left_out(left_out: "Iterable[LeftOut]") -> list[str]:
-    """What no snapshot holds, each with the reason."""
-    return [f"{shown_path(each.path)} ({each.reason.value})" for each in left_out]
+    """Return what no snapshot holds as it is, each with the reason."""
+    return [
+        f"{shown_path(each.path)} ({each.reason.value})"
+        for each in left_out
+        if each.reason.value != "closed"
+    ]
 
 
 def differences_in_git(then: "GitState | None", now: "GitState | None") -> list[str]:

@@ -2,10 +2,11 @@
 
 import asyncio
 import hashlib
+import logging
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
 from functools import cached_property
@@ -16,8 +17,9 @@ from agent_core.aio import to_the_end
 from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
 from agent_core.disk.locks import try_lock
-from agent_core.errors import ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.opening import open_descriptor
+from agent_core.snapshots.interrupted import MOVING, folder_about, is_interrupted
 from agent_core.types.records import snapshot_folder
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from agent_core.snapshots.records import Copied, Restored, Snapshot, SnapshotSettings
     from agent_core.snapshots.store import SnapshotStore
     from agent_core.storage.postgres.blobs import PostgresBlobs
+
+logger = logging.getLogger(__name__)
 
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _WAIT_S = 0.02
@@ -72,6 +76,16 @@ class ProjectFiles:
         """Whether a snapshot of this project was ever taken."""
         return self._place.is_dir()
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a process has died while it restored files here, or still does so."""
+        return is_interrupted(self._place.resolve(), self.root.resolve())
+
+    @property
+    def moving(self) -> Path:
+        """The file that is there while a session and the files go to another state."""
+        return folder_about(self._place.resolve(), self.root.resolve()) / MOVING
+
     async def record(self, stop: threading.Event | None = None) -> "Snapshot":
         """Record the files as they are, once nothing is being restored.
 
@@ -101,30 +115,41 @@ class ProjectFiles:
         if (shared := self.shared) is not None:
             await asyncio.to_thread(lambda: list(map(shared.fetch, snapshot_ids)))
 
+    @asynccontextmanager
+    async def unmoved(self) -> AsyncGenerator[None]:
+        """Have nothing restored meanwhile; others may record.
+
+        Raises:
+            OSError: the lock cannot be taken.
+        """
+        async with self._locked(shared=True):
+            yield
+
     async def copy_to(self, place: Path, snapshot_id: str | None) -> "Copied":
         """Copy the project as a snapshot has it, with all that no snapshot holds as it is now.
+
+        Nothing may be restored meanwhile: see `unmoved`.
 
         Raises:
             StorageError: a file cannot be copied, or the snapshot is damaged; nothing is left of
                 the copy then.
         """
         stop = threading.Event()
-        async with self._locked(shared=True):
-            copying = asyncio.create_task(
-                asyncio.to_thread(
-                    self.store.copy_out,
-                    self.root,
-                    place,
-                    snapshot_id=snapshot_id,
-                    settings=self.settings,
-                    stop=stop,
-                )
+        copying = asyncio.create_task(
+            asyncio.to_thread(
+                self.store.copy_out,
+                self.root,
+                place,
+                snapshot_id=snapshot_id,
+                settings=self.settings,
+                stop=stop,
             )
-            try:
-                return await asyncio.shield(copying)
-            finally:
-                stop.set()  # a caller that was cancelled has the copy removed
-                await asyncio.wait([copying])
+        )
+        try:
+            return await asyncio.shield(copying)
+        finally:
+            stop.set()  # a caller that was cancelled has the copy removed
+            await asyncio.wait([copying])
 
     async def write_to(self, place: Path, snapshot_id: str) -> "Copied":
         """Write a snapshot of files that every machine can have into a folder of the caller's.
@@ -188,8 +213,8 @@ class ProjectFiles:
         """
         make_private(root)
         os.utime(root)  # it is in use
-        self.settings = self.store.settings_for(snapshot_id, self.settings)
-        self.store.restore(root, snapshot_id, force=True, settings=self.settings)
+        done = self.store.restore(root, snapshot_id, force=True, settings=self.settings)
+        self.settings = done.settings
 
     @cached_property
     def store(self) -> "SnapshotStore":
@@ -222,9 +247,11 @@ class ProjectFiles:
             max_file_bytes=asked.max_file_bytes,
         )
 
-    def record_now(self, stop: threading.Event | None = None) -> "Snapshot":
+    def record_now(
+        self, stop: threading.Event | None = None, *, spans: Sequence[tuple[str, str]] = ()
+    ) -> "Snapshot":
         """`record` for a caller that has the lock; blocks."""
-        snapshot = self.store.record(self.root, settings=self.settings, stop=stop)
+        snapshot = self.store.record(self.root, spans=spans, settings=self.settings, stop=stop)
         if self.shared is not None:
             self.shared.send(snapshot)
         return snapshot
@@ -254,14 +281,16 @@ class FilesAlone:
     def __init__(self, files: ProjectFiles) -> None:
         self._files = files
 
-    async def record(self) -> "Snapshot":
-        """Record the files as they are.
+    async def record(self, spans: Sequence[tuple[str, str]]) -> str:
+        """Record the files as they are, to compare them with these snapshots; returns its id.
 
         Raises:
-            StorageError: there are too many files.
+            StorageError: there are too many files; a snapshot is not there any more, or damaged.
             OSError: the snapshot cannot be written.
         """
-        return await asyncio.to_thread(self._files.record_now)
+        files = self._files
+        await files.fetch(*{each for span in spans for each in span})
+        return (await asyncio.to_thread(files.record_now, spans=spans)).snapshot_id
 
     async def merge(self, base: str, target: str, now: str) -> tuple[str, list[str]]:
         """The snapshot `now` with what differs between two others, and the paths where both do.
@@ -283,14 +312,13 @@ class FilesAlone:
         """
         files = self._files
         await files.fetch(target, *([base] if base else ()))
-        if files.shared is not None:
-            widened = await asyncio.to_thread(files.store.settings_for, target, files.settings)
-            files.settings = widened
         restored = await asyncio.to_thread(
             lambda: files.store.restore(
                 files.root, target, base=base, force=force, settings=files.settings
             )
         )
+        if files.shared is not None:
+            files.settings = restored.settings
         await self._send(restored.before)
         return restored
 
@@ -326,6 +354,37 @@ class FilesAlone:
     async def recover(self) -> None:
         """Finish, or roll back, what a process that died has left half restored."""
         await asyncio.to_thread(lambda: self._files.store.recover(self._files.root))
+
+    async def roll_back(self, before: str, target: str) -> None:
+        """Bring the files back to what they were before a restore that is not to count.
+
+        What others have changed since stays as it is, and the snapshot keeps what was there.
+        """
+        try:
+            refused = (await self.restore(before, base=target, force=False)).refused
+        except AgentCoreError as error:
+            logger.warning("%s is not as snapshot %s has it: %s", self._files.root, before, error)
+            return
+        if refused:
+            paths = ", ".join(map(shown_path, refused))
+            message = "%s: these files are not as snapshot %s has them: %s"
+            logger.warning(message, self._files.root, before, paths)
+
+    @asynccontextmanager
+    async def moving(self) -> AsyncGenerator[None]:
+        """Note that a session and the files go to another state, for whoever comes after a crash.
+
+        Raises:
+            OSError: the note cannot be written.
+        """
+        note = self._files.moving
+        await asyncio.to_thread(note.touch, 0o600)
+        yield
+        await self.moved()
+
+    async def moved(self) -> None:
+        """Note that nothing is half done."""
+        await asyncio.to_thread(self._files.moving.unlink, missing_ok=True)
 
     async def _send(self, snapshot: "Snapshot") -> None:
         """Let other machines have what the session may name."""

@@ -22,7 +22,7 @@ from agent_core.disk.locks import locked_if_free, try_lock
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.opening import open_descriptor
-from agent_core.runtime.project_files import ProjectFiles
+from agent_core.runtime.project_files import FilesAlone, ProjectFiles
 from agent_core.types import SessionRecord
 from agent_core.types.lanes import SNAPSHOT, own_place
 
@@ -234,10 +234,12 @@ class Workspaces:
 async def bring_up_to_date(
     files: ProjectFiles, store: SessionStore, hold: "SessionHold | None" = None
 ) -> None:
-    """Bring the folder of a session to its latest snapshot, whatever was left in it.
+    """Bring the files of a session to the state that its next run begins with.
 
-    Files that are on one machine alone are left as they are. Whoever has taken a run over waits
-    for what this has begun, and what has lost its `hold` by then does not begin.
+    A folder that is a copy of the latest snapshot is made that, whatever was left in it. Other
+    files are left as they are, but what a process that has died has half restored is rolled back.
+    Whoever has taken a run over waits for what this has begun, and what has lost its `hold` by then
+    does not begin.
 
     Raises:
         StorageError: the session has no snapshot, or it cannot be had; a file cannot be written;
@@ -249,6 +251,22 @@ async def bring_up_to_date(
             if hold is not None:
                 await hold.require()
             await alone.follow(await latest_snapshot(files, store))
+    elif files.is_interrupted:
+        async with files.alone() as alone:
+            await _roll_back_interrupted(files, alone, store)
+
+
+async def _roll_back_interrupted(
+    files: ProjectFiles, alone: FilesAlone, store: SessionStore
+) -> None:
+    """Undo what a process has begun to restore and died over: a run does not wait for more."""
+    await alone.recover()
+    for session_id in await store.pending_moves(files.folder):
+        move = (await store.workspace_state(session_id, files.folder)).pending
+        if move is not None and move.files is not None:
+            await alone.roll_back(move.files.before, move.files.target)
+            await store.drop_move(session_id)
+    await alone.moved()
 
 
 async def latest_snapshot(files: ProjectFiles, store: SessionStore) -> str:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from agent_core.disk.folders import flush_folder, make_private
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import open_descriptor, read_bytes
@@ -78,38 +80,31 @@ class Catalogue:
             raise StorageError(ErrorCode.STORAGE_ERROR, message, details={"reason": "damaged"})
         write_whole(place, content)
 
-    def keep(
-        self,
-        *,
-        tree: str,
-        files: int,
-        size_bytes: int,
-        left_out: list[LeftOut],
-        git: GitState | None,
-    ) -> Snapshot:
-        """Keep a snapshot, or note that it was recorded again.
+    def keep(self, snapshot: Snapshot) -> Snapshot:
+        """Keep a snapshot, or note that it was recorded again; returns it with its id.
 
         Raises:
             OSError: it cannot be written.
         """
-        content = json.dumps(
-            {
-                "version": _VERSION,
-                "tree": tree,
-                "files": files,
-                "size_bytes": size_bytes,
-                "left_out": [[each.path, each.reason] for each in left_out],
-                "git": git and [git.head, git.branch, git.is_index_clean],
-            },
-            separators=(",", ":"),
-        ).encode()
+        git = snapshot.git
+        said: dict[str, Any] = {
+            "version": _VERSION,
+            "tree": snapshot.tree,
+            "files": snapshot.files,
+            "size_bytes": snapshot.size_bytes,
+            "left_out": [[each.path, each.reason] for each in snapshot.left_out],
+            "git": git and [git.head, git.branch, git.is_index_clean],
+        }
+        if snapshot.mode is not None:
+            said["mode"] = snapshot.mode
+        content = json.dumps(said, separators=(",", ":")).encode()
         snapshot_id = _id_of(content)
         place = self._place(snapshot_id)
         try:
             os.utime(place)
         except FileNotFoundError:
             write_whole(place, content)
-        return _decoded(snapshot_id, content)
+        return replace(snapshot, snapshot_id=snapshot_id)
 
     def remove(self, snapshot_id: str) -> None:
         """Forget a snapshot; it is fine if there is none.
@@ -166,6 +161,7 @@ def _decoded(snapshot_id: str, content: bytes) -> Snapshot:
         size_bytes=found["size_bytes"],
         left_out=tuple(LeftOut(path, LeftOutReason(reason)) for path, reason in found["left_out"]),
         git=git and GitState(head=git[0], branch=git[1], is_index_clean=git[2]),
+        mode=found.get("mode"),
     )
 
 

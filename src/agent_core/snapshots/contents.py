@@ -5,10 +5,13 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.opening import open_descriptor
+from agent_core.snapshots.opening import Opener
 from agent_core.snapshots.packs import DIGEST_BYTES, Packs
 from agent_core.snapshots.records import FileType, LeftOutReason, TreeEntry
 from agent_core.snapshots.stat_cache import UNSETTLED, Version
@@ -44,19 +47,37 @@ class FileKeeper:
     Args:
         packs: where they are put.
         max_bytes: larger files are not kept.
+        opener: opens what is closed; without it, that is not kept.
     """
 
-    def __init__(self, packs: Packs, max_bytes: int) -> None:
+    def __init__(self, packs: Packs, max_bytes: int, opener: Opener | None = None) -> None:
         self._packs = packs
         self._max_bytes = max_bytes
+        self._opener = opener
 
-    def keep(self, folder: int, name: bytes) -> Kept:
-        """Keep the file or link of this name; it is read again if it changes meanwhile.
+    def keep(self, folder: int, name: bytes, path: bytes) -> Kept:
+        """Keep a file or link; it is read again if it changes meanwhile.
+
+        Args:
+            folder: where it is.
+            name: what it is called there.
+            path: where it is in the workspace.
 
         Raises:
             OSError: it cannot be read, for a reason that is not its own.
             StorageError: it cannot be written.
         """
+        kept = self._keep_readable(folder, name)
+        if self._opener is None or kept.reason is not LeftOutReason.UNREADABLE:
+            return kept
+        with suppress(FileNotFoundError), self._opener.open_entry(folder, name, path) as mode:
+            if mode is not None:
+                opened = self._keep_readable(folder, name)
+                entry = None if opened.entry is None else replace(opened.entry, mode=mode)
+                return Kept(entry, reason=opened.reason)
+        return kept
+
+    def _keep_readable(self, folder: int, name: bytes) -> Kept:
         kept = Kept(None)
         for _ in range(_TRIES):
             try:

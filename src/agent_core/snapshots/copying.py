@@ -11,12 +11,11 @@ from agent_core.disk.folders import remove_tree
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import open_descriptor
 from agent_core.snapshots.contents import FileKeeper
-from agent_core.snapshots.places import Places
+from agent_core.snapshots.places import OPEN_FOLDER, ROOT, Places
 from agent_core.snapshots.recorder import Recorder
 from agent_core.snapshots.records import Copied, LeftOut, LeftOutReason, SnapshotSettings
 from agent_core.snapshots.restoring import Restoration, Staging
-from agent_core.snapshots.trees import changes_between
-from agent_core.snapshots.walk import OPEN_FOLDER
+from agent_core.snapshots.trees import Merging, changes_between
 
 _SOURCE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -66,19 +65,25 @@ def _copy(
 ) -> Copied:
     recording = target = None
     if snapshot_id is not None:
-        target = bytes.fromhex(recorder.catalogue.get(snapshot_id).tree)
-        recording = recorder.record(settings)
+        target = recorder.catalogue.get(snapshot_id)
+        recording = recorder.record(settings, [(target, target)], opens=False)
+        now = recording.snapshot
+        target = Merging(recorder.packs, base=now, target=target, now=now).merge()
     copy = _TreeCopy(own=recorder.own_paths, check=recorder.check)
     with Places(recorder.root) as source, Places(into) as copied:
-        copy.copy(source.root, copied.root)
-        os.fchmod(copied.root, os.fstat(source.root).st_mode & 0o7777)
+        folder = source.open(b"")
+        try:
+            copy.copy(folder, copied.root)
+        finally:
+            os.close(folder)
+        copied.set_mode(ROOT, stat.S_IMODE(os.fstat(source.root).st_mode))
         if recording is None or target is None:
             return Copied(tuple(copy.left_out))
-        changes = list(changes_between(recorder.packs, recording.tree, target))
+        changes = list(changes_between(recorder.packs, recording.snapshot, target))
         restoration = Restoration(
             copied,
             recorder.packs,
-            staging=Staging.of(changes, recording.records),
+            staging=Staging.of(changes, recording),
             changes=changes,
             known={},
             keeper=FileKeeper(recorder.packs, settings.max_file_bytes),
@@ -87,7 +92,8 @@ def _copy(
         restoration.stage(recorder.check, passes_over_damage=False)
         restoration.apply()
         restoration.clean_up()
-    return Copied(tuple(copy.left_out), tuple(restoration.outcome.refused))
+        restoration.set_modes_of_folders()
+    return Copied(tuple(copy.left_out), restoration.outcome.refused)
 
 
 class _TreeCopy:

@@ -11,8 +11,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from agent_core.disk.reading import read_text_file
+from agent_core.snapshots.git_commits import GitCommits, UnreadableError
 from agent_core.snapshots.git_index import GitIndex, read_index
-from agent_core.snapshots.git_objects import GitObjects, UnreadableError
 
 _MAX_REFS_BYTES = 16 << 20
 _MAX_LINE_BYTES = 4096
@@ -34,24 +34,28 @@ class Repository(Struct, frozen=True):
     common: Path
 
     @classmethod
-    def around(cls, place: Path) -> "Repository | None":
-        """The repository whose work tree a folder is, or is in."""
-        for top in (place, *place.parents):
-            entry = top / ".git"
-            if entry.is_dir():
-                folder = entry
-            elif entry.is_file():
-                line = _line(entry)
-                if not line.startswith("gitdir: "):
-                    return None
-                folder = top / line.removeprefix("gitdir: ")
-            else:
-                continue
-            if (folder / "HEAD").exists():
-                named = _line(folder / "commondir")
-                return cls(top, folder, folder / named if named else folder)
-            if top == place:
+    def at(cls, top: Path) -> "Repository | None":
+        """Return the repository whose work tree begins at this folder."""
+        entry = top / ".git"
+        folder = entry
+        if not os.path.isdir(entry):  # noqa: PTH112 - False, too, for what may not be looked at
+            line = _line(entry)
+            if not line.startswith("gitdir: "):
                 return None
+            folder = top / line.removeprefix("gitdir: ")
+        if not os.path.exists(folder / "HEAD"):  # noqa: PTH110 - likewise
+            return None
+        named = _line(folder / "commondir")
+        return cls(top, folder, folder / named if named else folder)
+
+    @classmethod
+    def around(cls, place: Path) -> "Repository | None":
+        """Return the repository whose work tree a folder is, or is in."""
+        for top in (place, *place.parents):
+            if os.path.lexists(top / ".git"):
+                found = cls.at(top)
+                if found is not None or top == place:
+                    return found
         return None
 
     @property
@@ -60,7 +64,7 @@ class Repository(Struct, frozen=True):
         return self.folder / "index"
 
     def head(self) -> tuple[str | None, str | None]:
-        """The commit that is checked out, and its branch."""
+        """Return the commit that is checked out, and its branch."""
         line = _line(self.folder / "HEAD")
         if not line.startswith("ref: "):
             return (line if _HEX(line) else None), None
@@ -69,20 +73,21 @@ class Repository(Struct, frozen=True):
         return self._commit(name), name.removeprefix("refs/heads/") if is_branch else None
 
     def read_index(self) -> GitIndex | None:
-        """What is tracked; None if it cannot be read."""
-        head = self.head()[0]
-        return read_index(self.folder, len(head) // 2 if head is not None else 20)
+        """Read what is tracked; None if it cannot be read."""
+        return read_index(self.folder)
 
     def is_clean(self, head: str, index: GitIndex) -> bool | None:
-        """Whether nothing is staged on top of a commit; None if that cannot be known."""
+        """Tell whether nothing is staged on top of a commit; None if that cannot be known."""
+        if index.has_conflicts or not index.is_whole:
+            return False if index.has_conflicts else None
         try:
-            with GitObjects(self.common / "objects", len(head) // 2) as objects:
-                return index.is_same_as(objects, objects.tree_of(bytes.fromhex(head)))
+            with GitCommits(self.common / "objects", len(head) // 2) as commits:
+                return index.tree() == commits.tree_of(bytes.fromhex(head))
         except UnreadableError:
             return None
 
     def _commit(self, name: str) -> str | None:
-        """What a reference stands for."""
+        """Return the commit that a reference names."""
         for _ in range(_MAX_SYMBOLIC):
             if not name.startswith("refs/") or ".." in name:
                 return None
@@ -110,7 +115,7 @@ class Repository(Struct, frozen=True):
 
 
 def _line(place: Path) -> str:
-    """The first line of a file, or nothing."""
+    """Return the first line of a file, or nothing."""
     try:
         content = read_text_file(place, _MAX_LINE_BYTES)
     except OSError:

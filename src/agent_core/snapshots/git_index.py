@@ -1,17 +1,24 @@
-"""The index of git: what is tracked, and whether it differs from a commit.
+"""The index of git: the tracked paths, and the tree that a commit of them would have.
 
-The format is that of `gitformat-index`, versions 2 to 4.
+The format is that of `gitformat-index`, versions 2 to 4. A path too many does no harm here, one too
+few does: what is not understood is unreadable, and never empty.
 """
 
+import hashlib
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct, field
 
 from agent_core.disk.reading import read_text_file
-from agent_core.snapshots.git_objects import FOLDER_MODE, GitObjects, Item
+
+Item = tuple[int, bytes]
+"""The mode of an entry as git keeps it, and its digest."""
 
 _MAX_BYTES = 256 << 20
+_HASHES = {20: "sha1", 32: "sha256"}
+_FOLDER_MODE = 0o040000
 _STATUS_BYTES = 40
 _MODE_AT = 24
 _ONLY_ITS_NAME = 0x2000
@@ -21,90 +28,93 @@ _NAME_LENGTH = 0x0FFF
 
 
 class GitIndex(Struct):
-    """What git tracks.
+    """The content of an index.
 
     Attributes:
-        items: mode and digest by path.
-        remembered: the digests of whole folders, by path, where nothing was staged since.
-        has_conflicts: a merge is not finished.
-        is_whole: no part of it is in another file.
+        items: mode and digest by path. Of a sparse index, a whole folder can be one item.
         names_only: paths of which nothing but the name is staged.
+        has_conflicts: a merge is not finished.
+        is_whole: nothing of it is in another file.
+        digest_bytes: the size of a digest.
     """
 
+    digest_bytes: int
     items: dict[bytes, Item] = field(default_factory=dict[bytes, Item])
-    remembered: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    names_only: set[bytes] = field(default_factory=set[bytes])
     has_conflicts: bool = False
     is_whole: bool = True
-    names_only: set[bytes] = field(default_factory=set[bytes])
 
-    def is_same_as(self, objects: GitObjects, tree: bytes) -> bool | None:
-        """Whether it is exactly a tree of git; None if that cannot be known.
-
-        Raises:
-            UnreadableError: an object cannot be read.
-        """
-        if self.has_conflicts:
-            return False
-        if not self.is_whole:
-            return None
+    def tree(self) -> bytes:
+        """Return the digest of the root folder that a commit of this index would have."""
         folders: dict[bytes, dict[bytes, Item]] = {b"": {}}
-        if b"" not in self.remembered:
-            self._sort_into(folders)
-        waiting = [(b"", tree)]
-        while waiting:
-            path, digest = waiting.pop()
-            if path in self.remembered:
-                if self.remembered[path] != digest:
-                    return False
-                continue
-            staged = folders.get(path, {})
-            committed = objects.tree(digest)
-            if staged.keys() != committed.keys():
-                return False
-            for name, (mode, item) in committed.items():
-                inner = path + b"/" + name if path else name
-                if mode == FOLDER_MODE and inner in folders:
-                    waiting.append((inner, item))
-                elif staged[name] != (mode, item):
-                    return False
-        return True
-
-    def _sort_into(self, folders: dict[bytes, dict[bytes, Item]]) -> None:
         for path, item in self.items.items():
-            if path in self.names_only:
-                continue
-            above, _, name = path.rstrip(b"/").rpartition(b"/")
-            while above not in folders:
-                folders[above] = {name: item}
-                above, _, name = above.rpartition(b"/")
-                item = FOLDER_MODE, b""
-            folders[above][name] = item
+            if path not in self.names_only:
+                above, _, name = path.rpartition(b"/")
+                folders.setdefault(above, {})[name] = item
+        for path in list(folders):
+            while path := path.rpartition(b"/")[0]:
+                folders.setdefault(path, {})
+        for path in sorted(folders, key=lambda each: each.count(b"/"), reverse=True):
+            if path:
+                above, _, name = path.rpartition(b"/")
+                folders[above][name] = _FOLDER_MODE, self._digest_of(folders[path])
+        return self._digest_of(folders[b""])
+
+    def _digest_of(self, folder: Mapping[bytes, Item]) -> bytes:
+        """Return the digest of one folder as git stores it: folders are sorted with a slash."""
+        lines = sorted(
+            (name + b"/" * (mode == _FOLDER_MODE), b"%o %b\0%b" % (mode, name, digest))
+            for name, (mode, digest) in folder.items()
+        )
+        content = b"".join(line for _, line in lines)
+        stored = b"tree %d\0%b" % (len(content), content)
+        return hashlib.new(_HASHES[self.digest_bytes], stored).digest()
 
 
-def read_index(folder: Path, digest_bytes: int) -> GitIndex | None:
-    """The index in a `.git`; None if it cannot be read, or is too large.
+def read_index(folder: Path) -> GitIndex | None:
+    """Read the index in a `.git`; None if there is none, or if it cannot be read.
 
     Args:
         folder: `.git`.
-        digest_bytes: the size of a digest in this repository.
     """
-    index = GitIndex()
     try:
-        shared = _read_into(index, folder / "index", digest_bytes)
+        index, shared = _read(folder / "index")
         if shared is not None:
+            rest, _ = _read(folder / f"sharedindex.{shared}")
+            index.items = {**rest.items, **index.items}
             index.is_whole = False
-            _read_into(index, folder / f"sharedindex.{shared}", digest_bytes)
     except (OSError, struct.error, ValueError, IndexError):
         return None
     return index
 
 
-def _read_into(index: GitIndex, place: Path, digest_bytes: int) -> str | None:
-    """Read one file; returns the digest of the file that holds the rest, if there is one."""
+def _read(place: Path) -> tuple[GitIndex, str | None]:
+    """Read one file; also returns the digest of the file that holds the rest, if there is one.
+
+    Raises:
+        ValueError: it is damaged, too large, or not an index of these versions.
+    """
     content = read_text_file(place, _MAX_BYTES + 1)
-    magic, version, count = struct.unpack_from(">4sII", content)
-    if magic != b"DIRC" or version not in {2, 3, 4} or len(content) > _MAX_BYTES:
+    if len(content) > _MAX_BYTES:
         raise ValueError(place)
+    for size, name in _HASHES.items():
+        end = len(content) - size
+        stored = content[end:]
+        if stored == hashlib.new(name, memoryview(content)[:end]).digest():
+            return _decoded(content[:end], size)
+    if not any(content[-20:]):  # git was told to compute no checksum
+        try:
+            return _decoded(content[:-20], 20)
+        except (ValueError, IndexError, struct.error):
+            return _decoded(content[:-32], 32)
+    raise ValueError(place)
+
+
+def _decoded(content: bytes, digest_bytes: int) -> tuple[GitIndex, str | None]:
+    magic, version, count = struct.unpack_from(">4sII", content)
+    if magic != b"DIRC" or version not in {2, 3, 4}:
+        raise ValueError(version)
+    index = GitIndex(digest_bytes)
     at, path = 12, b""
     flags_at = _STATUS_BYTES + digest_bytes
     for _ in range(count):
@@ -127,47 +137,23 @@ def _read_into(index: GitIndex, place: Path, digest_bytes: int) -> str | None:
             path = content[at:end]
             at = begin + (end - begin + 8) // 8 * 8
         (mode,) = struct.unpack_from(">I", content, begin + _MODE_AT)
-        index.items[path] = mode, content[begin + _STATUS_BYTES : begin + flags_at]
         index.has_conflicts |= bool(flags & _STAGES)
+        tracked = path.rstrip(b"/")
+        if not tracked:  # in a split index, an entry that replaces another one has no name
+            continue
+        index.items[tracked] = mode, content[begin + _STATUS_BYTES : begin + flags_at]
         if is_only_its_name:
-            index.names_only.add(path)
-    shared: str | None = None
-    while at + 8 <= len(content) - digest_bytes:
+            index.names_only.add(tracked)
+    while at + 8 <= len(content):
         name, size = struct.unpack_from(">4sI", content, at)
-        extension = content[at + 8 : at + 8 + size]
+        if name == b"link":
+            return index, content[at + 8 : at + 8 + digest_bytes].hex()
         at += 8 + size
-        if name == b"TREE":
-            index.remembered = _remembered(extension, digest_bytes)
-        elif name == b"link":
-            shared = extension[:digest_bytes].hex()
-    return shared
-
-
-def _remembered(extension: bytes, digest_bytes: int) -> dict[bytes, bytes]:
-    """The folders that git remembers the digests of, by path."""
-    found: dict[bytes, bytes] = {}
-    at = 0
-    above: list[tuple[bytes, int]] = []
-    while at < len(extension):
-        end = extension.index(0, at)
-        name = extension[at:end]
-        line_end = extension.index(b"\n", end)
-        entries, inner = map(int, extension[end + 1 : line_end].split(b" "))
-        at = line_end + 1
-        path = above[-1][0] + b"/" + name if above and above[-1][0] else name
-        if entries >= 0:
-            found[path] = extension[at : at + digest_bytes]
-            at += digest_bytes
-        if above:
-            above[-1] = above[-1][0], above[-1][1] - 1
-        above.append((path, inner))
-        while above and above[-1][1] == 0:
-            above.pop()
-    return found
+    return index, None
 
 
 def _number(content: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length, and where it ends."""
+    """Return a number of variable length, and where it ends."""
     value = content[at] & 0x7F
     while content[at] & 0x80:
         at += 1

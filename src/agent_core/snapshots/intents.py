@@ -13,9 +13,6 @@ from agent_core.opening import read_bytes
 from agent_core.snapshots.records import SnapshotSettings
 from agent_core.snapshots.restoring import Staging
 
-INTENT = "restore.json"
-"""The file of an intent, in the folder about a workspace."""
-
 
 class Intent(Struct, frozen=True):
     """A restore that has begun.
@@ -64,7 +61,12 @@ def read_intent(place: Path) -> Intent | None:
         return Intent(
             found["before"],
             found["target"],
-            SnapshotSettings(**settings | {"exclude": tuple(settings["exclude"])}),
+            SnapshotSettings(
+                exclude=tuple(settings["exclude"]),
+                max_files=settings["max_files"],
+                max_file_bytes=settings["max_file_bytes"],
+                kept=tuple(settings["kept"]),
+            ),
             found["moves_aside"],
             Staging(
                 os.fsencode(found["staging"]),

@@ -7,7 +7,10 @@ from typing import Self
 
 from agent_core.disk.folders import change_mode, open_folder
 from agent_core.opening import open_descriptor
-from agent_core.snapshots.walk import OPEN_FOLDER
+
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+ROOT = b"."
+"""The path of the workspace itself."""
 
 _HANDLE = os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
 
@@ -18,13 +21,16 @@ class Places:
     Args:
         root: the workspace, resolved.
 
+    Attributes:
+        root: a descriptor of it, which need not be readable.
+
     Raises:
         OSError: it cannot be opened.
     """
 
     def __init__(self, root: Path) -> None:
         with open_folder(root) as place:
-            self.root: int = open_descriptor(".", OPEN_FOLDER, dir_fd=place)
+            self.root: int = os.dup(place)
         self._path: bytes = b""
         self._folder = os.dup(self.root)
 
@@ -36,7 +42,7 @@ class Places:
         os.close(self.root)
 
     def parent(self, path: bytes) -> tuple[int, bytes]:
-        """The folder around a path, open until the next call, and the last part of the path.
+        """Return the folder around a path, open until the next call, and the last part of the path.
 
         Raises:
             OSError: there is no such folder, or a link stands in its place.
@@ -54,13 +60,15 @@ class Places:
         self._path, self._folder = b"", os.dup(self.root)
 
     def open(self, path: bytes) -> int:
-        """A descriptor of a folder; the caller closes it.
+        """Return a descriptor of a folder; the caller closes it.
 
         Raises:
             OSError: there is no such folder, or a link stands in its place.
         """
+        if not path:
+            return open_descriptor(ROOT, OPEN_FOLDER, dir_fd=self.root)
         folder = os.dup(self.root)
-        for part in path.split(b"/") if path else ():
+        for part in path.split(b"/"):
             try:
                 inner = open_descriptor(part, OPEN_FOLDER, dir_fd=folder)
             finally:
@@ -69,11 +77,13 @@ class Places:
         return folder
 
     def status(self, path: bytes) -> os.stat_result | None:
-        """The status of what is there, a link's own; None if there is nothing.
+        """Return the status of what is there, a link's own; None if there is nothing.
 
         Raises:
             OSError: it cannot be looked at.
         """
+        if path == ROOT:
+            return os.fstat(self.root)
         try:
             folder, name = self.parent(path)
             return os.lstat(name, dir_fd=folder)
@@ -86,6 +96,9 @@ class Places:
         Raises:
             OSError: they cannot be set.
         """
+        if path == ROOT:
+            change_mode(self.root, mode)
+            return
         folder, name = self.parent(path)
         set_mode(folder, name, mode)
 

@@ -2,33 +2,39 @@
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+import stat
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from agent_core.disk.reading import version_of
 from agent_core.errors import StorageError
 from agent_core.snapshots.catalogue import Catalogue
 from agent_core.snapshots.contents import digests_in
-from agent_core.snapshots.git import Repository
+from agent_core.snapshots.interrupted import OPENED
+from agent_core.snapshots.opening import Opener
 from agent_core.snapshots.packs import Packs
 from agent_core.snapshots.places import Places
 from agent_core.snapshots.records import (
+    ROOT,
     FileType,
-    GitState,
+    LeftOutReason,
     Snapshot,
     SnapshotSettings,
     TreeEntry,
 )
 from agent_core.snapshots.stat_cache import FolderRecord, load, save
-from agent_core.snapshots.trees import decode_tree
-from agent_core.snapshots.walk import Exclusions, Walk
+from agent_core.snapshots.tracked import Exclusions, TrackedPaths
+from agent_core.snapshots.trees import changes_between, decode_tree, entry_at, folders_above
+from agent_core.snapshots.walk import Walk
 
 LAST = "last"
 """The file with what the last recording found, in the folder about a workspace."""
+
+Span = tuple[Snapshot, Snapshot]
+"""The states before and after something."""
 
 
 class Recording(Struct, frozen=True):
@@ -36,15 +42,14 @@ class Recording(Struct, frozen=True):
 
     Attributes:
         records: by path, which has a slash at its end.
+        settings: those it was made with.
+        kept: paths that were recorded although a pattern means them, as far as they were there.
     """
 
     snapshot: Snapshot
     records: Mapping[bytes, FolderRecord]
-
-    @property
-    def tree(self) -> bytes:
-        """The digest of the root folder."""
-        return bytes.fromhex(self.snapshot.tree)
+    settings: SnapshotSettings
+    kept: Set[bytes]
 
 
 class Recorder(Struct, frozen=True, kw_only=True):
@@ -74,21 +79,34 @@ class Recorder(Struct, frozen=True, kw_only=True):
         inside = (path for path in self.own if path.is_relative_to(self.root))
         return frozenset(os.fsencode(path.relative_to(self.root)) for path in inside)
 
-    def record(self, settings: SnapshotSettings) -> Recording:
+    def record(
+        self, settings: SnapshotSettings, spans: Sequence[Span] = (), *, opens: bool = True
+    ) -> Recording:
         """Record the workspace as it is.
+
+        Args:
+            settings: what is left out.
+            spans: snapshots that this one will be compared with. What they hold is recorded, even
+                if it would be left out today.
+            opens: what was closed between two of those snapshots is opened while it is recorded.
 
         Raises:
             TooManyFilesError: there is no snapshot of so many files.
             OSError: the workspace cannot be read, or the store cannot be written.
+            StorageError: a folder of those snapshots is missing or damaged.
         """
+        opener = self.opener(spans) if spans and opens else None
+        recording = self._record(settings, opener)
+        while (wider := self._widened(settings, recording, spans)) != settings:
+            settings = wider
+            recording = self._record(settings, opener)
+        return recording
+
+    def _record(self, settings: SnapshotSettings, opener: Opener | None) -> Recording:
         last = self.project / LAST
         said, known = load(last)
         about: dict[str, Any] = json.loads(said) if said else {}
         own = self.own_paths
-        is_same_exclude = about.get("exclude") == list(settings.exclude)
-        git = self._look_at_git(settings, about.get("git") if is_same_exclude else None)
-        tracked: list[str] = git["tracked"] if git is not None else []
-        tracked = sorted({*tracked, *settings.kept})
         if known and about.get("generation") != self.generation:
             known = {path: each for path, each in known.items() if self._is_kept(each)}
         scope = {
@@ -96,64 +114,94 @@ class Recorder(Struct, frozen=True, kw_only=True):
             "exclude": list(settings.exclude),
             "max_file_bytes": settings.max_file_bytes,
             "own": sorted(map(os.fsdecode, own)),
-            "tracked": tracked,
+            "kept": sorted(settings.kept),
         }
+        exclusions = Exclusions(settings.exclude)
+        is_same_exclude = about.get("exclude") == scope["exclude"]
+        noted: dict[str, Any] = about.get("tracking") or {}
+        tracked = TrackedPaths(self.root, exclusions, noted if is_same_exclude else {})
+        exclusions.kept.update(map(os.fsencode, settings.kept))
+        is_same_scope = all(about.get(key) == value for key, value in scope.items())
         walk = Walk(
             self.root,
             self.packs,
             settings=settings,
-            exclusions=Exclusions(settings.exclude, map(os.fsencode, tracked)),
+            exclusions=exclusions,
+            tracked=tracked,
             own=own,
             known=known,
-            is_same_scope=all(about.get(key) == value for key, value in scope.items()),
+            is_same_scope=is_same_scope and noted.get("kept") == tracked.notes["kept"],
             check=self.check,
+            opener=opener,
         )
         with Places(self.root) as places:
+            mode = stat.S_IMODE(os.fstat(places.root).st_mode)
             tree = walk.record(places.root)
-        self.packs.commit()
-        now = {**scope, "generation": self.generation, "git": git}
-        if not walk.is_settled or about != now:
-            with suppress(OSError):  # the next walk reads again what is not written here
+        self.packs.commit()  # before the records say that it is there
+        now = {**scope, "generation": self.generation, "tracking": tracked.notes}
+        if walk.records and (not walk.is_settled or about != now):
+            try:
                 save(last, json.dumps(now).encode(), walk.records)
-        snapshot = self.catalogue.keep(
+            except OSError:  # the next walk reads again what is not written here
+                if noted.get("kept") != tracked.notes["kept"]:
+                    raise
+        snapshot = Snapshot(
+            snapshot_id="",
             tree=tree.digest.hex(),
             files=walk.files,
             size_bytes=sum(record.size_bytes for record in walk.records.values()),
-            left_out=sorted(walk.left_out(), key=lambda each: (each.path, each.reason)),
-            git=None
-            if git is None
-            else GitState(head=git["head"], branch=git["branch"], is_index_clean=git["is_clean"]),
+            left_out=tuple(sorted(walk.left_out(), key=lambda each: (each.path, each.reason))),
+            git=tracked.git,
+            mode=mode,
         )
-        return Recording(snapshot, walk.records)
+        return Recording(self.keep(snapshot), walk.records, settings, exclusions.kept)
 
-    def _look_at_git(
-        self, settings: SnapshotSettings, before: Mapping[str, Any] | None
-    ) -> dict[str, Any] | None:
-        """What the repository stands at, and the excluded paths that it tracks."""
-        repository = Repository.around(self.root)
-        if repository is None:
-            return None
-        head, branch = repository.head()
-        try:
-            version = version_of(repository.index)
-        except OSError:
-            version = None
-        found: dict[str, Any] = {
-            "index": version and list(version),
-            "head": head,
-            "branch": branch,
-            "is_clean": None,
-            "tracked": [],
-        }
-        if before and version and (before["index"], before["head"]) == (list(version), head):
-            found |= {key: before[key] for key in ("is_clean", "tracked")}
-        elif (index := repository.read_index()) is not None:
-            inside = os.fsencode(f"{self.root.relative_to(repository.top)}/").removeprefix(b"./")
-            paths = (path.removeprefix(inside) for path in index.items if path.startswith(inside))
-            exclusions = Exclusions(settings.exclude, paths)
-            found["tracked"] = sorted(map(os.fsdecode, exclusions.tracked))
-            found["is_clean"] = repository.is_clean(head, index) if head is not None else None
-        return found
+    def _widened(
+        self, settings: SnapshotSettings, recording: Recording, spans: Sequence[Span]
+    ) -> SnapshotSettings:
+        """Return settings with which all is recorded that the snapshots of the spans hold."""
+        paths, largest = set[bytes](), settings.max_file_bytes
+        for snapshot in {each.tree: each for span in spans for each in span}.values():
+            for change in changes_between(self.packs, recording.snapshot, snapshot):
+                if change.after is not None and change.after.kind is not FileType.FOLDER:
+                    largest = max(largest, change.after.size)
+                if change.before is None:
+                    paths.add(os.fsencode(change.path))
+        kept = Exclusions(settings.exclude).meant(paths) - recording.kept
+        return replace(
+            settings,
+            kept=tuple(sorted({*settings.kept, *map(os.fsdecode, kept)})),
+            max_file_bytes=largest,
+        )
+
+    def keep(self, snapshot: Snapshot) -> Snapshot:
+        """Keep a snapshot whose objects were put into the packs.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.packs.commit()
+        return self.catalogue.keep(snapshot)
+
+    def opener(self, spans: Sequence[Span]) -> Opener:
+        """Return what opens closed paths while the workspace is compared with snapshots.
+
+        It opens those that a snapshot holds, and those that were closed between two of them. What
+        was closed before that is closed for a reason.
+        """
+        trees = {bytes.fromhex(each.tree) for span in spans for each in span}
+        before, after = (
+            {path for span in spans for path in span[end].left_out_with(LeftOutReason.UNREADABLE)}
+            for end in (0, 1)
+        )
+
+        def may_open(path: bytes) -> bool:
+            if any(entry_at(self.packs, tree, path) is not None for tree in trees):
+                return True
+            name = os.fsdecode(path)
+            return name not in before and not after.isdisjoint((ROOT, name, *folders_above(name)))
+
+        return Opener(self.project / OPENED, may_open)
 
     def _is_kept(self, record: FolderRecord) -> bool:
         """Whether the packs still have the folder and the files in it."""

@@ -1,5 +1,6 @@
 """What a recording, a comparison and a restore give back."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
@@ -7,6 +8,9 @@ from msgspec import Struct
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.text import plural
+
+ROOT = "."
+"""The path of the workspace itself."""
 
 DEFAULT_EXCLUDE = (
     "node_modules",
@@ -51,11 +55,13 @@ class LeftOutReason(StrEnum):
     """It is recorded, and restored as a file of its own."""
     CHANGING = "changing"
     """It changed each time it was read; what was read last is recorded."""
+    CLOSED = "closed"
+    """It is recorded, and was opened for that moment: its owner may not read it."""
 
     @property
     def is_recorded(self) -> bool:
-        """Whether a restore brings it back, in some way."""
-        return self in {LeftOutReason.HARD_LINK, LeftOutReason.CHANGING}
+        """Tell whether a restore brings it back, in some way."""
+        return self in {LeftOutReason.HARD_LINK, LeftOutReason.CHANGING, LeftOutReason.CLOSED}
 
 
 class LeftOut(Struct, frozen=True):
@@ -87,6 +93,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         files: how many files and links it holds.
         size_bytes: the sum of their sizes.
         git: None without a repository.
+        mode: the permission bits of the workspace itself; None if they were not recorded.
     """
 
     snapshot_id: str
@@ -95,6 +102,11 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     size_bytes: int
     left_out: tuple[LeftOut, ...] = ()
     git: GitState | None = None
+    mode: int | None = None
+
+    def left_out_with(self, reason: LeftOutReason) -> set[str]:
+        """Return the paths about which this is said."""
+        return {each.path for each in self.left_out if each.reason is reason}
 
 
 class FileType(StrEnum):
@@ -148,6 +160,15 @@ class MovedAside(Struct, frozen=True):
     moved_to: str
 
 
+class Refusal(StrEnum):
+    """Why a restore leaves a path as it is."""
+
+    CHANGED = "changed by others"
+    IN_THE_WAY = "no snapshot can hold what is there now"
+    NOT_PERMITTED = "not permitted"
+    DAMAGED = "its recorded contents are missing or damaged"
+
+
 class Restored(Struct, frozen=True, kw_only=True):
     """What a restore did. If paths are refused before it began, it did nothing.
 
@@ -155,16 +176,18 @@ class Restored(Struct, frozen=True, kw_only=True):
         restored: paths that are as in the snapshot again.
         deleted: paths that the snapshot does not have.
         left_out: what neither snapshot holds; it was left alone.
-        refused: paths that were changed by others; they are as they were.
+        refused: paths that are as they were, and why.
         before: the state just before, recorded for the restore.
+        settings: those with which all that the snapshot holds is recorded again.
     """
 
     restored: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    refused: tuple[str, ...] = ()
+    refused: Mapping[str, Refusal] = {}
     moved_aside: tuple[MovedAside, ...] = ()
     before: Snapshot
+    settings: SnapshotSettings
 
 
 class Copied(Struct, frozen=True):
@@ -172,11 +195,11 @@ class Copied(Struct, frozen=True):
 
     Attributes:
         left_out: what was not copied.
-        refused: paths that are not as in the snapshot, because they changed meanwhile.
+        refused: paths that are not as in the snapshot, and why.
     """
 
     left_out: tuple[LeftOut, ...] = ()
-    refused: tuple[str, ...] = ()
+    refused: Mapping[str, Refusal] = {}
 
 
 class Damage(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,20 +13,23 @@ from agent_core.disk.folders import flush_folder
 from agent_core.errors import StorageError
 from agent_core.snapshots.catalogue import write_whole
 from agent_core.snapshots.contents import FileKeeper
-from agent_core.snapshots.intents import INTENT, Intent, read_intent
+from agent_core.snapshots.intents import Intent, read_intent
+from agent_core.snapshots.interrupted import INTENT
 from agent_core.snapshots.places import Places
-from agent_core.snapshots.recorder import Recorder, Recording
+from agent_core.snapshots.recorder import Recorder, Recording, Span
 from agent_core.snapshots.records import (
     ChangeKind,
     FileType,
+    LeftOutReason,
+    Refusal,
     Restored,
     Snapshot,
     SnapshotSettings,
     TreeChange,
 )
 from agent_core.snapshots.restoring import Restoration, RestoredPaths, Staging
-from agent_core.snapshots.stat_cache import FolderRecord
-from agent_core.snapshots.trees import Merging, changes_between
+from agent_core.snapshots.stat_cache import FolderRecord, Version
+from agent_core.snapshots.trees import Merging, changes_between, folders_above
 
 
 class Restorer(Struct, frozen=True):
@@ -43,27 +46,27 @@ class Restorer(Struct, frozen=True):
     ) -> Restored:
         """See `SnapshotStore.restore`."""
         self.recover(force=force)
-        packs = self.recorder.packs
-        target = self.recorder.catalogue.get(snapshot_id)
-        now = self.recorder.record(settings)
-        refused: set[str] = set()
+        packs, catalogue = self.recorder.packs, self.recorder.catalogue
+        target = catalogue.get(snapshot_id)
+        owned = target if base is None else catalogue.get(base)
+        now = self.recorder.record(settings, [(target, owned)])
+        refused: dict[str, Refusal] = {}
         if base is not None and base != now.snapshot.snapshot_id:
-            owned = bytes.fromhex(self.recorder.catalogue.get(base).tree)
-            merging = Merging(packs)
-            tree = merging.merge(owned, bytes.fromhex(target.tree), now.tree)
-            refused, target = merging.conflicts, self._keep(tree, target)
-        changes = list(changes_between(packs, now.tree, bytes.fromhex(target.tree)))
-        refused |= self._in_the_way(changes, now.snapshot)
+            merging = Merging(packs, base=owned, target=target, now=now.snapshot)
+            target = self.recorder.keep(merging.merge())
+            refused = dict.fromkeys(merging.conflicts, Refusal.CHANGED)
+        changes = list(changes_between(packs, now.snapshot, target))
+        refused |= _in_the_way(changes, now)
         if refused and not force:
-            return _restored(now.snapshot, target, RestoredPaths(refused=sorted(refused)))
-        staging = Staging.of(changes, now.records)
-        intent = Intent(now.snapshot.snapshot_id, target.snapshot_id, settings, force, staging)
+            return _restored(now.snapshot, target, RestoredPaths(refused=refused), now.settings)
+        staging = Staging.of(changes, now)
+        intent = Intent(now.snapshot.snapshot_id, target.snapshot_id, now.settings, force, staging)
         try:
             outcome = self._carry_out(intent, changes, now)
         except (OSError, StorageError):
             self._roll_back(intent)
             raise
-        return _restored(now.snapshot, target, outcome)
+        return _restored(now.snapshot, target, outcome, now.settings)
 
     def recover(self, *, force: bool = False) -> Restored | None:
         """Finish a restore that was interrupted; None if there is none.
@@ -93,17 +96,6 @@ class Restorer(Struct, frozen=True):
     def _intent_place(self) -> Path:
         return self.recorder.project / INTENT
 
-    def _keep(self, tree: bytes, like: Snapshot) -> Snapshot:
-        """A snapshot of this root folder, with what else is said about another one."""
-        self.recorder.packs.commit()
-        return self.recorder.catalogue.keep(
-            tree=tree.hex(),
-            files=like.files,
-            size_bytes=like.size_bytes,
-            left_out=list(like.left_out),
-            git=like.git,
-        )
-
     def _roll_back(self, intent: Intent) -> None:
         """Return to what the workspace was, because something could not be written.
 
@@ -118,11 +110,16 @@ class Restorer(Struct, frozen=True):
             write_whole(self._intent_place, back.encode())
             self._finish(back)
 
+    def _span(self, intent: Intent) -> Span:
+        """Return the state that a restore leads to, and the one it leads away from."""
+        catalogue = self.recorder.catalogue
+        return catalogue.get(intent.target), catalogue.get(intent.before)
+
     def _wanted(self, intent: Intent) -> dict[str, TreeChange]:
-        """The changes that lead from what the workspace was to what it should be."""
-        found = (self.recorder.catalogue.get(each) for each in (intent.before, intent.target))
-        trees = [bytes.fromhex(snapshot.tree) for snapshot in found]
-        return {change.path: change for change in changes_between(self.recorder.packs, *trees)}
+        """Return the changes from what the workspace was to what it should be."""
+        target, before = self._span(intent)
+        changes = changes_between(self.recorder.packs, before, target)
+        return {change.path: change for change in changes}
 
     def _take_back(self, intent: Intent, wanted: Mapping[str, TreeChange]) -> None:
         """Put what is on its way back to where it was."""
@@ -135,32 +132,32 @@ class Restorer(Struct, frozen=True):
             self._restoration(places, intent, (), {}).take_back(swaps)
 
     def _finish(self, intent: Intent) -> Restored:
-        packs, catalogue = self.recorder.packs, self.recorder.catalogue
-        before, target = catalogue.get(intent.before), catalogue.get(intent.target)
+        target, before = self._span(intent)
         wanted = self._wanted(intent)
         self._take_back(intent, wanted)
-        now = self.recorder.record(intent.settings)
-        left = list(changes_between(packs, now.tree, bytes.fromhex(target.tree)))
+        now = self.recorder.record(intent.settings, [(target, before)])
+        left = list(changes_between(self.recorder.packs, now.snapshot, target))
         foreign = {change.path for change in left if not _is_left(change, wanted)}
-        held = {above for path in foreign for above in _folders_above(path)}
+        held = {above for path in foreign for above in folders_above(path)}
         refused = {
-            change.path
+            change.path: Refusal.CHANGED
             for change in left
             if change.path in wanted
             and (change.path in foreign or (change.kind is ChangeKind.KIND and change.path in held))
         }
         if not intent.moves_aside:
-            refused |= self._in_the_way(left, now.snapshot)
+            refused |= _in_the_way(left, now)
         changes = [
             change
             for change in left
             if change.path in wanted
-            and refused.isdisjoint((change.path, *_folders_above(change.path)))
+            and refused.keys().isdisjoint((change.path, *folders_above(change.path)))
         ]
-        staging = Staging.of(changes, now.records)
-        outcome = self._carry_out(replace(intent, staging=staging), changes, now)
-        outcome.refused += refused
-        return _restored(before, target, outcome)
+        staging = Staging.of(changes, now)
+        intent = replace(intent, settings=now.settings, staging=staging)
+        outcome = self._carry_out(intent, changes, now)
+        outcome.refused |= refused
+        return _restored(before, target, outcome, now.settings)
 
     def _carry_out(
         self, intent: Intent, changes: Sequence[TreeChange], now: Recording
@@ -172,11 +169,12 @@ class Restorer(Struct, frozen=True):
             try:
                 restoration.stage(self.recorder.check, passes_over_damage=intent.moves_aside)
             except BaseException:
-                restoration.clean_up()
+                restoration.give_up()
                 self._intent_place.unlink()
                 raise
             restoration.apply()
             restoration.clean_up()
+            restoration.set_modes_of_folders()
             restoration.flush()
         self._verify(restoration.outcome, intent, changes)
         self._intent_place.unlink()
@@ -190,13 +188,18 @@ class Restorer(Struct, frozen=True):
         changes: Sequence[TreeChange],
         known: Mapping[bytes, FolderRecord],
     ) -> Restoration:
+        keeper = FileKeeper(
+            self.recorder.packs,
+            intent.settings.max_file_bytes,
+            self.recorder.opener([self._span(intent)]),
+        )
         return Restoration(
             places,
             self.recorder.packs,
             staging=intent.staging,
             changes=changes,
             known=known,
-            keeper=FileKeeper(self.recorder.packs, intent.settings.max_file_bytes),
+            keeper=keeper,
             moves_aside=intent.moves_aside,
         )
 
@@ -204,10 +207,10 @@ class Restorer(Struct, frozen=True):
         self, outcome: RestoredPaths, intent: Intent, changes: Sequence[TreeChange]
     ) -> None:
         """Read back what was placed; what is not as it should be counts as refused."""
-        after = self.recorder.record(intent.settings)
-        target = bytes.fromhex(self.recorder.catalogue.get(intent.target).tree)
+        target, _ = self._span(intent)
+        after = self.recorder.record(intent.settings, [(target, target)])
         differing = {
-            change.path for change in changes_between(self.recorder.packs, after.tree, target)
+            change.path for change in changes_between(self.recorder.packs, after.snapshot, target)
         }
         stayed = {
             change.path
@@ -217,38 +220,66 @@ class Restorer(Struct, frozen=True):
             and change.before.kind is FileType.FOLDER
         }
         differing.intersection_update(change.path for change in changes)
-        outcome.refused += differing - stayed - set(outcome.refused)
+        for path in differing - stayed - outcome.refused.keys():
+            outcome.refused[path] = Refusal.CHANGED
         outcome.restored[:] = [path for path in outcome.restored if path not in differing]
         outcome.deleted[:] = [path for path in outcome.deleted if path not in differing]
 
-    def _in_the_way(self, changes: Sequence[TreeChange], now: Snapshot) -> set[str]:
-        """The paths that hold something that is not recorded and would have to go."""
-        held = {
-            above
-            for each in now.left_out
-            if not each.reason.is_recorded
-            for above in _folders_above(each.path)
-        }
-        found: set[str] = set()
-        with Places(self.recorder.root) as places:
-            for change in changes:
-                if change.kind is ChangeKind.KIND and change.path in held:
-                    found.add(change.path)
-                if change.kind is not ChangeKind.ADDED or change.after is None:
-                    continue
-                try:
-                    status = places.status(os.fsencode(change.path))
-                except PermissionError:
-                    found.add(change.path)
-                    continue
-                is_folder = change.after.kind is FileType.FOLDER
-                if status is not None and not (is_folder and stat.S_ISDIR(status.st_mode)):
-                    found.add(change.path)
-        return found
+
+def _in_the_way(changes: Sequence[TreeChange], now: Recording) -> dict[str, Refusal]:
+    """Return the paths at which something stands that is not recorded and would have to go."""
+    held = {
+        above
+        for each in now.snapshot.left_out
+        if not each.reason.is_recorded
+        for above in folders_above(each.path)
+    }
+    standing = _Standing(now.records)
+    found: dict[str, Refusal] = {}
+    for change in changes:
+        if change.kind is ChangeKind.KIND and change.path in held:
+            found[change.path] = Refusal.IN_THE_WAY
+        elif change.kind is ChangeKind.ADDED and change.after is not None:
+            is_folder = change.after.kind is FileType.FOLDER
+            refusal = standing.against(os.fsencode(change.path), is_folder=is_folder)
+            if refusal is not None:
+                found[change.path] = refusal
+    return found
+
+
+class _Standing:
+    """What stands at paths that are not recorded.
+
+    Args:
+        records: the workspace as it was just recorded.
+    """
+
+    def __init__(self, records: Mapping[bytes, FolderRecord]) -> None:
+        self._records = records
+        self._found: dict[bytes, tuple[Mapping[bytes, LeftOutReason], Mapping[bytes, Version]]] = {}
+
+    def against(self, path: bytes, *, is_folder: bool) -> Refusal | None:
+        """Return why nothing can be put at a path; None if nothing is in its way.
+
+        A folder can be put where there is one.
+        """
+        above, _, name = path.rpartition(b"/")
+        record = self._records.get(above + b"/" if above else b"")
+        if record is None:
+            return self.against(above, is_folder=True) if above else Refusal.NOT_PERMITTED
+        if above not in self._found:
+            self._found[above] = record.reasons(), record.entries()[0]
+        reasons, versions = self._found[above]
+        reason = reasons.get(name)
+        if reason is LeftOutReason.UNREADABLE:
+            return Refusal.NOT_PERMITTED
+        if reason is None or (is_folder and stat.S_ISDIR(versions[name][0])):
+            return None
+        return Refusal.IN_THE_WAY
 
 
 def _is_left(change: TreeChange, wanted: Mapping[str, TreeChange]) -> bool:
-    """Whether the path is what it was when the restore began, or what the restore has made."""
+    """Tell whether the path is what it was when the restore began, or what it has made of it."""
     planned = wanted.get(change.path)
     if planned is None:
         return False
@@ -260,19 +291,16 @@ def _is_left(change: TreeChange, wanted: Mapping[str, TreeChange]) -> bool:
     )
 
 
-def _folders_above(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
-
-
-def _restored(before: Snapshot, target: Snapshot, outcome: RestoredPaths) -> Restored:
+def _restored(
+    before: Snapshot, target: Snapshot, outcome: RestoredPaths, settings: SnapshotSettings
+) -> Restored:
+    left_out = {*before.left_out, *target.left_out}
     return Restored(
         before=before,
+        settings=settings,
         restored=tuple(outcome.restored),
         deleted=tuple(outcome.deleted),
-        refused=tuple(sorted(set(outcome.refused))),
+        refused=dict(sorted(outcome.refused.items())),
         moved_aside=tuple(outcome.moved_aside),
-        left_out=tuple(
-            sorted({*before.left_out, *target.left_out}, key=lambda each: (each.path, each.reason))
-        ),
+        left_out=tuple(sorted(left_out, key=lambda each: (each.path, each.reason))),
     )

@@ -21,14 +21,32 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import open_descriptor
 from agent_core.snapshots.contents import FileKeeper, pieces_of, version_of
 from agent_core.snapshots.packs import Packs
-from agent_core.snapshots.places import Places, set_mode
-from agent_core.snapshots.records import ChangeKind, FileType, MovedAside, TreeChange, TreeEntry
+from agent_core.snapshots.places import OPEN_FOLDER, ROOT, Places, set_mode
+from agent_core.snapshots.recorder import Recording
+from agent_core.snapshots.records import (
+    ChangeKind,
+    FileType,
+    MovedAside,
+    Refusal,
+    TreeChange,
+    TreeEntry,
+)
 from agent_core.snapshots.stat_cache import FolderRecord, Version
 from agent_core.snapshots.trees import decode_tree
-from agent_core.snapshots.walk import OPEN_FOLDER
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ENDS_WORK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
+_CHANGED, _IN_THE_WAY, _DAMAGED = errno.ESTALE, errno.EEXIST, errno.EBADMSG
+_REFUSALS = {
+    errno.ENOENT: Refusal.CHANGED,
+    errno.ENOTDIR: Refusal.CHANGED,
+    errno.ELOOP: Refusal.CHANGED,
+    errno.EISDIR: Refusal.CHANGED,
+    errno.ENOTEMPTY: Refusal.CHANGED,
+    _CHANGED: Refusal.CHANGED,
+    _IN_THE_WAY: Refusal.IN_THE_WAY,
+    _DAMAGED: Refusal.DAMAGED,
+}
 _SYNC_ALL_FROM = 32
 _LONGEST_KEPT_NAME = 240
 _BLOCK = 65_536
@@ -36,11 +54,11 @@ _ZEROS = bytes(_BLOCK)
 
 
 class RestoredPaths(Struct):
-    """What was done, by path."""
+    """What was done, by path, and what was not."""
 
     restored: list[str] = field(default_factory=list[str])
     deleted: list[str] = field(default_factory=list[str])
-    refused: list[str] = field(default_factory=list[str])
+    refused: dict[str, Refusal] = field(default_factory=dict[str, Refusal])
     moved_aside: list[MovedAside] = field(default_factory=list[MovedAside])
 
 
@@ -58,20 +76,26 @@ class Staging(Struct, frozen=True):
     modes: Mapping[bytes, int] = field(default_factory=dict[bytes, int])
 
     @classmethod
-    def of(cls, changes: Sequence[TreeChange], known: Mapping[bytes, FolderRecord]) -> Self:
-        """What these changes need."""
+    def of(cls, changes: Sequence[TreeChange], now: Recording) -> Self:
+        """Return what these changes of a workspace need, which is as it was just recorded."""
         swaps = {
             number: os.fsencode(change.path)
             for number, change in enumerate(changes)
             if change.kind is ChangeKind.KIND
         }
-        folders = {os.fsencode(change.path).rpartition(b"/")[0] for change in changes}
-        folders.update(swaps.values())
-        modes = ((path, _mode_of(path, known)) for path in folders)
+        folders = set(swaps.values())
+        for change in changes:
+            folders.update(_above(os.fsencode(change.path)))
+        modes = {ROOT: now.snapshot.mode}
+        modes |= {path: _mode_of(path, now.records) for path in sorted(folders)}
         return cls(
             os.fsencode(temporary_name(secrets.token_hex(8))),
             swaps,
-            {path: mode for path, mode in modes if mode is not None and mode & 0o700 != 0o700},
+            {
+                path: mode
+                for path, mode in modes.items()
+                if mode is not None and mode & 0o700 != 0o700
+            },
         )
 
 
@@ -117,6 +141,8 @@ class Restoration:
             StorageError: contents are missing or damaged, and nothing may be passed over.
             OSError: it cannot be written.
         """
+        if (mode := self._staging.modes.get(ROOT)) is not None:
+            self._places.set_mode(ROOT, mode | 0o700)
         os.mkdir(self._staging.name, 0o700, dir_fd=self._places.root)
         folder = self._places.open(self._staging.name)
         try:
@@ -159,7 +185,6 @@ class Restoration:
         for path, change in reversed(removals):
             with self._attempt(path):
                 self._remove_wanted(path, change)
-        self._set_modes_of_folders()
 
     def take_back(self, swaps: Mapping[int, TreeEntry | None]) -> None:
         """Remove what an interrupted restore has left of its own.
@@ -171,12 +196,13 @@ class Restoration:
             OSError: the disk is broken.
             StorageError: a recorded folder is damaged.
         """
+        for path, mode in self._staging.modes.items():
+            with self._attempt(path):
+                self._set_mode(path, mode | 0o700)
         with suppress(FileNotFoundError):
             self.clear_swapped(swaps)
         self.clean_up()
-        for path, mode in self._staging.modes.items():
-            with self._attempt(path):
-                self._set_mode(path, mode)
+        self._set_modes(self._staging.modes)
 
     def flush(self) -> None:
         """Make every new and removed name survive a loss of power."""
@@ -185,12 +211,17 @@ class Restoration:
             os.sync()
             return
         for path in folders:
-            with suppress(FileNotFoundError, NotADirectoryError):
+            try:
                 folder = self._places.open(path)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except PermissionError:
+                os.sync()
+                return
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
     def clear_swapped(self, entries: Mapping[int, TreeEntry | None]) -> None:
         """Remove what was renamed away; what is not as it was recorded comes back beside it.
@@ -219,6 +250,24 @@ class Restoration:
         """Remove the folder of what was on its way."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self._staging.name, dir_fd=self._places.root)
+
+    def give_up(self) -> None:
+        """Leave the workspace as it was before `stage`."""
+        self.clean_up()
+        if (mode := self._staging.modes.get(ROOT)) is not None:
+            self._places.set_mode(ROOT, mode)
+
+    def set_modes_of_folders(self) -> None:
+        """Give every folder the permission bits that it should have, or had.
+
+        Raises:
+            OSError: the disk is full or broken.
+        """
+        modes = dict(self._staging.modes)
+        for change in self._changes:
+            if change.after is not None and change.after.kind is FileType.FOLDER:
+                modes[os.fsencode(change.path)] = change.after.mode
+        self._set_modes(modes)
 
     def _stage(self, number: int, folder: int, *, flushes: bool) -> None:
         """Write what one change places; what is damaged is noted."""
@@ -263,10 +312,10 @@ class Restoration:
         folder, name = self._places.parent(path)
         before = change.before
         if number in self._damaged:
-            raise PermissionError(errno.EACCES, "its contents are damaged")
+            raise OSError(_DAMAGED, "its contents are damaged")
         if before is not None:
             if not self._is_as_recorded(folder, name, path, before):
-                raise FileExistsError(errno.EEXIST, "it has changed just now")
+                raise OSError(_CHANGED, "it has changed just now")
             if change.kind is ChangeKind.MODE:
                 if after.kind is FileType.FILE:
                     set_mode(folder, name, after.mode)
@@ -277,7 +326,7 @@ class Restoration:
         elif status := self._places.status(path):
             is_there = stat.S_ISDIR(status.st_mode) and after.kind is FileType.FOLDER
             if not is_there and not self._moves_aside:
-                raise FileExistsError(errno.EEXIST, "something else stands there")
+                raise OSError(_IN_THE_WAY, "something else stands there")
             if not is_there:
                 self._move_aside(folder, name, path)
         if change.kind is not ChangeKind.KIND:
@@ -337,7 +386,7 @@ class Restoration:
             if not _remove_empty(folder, name):
                 return
         elif not self._is_as_recorded(folder, name, path, change.before):
-            raise FileExistsError(errno.EEXIST, "it has changed just now")
+            raise OSError(_CHANGED, "it has changed just now")
         else:
             os.unlink(name, dir_fd=folder)
         self.outcome.deleted.append(change.path)
@@ -355,7 +404,10 @@ class Restoration:
             if self._is_as_recorded(folder, name, path, entry):
                 os.unlink(name, dir_fd=folder)
             return
+        is_closed = entry.mode & 0o700 != 0o700
         with suppress(FileNotFoundError, NotADirectoryError):
+            if is_closed:
+                set_mode(folder, name, entry.mode | 0o700)
             inner = open_descriptor(name, OPEN_FOLDER, dir_fd=folder)
             try:
                 for inner_name, inner_entry in decode_tree(self._packs.get(entry.content)).items():
@@ -363,7 +415,8 @@ class Restoration:
                         self._remove(inner, inner_name, path + b"/" + inner_name, inner_entry)
             finally:
                 os.close(inner)
-            _remove_empty(folder, name)
+            if not _remove_empty(folder, name) and is_closed:
+                set_mode(folder, name, entry.mode)
 
     def _is_as_recorded(self, folder: int, name: bytes, path: bytes, entry: TreeEntry) -> bool:
         """Whether this is still what was recorded at the path; its status tells, or its contents.
@@ -380,15 +433,12 @@ class Restoration:
             self._versions = above, record.entries()[0] if record is not None else {}
         return (
             self._versions[1].get(last) == version_of(status)
-            or self._keeper.keep(folder, name).entry == entry
+            or self._keeper.keep(folder, name, path).entry == entry
         )
 
-    def _set_modes_of_folders(self) -> None:
-        modes = dict(self._staging.modes)
-        for change in self._changes:
-            if change.after is not None and change.after.kind is FileType.FOLDER:
-                modes[os.fsencode(change.path)] = change.after.mode
-        for path in sorted(modes, reverse=True):
+    def _set_modes(self, modes: Mapping[bytes, int]) -> None:
+        """Set permission bits of folders, those around others after them."""
+        for path in sorted(modes, key=lambda each: (each != ROOT, each), reverse=True):
             with self._attempt(path):
                 self._set_mode(path, modes[path])
 
@@ -409,7 +459,9 @@ class Restoration:
         except OSError as error:
             if error.errno in _ENDS_WORK:
                 raise
-            self.outcome.refused.append(os.fsdecode(path))
+            self.outcome.refused[os.fsdecode(path)] = _REFUSALS.get(
+                error.errno or 0, Refusal.NOT_PERMITTED
+            )
 
 
 def _is_placed(change: TreeChange) -> bool:

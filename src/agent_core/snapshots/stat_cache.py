@@ -7,12 +7,13 @@ A file that is damaged or of another version counts as none: then everything is 
 import struct
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from agent_core.opening import open_binary, read_bytes
 from agent_core.snapshots.catalogue import write_whole
+from agent_core.snapshots.records import LeftOutReason
 from agent_core.snapshots.trees import Tree, decode_tree
 
 Version = tuple[int, int, int, int, int]
@@ -51,14 +52,26 @@ class FolderRecord(NamedTuple):
     size_bytes: int
     digest: bytes
 
+    def reasons(self) -> dict[bytes, LeftOutReason]:
+        """Return what is said about entries that are not recorded as they are, by name."""
+        parts = iter(self.left_out.split(b"/") if self.left_out else ())
+        return {
+            name: LeftOutReason(reason.decode()) for reason, name in zip(parts, parts, strict=True)
+        }
+
     def entries(self) -> tuple[dict[bytes, Version], Tree]:
-        """The versions and the recorded entries by name."""
+        """Return the versions and the recorded entries by name."""
         if not self.versions:
             return {}, decode_tree(self.tree)
         words = iter(unpacked(self.versions))
         versions = zip(words, words, words, words, words, strict=True)
         names = self.names.split(b"/") if self.names else []
         return dict(zip(names, versions, strict=True)), decode_tree(self.tree)
+
+
+def joined(reasons: Mapping[bytes, LeftOutReason]) -> bytes:
+    """Return reasons by name as a record has them."""
+    return b"/".join(b"%b/%b" % (reason.value.encode(), name) for name, reason in reasons.items())
 
 
 def packed(words: Sequence[int]) -> bytes:

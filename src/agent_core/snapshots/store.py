@@ -8,16 +8,12 @@ projects/<key>/     per workspace: a lock, what the last recording found, a rest
 sending/            packs that are on their way to another machine
 """
 
-import hashlib
-import os
 import secrets
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from threading import Event
-
-from msgspec.structs import replace
 
 from agent_core.disk.folders import make_private, remove_tree
 from agent_core.disk.locks import locked, locked_if_free
@@ -27,13 +23,14 @@ from agent_core.snapshots.catalogue import Catalogue, write_whole
 from agent_core.snapshots.contents import pieces_of
 from agent_core.snapshots.copying import copy_workspace
 from agent_core.snapshots.exchange import SENDING, objects_beyond, write_packs
-from agent_core.snapshots.intents import INTENT, read_intent
+from agent_core.snapshots.intents import read_intent
+from agent_core.snapshots.interrupted import INTENT, OPENED, folder_about, is_interrupted
+from agent_core.snapshots.opening import close_again
 from agent_core.snapshots.packs import MissingObjectError, Packs
 from agent_core.snapshots.recorder import Recorder
 from agent_core.snapshots.records import (
     Copied,
     Damage,
-    FileType,
     Restored,
     Snapshot,
     SnapshotSettings,
@@ -52,8 +49,7 @@ from agent_core.snapshots.sweeping import (
     wasteful_packs,
     write_anew,
 )
-from agent_core.snapshots.trees import Merging, changes_between, decode_tree
-from agent_core.snapshots.walk import Exclusions
+from agent_core.snapshots.trees import Merging, changes_between
 
 _DEFAULTS = SnapshotSettings()
 
@@ -75,6 +71,7 @@ class SnapshotStore:
         self,
         root: Path,
         *,
+        spans: Iterable[tuple[str, str]] = (),
         settings: SnapshotSettings = _DEFAULTS,
         stop: Event | None = None,
     ) -> Snapshot:
@@ -82,6 +79,9 @@ class SnapshotStore:
 
         Args:
             root: the workspace.
+            spans: ids of the snapshots before and after something, with which this one will be
+                compared. What they hold is recorded, even if it would be left out today, and what
+                was closed between them is read.
             settings: what is left out.
             stop: when it is set, the work ends between two files.
 
@@ -90,8 +90,9 @@ class SnapshotStore:
             StoppedError: it was asked to stop.
             StorageError: the workspace cannot be read, or the store cannot be written.
         """
+        compared = [(self.get(begin), self.get(end)) for begin, end in spans]
         with self._recorder(root, stop) as recorder:
-            snapshot = recorder.record(settings).snapshot
+            snapshot = recorder.record(settings, compared).snapshot
             is_scattered = recorder.packs.count() > MANY_PACKS
         if is_scattered:
             self._merge()
@@ -132,7 +133,7 @@ class SnapshotStore:
             return restorer.restore(snapshot_id, base=base, force=force, settings=settings)
 
     def merge(self, base: str, target: str, now: str) -> tuple[Snapshot, list[str]]:
-        """The third snapshot with what differs between the first two; all else is left alone.
+        """Make what differs between the first two snapshots in the third one.
 
         Returns:
             The snapshot, and the paths that differ in the third one, too, in another way.
@@ -140,20 +141,13 @@ class SnapshotStore:
         Raises:
             StorageError: one of them is missing or damaged.
         """
-        named = [self.get(each) for each in (base, target, now)]
         with self._working() as packs:
-            merging = Merging(packs)
-            tree = merging.merge(*(bytes.fromhex(each.tree) for each in named))
-            packs.commit()
-            latest = named[-1]
-            merged = self._catalogue.keep(
-                tree=tree.hex(),
-                files=latest.files,
-                size_bytes=latest.size_bytes,
-                left_out=list(latest.left_out),
-                git=latest.git,
+            merging = Merging(
+                packs, base=self.get(base), target=self.get(target), now=self.get(now)
             )
-        return merged, sorted(merging.conflicts)
+            merged = merging.merge()
+            packs.commit()
+            return self._catalogue.keep(merged), sorted(merging.conflicts)
 
     def recover(self, root: Path) -> Restored | None:
         """Finish a restore of this workspace that was interrupted; None if there is none.
@@ -163,7 +157,7 @@ class SnapshotStore:
         Raises:
             StorageError: something recorded is missing or damaged, or a disk is full or broken.
         """
-        if not (self._about(root.resolve()) / INTENT).exists():
+        if not is_interrupted(self._folder, root.resolve()):
             return None
         with self._recorder(root, None) as recorder:
             return Restorer(recorder).recover()
@@ -182,9 +176,8 @@ class SnapshotStore:
         Raises:
             StorageError: one of them is missing or damaged.
         """
-        trees = bytes.fromhex(self.get(before).tree), bytes.fromhex(self.get(after).tree)
         with self._working() as packs:
-            return list(changes_between(packs, *trees))
+            return list(changes_between(packs, self.get(before), self.get(after)))
 
     def read(self, entry: TreeEntry) -> bytes:
         """What is in a recorded file.
@@ -232,28 +225,6 @@ class SnapshotStore:
             if error.details.get("reason") in {"no_snapshot", "damaged"}:
                 return False
             raise
-
-    def settings_for(self, snapshot_id: str, settings: SnapshotSettings) -> SnapshotSettings:
-        """The settings, so widened that all that a snapshot holds is recorded again.
-
-        What git tracked where it was taken is not known elsewhere, nor what was too large there.
-
-        Raises:
-            StorageError: it is missing or damaged.
-        """
-        paths, largest = list[bytes](), settings.max_file_bytes
-        waiting = [(b"", bytes.fromhex(self.get(snapshot_id).tree))]
-        with self._working() as packs:
-            while waiting:
-                above, digest = waiting.pop()
-                for name, entry in decode_tree(packs.get(digest)).items():
-                    if entry.kind is FileType.FOLDER:
-                        waiting.append((above + name + b"/", entry.content))
-                    else:
-                        paths.append(above + name)
-                        largest = max(largest, entry.size)
-        kept = {*settings.kept, *map(os.fsdecode, Exclusions(settings.exclude, paths).tracked)}
-        return replace(settings, kept=tuple(sorted(kept)), max_file_bytes=largest)
 
     def take(self, snapshot_id: str, about: str, packs: Mapping[str, Iterable[bytes]]) -> None:
         """Take over a snapshot of another machine.
@@ -327,13 +298,7 @@ class SnapshotStore:
                         damaged.add(digest)
             copies.commit()
             for snapshot_id, each in found.items():
-                theirs.keep(
-                    tree=each.tree,
-                    files=each.files,
-                    size_bytes=each.size_bytes,
-                    left_out=list(each.left_out),
-                    git=each.git,
-                )
+                theirs.take(snapshot_id, self._catalogue.content(snapshot_id))
                 if damaged and not damaged.isdisjoint(needed_by(packs, [bytes.fromhex(each.tree)])):
                     unusable.append(snapshot_id)
         return unusable
@@ -414,10 +379,11 @@ class SnapshotStore:
     def _recorder(self, root: Path, stop: Event | None) -> Generator[Recorder]:
         """What records a workspace, for this process alone."""
         root, check = root.resolve(), _check_of(stop)
-        project = self._about(root)
+        project = folder_about(self._folder, root)
         with self._working(check) as packs:
             make_private(project)
             with locked(project / "lock", check=check), _explained(root):
+                close_again(root, project / OPENED)
                 yield Recorder(
                     root=root,
                     project=project,
@@ -427,11 +393,6 @@ class SnapshotStore:
                     generation=self._generation(),
                     check=check,
                 )
-
-    def _about(self, root: Path) -> Path:
-        """The folder about a workspace."""
-        key = hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
-        return self._folder / "projects" / key
 
     def _generation(self) -> str:
         try:

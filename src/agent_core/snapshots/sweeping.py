@@ -13,7 +13,7 @@ from pathlib import Path
 from agent_core.disk.folders import flush_folder
 from agent_core.errors import StorageError
 from agent_core.snapshots.contents import digests_in, pieces_of
-from agent_core.snapshots.intents import INTENT
+from agent_core.snapshots.interrupted import INTENT, OPENED
 from agent_core.snapshots.packs import Pack, Packs, PackWriter
 from agent_core.snapshots.recorder import LAST
 from agent_core.snapshots.records import Damage, FileType
@@ -164,5 +164,6 @@ def forget_removed_workspaces(projects: Path) -> None:
     """
     for project in projects.glob("*"):
         root = json.loads(read_about(project / LAST) or b"{}").get("root")
-        if root is not None and not os.path.lexists(root) and not (project / INTENT).exists():
+        is_gone = root is not None and not os.path.lexists(root)
+        if is_gone and not (project / INTENT).exists() and not (project / OPENED).exists():
             shutil.rmtree(project)

@@ -4,9 +4,19 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 
+from msgspec.structs import replace
+
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.snapshots.packs import DIGEST_BYTES, Packs
-from agent_core.snapshots.records import ChangeKind, FileType, TreeChange, TreeEntry
+from agent_core.snapshots.records import (
+    ROOT,
+    ChangeKind,
+    FileType,
+    LeftOutReason,
+    Snapshot,
+    TreeChange,
+    TreeEntry,
+)
 
 _ENTRY = struct.Struct("<cHQH")  # kind, permission bits, size, length of the name
 _KINDS = {
@@ -56,14 +66,40 @@ def decode_tree(content: bytes) -> Tree:
     return tree
 
 
-def changes_between(packs: Packs, before: bytes, after: bytes) -> Iterator[TreeChange]:
-    """What differs between two folders and below them: a folder before what is in it.
+def folders_above(path: str) -> Iterator[str]:
+    """Yield the folders around a path, the nearest first."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def entry_at(packs: Packs, tree: bytes, path: bytes) -> TreeEntry | None:
+    """Return what a root folder holds at a path; None if that is nothing.
 
     Raises:
         StorageError: a folder is missing or damaged.
         OSError: it cannot be read.
     """
-    waiting: list[tuple[bytes, bytes | None, bytes | None]] = [(b"", before, after)]
+    entry = TreeEntry(FileType.FOLDER, 0, 0, tree)
+    for name in path.split(b"/") if path != os.fsencode(ROOT) else ():
+        found = decode_tree(packs.get(entry.content)).get(name) if _is_folder(entry) else None
+        if found is None:
+            return None
+        entry = found
+    return entry
+
+
+def changes_between(packs: Packs, before: Snapshot, after: Snapshot) -> Iterator[TreeChange]:
+    """Yield what differs between two snapshots, a folder before what is in it.
+
+    Raises:
+        StorageError: a folder is missing or damaged.
+        OSError: it cannot be read.
+    """
+    if before.mode != after.mode and before.mode is not None and after.mode is not None:
+        entries = (TreeEntry(FileType.FOLDER, mode, 0, b"") for mode in (before.mode, after.mode))
+        yield TreeChange(ROOT, ChangeKind.MODE, *entries)
+    digests = bytes.fromhex(before.tree), bytes.fromhex(after.tree)
+    waiting: list[tuple[bytes, bytes | None, bytes | None]] = [(b"", *digests)]
     while waiting:
         prefix, old_digest, new_digest = waiting.pop()
         if old_digest == new_digest:
@@ -85,27 +121,56 @@ def changes_between(packs: Packs, before: bytes, after: bytes) -> Iterator[TreeC
 
 
 class Merging:
-    """The changes between two folders, made in a third one.
+    """The changes between two snapshots, made in a third one.
+
+    What the target has left out is unknown there, and stays as it is. What the base could not read,
+    and the third one could only read by opening it, is as the base left it.
 
     Args:
         packs: where folders are read and kept.
+        base, target: the snapshots whose difference is made.
+        now: the third snapshot.
 
     Attributes:
-        conflicts: paths that differ in the third folder, too, in another way; they are changed.
+        conflicts: paths that differ in the third snapshot, too, in another way; they are changed.
     """
 
-    def __init__(self, packs: Packs) -> None:
+    def __init__(self, packs: Packs, *, base: Snapshot, target: Snapshot, now: Snapshot) -> None:
         self.conflicts: set[str] = set()
         self._packs = packs
+        self._base, self._target, self._now = base, target, now
+        self._unknown = {
+            os.fsencode(each.path) for each in target.left_out if not each.reason.is_recorded
+        }
+        opened = now.left_out_with(LeftOutReason.CLOSED)
+        self._as_left = {
+            os.fsencode(path)
+            for path in base.left_out_with(LeftOutReason.UNREADABLE)
+            if not opened.isdisjoint((ROOT, path, *folders_above(path)))
+        }
 
-    def merge(self, base: bytes, target: bytes, now: bytes) -> bytes:
-        """`now` with what differs between `base` and `target`, all of them folders.
+    def merge(self) -> Snapshot:
+        """Return the third snapshot with the changes; it has no id yet.
 
         Raises:
             StorageError: a folder is missing or damaged.
             OSError: it cannot be read or written.
         """
-        return self._keep(self._merged(self._tree(base), self._tree(target), self._tree(now), b""))
+        now = bytes.fromhex(self._now.tree)
+        base = now if os.fsencode(ROOT) in self._as_left else bytes.fromhex(self._base.tree)
+        target = bytes.fromhex(self._target.tree)
+        trees = self._tree(base), self._tree(target), self._tree(now)
+        tree = self._keep(self._merged(*trees, b""))
+        return replace(self._now, snapshot_id="", tree=tree.hex(), mode=self._mode())
+
+    def _mode(self) -> int | None:
+        """Return the permission bits of the workspace itself."""
+        base, target, now = self._base.mode, self._target.mode, self._now.mode
+        if target is None or base is None or target in (base, now):
+            return now
+        if now != base:
+            self.conflicts.add(ROOT)
+        return target
 
     def _merged(
         self,
@@ -124,6 +189,10 @@ class Merging:
     def _entry(
         self, base: TreeEntry | None, target: TreeEntry | None, now: TreeEntry | None, path: bytes
     ) -> TreeEntry | None:
+        if target is None and path in self._unknown:
+            return now
+        if path in self._as_left:
+            base = now
         if target in (base, now):
             return now
         if now == base:

@@ -8,14 +8,20 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.opening import open_descriptor
 from agent_core.snapshots.contents import FileKeeper
+from agent_core.snapshots.opening import Opener
 from agent_core.snapshots.packs import DIGEST_BYTES, Packs, digest_of
+from agent_core.snapshots.places import OPEN_FOLDER, ROOT as ROOT_PATH
 from agent_core.snapshots.records import (
+    ROOT,
     FileType,
     LeftOut,
     LeftOutReason,
@@ -23,13 +29,12 @@ from agent_core.snapshots.records import (
     TooManyFilesError,
     TreeEntry,
 )
-from agent_core.snapshots.stat_cache import FolderRecord, Version, packed
+from agent_core.snapshots.stat_cache import FolderRecord, Version, joined, packed
+from agent_core.snapshots.tracked import Exclusions, TrackedPaths
 from agent_core.snapshots.trees import Tree, decode_tree, encode_tree
-from agent_core.text.wildcards import Wildcards
 
 MAX_DEPTH = 400
 """Folders below this are left out: each level takes a descriptor."""
-OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _FORMAT = 0o170000
 _IS_FOLDER = 0o040000
@@ -47,38 +52,6 @@ _TEMPORARY = re.compile(rb"\.soong-agent-[0-9a-f]{16}\.tmp").fullmatch
 _NO_DIGEST = bytes(DIGEST_BYTES)
 
 
-class Exclusions:
-    """The patterns of `exclude`.
-
-    Args:
-        patterns: as lines of a `.gitignore` at the top of the workspace.
-        tracked: paths that git tracks, relative to the workspace.
-    """
-
-    def __init__(self, patterns: Iterable[str], tracked: Iterable[bytes] = ()) -> None:
-        lines = os.fsencode("\n".join(patterns))
-        self._of_files = Wildcards.parse(lines, folders=False)
-        self._of_folders = Wildcards.parse(lines, folders=True)
-        kept: set[bytes] = set()
-        for path in tracked:
-            parts = path.split(b"/")
-            above = [b"/".join(parts[:count]) for count in range(1, len(parts))]
-            if any(self.fit(folder, is_folder=True) for folder in above) or self.fit(
-                path, is_folder=False
-            ):
-                kept |= {path, *above}
-        self.tracked = frozenset(kept)
-
-    def fit(self, path: bytes, *, is_folder: bool) -> bool:
-        """Whether a pattern means this path itself."""
-        patterns = self._of_folders if is_folder else self._of_files
-        return patterns.verdict(path) is True
-
-    def is_tracked(self, path: bytes) -> bool:
-        """Whether git tracks it, or something in it, though a pattern means it."""
-        return path in self.tracked
-
-
 class Walk:
     """One walk over a workspace.
 
@@ -86,11 +59,13 @@ class Walk:
         root: the workspace, for messages.
         packs: where what is read is put.
         settings: what is left out.
-        exclusions: the patterns among them, and what git tracks.
+        exclusions: the patterns among them, and what is kept all the same.
+        tracked: finds what is kept in repositories within the workspace.
         own: paths of the program's own folders in the workspace.
         known: the records of the walk before, by path.
         is_same_scope: they were made with the same settings and exclusions.
         check: called now and then; raises to end the walk.
+        opener: opens what is closed; without it, that is left out.
 
     Attributes:
         records: by path, which has a slash at its end.
@@ -104,10 +79,12 @@ class Walk:
         *,
         settings: SnapshotSettings,
         exclusions: Exclusions,
+        tracked: TrackedPaths,
         own: Collection[bytes],
         known: Mapping[bytes, FolderRecord],
         is_same_scope: bool,
         check: Callable[[], None],
+        opener: Opener | None = None,
     ) -> None:
         self.records: dict[bytes, FolderRecord] = {}
         self.is_settled = True
@@ -116,11 +93,14 @@ class Walk:
         self._packs = packs
         self._settings = settings
         self._exclusions = exclusions
+        self._tracked = tracked
         self._own = own
         self._known = known
         self._is_same_scope = is_same_scope
         self._check = check
-        self._keeper = FileKeeper(packs, settings.max_file_bytes)
+        self._opener = opener
+        self._keeper = FileKeeper(packs, settings.max_file_bytes, opener)
+        self._is_closed = False
 
     def record(self, root: int) -> FolderRecord:
         """Walk the folder of this descriptor.
@@ -131,49 +111,95 @@ class Walk:
         """
         if not self._known:
             self._refuse_too_many()
-        return self._record(root, b"", depth=0, is_excluded=False)
+        with nullcontext() if self._opener is None else self._opener.open_root(root):
+            try:
+                folder = open_descriptor(ROOT_PATH, OPEN_FOLDER, dir_fd=root)
+            except PermissionError:
+                self._is_closed, self.is_settled = True, False
+                return self._keep_closed()
+            try:
+                return self._record(folder, b"", _Spot(is_same_scope=self._is_same_scope))
+            finally:
+                os.close(folder)
 
     def left_out(self) -> Iterator[LeftOut]:
-        """What is not recorded as it is."""
+        """Yield what is not recorded as it is, and what had to be opened."""
+        if self._is_closed:
+            yield LeftOut(ROOT, LeftOutReason.UNREADABLE)
         for path, record in self.records.items():
-            for name, reason in _reasons_in(record.left_out):
+            for name, reason in record.reasons().items():
                 yield LeftOut(os.fsdecode(path + name), reason)
+        for path in () if self._opener is None else self._opener.opened:
+            yield LeftOut(os.fsdecode(path), LeftOutReason.CLOSED)
 
-    def _record(
-        self, descriptor: int, path: bytes, *, depth: int, is_excluded: bool
-    ) -> FolderRecord:
+    def _keep_closed(self) -> FolderRecord:
+        """Return what is recorded of a workspace that may not be read: nothing."""
+        digest = self._packs.put(b"")
+        return FolderRecord(b"/", b"", b"", b"", b"", 0, 0, digest)
+
+    def _record(self, descriptor: int, path: bytes, spot: "_Spot") -> FolderRecord:
         self._check()
         old = self._known.get(path)
         names, words = _look(descriptor)
+        if path and ".git" in names and self._tracked.enter(path[:-1]):
+            spot = replace(spot, is_same_scope=False)
         is_same = (
             old is not None
-            and self._is_same_scope
+            and spot.is_same_scope
             and old.versions == packed(words)
             and old.names == os.fsencode("/".join(names))
+            and not self._has_new_repositories(path, old)
         )
         if is_same and old is not None:
             draft = old
             self._count(old.files)
         else:
-            draft = self._examine(descriptor, path, names, words, old, is_excluded=is_excluded)
+            draft = self._examine(descriptor, path, names, words, old, spot)
         inner: dict[bytes, FolderRecord | LeftOutReason | None] = {}
         for name in draft.folders.split(b"/") if draft.folders else ():
-            opened = _open_folder(name, descriptor) if depth < MAX_DEPTH else LeftOutReason.TOO_DEEP
-            if opened is None or isinstance(opened, LeftOutReason):
-                inner[name] = opened
-                noted = opened is not None and (name, opened) in _reasons_in(draft.left_out)
-                is_same = is_same and noted
-                continue
-            try:
-                inner_path = b"%b%b/" % (path, name)
-                inside = is_excluded or self._exclusions.fit(path + name, is_folder=True)
-                record = self._record(opened, inner_path, depth=depth + 1, is_excluded=inside)
-            finally:
-                os.close(opened)
-            inner[name] = record
+            inner_path = b"%b%b/" % (path, name)
+            with self._opened(descriptor, name, inner_path, spot.depth) as opened:
+                if opened is None or isinstance(opened, LeftOutReason):
+                    inner[name] = opened
+                    noted = opened is not None and draft.reasons().get(name) is opened
+                    is_same = is_same and noted
+                    continue
+                inner[name] = record = self._record(
+                    opened, inner_path, self._below(spot, path, name)
+                )
             is_same = is_same and record is self._known.get(inner_path)
         self.records[path] = made = draft if is_same else self._completed(draft, inner, old)
         return made
+
+    @contextmanager
+    def _opened(
+        self, folder: int, name: bytes, path: bytes, depth: int
+    ) -> Generator[int | LeftOutReason | None]:
+        """Open a folder in another one; yields the reason if it cannot be, None if it is gone."""
+        if depth >= MAX_DEPTH:
+            yield LeftOutReason.TOO_DEEP
+            return
+        opener = self._opener
+        with nullcontext() if opener is None else opener.open_entry(folder, name, path[:-1]):
+            opened = _open_folder(name, folder)
+            try:
+                yield opened
+            finally:
+                if isinstance(opened, int):
+                    os.close(opened)
+
+    def _below(self, spot: "_Spot", path: bytes, name: bytes) -> "_Spot":
+        """Return what holds for a folder in another one."""
+        is_git = spot.is_git or name == b".git"
+        is_excluded = spot.is_excluded or self._exclusions.fit(path + name, is_folder=True)
+        return _Spot(spot.depth + 1, is_excluded and not is_git, is_git, spot.is_same_scope)
+
+    def _has_new_repositories(self, path: bytes, old: FolderRecord) -> bool:
+        """Tell whether something is kept by now in a folder that was excluded."""
+        return any(
+            reason is LeftOutReason.EXCLUDED and self._tracked.look_into(path + name)
+            for name, reason in old.reasons().items()
+        )
 
     def _refuse_too_many(self) -> None:
         """Count before anything is read for the first time; what is tracked counts later."""
@@ -212,21 +238,20 @@ class Walk:
         names: Sequence[str],
         words: Sequence[int],
         old: FolderRecord | None,
-        *,
-        is_excluded: bool,
+        spot: "_Spot",
     ) -> FolderRecord:
         """The folder without the digests of those in it; what has changed is read."""
         before, known = old.entries() if old is not None else ({}, {})
-        reasons = dict(_reasons_in(old.left_out)) if old is not None else {}
+        reasons = old.reasons() if old is not None else {}
         each = iter(words)
         versions = list[Version](zip(each, each, each, each, each, strict=True))
         tree: Tree = {}
-        left_out: list[tuple[bytes, LeftOutReason]] = []
+        left_out: dict[bytes, LeftOutReason] = {}
         for number, name in enumerate(map(os.fsencode, names)):
             version = versions[number]
             if _is_own(path, name):
                 continue
-            reason = self._reason_against(path + name, version, is_excluded=is_excluded)
+            reason = self._reason_against(path + name, version, spot)
             if reason is not None:
                 pass
             elif version[0] & _FORMAT == _IS_FOLDER:
@@ -236,12 +261,12 @@ class Walk:
                 reason = reasons.get(name)
             else:
                 self._check()
-                kept = self._keeper.keep(descriptor, name)
+                kept = self._keeper.keep(descriptor, name, path + name)
                 versions[number], reason = kept.version, kept.reason
                 if kept.entry is not None:
                     tree[name] = kept.entry
             if reason is not None:
-                left_out.append((name, reason))
+                left_out[name] = reason
         files = [entry for entry in tree.values() if entry.kind is not FileType.FOLDER]
         self._count(len(files))
         return FolderRecord(
@@ -251,22 +276,24 @@ class Walk:
                 sorted(name for name, entry in tree.items() if entry.kind is FileType.FOLDER)
             ),
             tree=encode_tree(tree),
-            left_out=_joined(left_out),
+            left_out=joined(left_out),
             files=len(files),
             size_bytes=sum(entry.size for entry in files),
             digest=_NO_DIGEST,
         )
 
-    def _reason_against(
-        self, path: bytes, version: Version, *, is_excluded: bool
-    ) -> LeftOutReason | None:
-        """Why an entry is not recorded, as far as its status tells."""
+    def _reason_against(self, path: bytes, version: Version, spot: "_Spot") -> LeftOutReason | None:
+        """Return why an entry is not recorded, as far as its status tells."""
         kind = version[0] & _FORMAT
+        is_folder = kind == _IS_FOLDER
         if path in self._own:
             return LeftOutReason.PROGRAM_HOME
-        fits = is_excluded or self._exclusions.fit(path, is_folder=kind == _IS_FOLDER)
-        if fits and not self._exclusions.is_tracked(path):
-            return LeftOutReason.EXCLUDED
+        if not spot.is_git and (
+            spot.is_excluded or self._exclusions.fit(path, is_folder=is_folder)
+        ):
+            is_kept = path in self._exclusions.kept
+            if not is_kept and not (is_folder and self._tracked.look_into(path)):
+                return LeftOutReason.EXCLUDED
         if not kind:
             return LeftOutReason.UNREADABLE
         if kind in _SPECIAL:
@@ -283,7 +310,7 @@ class Walk:
         """The record with the digests of the folders in it."""
         self.is_settled = False
         tree = decode_tree(draft.tree)
-        reasons = dict(_reasons_in(draft.left_out))
+        reasons = draft.reasons()
         versions, _ = draft.entries()
         for name, found in inner.items():
             reasons.pop(name, None)
@@ -300,7 +327,22 @@ class Walk:
         digest = digest_of(content)
         if old is None or digest != old.digest:
             self._packs.put(content)
-        return draft._replace(tree=content, left_out=_joined(reasons.items()), digest=digest)
+        return draft._replace(tree=content, left_out=joined(reasons), digest=digest)
+
+
+class _Spot(Struct, frozen=True):
+    """What holds for a folder because of those around it.
+
+    Attributes:
+        is_excluded: a pattern means one of them.
+        is_git: it is in the `.git` of a repository, where no pattern counts.
+        is_same_scope: the last recording left out the same there.
+    """
+
+    depth: int = 0
+    is_excluded: bool = False
+    is_git: bool = False
+    is_same_scope: bool = False
 
 
 def _look(descriptor: int) -> tuple[list[str], list[int]]:
@@ -349,13 +391,3 @@ def _is_own(path: bytes, name: bytes) -> bool:
     return (name == b".git" and not path) or (
         name.startswith(b".soong-agent-") and _TEMPORARY(name) is not None
     )
-
-
-def _joined(left_out: Iterable[tuple[bytes, LeftOutReason]]) -> bytes:
-    return b"/".join(b"%b/%b" % (reason.value.encode(), name) for name, reason in left_out)
-
-
-def _reasons_in(left_out: bytes) -> Iterator[tuple[bytes, LeftOutReason]]:
-    parts = iter(left_out.split(b"/") if left_out else ())
-    for reason, name in zip(parts, parts, strict=True):
-        yield name, LeftOutReason(reason.decode())

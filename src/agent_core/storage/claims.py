@@ -300,18 +300,6 @@ def find_agent(connection: Connection, agent_id: str) -> AgentRecord:
     return agent
 
 
-def set_active_node(
-    connection: Connection,
-    session_id: str,
-    node_id: str,
-    is_dead: OwnerIsDead,
-    now: datetime,
-) -> SessionRecord:
-    """Continue the session from this node."""
-    session = find_session(connection, session_id)
-    return move_active_node(connection, session, node_id, is_dead, now)
-
-
 def move_active_node(
     connection: Connection,
     session: SessionRecord,

@@ -391,14 +391,6 @@ class SqlSessionStore:
             lambda c: budgets.settle(c, hold_id, spent), hold_id, by="hold_id", is_small=True
         )
 
-    async def set_active_node(
-        self, session_id: str, node_id: str, *, is_dead: OwnerIsDead
-    ) -> SessionRecord:
-        return await self._writer.submit(
-            lambda c: claims.set_active_node(c, session_id, node_id, is_dead, self._clock(c)),
-            session_id,
-        )
-
     async def rename_session(self, session_id: str, title: str) -> None:
         def rename(connection: Connection) -> None:
             claims.find_session(connection, session_id)

@@ -3,10 +3,12 @@
 Every function is one job of a connection, as in `claims`. The snapshots themselves are files.
 """
 
+import hashlib
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.claims import find_session, is_free, move_active_node
 from agent_core.storage.rows import dumps, iso, loads, read_each, start_of, storable
 from agent_core.storage.sql import Connection
@@ -15,6 +17,11 @@ from agent_core.types.lanes import SNAPSHOT
 
 if TYPE_CHECKING:
     from agent_core.types import NodeMove, RunChanges, SnapshotNote, WorkspaceState
+
+
+class MovedMeanwhileError(StorageError):
+    """A move was decided on a state of its session that is not the stored one any more."""
+
 
 NAME_SNAPSHOT = """INSERT INTO node_snapshots
     (node_id, session_id, run_id, folder, snapshot_id, previous_id, is_begin)
@@ -71,27 +78,56 @@ def end_changes(connection: Connection, run_id: str, session_id: str) -> None:
 
 
 def workspace_state(connection: Connection, session_id: str, folder: str) -> "WorkspaceState":
-    """What the session knows of the files of this project."""
+    """Return where the session goes on, and what it knows of the files of this project."""
     from agent_core.types import NodeMove, UndoneMessage, WorkspaceState  # noqa: PLC0415 - few runs need it
 
-    (runs,) = connection.execute(
-        "SELECT count(*) FROM runs WHERE session_id = ? AND parent_run_id IS NULL", (session_id,)
-    ).fetchone()
-    row = connection.execute(
-        """SELECT snapshot_id, open_run_id, undone_json, pending_json FROM workspaces
-        WHERE session_id = ? AND folder = ?""",
-        (session_id, storable(folder)),
-    ).fetchone()
-    if row is None:
-        return WorkspaceState(runs=runs)
+    active_node_id, runs, row = _stored_state(connection, session_id, folder)
     snapshot_id, open_run_id, undone, pending = row
     return WorkspaceState(
+        active_node_id=active_node_id,
+        revision=_revision(active_node_id, runs, row),
         snapshot_id=snapshot_id,
         open_run_id=open_run_id,
         undone=[UndoneMessage.model_validate(each) for each in loads(undone)],
         runs=runs,
         pending=NodeMove.model_validate(loads(pending)) if pending else None,
     )
+
+
+def _stored_state(
+    connection: Connection, session_id: str, folder: str
+) -> tuple[str | None, int, tuple[Any, ...]]:
+    """Return the active node, how many runs users have started, and the row of the workspace."""
+    active_node_id, runs = connection.execute(
+        """SELECT (SELECT active_node_id FROM sessions WHERE session_id = :session), count(*)
+        FROM runs WHERE session_id = :session AND parent_run_id IS NULL""",
+        {"session": session_id},
+    ).fetchone()
+    row = connection.execute(
+        """SELECT snapshot_id, open_run_id, undone_json, pending_json FROM workspaces
+        WHERE session_id = ? AND folder = ?""",
+        (session_id, storable(folder)),
+    ).fetchone()
+    return active_node_id, runs, row or (None, None, "[]", None)
+
+
+def _revision(active_node_id: str | None, runs: int, row: tuple[Any, ...]) -> str:
+    snapshot_id, _, undone, _ = row
+    said = dumps([active_node_id, runs, snapshot_id, loads(undone)])
+    return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+def _require_unmoved(connection: Connection, session_id: str, move: "NodeMove") -> None:
+    """Refuse a move that was decided on another state of its session.
+
+    Raises:
+        MovedMeanwhileError: a run, or another move, was faster.
+    """
+    active_node_id, runs, row = _stored_state(connection, session_id, move.folder)
+    revision = _revision(active_node_id, runs, row)
+    if move.revision not in {None, revision} or move.runs not in {None, runs}:
+        message = f"session {session_id} was moved or used by another process at the same time"
+        raise MovedMeanwhileError(ErrorCode.SESSION_ACTIVE, message, retryable=True)
 
 
 def snapshot_at(
@@ -162,6 +198,7 @@ def begin_move(
         StorageError: `session_not_found`, `session_active`, `node_not_found`.
     """
     session = find_session(connection, session_id)
+    _require_unmoved(connection, session_id, move)
     move_active_node(connection, session, session.active_node_id, is_dead, now)
     _keep_state_before(connection, session_id, move)
     text = dumps(move.model_dump(mode="json"))
@@ -194,6 +231,7 @@ def move_node(
         StorageError: `session_not_found`, `session_active`, `node_not_found`.
     """
     session = find_session(connection, session_id)
+    _require_unmoved(connection, session_id, move)
     moved = move_active_node(connection, session, move.node_id, is_dead, now)
     folder = storable(move.folder)
     _keep_state_before(connection, session_id, move)

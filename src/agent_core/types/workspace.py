@@ -104,11 +104,13 @@ class NodeMove(Frozen):
         known: the snapshot that the session has left the files in from then on.
         undone: what can be redone from then on.
         is_undo: the first of these is this very move.
-        runs: how many runs users had started when it began.
+        runs: how many runs users had started when it began; later moves have `revision`.
+        revision: of the state that it was decided on; on another one it is refused.
     """
 
     node_id: SafeId | None
     folder: str
+    revision: str | None = None
     files: FilesMove | None = None
     known: SafeId | None = None
     undone: list[UndoneMessage] = []
@@ -126,8 +128,12 @@ class WorkspaceState(Frozen):
         undone: what can be redone, the last one first.
         runs: how many runs users have started in the session.
         pending: a move whose files are being restored, by a process that has died perhaps.
+        active_node_id: where the session goes on.
+        revision: another text after each move and each run of the session.
     """
 
+    active_node_id: SafeId | None = None
+    revision: str = ""
     snapshot_id: SafeId | None = None
     open_run_id: SafeId | None = None
     undone: list[UndoneMessage] = []

@@ -15,7 +15,7 @@ from agent_core.runtime.background import (
     PendingCompaction,
     PendingCompactions,
 )
-from agent_core.types import EventType, NodeType, SessionRecord, user_text, utc_now
+from agent_core.types import EventType, NodeMove, NodeType, SessionRecord, user_text, utc_now
 from loop_parts import Session
 
 
@@ -63,7 +63,8 @@ async def test_a_summary_of_a_path_that_was_left_is_stale() -> None:
     await session.run("first")
     first = (await session.active_path())[0]
     work = await covered(session)
-    await session.store.set_active_node("s1", first.node_id, is_dead=lambda owner, over: True)
+    move = NodeMove(node_id=first.node_id, folder="")
+    await session.store.move_node("s1", move, is_dead=lambda owner, over: True)
     pending = PendingCompactions(session.store, session_journal(session))
     pending.begin("s1", work)
     await pending.deliver("s1", work)

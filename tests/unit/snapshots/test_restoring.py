@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent_core.errors import StorageError
-from agent_core.snapshots.records import SnapshotSettings
+from agent_core.snapshots.records import Refusal, SnapshotSettings
 from agent_core.snapshots.store import SnapshotStore
 from workspaces import change, fingerprint
 
@@ -72,10 +72,10 @@ def test_what_others_have_changed_is_refused_and_replaced_by_force(
     second = store.record(work).snapshot_id
     (work / "both").write_text("another's")
     done = store.restore(work, first, base=second)
-    assert (done.refused, done.restored) == (("both",), ())
+    assert (done.refused, done.restored) == ({"both": Refusal.CHANGED}, ())
     assert (work / "mine").read_text() == "second"
     forced = store.restore(work, first, base=second, force=True)
-    assert (forced.refused, forced.restored) == ((), ("both", "mine"))
+    assert (forced.refused, forced.restored) == ({}, ("both", "mine"))
     store.restore(work, forced.before.snapshot_id)
     assert (work / "both").read_text() == "another's"
 
@@ -92,7 +92,7 @@ def test_paths_outside_of_what_is_taken_back_are_left_alone(
     (work / "theirs").write_text("another's")
     (work / "new").write_text("another's")
     done = store.restore(work, first, base=second, force=force)
-    assert (done.restored, done.deleted, done.refused) == (("mine",), (), ())
+    assert (done.restored, done.deleted, done.refused) == (("mine",), (), {})
     assert (work / "theirs").read_text() == (work / "new").read_text() == "another's"
 
 
@@ -103,7 +103,7 @@ def test_what_no_snapshot_holds_is_moved_aside_by_force_alone(
     (work / name).write_text("small")
     first = store.record(work, settings=SMALL).snapshot_id
     (work / name).write_bytes(b"L" * 500)
-    assert store.restore(work, first, settings=SMALL).refused == (name,)
+    assert store.restore(work, first, settings=SMALL).refused == {name: Refusal.IN_THE_WAY}
     done = store.restore(work, first, settings=SMALL, force=True)
     assert (work / name).read_text() == "small"
     (moved,) = done.moved_aside
@@ -116,7 +116,7 @@ def test_excluded_files_survive_the_folder_around_them(store: SnapshotStore, wor
     (work / "pkg" / "dist" / "kept").write_text("kept")
     (work / "pkg" / "a").write_text("a")
     done = store.restore(work, first)
-    assert (done.deleted, done.refused) == (("pkg/a",), ())
+    assert (done.deleted, done.refused) == (("pkg/a",), {})
     assert names(work) == ["pkg", "pkg/dist", "pkg/dist/kept"]
 
 
@@ -129,7 +129,7 @@ def test_a_folder_with_excluded_files_is_moved_aside_for_a_file(
     (work / "pkg" / "dist").mkdir(parents=True)
     (work / "pkg" / "dist" / "kept").write_text("kept")
     (work / "pkg" / "a").write_text("a")
-    assert store.restore(work, first).refused == ("pkg",)
+    assert store.restore(work, first).refused == {"pkg": Refusal.IN_THE_WAY}
     (moved,) = store.restore(work, first, force=True).moved_aside
     assert (work / "pkg").read_text() == "a file"
     assert (work / moved.moved_to / "dist" / "kept").read_text() == "kept"
@@ -149,7 +149,7 @@ def test_a_copy_is_the_workspace_as_it_is_or_was(store: SnapshotStore, work: Pat
     assert store.copy_out(work, place / "is").left_out == ()
     assert fingerprint(place / "is") == fingerprint(work)
     (place / "was").mkdir()
-    assert store.copy_out(work, place / "was", snapshot_id=first).refused == ()
+    assert store.copy_out(work, place / "was", snapshot_id=first).refused == {}
     assert fingerprint(place / "was") == before
     assert (place / "was" / ".git" / "HEAD").read_text() == "ref: refs/heads/main\n"
     for into in (work, work / "in", place, place / "was"):
@@ -171,7 +171,7 @@ def test_a_file_system_mounted_in_the_workspace_is_restored_too(
         first, before = store.record(work).snapshot_id, fingerprint(work)
         (inner / "a").write_text("second")
         (inner / "b").write_text("new")
-        assert store.restore(work, first).refused == ()
+        assert store.restore(work, first).refused == {}
         assert fingerprint(work) == before
     finally:
         subprocess.run(["umount", str(inner)], check=True)  # noqa: S603, S607

@@ -180,7 +180,6 @@ WRITES: dict[str, Callable[[SqlSessionStore], Awaitable[object]]] = {
     "add_to_memory_backlog": lambda s: s.add_to_memory_backlog(["s1"]),
     "remove_from_memory_backlog": lambda s: s.remove_from_memory_backlog("s1"),
     "note": lambda s: s.note(SessionNote(session_id="s1", events=[an_event()])),
-    "set_active_node": lambda s: s.set_active_node("s1", "n1", is_dead=dead),
     "rename_session": lambda s: s.rename_session("s1", "mine"),
     "add_titles": lambda s: s.add_titles({"s1": "mine"}),
     "delete_session": lambda s: s.delete_session("s1", is_dead=dead),

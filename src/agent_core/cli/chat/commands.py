@@ -17,7 +17,7 @@ from agent_core.cli.layout import fitted
 from agent_core.cli.sessions import fork_session
 from agent_core.cli.sheet import status_of, title_of
 from agent_core.cli.terminal import Style
-from agent_core.cli.undo import show_move, show_paths
+from agent_core.cli.undo import show_move, show_refused
 from agent_core.config.load import resolve_model
 from agent_core.config.problems import nearest
 from agent_core.context.messages import plain_text
@@ -236,8 +236,7 @@ async def _move(
     except AgentCoreError as error:
         chat.fail(error.message)
         if error.code is ErrorCode.PATH_CONFLICT:
-            paths = error.details.get("paths", ())
-            show_paths("changed by others", paths, chat.terminal, chat.clean)
+            show_refused(error.details.get("reasons", {}), chat.terminal, chat.clean)
         return
     show_move(moved, chat.terminal, chat.clean)
     if moved.message is not None and not chat.line.text:

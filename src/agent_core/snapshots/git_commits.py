@@ -1,4 +1,4 @@
-"""Commits and folders in the object store of a repository, read within bounds."""
+"""Commits in the object store of a repository, read within bounds."""
 
 import os
 import struct
@@ -9,16 +9,10 @@ from typing import Self
 from agent_core.disk.reading import read_text_file
 from agent_core.opening import open_descriptor
 
-Item = tuple[int, bytes]
-"""The mode of an entry as git keeps it, and its digest."""
-FOLDER_MODE = 0o040000
-
 _MAX_OBJECT = 16 << 20
-_MAX_OBJECTS = 2000
 _MAX_DELTAS = 60
 _MAX_PACKS = 200
-_COMMIT, _TREE, _BY_PLACE, _BY_DIGEST = 1, 2, 6, 7
-_KINDS = {b"commit": _COMMIT, b"tree": _TREE}
+_COMMIT, _BY_PLACE, _BY_DIGEST = 1, 6, 7
 _IDX_MAGIC = b"\xfftOc\0\0\0\2"
 _FANOUT_AT = 8
 _ITEMS_AT = _FANOUT_AT + 4 * 256
@@ -29,8 +23,8 @@ class UnreadableError(Exception):
     """A repository cannot be read, or not within bounds."""
 
 
-class GitObjects:
-    """Reads the objects of one repository.
+class GitCommits:
+    """Reads the commits of one repository.
 
     Args:
         folder: `.git/objects`.
@@ -40,7 +34,6 @@ class GitObjects:
     def __init__(self, folder: Path, digest_bytes: int) -> None:
         self._folder = folder
         self._digest_bytes = digest_bytes
-        self._left = _MAX_OBJECTS
         self._packs: list[tuple[int, int]] | None = None
 
     def __enter__(self) -> Self:
@@ -52,64 +45,39 @@ class GitObjects:
                 os.close(descriptor)
 
     def tree_of(self, commit: bytes) -> bytes:
-        """The folder of a commit.
+        """Return the digest of the root folder of a commit.
 
         Raises:
             UnreadableError: it cannot be read.
         """
-        kind, content = self._read(commit)
-        line = content.partition(b"\n")[0]
-        if kind != _COMMIT or not line.startswith(b"tree "):
-            raise UnreadableError
         try:
-            return bytes.fromhex(line[5:].decode("ascii"))
-        except ValueError as error:
-            raise UnreadableError from error
-
-    def tree(self, digest: bytes) -> dict[bytes, Item]:
-        """The entries of a folder, by name.
-
-        Raises:
-            UnreadableError: it cannot be read.
-        """
-        kind, content = self._read(digest)
-        if kind != _TREE:
-            raise UnreadableError
-        items: dict[bytes, Item] = {}
-        at = 0
-        try:
-            while at < len(content):
-                end = content.index(0, at)
-                mode, _, name = content[at:end].partition(b" ")
-                at = end + 1 + self._digest_bytes
-                items[name] = int(mode, 8), content[end + 1 : at]
-        except ValueError as error:
-            raise UnreadableError from error
-        return items
-
-    def _read(self, digest: bytes) -> tuple[int, bytes]:
-        self._left -= 1
-        if self._left < 0:
-            raise UnreadableError
-        try:
-            return self._loose(digest) or self._packed(digest)
+            line = self._read(commit).partition(b"\n")[0]
+            if line.startswith(b"tree "):
+                return bytes.fromhex(line[5:].decode("ascii"))
         except (OSError, struct.error, zlib.error, IndexError, ValueError) as error:
             raise UnreadableError from error
+        raise UnreadableError
 
-    def _loose(self, digest: bytes) -> tuple[int, bytes] | None:
+    def _read(self, digest: bytes) -> bytes:
+        stored = self._loose(digest)
+        return self._packed(digest, _MAX_DELTAS) if stored is None else stored
+
+    def _loose(self, digest: bytes) -> bytes | None:
         name = digest.hex()
         try:
             stored = read_text_file(self._folder / name[:2] / name[2:], _MAX_OBJECT)
         except OSError:
             return None
-        head, _, content = _inflated(stored, _MAX_OBJECT).partition(b"\0")
-        return _KINDS[head.partition(b" ")[0]], content
+        head, _, content = zlib.decompressobj().decompress(stored, _MAX_OBJECT).partition(b"\0")
+        if not head.startswith(b"commit "):
+            raise UnreadableError
+        return content
 
-    def _packed(self, digest: bytes) -> tuple[int, bytes]:
+    def _packed(self, digest: bytes, deltas: int) -> bytes:
         for index, pack in self._opened():
             place = self._find(index, digest)
             if place is not None:
-                return self._at(pack, place, _MAX_DELTAS)
+                return self._at(pack, place, deltas)
         raise UnreadableError
 
     def _opened(self) -> list[tuple[int, int]]:
@@ -151,8 +119,8 @@ class GitObjects:
                 end = middle
         return None
 
-    def _at(self, pack: int, place: int, deltas: int) -> tuple[int, bytes]:
-        """The object at this place, put together from what it differs from."""
+    def _at(self, pack: int, place: int, deltas: int) -> bytes:
+        """Return the commit at this place, put together from what it differs from."""
         head = os.pread(pack, 64, place)
         kind, size, at = head[0] >> 4 & 7, head[0] & 15, 1
         shift = 4
@@ -162,24 +130,20 @@ class GitObjects:
             at += 1
         if size > _MAX_OBJECT or not deltas:
             raise UnreadableError
-        if kind in {_COMMIT, _TREE}:
-            return kind, _inflated_at(pack, place + at, size)
+        if kind == _COMMIT:
+            return _inflated_at(pack, place + at, size)
         if kind == _BY_PLACE:
             back = head[at] & 0x7F
             while head[at] & 0x80:
                 at += 1
                 back = (back + 1 << 7) | (head[at] & 0x7F)
-            kind, base = self._at(pack, place - back, deltas - 1)
-            return kind, _patched(base, _inflated_at(pack, place + at + 1, size))
+            base = self._at(pack, place - back, deltas - 1)
+            return _patched(base, _inflated_at(pack, place + at + 1, size))
         if kind == _BY_DIGEST:
-            kind, base = self._read(head[at : at + self._digest_bytes])
+            base = self._packed(head[at : at + self._digest_bytes], deltas - 1)
             at += self._digest_bytes
-            return kind, _patched(base, _inflated_at(pack, place + at, size))
+            return _patched(base, _inflated_at(pack, place + at, size))
         raise UnreadableError
-
-
-def _inflated(stored: bytes, limit: int) -> bytes:
-    return zlib.decompressobj().decompress(stored, limit)
 
 
 def _inflated_at(pack: int, place: int, size: int) -> bytes:

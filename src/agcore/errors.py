@@ -34,6 +34,11 @@ class _FamilyError(AgentCoreError):
         """Whether the application may go on: another call may succeed with nothing changed."""
         return self.recoverable
 
+    def told_by(self, error: AgentCoreError | ErrorPayload) -> Self:
+        """The same with the code and the details of an error of the engine."""
+        self.code, self.details = error.code, dict(error.details)
+        return self
+
 
 # --- model calls ----------------------------------------------------------------------------------
 
@@ -100,11 +105,6 @@ class ContextLengthError(LlmError, kind="ContextLength", code=ErrorCode.PROMPT_T
 
 class OtherLlmError(LlmError, kind="Other"):
     """A failure of no other kind; `code` and `details` are the engine's, if it has failed."""
-
-    def told_by(self, error: AgentCoreError | ErrorPayload) -> Self:
-        """The same with the code and the details of an error of the engine."""
-        self.code, self.details = error.code, dict(error.details)
-        return self
 
 
 class ToolTurnLimitError(OtherLlmError, code=ErrorCode.MAX_TURNS):
@@ -400,4 +400,5 @@ def raise_as_agent_error() -> Generator[None]:
         raise AgentMemoryError(error) from error
     except AgentCoreError as error:
         is_config = error.code in {ErrorCode.VALIDATION_ERROR, ErrorCode.CONFIG_ERROR}
-        raise (AgentConfigError if is_config else OtherAgentError)(error.message) from error
+        kind = AgentConfigError if is_config else OtherAgentError
+        raise kind(error.message).told_by(error) from error

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from agent_core.aio import is_loop_running
@@ -79,8 +80,9 @@ def run_in_loop(work: Callable[[], Coroutine[Any, Any, T]], *, cancellation: Can
 
     if not is_loop_running():
         return asyncio.run(work_until_cancelled())
+    context = copy_context()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="kgent") as pool:
-        return pool.submit(lambda: asyncio.run(work_until_cancelled())).result()
+        return pool.submit(context.run, lambda: asyncio.run(work_until_cancelled())).result()
 
 
 class BackgroundLoop:

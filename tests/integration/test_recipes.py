@@ -355,6 +355,43 @@ async def test_the_page_streams_asks_and_survives_being_loaded_again(
             await page.until("document.querySelector('.run_cancelled')")
 
 
+async def test_a_service_without_async_answers_many_at_once(home: Home, project: Path) -> None:
+    command = ["-m", "flask", "--app", str(RECIPES / "flask_service.py"), "run", "--port", "0"]
+
+    def sell(asked: Received) -> Reply:
+        last = asked.body["messages"][-1]
+        return calls("stock", item="lamp") if last["role"] == "user" else Says(text="Twelve.")
+
+    with ModelServer.in_thread(sell) as model:
+        server = await asyncio.create_subprocess_exec(
+            sys.executable, *command, cwd=project, env=environment(home, model), stderr=PIPE
+        )
+        assert server.stderr is not None
+        try:
+            said = ""
+            while (found := re.search(r"http://127\.0\.0\.1:\d+", said)) is None:
+                line = await server.stderr.readline()
+                assert line, said
+                said += line.decode()
+
+            async def ask(session: str, message: str = "How many lamps?") -> tuple[int, Any]:
+                body = {"message": message, "session": session}
+                async with client.post("/ask", json=body) as done:
+                    return done.status, await done.json()
+
+            async with ClientSession(found[0]) as client:
+                sessions = [f"s{number % 5}" for number in range(20)]
+                answers = await asyncio.gather(*map(ask, sessions))
+                refused = await ask("s1", "")
+        finally:
+            server.terminate()
+            _, complaints = await server.communicate()
+    assert answers == [(200, {"answer": "Twelve.", "session": each}) for each in sessions]
+    assert refused[0] == 400
+    assert "empty" in refused[1]["error"]
+    assert b"Traceback" not in complaints, complaints.decode()
+
+
 @pytest.mark.parametrize("program", sorted(RECIPES.glob("*.py")), ids=lambda file: file.stem)
 def test_the_page_of_a_recipe_shows_the_program_as_it_stands(program: Path) -> None:
     page = ROOT / "docs" / "recipes" / f"{program.stem.replace('_', '-')}.md"

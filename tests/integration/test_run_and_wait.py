@@ -136,9 +136,10 @@ async def test_inside_an_event_loop_the_script_is_told_what_to_write(
     with pytest.raises(AgentCoreError, match="write `await"):
         runtime(home, project).run_sync("hello")
 
-    async with runtime(home, project) as made:
-        with pytest.raises(AgentCoreError, match="open in an event loop"):
-            await asyncio.to_thread(made.run_sync, "hello")
+    async with runtime(home, project, ["hi"]) as made:
+        with pytest.raises(AgentCoreError, match="write `await"):
+            made.run_sync("hello")
+        assert (await asyncio.to_thread(made.run_sync, "hello")).text == "hi"
 
 
 MALFORMED: list[tuple[dict[str, Any], str, str]] = [

@@ -1,6 +1,5 @@
 """An agent, and how it runs without a bundle."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
@@ -24,7 +23,7 @@ from agcore.llm import (
 )
 from agcore.memory import ConversationMemory
 from agcore.tools import PermissionConfig, ToolRegistry
-from agent_core.aio import is_loop_running
+from agent_core.aio.loops import SharedLoop, require_no_loop
 from agent_core.api.handles import RunResult
 from agent_core.config.models import NamedModel
 from agent_core.config.problems import nearest
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from agent_core.loop.options import JsonSchema
+
+_threads = SharedLoop("agcore")
+"""The event loop of `Agent.run_sync`."""
 
 Model = str | ModelConfig | ProviderAdapter | LlmProvider
 """`provider:name`, a model configuration, an adapter of the engine, or one of the toolkit."""
@@ -316,24 +318,27 @@ class Agent(AgentSpec[DepsT, OutputT]):
         model: Model | None = None,
         **settings: Unpack[RunSettings],
     ) -> RunResult[Any]:
-        """`run`, for scripts without an event loop.
+        """`run`, for threads without an event loop; any number of them may call it at once.
+
+        All calls that are made at the same time share one event loop, so their agents may share
+        models, conversations and toolsets.
 
         Raises:
-            AgentError: as for `run`; also `Config` if an event loop is running.
+            AgentError: as for `run`; also `Config` if an event loop is running in this thread.
         """
-        if is_loop_running():
-            raise AgentConfigError("an event loop is running here: write `await agent.run(...)`")
-        return asyncio.run(
-            self.run(
-                message,
-                deps=deps,
-                output_type=output_type,
-                conversation=conversation,
-                session_id=session_id,
-                model=model,
-                **settings,
+        with raise_as_agent_error():
+            require_no_loop("run_sync", "await agent.run(...)")
+            return _threads.run(
+                lambda: self.run(
+                    message,
+                    deps=deps,
+                    output_type=output_type,
+                    conversation=conversation,
+                    session_id=session_id,
+                    model=model,
+                    **settings,
+                )
             )
-        )
 
     @overload
     def stream(

@@ -1,6 +1,5 @@
 """A conversation with an agent, turn by turn, within limits."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -47,6 +46,7 @@ from agcore.llm import (
 from agcore.memory import ConversationMemory, InMemoryStore
 from agcore.tools import Tool, ToolError, ToolRegistry, Toolset, open_toolset
 from agent_core.aio import to_the_end
+from agent_core.aio.loops import LoopLock, running_loop
 from agent_core.api.handles import RunResult
 from agent_core.config.models import BudgetConfig
 from agent_core.config.problems import nearest
@@ -138,7 +138,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         self._brought: _Opened = ()
         self._turn_index = 0
         self._begun = time.monotonic()
-        self._lock = asyncio.Lock()
+        self._lock = LoopLock(f"session {self.session_id}")
         config = bundle.config
         settings = replace(config.cycle, max_tool_turns=config.max_tool_turns)
         self._cycle = LlmCycle(bundle.provider, settings).with_hook_executor(bundle.hook_executor)
@@ -158,6 +158,8 @@ class AgentSession(Generic[DepsT, OutputT]):
             await self._owned.close()
 
     async def __aenter__(self) -> Self:
+        with raise_as_agent_error():
+            running_loop("a session")
         self._is_entered = True
         return self
 
@@ -364,7 +366,9 @@ class AgentSession(Generic[DepsT, OutputT]):
     @asynccontextmanager
     async def _turn(self, settings: SessionSettings) -> AsyncGenerator[list[ChatResponse]]:
         """Everything around a turn; it counts if there is a reply in the end."""
-        async with self._lock:
+        async with AsyncExitStack() as turn:
+            with raise_as_agent_error():
+                await turn.enter_async_context(self._lock)
             config = self.bundle.config
             if self._turn_index >= config.max_turns:
                 turns = plural(config.max_turns, "turn")

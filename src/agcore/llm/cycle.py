@@ -32,6 +32,7 @@ from agcore.llm.types import (
     TurnSettings,
 )
 from agent_core.aio import TaskStream, stop_if_cancelled, to_the_end
+from agent_core.aio.loops import running_loop
 from agent_core.assets import load_asset
 from agent_core.budgets.meter import Budgets, Meter
 from agent_core.config.models import BudgetConfig, ModelConfig, RetryConfig
@@ -386,6 +387,7 @@ class LlmCycle:
             agent_name=runner.agent_name,
             metadata=options.metadata,
         )
+        running_loop("a model cycle")
         turn = self._calls.turn
         hooks = _CallHooks(self._calls)
         run = self._build_run(runner, options, expected=expected, hooks=hooks, path=path)

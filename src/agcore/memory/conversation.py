@@ -1,6 +1,5 @@
 """Conversations: a window in memory for the next request, all messages in the store."""
 
-import asyncio
 import logging
 import sys
 from collections import deque
@@ -16,6 +15,7 @@ from agcore.errors import (
 )
 from agcore.llm import ChatMessage, ChatRedactor, ChatRole
 from agcore.memory.stores import MemoryFilter, MemoryItem, MemoryStore, session_prefix
+from agent_core.aio.loops import LoopLock
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.redaction import Redactor
 
@@ -98,7 +98,7 @@ class ConversationMemory:
         self._seen: dict[int, datetime] = {}  # the window's numbers
         self._highest = -1
         self._is_loaded = False
-        self._lock = asyncio.Lock()
+        self._lock = LoopLock("the conversation")
         self._redactor = Redactor({})
         self._clean = ChatRedactor(self._redactor)
 

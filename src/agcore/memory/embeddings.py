@@ -12,6 +12,7 @@ from typing import Any
 
 from agcore.errors import InvalidMemoryError, MemoryStorageError
 from agcore.memory.stores import MemoryFilter, MemoryItem, MemoryStore
+from agent_core.aio.loops import LoopLock
 
 Embed = Callable[[list[str]], Any]
 """Gives one vector for each text, all of one length: a coroutine function, or a plain one, which
@@ -35,7 +36,7 @@ class PageVectors:
         self._embed = embed
         self._store = store
         self._known: dict[str, tuple[str, array[float]]] = {}
-        self._lock = asyncio.Lock()
+        self._lock = LoopLock("the index of vectors")
 
     async def nearness(self, query: str, pages: Iterable[tuple[str, str]]) -> list[float]:
         """How near each page, given as id and text, is to a query: from 0 to 1.

@@ -25,6 +25,7 @@ from agcore.memory.page_index import (
     pages_with_all,
     prepare_index,
 )
+from agent_core.aio.loops import running_loop
 from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
@@ -35,6 +36,8 @@ from agent_core.tools.values import storable_text
 from agent_core.types import SESSION_ID_PATTERN, Frozen, UtcDatetime, utc_now
 
 T = TypeVar("T")
+
+_OWNER = "a memory store"
 
 _APPLICATION = 0x61676D65
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -327,12 +330,14 @@ class _ItemTable:
         return _microseconds(utc_now() - ttl) if ttl is not None else -(2**62)
 
     async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        running_loop(_OWNER)
         try:
             return await self._writer.submit(cast("Job[T]", job))  # its connection is SQLite's
         except StorageError as error:
             raise self._failed(error) from error
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        running_loop(_OWNER)
         try:
             return await self._reader.read(cast("Job[T]", query))
         except StorageError as error:
@@ -359,6 +364,7 @@ class InMemoryStore(_ItemTable):
         async def run() -> T:
             return await work()
 
+        running_loop(_OWNER)
         return await asyncio.to_thread(lambda: asyncio.run(run()))
 
 
@@ -374,7 +380,9 @@ class SqliteStore(_ItemTable):
 
         Raises:
             MemoryError: `Storage`; it cannot be made or read, or is something else.
+            AgentCoreError: `validation_error`; no event loop of asyncio is running here.
         """
+        running_loop(_OWNER)
         try:
             file, connection = await asyncio.to_thread(_open, Path(path))
         except (OSError, sqlite3.Error) as error:
@@ -386,6 +394,7 @@ class SqliteStore(_ItemTable):
 
     async def close(self) -> None:
         """Finish what is under way and close the file. Harmless when called again."""
+        running_loop(_OWNER)
         await self._reader.close()
         await self._writer.close()
 

@@ -189,10 +189,12 @@ class RunHandle(Generic[OutputT]):
         live events, for any number of readers, which do not slow the run down.
 
         Raises:
-            AgentCoreError: `validation_error`: this run's events already have a reader.
+            AgentCoreError: `validation_error`: this run's events already have a reader, or this is
+                not the event loop of the runtime.
         """
         from agent_core.events.stream import Subscription  # noqa: PLC0415 - loaded by now
 
+        self._runs.home.require()
         events = self._runs.watch(self.run_id, after=self._after, debug=debug)
         is_here = self._runs.live.get(self.run_id) is not None
         if isinstance(events, Subscription):
@@ -254,7 +256,11 @@ class RunHandle(Generic[OutputT]):
 
         `waiting`: it has stopped at a question. After an answer, the call waits for the end of a
         run that a worker executes, or for its next question.
+
+        Raises:
+            AgentCoreError: `validation_error`: this is not the event loop of the runtime.
         """
+        self._runs.home.require()
         status = await self._runs.wait(self.run_id)
         await self._look(status)
         return status
@@ -331,6 +337,7 @@ class RunHandle(Generic[OutputT]):
             StorageError: `approval_not_found`: the run has asked no such question.
             AgentCoreError, ConfigError: as for `AgentRuntime.answer`.
         """
+        self._runs.home.require()
         return await answer_question(
             self._runs,
             self._sessions,
@@ -352,7 +359,11 @@ class RunHandle(Generic[OutputT]):
 
         Everything that it has caused by then is stored when it returns. It has no effect when
         repeated, or after the end.
+
+        Raises:
+            AgentCoreError: `validation_error`: this is not the event loop of the runtime.
         """
+        self._runs.home.require()
         result = await self._runs.cancel(self.run_id)
         await self._look(result.status)
         return result
@@ -366,7 +377,9 @@ class RunHandle(Generic[OutputT]):
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of this one.
+            AgentCoreError: `validation_error`: this is not the event loop of the runtime.
         """
+        self._runs.home.require()
         events = self._runs.watch_child(child_run_id, parent_run_id=self.run_id, debug=debug)
         return TaskStream(events)
 
@@ -377,7 +390,9 @@ class RunHandle(Generic[OutputT]):
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of this one.
+            AgentCoreError: `validation_error`: this is not the event loop of the runtime.
         """
+        self._runs.home.require()
         return await self._sessions.inspect_child(
             child_run_id, parent_run_id=self.run_id, include_sensitive=include_sensitive
         )

@@ -2,13 +2,12 @@
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+import weakref
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-from agent_core.aio import is_loop_running
 from agent_core.api.handles import (
     AnyDecision,
     RunHandle,
@@ -16,9 +15,9 @@ from agent_core.api.handles import (
     answer_question,
     await_result,
 )
+from agent_core.api.home import RuntimeHome
 from agent_core.api.session import Session
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
-from agent_core.loading import without_collection
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.types import (
     SESSION_ID_PATTERN,
@@ -88,8 +87,9 @@ if TYPE_CHECKING:
 class AgentRuntime:
     """A runtime for one project: sessions, tools, permissions, history.
 
-    Use it as an async context manager, or call `close()` yourself. It belongs to one event loop;
-    several runtimes, also in different processes, can share a home directory.
+    Use it as an async context manager, or call `close()` yourself. It belongs to the event loop in
+    which it is used first, until it is closed or that loop ends; threads without an event loop call
+    `run_sync`. Several runtimes, also in different processes, can share a home directory.
 
     Args:
         project_dir: the project of the agents; for a file, its folder. Default: the current folder.
@@ -165,10 +165,8 @@ class AgentRuntime:
             default_snapshots=default_snapshots,
             telemetry=telemetry,
         )
-        self._opened: Services | None = None
-        self._opening = asyncio.Lock()
-        self._is_closed = False
-        self._exit_stack = AsyncExitStack()
+        self._home = RuntimeHome(self._options)
+        weakref.finalize(self, self._home.close_later).atexit = False
 
     async def __aenter__(self) -> Self:
         """Read the configuration and open the session database.
@@ -177,20 +175,41 @@ class AgentRuntime:
             ConfigError: the home, the project or the configuration cannot be used.
             StorageError: the database cannot be opened, or is from a newer version.
         """
-        self._is_closed = False
-        await self._services()
+        await self._home.enter()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Cancel all runs, and close providers, servers, storage and jobs. Can be repeated."""
-        self._is_closed = True
-        async with self._opening:
-            self._opened = None
-            closing = self._exit_stack.pop_all()
-        await closing.aclose()
+        """Cancel all runs, and close providers, servers, storage and jobs. Can be repeated.
+
+        Raises:
+            AgentCoreError: `validation_error`: it is open in another event loop.
+        """
+        await self._home.close()
+
+    def __enter__(self) -> Self:
+        """Open the runtime for threads without an event loop, as `async with` does for a loop.
+
+        Raises:
+            AgentCoreError: `validation_error`: an event loop is running in this thread, or the
+                runtime is open in one.
+            ConfigError, StorageError: as for `async with`.
+        """
+        self._home.enter_sync()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._home.exit_sync()
+
+    def close_sync(self) -> None:
+        """`close`, for threads without an event loop; also if it is open in the loop of another.
+
+        Raises:
+            AgentCoreError: `validation_error`: an event loop is running in this thread.
+        """
+        self._home.close_sync()
 
     @overload
     async def start(
@@ -357,23 +376,18 @@ class AgentRuntime:
     def run_sync(
         self, message: str | UserMessage, session_id: str | None = None, **fields: Any
     ) -> RunResult[Any]:
-        """`run`, for scripts without an event loop: opens the runtime, runs, and closes it.
+        """`run`, for threads without an event loop; any number of them may call it at once.
+
+        If the runtime is open in an event loop of another thread, it runs there. Otherwise it is
+        opened in an event loop that threads share, and closed when the last of them has its result;
+        `with runtime:` keeps it open.
 
         Raises:
-            RunError, AgentCoreError: as for `run`; also `validation_error` if an event
-                loop is running, or the runtime is open in one.
+            RunError, AgentCoreError: as for `run`; also `validation_error` if an event loop is
+                running in this thread, or the one in which the runtime is open does not answer.
         """
-        if is_loop_running():
-            raise _malformed("an event loop is running here: write `await runtime.run(...)`")
-        if self._opened is not None:
-            message = "this runtime is open in an event loop: write `await runtime.run(...)` there"
-            raise _malformed(message)
-
-        async def run_alone() -> RunResult[Any]:
-            async with self:
-                return await self.run(message, session_id, **fields)
-
-        return asyncio.run(run_alone())
+        instead = "await runtime.run(...)"
+        return self._home.call(lambda: self.run(message, session_id, **fields), instead)
 
     def session(
         self, session_id: str | None = None, *, memory: str | bool | None = None
@@ -393,6 +407,7 @@ class AgentRuntime:
             self.start,
             memory=_checked_memory(memory),
             answer=self.answer,
+            run_sync=self.run_sync,
             replay=self.replay_session,
             inspect=self.inspect_run,
             undo=self.undo,
@@ -639,8 +654,8 @@ class AgentRuntime:
             raise _malformed(f"the tool {definition.name} has a definition but no handler")
         else:
             self._options.tools.register(definition, handler)
-        if self._opened is not None:
-            self._opened.project.toolboxes.check_names()
+        if (opened := self._home.opened) is not None:
+            opened.project.toolboxes.check_names()
 
     def register_agent_definition(
         self,
@@ -660,8 +675,8 @@ class AgentRuntime:
         if source != AgentSource.CODE:
             message = f"a program registers agent definitions as 'code', not as {source!r}"
             raise ConfigError(ErrorCode.INVALID_AGENT_DEFINITION, message)
-        if self._opened is not None:
-            self._opened.project.register_definition(definition)
+        if (opened := self._home.opened) is not None:
+            opened.project.register_definition(definition)
         self._options.definitions.append(definition)
 
     async def replay_session(
@@ -1021,21 +1036,8 @@ class AgentRuntime:
             older_than=older_than,
         )
 
-    async def _services(self) -> "Services":
-        if self._opened is not None:
-            return self._opened
-        async with self._opening:  # the first calls may come at once
-            if self._is_closed:
-                message = "this runtime is closed; make another one, or enter it again"
-                raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-            if self._opened is None:
-                # Half of what a program imports is only needed once something runs.
-                with without_collection():
-                    from agent_core.runtime.services import open_services  # noqa: PLC0415
-
-                opening = open_services(self._options)
-                self._opened = await self._exit_stack.enter_async_context(opening)
-            return self._opened
+    def _services(self) -> "Awaitable[Services]":
+        return self._home.services()
 
 
 def _asked_options(options: object, fields: Mapping[str, Any]) -> "RunOptions[Any]":

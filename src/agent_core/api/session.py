@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
+from agent_core.aio.loops import running_loop
 from agent_core.api.handles import AnyDecision, RunHandle, RunResult, await_result
 from agent_core.types import Mode, OutputT, UserMessage
 
@@ -30,7 +31,7 @@ class Session:
 
     Args:
         session_id: id of the session; it need not exist yet.
-        start: `AgentRuntime.start`.
+        start, run_sync: of `AgentRuntime`.
         answer: `AgentRuntime.answer`.
         memory: the option `memory` of runs that name none.
         replay: `AgentRuntime.replay_session`.
@@ -44,6 +45,7 @@ class Session:
         start: Callable[..., Awaitable[RunHandle[Any]]],
         *,
         answer: Callable[..., Awaitable[RunHandle[Any]]],
+        run_sync: Callable[..., RunResult[Any]],
         memory: str | None = None,
         replay: "Callable[..., Awaitable[ReplayResult]]",
         inspect: "Callable[..., Awaitable[InspectResult]]",
@@ -54,6 +56,7 @@ class Session:
         self._session_id = session_id
         self._start = start
         self._answer = answer
+        self._run_sync = run_sync
         self._memory = memory
         self._replay = replay
         self._inspect = inspect
@@ -68,6 +71,7 @@ class Session:
         return self._session_id
 
     async def __aenter__(self) -> Self:
+        running_loop("a session")
         return self
 
     async def __aexit__(
@@ -109,8 +113,7 @@ class Session:
         **fields: Any,
     ) -> RunHandle[Any]:
         """`AgentRuntime.start` in this session."""
-        if fields.get("memory") is None and getattr(options, "memory", None) is None:
-            fields["memory"] = self._memory
+        fields |= self._default_memory(options, fields)
         self._handles = [each for each in self._handles if not each.status.is_terminal]
         handle = await self._start(message, self._session_id, options=options, **fields)
         self._handles.append(handle)
@@ -176,6 +179,46 @@ class Session:
         )
         self._handles.append(handle)
         return handle
+
+    @overload
+    def run_sync(
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        events: bool = False,
+        output_type: "JsonSchema",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[StartFields]",
+    ) -> RunResult[Any]: ...
+
+    @overload
+    def run_sync(
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        events: bool = False,
+        options: "RunOptions[OutputT] | None" = None,
+        **fields: "Unpack[TypedStartFields[OutputT]]",
+    ) -> RunResult[OutputT]: ...
+
+    def run_sync(
+        self,
+        message: str | UserMessage,
+        *,
+        options: "RunOptions[Any] | None" = None,
+        **fields: Any,
+    ) -> RunResult[Any]:
+        """`AgentRuntime.run_sync` in this session, which need not be entered for it."""
+        fields |= self._default_memory(options, fields)
+        return self._run_sync(message, self._session_id, options=options, **fields)
+
+    def _default_memory(self, options: object, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The option `memory` of this session, for a run that names none."""
+        if fields.get("memory") is None and getattr(options, "memory", None) is None:
+            return {"memory": self._memory}
+        return {}
 
     async def replay(
         self, from_seq: int | None = None, to_seq: int | None = None

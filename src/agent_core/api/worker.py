@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec.structs import replace
 from pydantic import ValidationError
 
+from agent_core.aio.loops import HomeLoop
 from agent_core.config.databases import url_secrets
 from agent_core.config.load import config_secrets, missing_keys
 from agent_core.config.models import RunWorkerConfig
 from agent_core.config.problems import problems_of
-from agent_core.errors import ConfigError, ErrorCode
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.loading import installed_version
 from agent_core.redaction import Redactor
 from agent_core.runtime.options import RuntimeOptions
@@ -126,12 +127,17 @@ class Worker:
         self._metrics_address = metrics_address
         self.metrics_url: str | None = None
         self._is_drained = False
+        self._home: HomeLoop | None = None
         self._drain: Callable[[], object] = lambda: None
 
     def drain(self) -> None:
-        """Take no more runs; `run` returns when its runs have ended or are handed over."""
+        """Take no more runs; `run` returns when its runs have ended or are handed over.
+
+        It may be called from any thread.
+        """
         self._is_drained = True
-        self._drain()
+        with suppress(RuntimeError):  # the event loop has just ended
+            self._drain()
 
     async def run(self) -> bool:
         """Execute runs until `drain` is called.
@@ -145,7 +151,22 @@ class Worker:
             ConfigError: the configuration cannot be used, names no Postgres database, or the port
                 is taken.
             StorageError: the database cannot be opened.
+            AgentCoreError: `validation_error`: it is running already, or no event loop of asyncio
+                is running here.
         """
+        home = HomeLoop("this worker", kind="another Worker")
+        if self._home is not None:
+            self._home.require()
+            message = "this worker is running already; make another Worker"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        self._home = home
+        try:
+            return await self._work(home)
+        finally:
+            self._home = None
+            self._drain = lambda: None
+
+    async def _work(self, home: HomeLoop) -> bool:
         options = self._options
         setup = await asyncio.to_thread(options.read_setup)
         config = self._checked(setup.config.worker)
@@ -186,7 +207,7 @@ class Worker:
                     "the environment variable %s is not set: runs that use %s fail in this worker"
                 )
                 logger.warning(what, name, model)
-            self._drain = worker.drain
+            self._drain = partial(home.loop.call_soon_threadsafe, worker.drain)
             if self._is_drained:
                 worker.drain()
             return await worker.work()

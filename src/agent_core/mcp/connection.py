@@ -38,6 +38,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec.structs import replace
 from pydantic import ValidationError
 
+from agent_core.aio.loops import HomeLoop
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.loading import installed_version
 from agent_core.mcp.config import HttpServer, ServerConfig
@@ -99,6 +100,7 @@ class ServerConnection:
     def __init__(
         self, server_id: str, config: ServerConfig, host: Host, *, on_change: Callable[[], None]
     ) -> None:
+        self._home = HomeLoop(f"the MCP server {server_id!r}", kind="another client")
         self._server_id = server_id
         self._config = config
         self._host = host
@@ -122,7 +124,7 @@ class ServerConnection:
     @property
     def is_over(self) -> bool:
         """Nothing can be asked of it any more."""
-        return self._over.is_set() or self._owner.done()
+        return self._over.is_set() or self._owner.done() or self._home.loop.is_closed()
 
     @property
     def is_ready(self) -> bool:
@@ -140,6 +142,7 @@ class ServerConnection:
         Raises:
             ToolError: `mcp_server_failed`, with the reason.
         """
+        self._home.require()
         await self._opened.wait()
         if self._failure is not None:
             raise self._failure
@@ -462,6 +465,7 @@ class ServerConnection:
         self._on_change()
 
     def _live(self) -> Client:
+        self._home.require()
         if self._client is None or self.is_over:
             raise self._error("is not connected any more")
         return self._client

@@ -18,7 +18,8 @@ from agent_core.types import ModelEvent, ModelRequest
 class ProviderAdapter(Protocol):
     """One model service behind the one protocol. Streaming is the only path.
 
-    An adapter belongs to one event loop and may serve many streams at once.
+    An adapter may serve many streams at once. Those of the package may be shared by several event
+    loops; one of your own has to allow for that only if your program does so.
     """
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:

@@ -1,4 +1,4 @@
-"""A model call over HTTP: one session per adapter, retries before the first delta, nothing after.
+"""A model call over HTTP: its connections, retries before the first delta, nothing after.
 
 A subclass writes the requests of its service and names the parser of its replies; everything that
 is the same for all of them is here: keys, connections, timeouts, attempts, cancellation.
@@ -19,6 +19,7 @@ import aiohttp
 from msgspec import Struct
 from yarl import URL
 
+from agent_core.aio.loops import running_loop
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.base import RawExchange, RawExchangeSink, require_real_models
@@ -84,6 +85,13 @@ class Prepared(Struct, frozen=True):
     headers: Mapping[str, str]
     names: ToolNames
     is_native: bool = False
+
+
+class _Session(Struct, frozen=True):
+    """The connections of one event loop, and what closes them when it ends."""
+
+    client: aiohttp.ClientSession
+    keeper: AsyncGenerator[None]
 
 
 class _Attempt(Struct):
@@ -173,7 +181,7 @@ class HttpProvider(ABC):
         self._base = url
         self._url = url + self.path
         self._timeout_s = config.timeout_ms / 1000
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
         self._route: Route | None = None
         self._closed = False
         self._sink: RawExchangeSink | None = None
@@ -263,9 +271,14 @@ class HttpProvider(ABC):
     async def close(self) -> None:
         """Close every connection; streams that are open fail. Harmless when called again."""
         self._closed = True
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        sessions, self._sessions = self._sessions, {}
+        here = running_loop("a model's adapter")
+        for loop, session in sessions.items():
+            if loop is here:
+                await session.keeper.aclose()
+            elif not loop.is_closed():
+                with suppress(RuntimeError):  # it has just been closed
+                    asyncio.run_coroutine_threadsafe(session.client.close(), loop)
 
     async def look_up(
         self, path: str, question: Mapping[str, Any] | None = None, *, from_root: bool = False
@@ -286,7 +299,8 @@ class HttpProvider(ABC):
         name, prefix = self.key_header
         url = URL(self._base).origin() if from_root else URL(self._base)
         try:
-            async with self._open_session(called).request(
+            session = await self._open_session(called)
+            async with session.request(
                 "GET" if question is None else "POST",
                 URL(str(url).rstrip("/") + path),
                 json=question,
@@ -519,7 +533,8 @@ class HttpProvider(ABC):
         called, url, body = prepared.called, prepared.url, prepared.body
         headers = await self.authorized(prepared, key)
         try:
-            response = await self._open_session(called).post(
+            session = await self._open_session(called)
+            response = await session.post(
                 url,
                 data=io.BytesIO(body) if len(body) > LARGE_BODY else body,
                 headers=headers,
@@ -570,12 +585,17 @@ class HttpProvider(ABC):
         except (aiohttp.ClientError, OSError) as error:
             raise called.broke(f"lost the connection at {url}: {type(error).__name__}") from error
 
-    def _open_session(self, called: Called) -> aiohttp.ClientSession:
+    async def _open_session(self, called: Called) -> aiohttp.ClientSession:
+        """Return the session of this event loop: connections belong to the loop that made them."""
         if self._closed:
             raise called.protocol_error("was asked after its adapter had been closed")
-        if self._session is None:
+        here = running_loop("a model's adapter")
+        if (session := self._sessions.get(here)) is None:
+            for loop in tuple(self._sessions):
+                if loop.is_closed():
+                    self._sessions.pop(loop, None)
             timeout = self._timeout_s
-            self._session = aiohttp.ClientSession(
+            client = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": "soong-agent"},
@@ -584,7 +604,18 @@ class HttpProvider(ABC):
                     total=None, connect=timeout, sock_connect=timeout, sock_read=timeout
                 ),
             )
-        return self._session
+            keeper = _closed_with_loop(client)
+            session = self._sessions[here] = _Session(client, keeper)
+            await anext(keeper)
+        return session.client
+
+
+async def _closed_with_loop(client: aiohttp.ClientSession) -> AsyncGenerator[None]:
+    """Keep a session until the event loop ends: asyncio closes the generators that are left."""
+    try:
+        yield
+    finally:
+        await client.close()
 
 
 def _reason(error: aiohttp.ClientConnectorError) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
+from agent_core.aio.loops import LoopLock, used_elsewhere
 from agent_core.config.models import ModelConfig, expand_home
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.opening import read_text, refuse_open_database
@@ -82,7 +83,7 @@ class LocalProvider:
         self._load = load
         self._requests = OpenAIRequests(KEY)
         self._loading: asyncio.Task[Engine] | None = None
-        self._turn = asyncio.Lock()
+        self._turn = LoopLock("the adapter of the model file")
         self._stops: set[threading.Event] = set()
         self._closed = False
 
@@ -94,7 +95,8 @@ class LocalProvider:
         if self._loading is not None:
             held = [self._loading]
             self._loading = None
-            await asyncio.wait(held)
+            if not held[0].done():  # otherwise its event loop may have ended
+                await asyncio.wait(held)
             # Taking the engine down takes a while, and happens where its last reference is
             # dropped: here, or in the thread of a reply that has not noticed yet.
             await asyncio.to_thread(held.clear)
@@ -164,6 +166,13 @@ class LocalProvider:
 
     async def _engine(self) -> Engine:
         """The loaded engine. A caller that is cancelled does not stop the others' loading."""
+        loading = self._loading
+        if loading is not None and not loading.done():
+            loop = loading.get_loop()
+            if loop.is_closed():
+                self._loading = None
+            elif loop is not asyncio.get_running_loop():
+                raise used_elsewhere("the adapter of the model file")
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load))
             # A failure that is awaited by no caller any more is not reported as unhandled.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from agent_core.agents.child_runs import ChildRuns
 from agent_core.agents.workers import Workers
 from agent_core.aio import SideTasks, begun_at_once, stop_if_cancelled, to_the_end
+from agent_core.aio.loops import HomeLoop
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import EventStream, SessionJournal, SessionStore
@@ -67,6 +68,7 @@ class Runs:
         project: what the runs work on.
         store, owner, models, artifacts, redactor: of the process.
         files: of the project.
+        home: the event loop in which all of this is open.
         telemetry: records the runs, if something does.
         traces: keeps tracebacks, with `debug=True`.
         notices: of the store, if processes can send each other any.
@@ -84,11 +86,13 @@ class Runs:
         redactor: Redactor,
         traces: Traces | None,
         files: ProjectFiles,
+        home: HomeLoop,
         telemetry: "Telemetry | None" = None,
         notices: "Notices | None" = None,
         dispatcher: "Dispatcher | None" = None,
     ) -> None:
         config = project.setup.config
+        self.home = home
         self._project = project
         self._store = store
         self._owner = owner

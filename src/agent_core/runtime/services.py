@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agent_core.aio import stop_task
+from agent_core.aio.loops import HomeLoop
 from agent_core.artifacts.store import ArtifactStore, InMemoryArtifactStore
 from agent_core.assets.load import check_assets
 from agent_core.config.databases import url_secrets
@@ -64,8 +65,14 @@ class Services(Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
+async def open_services(
+    options: RuntimeOptions, home: HomeLoop | None = None
+) -> AsyncGenerator[Services]:
     """Read the configuration, open the store, close what dead processes left, and yield it all.
+
+    Args:
+        options: the arguments of the runtime.
+        home: the event loop that runs here, as errors are to describe it.
 
     Raises:
         ConfigError: the home, the project or the configuration cannot be used.
@@ -119,6 +126,7 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             redactor=redactor,
             traces=traces,
             files=files,
+            home=home or HomeLoop("this runtime", kind="another one"),
             telemetry=telemetry,
             notices=notices,
             dispatcher=dispatcher,

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from agent_core.aio.loops import reset_after_fork
 from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import open_descriptor
@@ -50,6 +51,7 @@ class Owner:
         self._lease_s = 0.0
         self._leases: Mapping[str, float] = {}
         self._connected_at = self._heard_at = -math.inf
+        self._descriptor: int | None = None
 
     @classmethod
     @contextmanager
@@ -75,17 +77,30 @@ class Owner:
                 details={"path": str(folder)},
             ) from error
         owner = cls(owner_id, folder, heeds_leases=heeds_leases)
+        owner._descriptor = descriptor
+        reset_after_fork(owner)
         try:
             yield owner
         finally:
-            with suppress(OSError):
-                _path(folder, owner_id).unlink(missing_ok=True)
-            os.close(descriptor)
+            owner._give_up()
 
     @classmethod
     def in_memory(cls) -> "Owner":
         """An owner of sessions that no other process can see; without a lock file."""
         return cls(f"{new_id('own')}.{_UNLOCKED}", Path(os.devnull))
+
+    def reset(self) -> None:
+        """Leave the lock to the parent process: a forked one would hold it after its death."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _give_up(self) -> None:
+        """Give the lock back, unless it is the parent process that has it."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                _path(self._folder, self.owner_id).unlink(missing_ok=True)
+            self.reset()
 
     def is_dead(self, owner_id: str, is_lease_over: bool) -> bool:
         """Whether the runtime behind this id is gone."""

@@ -9,8 +9,8 @@ import asyncio
 import sqlite3
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
+from agent_core.aio.loops import ThreadPool
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.connections import (
     PATIENCE,
@@ -64,7 +65,7 @@ class Writer:
     disk, and costs less than handing it over. What may wait is done by a thread: large jobs, those
     that find the database busy, the ones behind them, checkpoints, and the first write after a
     checkpoint, which syncs the log. The caller's thread has the connection only while nothing is
-    handed over.
+    handed over. Callers may be in several event loops, each in a thread of its own.
 
     A job must depend on nothing but its connection and its own inputs: when another job of its
     group fails, or the database is busy, it is done again.
@@ -76,8 +77,8 @@ class Writer:
         self._connection: sqlite3.Connection | None = connection
         self._path = path
         self._patience = patience
-        self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._counting = threading.Lock()  # held while a caller's thread has the connection
         self._handed_over = 0
         self._since_checkpoint = 0
         self._closed = False
@@ -95,23 +96,23 @@ class Writer:
         is_small: bool = False,
     ) -> asyncio.Future[Result]:
         """Do a job now or later: in the order of the calls, wholly or not at all."""
-        future: asyncio.Future[Result] = self._loop.create_future()
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(_closed_error(self._path))
             return future
-        is_first = self._since_checkpoint == 0
-        self._since_checkpoint = (self._since_checkpoint + 1) % _CHECKPOINT_EVERY
-        is_last = self._since_checkpoint == 0
-        if is_small and not (is_first or is_last or self._handed_over):
-            try:
-                future.set_result(self._store([job], patience=0.0)[0])
-            except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the job
-                if not (isinstance(error, sqlite3.Error) and is_busy(error)):
-                    future.set_exception(explain(error, self._path))
-            if future.done():
-                return future
-        self._handed_over += 1
-        self._queue.put(_Waiting(job, future, is_last))
+        with self._counting:
+            is_first = self._since_checkpoint == 0
+            self._since_checkpoint = (self._since_checkpoint + 1) % _CHECKPOINT_EVERY
+            is_last = self._since_checkpoint == 0
+            if is_small and not (is_first or is_last or self._handed_over):
+                try:
+                    future.set_result(self._store([job], patience=0.0)[0])
+                except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits it
+                    if not (isinstance(error, sqlite3.Error) and is_busy(error)):
+                        future.set_exception(explain(error, self._path))
+            if not future.done():
+                self._handed_over += 1
+                self._queue.put(_Waiting(job, future, is_last))
         return future
 
     async def close(self) -> None:
@@ -134,25 +135,19 @@ class Writer:
             if group := [waiting for waiting in queued if waiting is not None]:
                 outcomes = self._run(group)
                 is_checkpoint = any(waiting.checkpoint for waiting in group)
-                with suppress(RuntimeError):  # the loop is gone, and the waiting callers with it
-                    done = 0 if is_checkpoint else len(group)
-                    self._loop.call_soon_threadsafe(self._settle, outcomes, done)
-                    if is_checkpoint:
-                        self._move_log()
-                        self._loop.call_soon_threadsafe(self._settle, (), len(group))
+                if not is_checkpoint:
+                    self._count_done(len(group))
+                _give_out(outcomes)
+                if is_checkpoint:
+                    self._move_log()
+                    self._count_done(len(group))
         if self._connection is not None:
             self._connection.close()
 
-    def _settle(self, outcomes: Sequence[_Outcome], done: int) -> None:
-        """Give the results out; `done` jobs do not need the connection any more."""
-        self._handed_over -= done
-        for future, value, error in outcomes:
-            if future.done():
-                continue
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(value)
+    def _count_done(self, done: int) -> None:
+        """Note that so many jobs do not need the connection any more."""
+        with self._counting:
+            self._handed_over -= done
 
     def _move_log(self) -> None:
         """Move the log into the database, so that the next write can begin it anew."""
@@ -203,6 +198,26 @@ class Writer:
         return values
 
 
+def _give_out(outcomes: Sequence[_Outcome]) -> None:
+    """Give each result to its caller, in the event loop of the caller."""
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_loop[outcome[0].get_loop()].append(outcome)
+    for loop, some in by_loop.items():
+        with suppress(RuntimeError):  # the loop is gone, and the waiting callers with it
+            loop.call_soon_threadsafe(_settle, some)
+
+
+def _settle(outcomes: Sequence[_Outcome]) -> None:
+    for future, value, error in outcomes:
+        if future.done():
+            continue
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+
 class ReaderThreads:
     """Runs queries, each on one snapshot of the database."""
 
@@ -210,7 +225,7 @@ class ReaderThreads:
         self._path = path
         self._local = threading.local()
         self._opened: list[sqlite3.Connection] = []
-        self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="session-reader")
+        self._threads = ThreadPool(_READERS, thread_name_prefix="session-reader")
         self._closed = False
 
     async def read(

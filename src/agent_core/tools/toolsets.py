@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from agent_core.aio import to_the_end
+from agent_core.aio.loops import HomeLoop
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import check_own_name
@@ -53,7 +55,15 @@ class Toolset:
         self._users = 0
         self._is_open = False
         self._turn = asyncio.Lock()
+        self._home: HomeLoop | None = None
+        self._changing = threading.Lock()
         self._given: list[Tool | Callable[..., Any]] = []
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to open, so that any event loop may use it."""
+        functions = (getattr(method, "__func__", None) for method in (self.open, self.close))
+        return tuple(functions) == (Toolset.open, Toolset.close)
 
     async def open(self) -> Iterable[Tool | Callable[..., Any]]:
         """Open what the tools need, and return the tools."""
@@ -62,9 +72,22 @@ class Toolset:
     async def close(self) -> None:
         """Close what `open` has opened; also called where that has failed halfway."""
 
+    def claim(self) -> None:
+        """Begin to use the toolset; `give_back` has to follow.
+
+        Raises:
+            AgentCoreError: `validation_error`: it is open in another event loop.
+        """
+        with self._changing:
+            if self._home is not None and not self._home.loop.is_closed():
+                self._home.require()
+            else:
+                self._home = HomeLoop(f"the toolset {self.name!r}", kind="another one")
+                self._turn, self._users, self._is_open = asyncio.Lock(), 0, False
+            self._users += 1
+
     async def take(self) -> list[Tool | Callable[..., Any]]:
-        """The tools, opened unless another run has them open; `give_back` has to follow."""
-        self._users += 1
+        """Return the tools of the claimed toolset, opened unless another run has them open."""
         async with self._turn:
             if not self._is_open:
                 try:
@@ -82,6 +105,9 @@ class Toolset:
             if self._is_open and not self._users:
                 self._is_open = False
                 await self._close_in_time()
+        with self._changing:
+            if not self._users:
+                self._home = None
 
     async def _close_in_time(self) -> None:
         """Close; what takes too long is left behind, because runs wait for it."""
@@ -115,7 +141,12 @@ async def opened(toolset: Toolset) -> AsyncGenerator[list[Tool]]:
     Raises:
         ToolError: `tool_not_available`: it cannot be opened; its name is said.
         ConfigError: `validation_error`: a function cannot be a tool, or a name is reserved.
+        AgentCoreError: `validation_error`: it is open in another event loop.
     """
+    if toolset.is_plain:
+        yield _tools_of(toolset, toolset.tools)
+        return
+    toolset.claim()
     try:
         try:
             given = await toolset.take()
@@ -123,15 +154,18 @@ async def opened(toolset: Toolset) -> AsyncGenerator[list[Tool]]:
             raise
         except _BREAKS as error:
             raise _unusable(toolset, "cannot be opened", error) from error
-        try:
-            tools = [made for each in given if (made := _made(toolset, each)) is not None]
-        except AgentCoreError:
-            raise
-        except _BREAKS as error:
-            raise _unusable(toolset, "has a filter or a prefix that is no use", error) from error
-        yield tools
+        yield _tools_of(toolset, given)
     finally:
         await to_the_end(toolset.give_back())
+
+
+def _tools_of(toolset: Toolset, given: Iterable[Tool | Callable[..., Any]]) -> list[Tool]:
+    try:
+        return [made for each in given if (made := _made(toolset, each)) is not None]
+    except AgentCoreError:
+        raise
+    except _BREAKS as error:
+        raise _unusable(toolset, "has a filter or a prefix that is no use", error) from error
 
 
 def _unusable(toolset: Toolset, what: str, error: BaseException) -> ToolError:

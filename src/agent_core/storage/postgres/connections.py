@@ -28,6 +28,7 @@ from psycopg.errors import UniqueViolation
 from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 
+from agent_core.aio.loops import ThreadPool
 from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.storage.postgres.appends import Append
 from agent_core.storage.postgres.faults import DATABASE, explain, is_passing
@@ -263,11 +264,11 @@ class Threads:
         self._links: list[_Link] = []
         self._lock = threading.Lock()
         self._lanes: dict[tuple[Named, str], deque[_Waiting]] = {}
-        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="session-writer")
+        self._writers = ThreadPool(_WRITERS, thread_name_prefix="session-writer")
         self._keeper = ThreadPoolExecutor(
             1, thread_name_prefix="session-keeper", initializer=self._keep_short
         )
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="session-reader")
+        self._readers = ThreadPool(_READERS, thread_name_prefix="session-reader")
         self._closed = False
         self._silent_at = -math.inf
         self._is_hurried = False

@@ -1,0 +1,450 @@
+"""Event loops and threads: which loop something belongs to, and a loop that threads share.
+
+What is open in one event loop cannot be used from another one: asyncio would fail in the middle, or
+wait forever. Everything that a program can reach with `await` asks here first, so that there is one
+error, which says what to do.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from weakref import WeakSet
+
+from agent_core.errors import AgentCoreError, ErrorCode
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+PATIENCE_S = 10.0
+"""How long an event loop may take to answer a thread that waits for it."""
+
+
+def running_loop(user: str) -> asyncio.AbstractEventLoop:
+    """Return the event loop that runs here.
+
+    Args:
+        user: what needs it, for the message.
+
+    Raises:
+        AgentCoreError: `validation_error`: none does, or one of another library.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    if (library := other_library()) is None:
+        message = f"{user} needs asyncio, and no event loop of asyncio is running here"
+        cure = "await it in a function that is started with asyncio.run(...)"
+    else:
+        message = f"{user} needs asyncio, and the event loop here is one of {library}"
+        cure = f"call the synchronous method (run_sync) in a thread, as with {_in_thread(library)}"
+    raise AgentCoreError(ErrorCode.VALIDATION_ERROR, f"{message}; {cure}")
+
+
+def other_library() -> str | None:
+    """Return the name of the async library that runs here, if it is another one than asyncio."""
+    sniffio = sys.modules.get("sniffio")
+    if sniffio is None:  # every other library brings it
+        return None
+    try:
+        name = str(sniffio.current_async_library())
+    except sniffio.AsyncLibraryNotFoundError:
+        return None
+    return None if name == "asyncio" else name
+
+
+def require_no_loop(user: str, instead: str) -> None:
+    """Refuse to block the thread of an event loop.
+
+    Args:
+        user: the blocking method, for the message.
+        instead: what to write in asyncio.
+
+    Raises:
+        AgentCoreError: `validation_error`: an event loop is running in this thread.
+    """
+    library = other_library()
+    if library is not None:
+        cure = f"call it in a thread, as with {_in_thread(library)}"
+        message = f"an event loop of {library} is running here, and {user} would block it: {cure}"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        message = f"an event loop is running here, and {user} would block it: write `{instead}`"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def _in_thread(library: str) -> str:
+    call = "trio.to_thread.run_sync" if library == "trio" else "anyio.to_thread.run_sync"
+    return f"`await {call}(...)`"
+
+
+class Resettable(Protocol):
+    """Something that a forked process cannot use as it is."""
+
+    def reset(self) -> None:
+        """Forget what belongs to the threads of the parent process."""
+        ...
+
+
+_to_reset: WeakSet[Resettable] = WeakSet()
+
+
+def reset_after_fork(each: Resettable) -> None:
+    """Reset this in every process that is forked from this one: only one thread goes on there."""
+    _to_reset.add(each)
+
+
+def _reset_all() -> None:
+    for each in tuple(_to_reset):
+        each.reset()
+
+
+os.register_at_fork(after_in_child=_reset_all)
+
+
+class HomeLoop:
+    """The event loop that something belongs to: the one that runs where this is made.
+
+    Args:
+        owner: what belongs to it, for messages.
+        kind: what to make for another event loop.
+        is_private: it is the loop of a `SharedLoop`.
+    """
+
+    def __init__(self, owner: str, *, kind: str, is_private: bool = False) -> None:
+        self.loop = running_loop(owner)
+        self.is_private = is_private
+        self._owner = owner
+        self._kind = kind
+
+    def require(self) -> None:
+        """Return if this is the loop that runs here.
+
+        Raises:
+            AgentCoreError: `validation_error`: it is another one, or none is running.
+        """
+        if running_loop(self._owner) is not self.loop:
+            raise self.foreign()
+
+    def foreign(self) -> AgentCoreError:
+        """Build the error of a use from elsewhere."""
+        if self.is_private and not self.loop.is_closed():
+            return used_by_threads(self._owner, self._kind)
+        if self.loop.is_closed():
+            where = "an event loop that has been closed; each asyncio.run has a new one"
+            cure = "close it in its event loop, as `async with` does"
+        elif not self.loop.is_running():
+            where = "another event loop, which is not running now"
+            cure = "run that one, or close it there"
+        else:
+            where = "another event loop, in which it is open"
+            cure = "use it there, call `run_sync` in a thread without an event loop"
+        message = f"{self._owner} belongs to {where}: {cure}, or make {self._kind} for this one"
+        return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def used_by_threads(owner: str, kind: str) -> AgentCoreError:
+    """Build the error of a use while threads use the same thing in the loop that they share."""
+    message = (
+        f"{owner} is in use by threads that call its synchronous methods, and these have an event"
+        " loop of their own: enter it with `async with` before they begin, so that they use this"
+        f" event loop; or make {kind} for this one"
+    )
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def used_elsewhere(owner: str) -> AgentCoreError:
+    """Build the error of a use while another event loop uses the same thing."""
+    message = (
+        f"{owner} is in use in another event loop; wait until it is free there, or make another one"
+        " for this event loop"
+    )
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+
+class LoopLock:
+    """A lock for something that one event loop at a time may use; it moves when it is free.
+
+    Args:
+        owner: what it guards, for messages.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._changing = threading.Lock()
+        self._lock = asyncio.Lock()
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._users = 0
+
+    async def acquire(self) -> None:
+        """Wait until it is free.
+
+        Raises:
+            AgentCoreError: `validation_error`: it is in use in another event loop.
+        """
+        loop = running_loop(self._owner)
+        with self._changing:
+            home = self._home
+            if home is not loop:
+                if home is not None and self._users and not home.is_closed():
+                    raise used_elsewhere(self._owner)
+                self._home = loop
+                self._lock, self._users = asyncio.Lock(), 0
+            self._users += 1
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            self._users -= 1
+            raise
+
+    def release(self) -> None:
+        """Let the next one have it, in the same event loop."""
+        self._lock.release()
+        self._users -= 1
+
+    async def __aenter__(self) -> None:
+        await self.acquire()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class ThreadPool(ThreadPoolExecutor):
+    """A thread pool that still works while the interpreter waits for the last threads to end.
+
+    Python refuses calls for a pool from the end of the main thread on, although other threads of
+    the program may still be at work.
+    """
+
+    _is_shut = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError:
+            if self._is_shut:
+                raise
+        outcome: Future[T] = Future()
+
+        def work() -> None:
+            if outcome.set_running_or_notify_cancel():
+                try:
+                    outcome.set_result(fn(*args, **kwargs))
+                except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
+                    outcome.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        return outcome
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._is_shut = True
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
+class _Call:
+    """A coroutine that a thread lets an event loop of another thread carry out."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, Any]]
+    ) -> None:
+        self._loop = loop
+        self._work = work
+        self._task: asyncio.Task[Any] | None = None
+        self._ended = threading.Event()
+        self._is_withdrawn = False
+
+    def wait(self) -> Any:
+        """Begin, and return what the coroutine returns; an interrupt cancels it first."""
+        try:
+            # The coroutine gets the context variables of the calling thread.
+            self._tell(self._begin)
+            while not self._ended.wait(PATIENCE_S):
+                self._require_answer()
+        except BaseException:
+            self._is_withdrawn = True
+            with suppress(AgentCoreError):
+                self._tell(self._cancel)
+                while self._task is not None and not self._ended.wait(PATIENCE_S):
+                    self._require_answer()
+            raise
+        try:
+            return cast("asyncio.Task[Any]", self._task).result()
+        except asyncio.CancelledError as error:
+            raise _loop_gone() from error
+
+    def _tell(self, callback: Callable[[], object]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError as error:
+            raise _loop_gone() from error
+
+    def _require_answer(self) -> None:
+        """Return if the loop is at work.
+
+        Raises:
+            AgentCoreError: `validation_error`: it is closed, or blocked.
+        """
+        answered = threading.Event()
+        self._tell(answered.set)
+        if not answered.wait(PATIENCE_S) and not self._ended.is_set():
+            message = (
+                f"the event loop in which the runtime is open has not answered for {PATIENCE_S:g}"
+                " s: it does not run, or code in it blocks it, perhaps by waiting for this thread;"
+                " wait for threads with `await asyncio.to_thread(...)`"
+            )
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+    def _begin(self) -> None:
+        if not self._is_withdrawn:
+            self._task = self._loop.create_task(self._work())
+            self._task.add_done_callback(lambda _: self._ended.set())
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+def call_in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Carry out a coroutine in the event loop of another thread, and return what it returns.
+
+    An exception in the waiting thread, such as that of Ctrl-C, cancels the coroutine, waits for its
+    end and goes on.
+
+    Raises:
+        AgentCoreError: `validation_error`: the loop is blocked, or was closed meanwhile.
+    """
+    return _Call(loop, work).wait()
+
+
+def _loop_gone() -> AgentCoreError:
+    message = (
+        "the event loop in which the runtime was open has ended, and with it what was under way;"
+        " keep it running until every thread has its answer"
+    )
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+
+class _RunningLoop:
+    """An event loop that runs in a thread of its own until `end`.
+
+    Attributes:
+        loop: the event loop.
+    """
+
+    def __init__(self, name: str) -> None:
+        started: Future[asyncio.AbstractEventLoop] = Future()
+        self._stopped = asyncio.Event()
+        # A daemon, so that a program that ends in the middle of a call is not kept alive by it.
+        serve, given = self._serve, (started,)
+        self._thread = threading.Thread(target=serve, args=given, name=name, daemon=True)
+        self._thread.start()
+        self.loop = started.result()
+
+    def end(self) -> None:
+        """Stop the loop, and wait until its thread has ended."""
+        self.loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()
+
+    def _serve(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        async def serve() -> None:
+            loop = asyncio.get_running_loop()
+            loop.set_default_executor(ThreadPool())
+            started.set_result(loop)
+            await self._stopped.wait()
+
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+
+class SharedLoop:
+    """An event loop in a thread of its own, for threads that have none.
+
+    It runs while somebody uses it, and all who use it at the same time share it.
+
+    Args:
+        name: of the thread.
+        close: closes what was opened in the loop, before it ends.
+    """
+
+    def __init__(
+        self, name: str, close: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> None:
+        self._name = name
+        self._close = close
+        self.reset()
+        reset_after_fork(self)
+
+    def reset(self) -> None:
+        """Forget the loop and its users: after a fork they are those of the parent process."""
+        self._changed = threading.Condition()
+        self._users = 0
+        self._is_ending = False
+        self._running: _RunningLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop, while somebody uses it."""
+        running = self._running
+        return None if running is None else running.loop
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Carry out a coroutine in the loop, and return what it returns.
+
+        Raises:
+            AgentCoreError: as `call_in_loop` does.
+        """
+        with self.used() as loop:
+            return call_in_loop(loop, work)
+
+    @contextmanager
+    def used(self) -> Generator[asyncio.AbstractEventLoop]:
+        """Use the loop until the end of the block."""
+        loop = self.enter()
+        try:
+            yield loop
+        finally:
+            self.leave()
+
+    def enter(self) -> asyncio.AbstractEventLoop:
+        """Use the loop until `leave`; the first user starts it."""
+        with self._changed:
+            while self._is_ending:
+                self._changed.wait()
+            running = self._running = self._running or _RunningLoop(self._name)
+            self._users += 1
+            return running.loop
+
+    def leave(self) -> None:
+        """Use the loop no longer; the last user ends it, and waits for that."""
+        with self._changed:
+            self._users -= 1
+            running = self._running
+            if self._users or running is None:
+                return
+            self._is_ending = True
+        try:
+            try:
+                if self._close is not None:
+                    call_in_loop(running.loop, self._close)
+            finally:
+                running.end()
+        finally:
+            with self._changed:
+                self._is_ending, self._running = False, None
+                self._changed.notify_all()

@@ -1,0 +1,352 @@
+"""Where a runtime is open: in one event loop at a time, its program's or one that threads share."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from agent_core.aio.loops import (
+    HomeLoop,
+    SharedLoop,
+    call_in_loop,
+    require_no_loop,
+    reset_after_fork,
+    running_loop,
+    used_by_threads,
+)
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.loading import without_collection
+from agent_core.runtime.options import RuntimeOptions
+
+if TYPE_CHECKING:
+    from agent_core.runtime.services import Services
+
+T = TypeVar("T")
+
+_OWNER, _KIND = "this runtime", "another AgentRuntime"
+
+
+class Opening:
+    """The services of a runtime, which one task of one event loop opens and closes.
+
+    The task ends after `end`, or with its event loop: `asyncio.run` cancels it.
+
+    Args:
+        options: the arguments of the runtime.
+        is_private: the event loop is the one that threads share.
+        on_end: called when everything is closed, or could not be opened.
+
+    Attributes:
+        home: the event loop.
+        services: what is open; None before and after.
+        is_ending: it is being closed.
+        task: opens the services, and closes them.
+    """
+
+    _all: ClassVar[set["Opening"]] = set()  # a loop keeps none of its tasks
+
+    def __init__(
+        self, options: RuntimeOptions, *, is_private: bool, on_end: Callable[["Opening"], None]
+    ) -> None:
+        self.home = HomeLoop(_OWNER, kind=_KIND, is_private=is_private)
+        self.services: Services | None = None
+        self.is_ending = False
+        self._on_end = on_end
+        self._stopped = asyncio.Event()
+        self._opened: asyncio.Future[Services] = self.home.loop.create_future()
+        # What is open works for every caller: it has the context variables of none.
+        serving = self._serve(options)
+        self.task = self.home.loop.create_task(serving, name="agent-runtime", context=Context())
+        self._all.add(self)
+
+    async def opened(self) -> "Services":
+        """Return the services once they are open.
+
+        Raises:
+            ConfigError, StorageError: they cannot be opened.
+        """
+        return await asyncio.shield(self._opened)
+
+    async def end(self) -> None:
+        """Close the services; a caller that is cancelled interrupts what takes its time.
+
+        Raises:
+            Exception: what a part raised when it was closed.
+        """
+        self.stop()
+        if asyncio.current_task() is self.task:
+            return
+        cancelled: asyncio.CancelledError | None = None
+        while not self.task.done():
+            try:
+                await asyncio.wait([self.task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self.task.cancel()
+        failure = None if self.task.cancelled() else self.task.exception()
+        if cancelled is not None:
+            raise cancelled from failure
+        if failure is not None:
+            raise failure
+
+    async def ended(self) -> None:
+        """Return when the services are closed."""
+        await asyncio.wait([self.task])
+
+    def stop(self) -> None:
+        """Begin to close the services."""
+        self.is_ending = True
+        self._stopped.set()
+
+    async def _serve(self, options: RuntimeOptions) -> None:
+        try:
+            # Half of what a program imports is only needed once something runs.
+            with without_collection():
+                from agent_core.runtime.services import open_services  # noqa: PLC0415
+
+            async with open_services(options, self.home) as services:
+                self.services = services
+                self._opened.set_result(services)
+                with suppress(asyncio.CancelledError):  # the event loop ends
+                    await self._stopped.wait()
+                self.is_ending = True
+        except BaseException as error:
+            if self._opened.done():
+                raise
+            is_ended = isinstance(error, asyncio.CancelledError)
+            self._opened.set_exception(closed_error() if is_ended else error)
+            self._opened.exception()  # nobody may be waiting any more
+        finally:
+            self.services = None
+            self._all.discard(self)
+            self._on_end(self)
+
+
+class RuntimeHome:
+    """Opens a runtime where it is used first, and refuses other event loops until it is closed.
+
+    Threads without an event loop use it in the loop in which it is open. If it is open in none,
+    they share one of their own, which lasts as long as one of them uses it.
+
+    Args:
+        options: the arguments of the runtime.
+    """
+
+    def __init__(self, options: RuntimeOptions) -> None:
+        self._options = options
+        self._is_closed = False
+        self._threads = SharedLoop("agent-runtime", self._end_private)
+        self.reset()
+        reset_after_fork(self)
+
+    def reset(self) -> None:
+        """Forget what is open: after a fork it belongs to the parent process, which closes it."""
+        self._changing = threading.Lock()
+        self._opening: Opening | None = None
+        self._claims = 0  # threads that use, or are about to use, the loop they share
+
+    @property
+    def opened(self) -> "Services | None":
+        """The services, if they are open."""
+        return None if self._opening is None else self._opening.services
+
+    async def services(self) -> "Services":
+        """Return the services, opened in the event loop of the caller unless they are open there.
+
+        Raises:
+            AgentCoreError: `validation_error`: the runtime belongs to another event loop, was
+                closed, or no event loop of asyncio is running.
+            ConfigError, StorageError: they cannot be opened.
+        """
+        opening = self._opening
+        if opening is None or opening.is_ending:
+            opening = self._open()
+        opening.home.require()
+        return opening.services or await opening.opened()
+
+    async def enter(self) -> None:
+        """Open the services, also if the runtime was closed.
+
+        Raises:
+            AgentCoreError, ConfigError, StorageError: as for `services`.
+        """
+        while self._opening is not None and self._opening.is_ending:
+            self._opening.home.require()
+            await self._opening.ended()
+        was_open = self._opening is not None
+        opening = self._open(is_entered=True)
+        try:
+            await opening.opened()
+        except BaseException:
+            if not was_open:
+                opening.task.cancel()
+                await opening.end()
+            raise
+
+    async def close(self) -> None:
+        """Close the services, if they are open.
+
+        Raises:
+            AgentCoreError: `validation_error`: they are open in another event loop of the program.
+        """
+        loop = running_loop(_OWNER)
+        with self._changing:
+            opening = self._opening
+            if opening is not None and opening.home.loop.is_closed():
+                self._opening = opening = None  # nothing of it can be closed any more
+            if opening is not None and not opening.home.is_private:
+                opening.home.require()
+            self._is_closed = True
+        if opening is None:
+            return
+        if opening.home.loop is loop:
+            await opening.end()
+        else:
+            ending = asyncio.run_coroutine_threadsafe(opening.end(), opening.home.loop)
+            await asyncio.wrap_future(ending)
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
+        """Carry out a coroutine that uses the services, for a thread without an event loop.
+
+        Args:
+            work: the coroutine.
+            instead: what to write where an event loop is running.
+
+        Raises:
+            AgentCoreError: `validation_error`: an event loop is running in this thread, or the one
+                in which the runtime is open does not answer.
+            ConfigError, StorageError: as for `services`.
+        """
+        require_no_loop("run_sync", instead)
+        while (opening := self._claim()) is not None:
+            if not opening.is_ending:
+                return call_in_loop(opening.home.loop, work)
+            with suppress(AgentCoreError):  # the loop has ended, too
+                call_in_loop(opening.home.loop, opening.ended)
+        try:
+            return self._threads.run(partial(self._entered, work))
+        finally:
+            self._release()
+
+    def enter_sync(self) -> None:
+        """Open the services in the event loop that threads share, until `exit_sync`.
+
+        Raises:
+            AgentCoreError: `validation_error`: the runtime is open in an event loop of the program,
+                or one is running in this thread.
+            ConfigError, StorageError: as for `services`.
+        """
+        require_no_loop("`with runtime`", "async with runtime")
+        if (opening := self._claim()) is not None:
+            raise opening.home.foreign()
+        try:
+            loop = self._threads.enter()
+            try:
+                call_in_loop(loop, self.enter)
+            except BaseException:
+                self._threads.leave()
+                raise
+        except BaseException:
+            self._release()
+            raise
+
+    def exit_sync(self) -> None:
+        """Close the services, and use the event loop of the threads no longer."""
+        try:
+            try:
+                self.close_sync()
+            finally:
+                self._threads.leave()
+        finally:
+            self._release()
+
+    def close_sync(self) -> None:
+        """Close the services from a thread without an event loop, wherever they are open.
+
+        Raises:
+            AgentCoreError: `validation_error`: an event loop is running in this thread, or the one
+                in which the runtime is open does not answer.
+        """
+        require_no_loop("close_sync", "await runtime.close()")
+        opening = self._opening
+        if opening is None or opening.home.loop.is_closed():
+            self._opening, self._is_closed = None, True
+            return
+        try:
+            call_in_loop(opening.home.loop, self.close)
+        except AgentCoreError:
+            if self._opening is opening:
+                raise  # otherwise others have closed it meanwhile, and its event loop has ended
+
+    def close_later(self) -> None:
+        """Begin to close the services, from any thread."""
+        if (opening := self._opening) is not None:
+            with suppress(RuntimeError):  # the event loop is closed
+                opening.home.loop.call_soon_threadsafe(opening.stop)
+
+    def _open(self, *, is_entered: bool = False) -> Opening:
+        """Begin to open the services in this event loop, unless that has begun.
+
+        Raises:
+            AgentCoreError: `validation_error`: as for `services`.
+        """
+        loop = running_loop(_OWNER)
+        with self._changing:
+            is_private = loop is self._threads.loop
+            if (opening := self._opening) is not None:
+                opening.home.require()
+                if opening.is_ending:
+                    raise closed_error()
+                return opening
+            if self._claims and not is_private:
+                raise used_by_threads(_OWNER, _KIND)
+            if self._is_closed and not is_entered:
+                raise closed_error()
+            self._is_closed = False
+            self._opening = Opening(self._options, is_private=is_private, on_end=self._ended)
+            return self._opening
+
+    def _ended(self, opening: Opening) -> None:
+        with self._changing:
+            if self._opening is opening:
+                self._opening = None
+
+    def _claim(self) -> Opening | None:
+        """Claim the loop that threads share; or the opening in another loop, which is used instead.
+
+        Raises:
+            AgentCoreError: `validation_error`: the loop in which the runtime is open is stopped.
+        """
+        with self._changing:
+            opening = self._opening
+            if opening is None or opening.home.is_private:
+                self._claims += 1
+                return None
+        if not opening.home.loop.is_running():
+            raise opening.home.foreign()
+        return opening
+
+    def _release(self) -> None:
+        """Give back what `_claim` has claimed."""
+        with self._changing:
+            self._claims -= 1
+
+    async def _entered(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        await self.enter()
+        return await work()
+
+    async def _end_private(self) -> None:
+        if self._opening is not None:
+            await self.close()
+
+
+def closed_error() -> AgentCoreError:
+    """Build the error of a use after the end."""
+    message = (
+        "this runtime is closed; make another one, or enter it again: write `async with runtime:`"
+        " around the calls"
+    )
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)

@@ -125,6 +125,8 @@ CODES = (
     "node_not_found",
     "run_not_found",
     "artifact_not_found",
+    "approval_not_found",
+    "already_answered",
     "path_conflict",
     "file_not_found",
     "text_not_found",

@@ -331,6 +331,34 @@ async def test_a_run_without_a_callers_span_stays_one_trace_through_its_workers(
     assert [span.name for span in collector.roots()] == ["invoke_agent main"]
 
 
+async def test_a_worker_continues_with_the_arguments_of_the_answer_and_its_own_tools(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    def unknown(path: str) -> str:
+        """Belong to the program that answers, which no worker asks."""
+        raise AssertionError(path)
+
+    write = calls("code.write_file", path="a.txt", content="x")
+    with ModelServer.in_thread([write, "done"]) as server:
+        write_config(home, server, '[permissions]\nunattended = "park"')
+        async with opened(home, project) as runtime:
+            await asyncio.to_thread(crew.start)
+            handle = await runtime.start("go", session_id="s1")
+            assert await handle.wait() is RunStatus.WAITING
+            changed = {"path": "b.txt", "content": "y"}
+            again = await runtime.answer(
+                handle.pending_requests[0],
+                "allow_once",
+                arguments=changed,
+                tools=[unknown],
+                deps=object(),
+            )
+            assert await again.wait() is RunStatus.COMPLETED, again.error
+        assert [each.name for each in project.iterdir()] == ["b.txt"]
+        (call,) = server.requests[1].body["messages"][-2]["tool_calls"]
+        assert json.loads(call["function"]["arguments"]) == changed
+
+
 async def test_a_run_that_is_taken_over_stays_in_the_trace_that_its_dead_worker_began(
     home: Home, project: Path, crew: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,12 @@ def put_under(monkeypatch: pytest.MonkeyPatch, disk: Disk) -> None:
 
     connect = sqlite3.connect
 
-    def on_disk(*arguments: Any, **settings: Any) -> sqlite3.Connection:
-        return connect(*arguments, **settings, factory=OnDisk)
+    def on_disk(
+        *arguments: Any,
+        factory: type[sqlite3.Connection] = sqlite3.Connection,
+        **settings: Any,
+    ) -> sqlite3.Connection:
+        both = type("OnDisk", (OnDisk, factory), {})  # what production adds stays
+        return connect(*arguments, **settings, factory=both)
 
     monkeypatch.setattr(sqlite3, "connect", on_disk)

@@ -43,6 +43,7 @@ ROOT = Path(__file__).parents[2]
 GIVEN_TYPES = {
     ("agent_core.tools.decorator", "shape"),
     ("agent_core.tools.output", "with_readable_typed_dicts(output_type)"),
+    ("agent_core.tools.values", "kind"),
 }
 """The adapters of types that a program gives."""
 

@@ -19,7 +19,7 @@ from agent_core.disk.folders import make_private
 from agent_core.disk.locks import try_lock
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.opening import open_descriptor
-from agent_core.snapshots.interrupted import MOVING, folder_about, is_interrupted
+from agent_core.disk.interrupted import MOVING, folder_about, is_interrupted
 from agent_core.types.records import snapshot_folder
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from agent_core.snapshots.contents import pieces_of
 from agent_core.snapshots.copying import copy_workspace
 from agent_core.snapshots.exchange import SENDING, objects_beyond, write_packs
 from agent_core.snapshots.intents import read_intent
-from agent_core.snapshots.interrupted import INTENT, OPENED, folder_about, is_interrupted
+from agent_core.disk.interrupted import INTENT, OPENED, folder_about, is_interrupted
 from agent_core.snapshots.opening import close_again
 from agent_core.snapshots.packs import MissingObjectError, Packs
 from agent_core.snapshots.recorder import Recorder

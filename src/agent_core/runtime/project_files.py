@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from agent_core.aio import to_the_end
 from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
+from agent_core.disk.interrupted import MOVING, folder_about, is_interrupted
 from agent_core.disk.locks import try_lock
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.opening import open_descriptor
-from agent_core.disk.interrupted import MOVING, folder_about, is_interrupted
 from agent_core.types.records import snapshot_folder
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.disk.folders import flush_folder
+from agent_core.disk.interrupted import INTENT
 from agent_core.errors import StorageError
 from agent_core.snapshots.catalogue import write_whole
 from agent_core.snapshots.contents import FileKeeper
 from agent_core.snapshots.intents import Intent, read_intent
-from agent_core.disk.interrupted import INTENT
 from agent_core.snapshots.places import Places
 from agent_core.snapshots.recorder import Recorder, Recording, Span
 from agent_core.snapshots.records import (

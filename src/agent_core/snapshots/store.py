@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event
 
 from agent_core.disk.folders import make_private, remove_tree
+from agent_core.disk.interrupted import INTENT, OPENED, folder_about, is_interrupted
 from agent_core.disk.locks import locked, locked_if_free
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import read_text
@@ -24,7 +25,6 @@ from agent_core.snapshots.contents import pieces_of
 from agent_core.snapshots.copying import copy_workspace
 from agent_core.snapshots.exchange import SENDING, objects_beyond, write_packs
 from agent_core.snapshots.intents import read_intent
-from agent_core.disk.interrupted import INTENT, OPENED, folder_about, is_interrupted
 from agent_core.snapshots.opening import close_again
 from agent_core.snapshots.packs import MissingObjectError, Packs
 from agent_core.snapshots.recorder import Recorder

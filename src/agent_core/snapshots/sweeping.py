@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from agent_core.disk.folders import flush_folder
+from agent_core.disk.interrupted import INTENT, OPENED
 from agent_core.errors import StorageError
 from agent_core.snapshots.contents import digests_in, pieces_of
-from agent_core.disk.interrupted import INTENT, OPENED
 from agent_core.snapshots.packs import Pack, Packs, PackWriter
 from agent_core.snapshots.recorder import LAST
 from agent_core.snapshots.records import Damage, FileType

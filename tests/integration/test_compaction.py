@@ -111,7 +111,7 @@ async def test_m1_a_long_history_is_summarised_beside_the_run(home: Home, projec
 async def test_m1_the_loop_does_not_wait_for_the_summary(home: Home, project: Path) -> None:
     provider = split(long_answer, lambda _: Hangs())
     async with runtime(home, project, provider, config=SMALL) as made:
-        made_services = made._opened
+        made_services = made._home.opened
         await grown(made)
         assert len(of_type(await events_of(made), EventType.COMPACT_STARTED)) == 1
         assert [is_compact(r) for r in provider.requests].count(True) == 1
@@ -324,7 +324,7 @@ async def test_three_hundred_turns_on_a_small_window_lose_neither_goal_nor_rule(
         events = await events_of(made)
         kept = [
             Path(artifact.path).read_text(encoding="utf-8")
-            for artifact in await made._opened.store.artifacts(session_id="s1")  # pyright: ignore[reportOptionalMemberAccess]
+            for artifact in await made._home.opened.store.artifacts(session_id="s1")  # pyright: ignore[reportOptionalMemberAccess]
             if artifact.kind == "compaction"
         ]
     built = of_type(events, EventType.CONTEXT_BUILT)

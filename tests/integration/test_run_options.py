@@ -424,10 +424,12 @@ async def test_options_of_an_earlier_schema_are_none(home: Home, project: Path) 
     newer = " ".join(each for one in MIGRATIONS if one.version >= 5 for each in one.statements)
     for index in re.findall(r"CREATE (?:UNIQUE )?INDEX (\w+)", newer):
         connection.execute(f"DROP INDEX {index}")
-    for table in re.findall(r"CREATE TABLE (\w+)", newer):
+    tables = re.findall(r"CREATE TABLE (\w+)", newer)
+    for table in tables:
         connection.execute(f"DROP TABLE {table}")
     for table, column in re.findall(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", newer):
-        connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        if table not in tables:
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     connection.execute("DELETE FROM schema_migrations WHERE version >= 5")
     connection.close()
     async with runtime(home, project, ["b"]) as made:

@@ -35,7 +35,7 @@ def test_a_database_is_made_and_checked(
         assert "up to date" in store(home, "migrate", *words, **there).stdout
         after = store(home, "check", *words, **there)
         assert after.returncode == 0
-        assert "version 11" in after.stdout
+        assert "version 12" in after.stdout
     assert not (home.path / "sessions.sqlite").exists()
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from agent_core import (
     AgentRuntime,
+    ConfigError,
     ErrorCode,
     EventType,
     RunError,
@@ -243,7 +244,7 @@ async def test_dependencies_reach_tools_and_those_of_children(home: Home, projec
     async with runtime(home, project, script) as made:
         made.register_tool(shop_name)
         await made.run("look", deps=Shop())
-        with pytest.raises(RunError, match=r"ToolContext\[.*Shop\]"):
+        with pytest.raises(ConfigError, match=r"ToolContext\[.*Shop\]"):
             await made.run("look", deps="a text")
     results = [m for request in script.requests for m in request.messages if m.role == "tool"]
     assert all("corner" in str(m) or "child done" in str(m) for m in results)

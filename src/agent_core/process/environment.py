@@ -24,6 +24,23 @@ def command_environment(names: Collection[str], environ: Mapping[str, str]) -> d
     return UNATTENDED | inherited
 
 
+def configured_names(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names in the environment of a command that its allowlist brings, sorted.
+
+    What every command gets is left out: a question does not list it, and its answer holds in a
+    process without a terminal or a locale too.
+    """
+    return tuple(
+        sorted(
+            name
+            for name, value in env.items()
+            if name not in INHERITED
+            and not name.startswith("LC_")
+            and not is_unattended(name, value)
+        )
+    )
+
+
 def is_unattended(name: str, value: str) -> bool:
     """Return whether a variable is an editor or a pager that ends at once."""
     return UNATTENDED.get(name) == value

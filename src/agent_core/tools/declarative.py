@@ -22,7 +22,7 @@ from agent_core.config.problems import problems_of, read_json_file, unusable
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.process import Command, CompletedProcess, Launcher, find_program, run
-from agent_core.process.environment import command_environment
+from agent_core.process.environment import command_environment, configured_names
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import check_own_name, plain_access
@@ -183,7 +183,7 @@ def _build_tool(
             target=shlex.join(argv),
             cwd=str(cwd),
             runs=tuple(os.path.join(cwd, word) for word in argv),  # noqa: PTH118
-            env_names=tuple(sorted({*env, *(["TMPDIR"] if plan else [])})),
+            env_names=tuple(sorted({*configured_names(env), *(["TMPDIR"] if plan else [])})),
             confined=plan and plan.words,
         )
         return Action(access, partial(run_program, argv, arguments, context, plan))

@@ -54,6 +54,7 @@ class StagedRun:
     session_id = "sess_1"
     mode = RunMode.NORMAL
     pending_requests = ()
+    warnings = ()
 
     def __init__(self, scene: str, message: str, callback: PermissionCallback) -> None:
         self.status = RunStatus.RUNNING

@@ -18,6 +18,7 @@ from pydantic import Field
 from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Command, find_program, run
+from agent_core.process.environment import configured_names
 from agent_core.text import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.files import disk_errors
@@ -166,7 +167,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         summary=shown,
         target=shown,
         cwd=str(place.path),
-        env_names=tuple(sorted(workspace.env)),
+        env_names=configured_names(workspace.env),
         dangerous=True,
         reason=reason,
         places=places,

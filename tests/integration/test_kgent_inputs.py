@@ -108,7 +108,7 @@ def test_tools_read_inputs_and_write_none(tmp_path: Path, repo: Path) -> None:
         ("rm -f $1/tool.sh", "inputs/repo/tool.sh (file) is missing"),
         ("echo x > $1/new", "inputs/repo/new (file) was added"),
         ("ln -sfn / $1/latest", "inputs/repo/latest was changed"),
-        ("rm -f $1/latest; mkdir $1/latest", "inputs/repo/latest was changed: link then"),
+        ("rm -f $1/latest; mkdir $1/latest", "inputs/repo/latest was changed: link to"),
         ("rm -rf $1", "inputs/repo (folder) is missing"),
     ],
 )

@@ -130,6 +130,9 @@ class Jail:
         Raises:
             OSError: `step` cannot be done, or, if there is none, the program cannot be started.
         """
+        if self.bubblewrap:  # it gives up rights itself, and dies with the thread that starts it
+            self.step = ""
+            return spawn()
         results: list[int | BaseException] = []
         ended = _thread.allocate_lock()
         ended.acquire()
@@ -151,8 +154,6 @@ class Jail:
         return results[0]
 
     def _give_up(self) -> None:
-        if self.bubblewrap:
-            return  # it takes what it gives up itself
         self.step = "capabilities"
         kernel.library_call("capset", *capabilities(self.landlock > 0))
         kernel.library_call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

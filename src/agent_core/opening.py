@@ -199,6 +199,15 @@ def refuse_open_database(path: str | os.PathLike[str]) -> None:
             _refuse(_database_of(Path(path).stat()), path)
 
 
+def is_open_database(path: str | os.PathLike[str]) -> bool:
+    """Return whether this process has a database open, with the files beside it."""
+    try:
+        files = _open_databases.get(_identity_of(Path(path).stat()))
+    except OSError:
+        return False
+    return files is not None and files.settled > 0
+
+
 def refuse_database(path: str | os.PathLike[str]) -> None:
     """Check a path that output is about to replace; a missing file is fine.
 

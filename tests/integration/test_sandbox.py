@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,10 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from agent_core.config.load import read_setup
 from agent_core.errors import ConfigError
-from agent_core.process.confinement import probe
+from agent_core.process.confinement import Abilities, missing, probe
+from agent_core.process.sandbox import Sandbox
 from agent_core.providers.scripted import Calls, Says, ScriptedCall
+from agent_core.tools.workspace import PathPolicy
 from agent_core.types import EventType
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, collect, runtime
@@ -50,7 +55,7 @@ async def run_one(
     async with runtime(home, project, script, config=config, permission_callback=asked) as made:
         handle = await made.start("go", session_id="s1")
         events = await collect(handle)
-        (session,) = await made.list_sessions()
+        session = (await made.list_sessions())[0]
         path = await made.get_node_path(session.active_node_id or "")
     result = [result for node in path for result in node.results][-1]
     shown = [e.payload["text"] for e in events if e.event_type is EventType.TOOL_PROGRESS]
@@ -605,3 +610,148 @@ async def test_a_repository_behind_a_link_is_asked_for(home: Home, project: Path
     config = ON + "ask_inside = false\n"
     _, _, asked = await run_one(home, project, sh("true"), config=config)
     assert f"{project}/.git/hooks is a link" in asked.requests[0].metadata["sandbox"]
+
+
+LOCKS = """
+import fcntl, sys
+for path in open(sys.argv[1]).read().splitlines():
+    try:
+        with open(path, "rb") as file:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 120)
+            print("locked", path)
+    except OSError as error:
+        print("refused", error)
+"""
+ENDS = ("", "-wal", "-shm")
+ONLY_LANDLOCK = replace(probe(), namespaces=False, network_namespace=False, bubblewrap=None)
+ONLY_BUBBLEWRAP = replace(ONLY_LANDLOCK, landlock=0, bubblewrap=shutil.which("bwrap"))
+SYSTEMS = {"mounts": probe(), "landlock": ONLY_LANDLOCK, "bubblewrap": ONLY_BUBBLEWRAP}
+
+
+def locking(project: Path, *paths: Path) -> Calls:
+    """A command that tries to open and lock files which its words do not name."""
+    (project / "paths.txt").write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
+    arguments = [sys.executable, "-I", "-S", "-c", LOCKS, "paths.txt"]
+    return Calls(calls=[ScriptedCall(name="code.run_command", arguments={"argv": arguments})])
+
+
+@pytest.fixture(params=SYSTEMS)
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How programs are confined."""
+    if request.param == "bubblewrap" and not ONLY_BUBBLEWRAP.bubblewrap:
+        pytest.skip("bubblewrap is not installed")
+
+    def found() -> Abilities:
+        return SYSTEMS[request.param]
+
+    for module in ("confinement", "sandbox"):
+        monkeypatch.setattr(f"agent_core.process.{module}.probe", found)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("system")
+@pytest.mark.parametrize("read", ['"all"', "[]", '["{home}"]'], ids=["all", "none", "home"])
+async def test_a_command_opens_no_file_of_the_database_and_no_lock(
+    read: str, home: Home, project: Path
+) -> None:
+    database = home.path / "sessions.sqlite"
+    home.write("snapshots/locks/project", "")
+    home.write("sessions/.owners/own_1.lock", "")
+    home.write("memory/.lock", "")
+    home.write("rules.lock", "")
+    closed = [database.with_name(f"{database.name}{end}") for end in ENDS]
+    closed += [
+        home.path / name
+        for name in ("snapshots/locks/project", "sessions/.owners/own_1.lock", "memory/.lock")
+    ]
+    closed.append(home.path / "rules.lock")
+    config = ON + f"read = {read.format(home=home.path)}\n"
+    if read != '"all"':
+        config = config.replace("read = [", f'read = ["{sys.prefix}", "{sys.base_prefix}", ')
+    answer, _, asked = await run_one(home, project, locking(project, *closed), config=config)
+    assert answer["stdout"].count("refused") == len(closed), answer
+    assert all("hidden" not in each.metadata["sandbox"] for each in asked.requests)
+
+
+async def test_a_database_elsewhere_is_hidden_by_all_its_names(
+    system: str, home: Home, project: Path, outside: Path
+) -> None:
+    database = outside / "store.db"
+    config = CONFIG + f'[context]\nsession_db_path = "{database}"\n[sandbox]\nmode = "auto"\n'
+    home.write_config(config)
+    setup = read_setup(project, home_dir=home.path)
+    async with runtime(home, project, [Says(text="ok")], config=config) as made:
+        await ask(made, "hello", "s0")
+        names = [database.with_name(f"store.db{end}") for end in ENDS]
+        others = [project / "deep" / f"copy{end}" for end in ENDS]
+        (project / "deep").mkdir()
+        for name, other in zip(names, others, strict=True):
+            other.hardlink_to(name)
+        answer, _, _ = await run_one(
+            home, project, locking(project, *names, *others), config=config
+        )
+        holes = Sandbox.of(setup, own=()).examine("command").holes
+    said = [hole.text for hole in holes if hole.rule == "hidden"]
+    if system == "landlock":  # which cannot leave out a file of a folder that is written to
+        assert [text.partition(" can be opened")[0] for text in said] == list(map(str, others))
+        assert answer["stdout"].count("refused") == len(names)
+    else:
+        assert not said
+        assert answer["stdout"].count("refused") == len([*names, *others]), answer
+
+
+async def test_a_name_of_the_database_that_is_not_found_is_said(
+    home: Home, project: Path, outside: Path
+) -> None:
+    async with runtime(home, project, [Says(text="ok")], config=ON) as made:
+        await ask(made, "hello", "s0")
+        (outside / "copy").hardlink_to(home.path / "sessions.sqlite-shm")
+        _, _, asked = await run_one(home, project, sh("true"))
+        arguments = [sys.executable, "-m", "agent_core.cli", "doctor"]
+        doctor = await asyncio.create_subprocess_exec(
+            *arguments, stdout=subprocess.PIPE, cwd=project, env=home.env()
+        )
+        found = (await doctor.communicate())[0].decode()
+    said = f"{home.path}/sessions.sqlite-shm has another name (a hard link) that was not found"
+    assert said in asked.requests[0].metadata["sandbox"]
+    assert "sessions.sqlite-shm has another name" in " ".join(found.split())
+
+
+@pytest.mark.usefixtures("system")
+async def test_everything_else_is_read_as_before(home: Home, project: Path, outside: Path) -> None:
+    (outside / "a").write_text("outside ", encoding="utf-8")
+    home.write("skills/mine/run.sh", "echo skill\n")
+    home.write("memory/user/note.md", "noted ")
+    script = f"cat {outside}/a {home.path}/memory/user/note.md; sh {home.path}/skills/mine/run.sh"
+    (project / "run.sh").write_text(script, encoding="utf-8")
+    answer, _, _ = await run_one(home, project, sh("sh run.sh"))
+    assert answer["stdout"] == "outside noted skill\n", answer
+
+
+async def test_a_hook_cannot_lock_the_database(home: Home, project: Path) -> None:
+    place = home.write("hooks/lock.py", LOCKS)
+    index, seen = home.path / "sessions.sqlite-shm", project / "seen.txt"
+    (project / "paths.txt").write_text(f"{index}\n", encoding="utf-8")
+    line = f"{sys.executable} -I -S {place} {project}/paths.txt > {seen}"
+    hooks = {"PreToolUse": [{"hooks": [{"type": "command", "command": line}]}]}
+    home.write("hooks.json", json.dumps({"version": 1, "hooks": hooks}))
+    await run_one(home, project, sh("true"))
+    assert seen.read_text("utf-8").startswith("refused")
+
+
+def test_a_database_that_is_not_open_is_hidden_with_the_files_it_may_get(
+    home: Home, project: Path
+) -> None:
+    home.write_config(ON)
+    home.write("sessions.sqlite", "")
+    setup = read_setup(project, home_dir=home.path)
+    plan = Sandbox.of(setup, own=PathPolicy.of(setup).protected).examine("command")
+    hidden = [home.path / f"sessions.sqlite{end}" for end in ENDS]
+    assert plan.confinement.hidden[: len(ENDS)] == tuple(map(str, hidden))
+    assert not [hole for hole in missing(plan.confinement, probe()) if hole.rule == "hidden"]
+    (hole,) = [
+        hole
+        for hole in missing(plan.confinement, replace(probe(), landlock=0))
+        if hole.rule == "hidden" and hole.text.startswith(str(hidden[2]))
+    ]
+    assert "this takes Landlock" in hole.text

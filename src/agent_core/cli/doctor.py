@@ -357,8 +357,8 @@ def _examine_sandbox(setup: Setup | None) -> list[Finding]:
     absent = [place for place in map(Path, confinement.write) if not place.exists()]
     wanted = [hole for hole in holes if hole.rule in confinement.required]
     cure = "a newer kernel with Landlock, user namespaces or bubblewrap would enforce it"
-    if probe().has_mounts and all(hole.rule == "protect" for hole in wanted or holes):
-        cure = "replace links by their targets, create what can be created, or leave it open"
+    if probe().has_mounts and all(hole.rule in {"protect", "hidden"} for hole in wanted or holes):
+        cure = "replace links, remove hard links, create what can be created, or leave it open"
     if wanted:
         cure += ', or set mode = "auto"'
         return [Finding(name, "broken", f"required, but {texts}: nothing is run", cure)]

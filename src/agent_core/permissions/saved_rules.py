@@ -1,12 +1,13 @@
 """`<home>/rules.toml`: the rules that were made of answers to questions."""
 
 import asyncio
-import fcntl
+import errno
 import json
 import logging
 import os
 import re
 import shlex
+import time
 import tomllib
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 from agent_core.config.problems import problems_of, read_text, unusable
 from agent_core.config.rules import PermissionRule, Rules
 from agent_core.config.section import Section
+from agent_core.disk.locks import locked
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError
 from agent_core.opening import open_descriptor
@@ -38,6 +40,8 @@ from agent_core.types import (
 logger = logging.getLogger(__name__)
 
 RULES_NAME = "rules.toml"
+LOCK_NAME = "rules.lock"
+_PATIENCE_S = 10.0
 RULE, ALWAYS = "rule", "always"
 """In the metadata of a request: what may be saved. In that of an answer: that it is to be."""
 
@@ -181,12 +185,15 @@ class SavedRules:
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        folder = open_descriptor(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+        path, ends_at = self._home / LOCK_NAME, time.monotonic() + _PATIENCE_S
+
+        def check() -> None:
+            if time.monotonic() > ends_at:
+                message = "another process has locked it for too long"
+                raise TimeoutError(errno.ETIMEDOUT, message, str(path))
+
+        with locked(path, check=check):
             yield
-        finally:
-            os.close(folder)
 
     def _write(self, path: Path, text: str) -> None:
         with UnfinishedWrites.at(self._home).noted(self._home) as name:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Iterable
 from enum import StrEnum
 
 PLACEHOLDER_MODE = 0o1555
@@ -14,13 +15,14 @@ class Kind(StrEnum):
     WRITE = "writable"
     PIN = "as it is: what something is mounted on can be neither renamed nor removed"
     PROTECT = "read-only"
+    HIDE = "what cannot be opened"
 
 
 Bind = tuple[Kind, bytes]
 
 
-def plan(write: list[bytes], protect: list[bytes]) -> list[Bind]:
-    """What to mount in a tree that is read-only, in this order.
+def plan(write: list[bytes], protect: list[bytes], hidden: Iterable[bytes] = ()) -> list[Bind]:
+    """Return what to mount in a tree that is read-only, in this order.
 
     Of a protected path that does not exist it is the first folder that is missing. Of a link it is
     what the link points to.
@@ -36,7 +38,8 @@ def plan(write: list[bytes], protect: list[bytes]) -> list[Bind]:
             planned[path] = Kind.WRITE
         elif path != b"/":
             _plan_protection(path, rules, planned)
-    return [(kind, path) for path, kind in planned.items()]
+    binds = [(kind, path) for path, kind in planned.items()]
+    return [*binds, *((Kind.HIDE, path) for path in hidden if os.path.lexists(path))]
 
 
 def _plan_protection(path: bytes, rules: dict[bytes, Kind], planned: dict[bytes, Kind]) -> None:
@@ -67,6 +70,11 @@ def _pin_above(path: bytes, rules: dict[bytes, Kind], planned: dict[bytes, Kind]
             return False
         planned[between] = Kind.PIN
     return True
+
+
+def is_beneath(path: bytes, folder: bytes) -> bool:
+    """Return whether a path is a folder, or lies in it."""
+    return path == folder or path.startswith(folder.rstrip(b"/") + b"/")
 
 
 def is_vacant(path: bytes) -> bool:

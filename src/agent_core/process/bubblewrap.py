@@ -1,9 +1,10 @@
 """The command line of `bwrap`, for systems where it may make mounts and this process may not."""
 
+import os
 from contextlib import ExitStack
 
 from agent_core.process import mounts
-from agent_core.process.binds import Bind, Kind
+from agent_core.process.binds import Bind, Kind, is_beneath
 
 
 def options(*, network: bool) -> list[bytes]:
@@ -24,11 +25,23 @@ def view(binds: list[Bind], read: list[bytes] | None, files: ExitStack) -> list[
     for path in read or ():
         words += [b"--ro-bind-try", path, path]
     words += [b"--dev", b"/dev", b"--proc", b"/proc", b"--remount-ro", b"/proc"]
+    written = [path for kind, path in binds if kind == Kind.WRITE]
     for kind, path in binds:
         if kind == Kind.WRITE:
             words += [b"--bind-try", path, path]
         elif kind == Kind.PIN:
             words += [b"--bind", path, path]
+        elif kind == Kind.HIDE:
+            words += _hide(path, seen=[*(read or [b"/"]), *written])
         elif mounts.hold_placeholder(path, files):
             words += [b"--ro-bind", path, path]
     return words
+
+
+def _hide(path: bytes, *, seen: list[bytes]) -> list[bytes]:
+    """Cover what cannot be opened, where it would be seen at all."""
+    if not any(is_beneath(path, each) for each in seen):
+        return []
+    if os.path.isdir(path):  # noqa: PTH112
+        return [b"--perms", b"0000", b"--tmpfs", path, b"--remount-ro", path]
+    return [b"--ro-bind", b"/dev/null", path]

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -20,15 +20,26 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.process.binds import plan
+from agent_core.process.binds import Kind, plan
 
-Rule = Literal["write", "attributes", "protect", "read", "network", "sockets", "signals", "kernel"]
+Rule = Literal[
+    "write",
+    "attributes",
+    "protect",
+    "read",
+    "hidden",
+    "network",
+    "sockets",
+    "signals",
+    "kernel",
+]
 """What a confinement holds a program to.
 
 - `write`: it changes, makes, moves and removes files only beneath `Confinement.write`.
 - `attributes`: nor does it change mode, owner, times or attributes of other files.
 - `protect`: nor anything at or beneath `Confinement.protect`, not by renaming a folder above it.
 - `read`: it reads only `Confinement.read`, what it may write, and what programs need to run.
+- `hidden`: it opens nothing at or beneath `Confinement.hidden`.
 - `network`: without `Confinement.network` it reaches no other machine.
 - `sockets`: it reaches no service of this machine through a Unix socket, by path or abstract,
   a named pipe, or shared memory.
@@ -52,6 +63,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
         read: what they may read besides `write` and what programs need to run; None: everything.
         protect: what stays as it is although it lies in `write`, existing or not. Of two paths
             where one holds the other, the longer one decides.
+        hidden: what they cannot open, wherever it is: a lock on it would stop this program.
         network: whether they may use the network.
         required: rules without which the program is not started.
     """
@@ -59,6 +71,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
     write: tuple[str, ...]
     read: tuple[str, ...] | None = None
     protect: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
     network: bool = False
     required: frozenset[Rule] = frozenset()
 
@@ -153,6 +166,7 @@ def missing(confinement: Confinement, abilities: Abilities) -> list[Hole]:
         )
     if confinement.read is not None and not abilities.landlock and not uses_bubblewrap:
         add("read", "every file can be read: this takes Landlock or bubblewrap")
+    holes += _uncovered(confinement, abilities)
     if not abilities.seccomp:
         text = "every call of the kernel can be made: this takes seccomp, on x86_64 or aarch64"
         add("kernel", text)
@@ -164,6 +178,18 @@ def missing(confinement: Confinement, abilities: Abilities) -> list[Hole]:
     if abilities.landlock < _SIGNALS and not uses_bubblewrap:
         add("signals", "other processes of this user can be signalled: this takes Linux 6.12")
     return holes
+
+
+def _uncovered(confinement: Confinement, abilities: Abilities) -> Iterator[Hole]:
+    """Yield a hole for each hidden path that can be opened nevertheless."""
+    uses_landlock = abilities.landlock and not abilities.bubblewrap
+    for path in confinement.hidden:
+        is_masked = abilities.has_mounts and os.path.lexists(path)
+        is_left_out = uses_landlock and not nearest(path, confinement.write)
+        if not (is_masked or is_left_out):
+            need = "bubblewrap" if uses_landlock else "Landlock"
+            text = f"{path} can be opened, and a lock on it stops this program: this takes {need}"
+            yield Hole(rule="hidden", text=text)
 
 
 def prepare(confinement: Confinement) -> tuple[list[str], bytes]:
@@ -191,7 +217,11 @@ def prepare(confinement: Confinement) -> tuple[list[str], bytes]:
     write = _encoded(confinement.write)
     jail["write"] = write
     jail["read"] = None if confinement.read is None else _encoded(confinement.read)
-    jail["binds"] = [(str(kind), path) for kind, path in plan(write, _encoded(confinement.protect))]
+    hidden = _encoded(confinement.hidden)
+    binds = plan(write, _encoded(confinement.protect), hidden if abilities.has_mounts else [])
+    jail["binds"] = [(str(kind), path) for kind, path in binds]
+    masked = {path for kind, path in binds if kind == Kind.HIDE}
+    jail["unmasked"] = [path for path in hidden if path not in masked]
     jail["network"] = confinement.network
     return [], marshal.dumps(jail)
 
@@ -216,6 +246,8 @@ def profile(confinement: Confinement) -> str:
         allowed = [*_MACOS_SYSTEM, *confinement.write, *confinement.read]
         lines.append("(deny file-read-data)")
         lines.append(f'(allow file-read-data (literal "/") {paths("subpath", allowed)})')
+    if confinement.hidden:
+        lines.append(f"(deny file-read* file-write* {paths('subpath', confinement.hidden)})")
     if not confinement.network:
         lines.append("(deny network*)")
     lines += ["(deny mach-lookup)", "(deny signal (target others))"]

@@ -99,6 +99,8 @@ def _names(line: str) -> Iterator[str]:
 def _is_refused(path: str, confinement: Confinement, *, is_busy: bool) -> bool:
     try:
         real = os.path.realpath(path)
+        if nearest(real, confinement.hidden):
+            return True
         held = (*confinement.protect, *confinement.write) if is_busy else ()
         if any(nearest(each, [real]) for each in held):  # what lies above it cannot be moved
             return True

@@ -18,7 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from agent_core.process import bubblewrap, kernel, landlock, mounts, seccomp
-from agent_core.process.binds import Bind
+from agent_core.process.binds import Bind, is_beneath
 
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
 _CAPABILITY_VERSION = 0x2008_0522
@@ -44,6 +44,7 @@ class Jail:
     Attributes:
         write: paths that may be written to.
         read: paths that may be read, the system's own not among them; None: everything.
+        unmasked: paths that cannot be opened, and that no mount covers.
         binds: what is mounted where.
         network: the network may be used.
         landlock: the version to use, 0 for none.
@@ -57,6 +58,7 @@ class Jail:
 
     write: list[bytes]
     read: list[bytes] | None
+    unmasked: list[bytes]
     binds: list[Bind]
     network: bool
     landlock: int
@@ -166,15 +168,18 @@ class Jail:
             seccomp.install(filter_header(internet, self.namespaces))
 
     def _restrict_files(self) -> None:
-        reads = self.read is not None
+        reads = landlock.READ
+        if self.read is None:
+            reads = landlock.READ_FILE if self.unmasked else 0
         no_tcp = not self.network and not self.has_own_network
         rules = landlock.Ruleset(abi=self.landlock, reads=reads, tcp=no_tcp)
         rules.allow(self.write, landlock.WRITE | landlock.READ)
         rules.allow(_DEVICES, landlock.DEVICE | landlock.READ)
         rules.allow(self.devices, landlock.WRITE | landlock.READ)
-        if self.read is not None:
-            rules.allow(system_paths(), landlock.READ)
-            rules.allow(self.read, landlock.READ)
+        if reads:
+            roots = [b"/"] if self.read is None else [*system_paths(), *self.read]
+            rules.allow(roots, landlock.READ_DIR)
+            rules.allow(all_but(self.unmasked, roots), reads)
         rules.restrict()
 
     @property
@@ -194,6 +199,25 @@ def system_paths() -> list[bytes]:
     """What programs need to read, links resolved."""
     paths = map(os.path.realpath, (*_SYSTEM, *_READABLE_DEVICES))
     return [path for path in dict.fromkeys(paths) if os.path.exists(path)]  # noqa: PTH110
+
+
+def all_but(hidden: list[bytes], roots: list[bytes]) -> list[bytes]:
+    """Return what lies in some folders besides what is hidden: whole folders as far as possible.
+
+    What is made later in a folder above a hidden path is not among it.
+    """
+    found: list[bytes] = []
+    pending = list(roots)
+    while pending:
+        path = pending.pop()
+        if any(is_beneath(path, each) for each in hidden):
+            continue
+        if not any(is_beneath(each, path) for each in hidden):
+            found.append(path)
+            continue
+        with suppress(OSError), os.scandir(path) as entries:
+            pending += [entry.path for entry in entries if not entry.is_symlink()]
+    return found
 
 
 @cache

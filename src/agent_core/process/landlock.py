@@ -47,18 +47,18 @@ def known(rights: int, abi: int) -> int:
 class Ruleset:
     """Rules that are gathered, and then hold for the thread that calls `restrict`."""
 
-    def __init__(self, *, abi: int, reads: bool, tcp: bool) -> None:
+    def __init__(self, *, abi: int, reads: int, tcp: bool) -> None:
         """Handle every right of this version.
 
         Args:
             abi: the version.
-            reads: reading and executing take a rule, too.
+            reads: rights to read and execute that take a rule, too.
             tcp: TCP ports are refused.
 
         Raises:
             OSError: the kernel refuses.
         """
-        self._handled = known(WRITE | (READ if reads else 0), abi)
+        self._handled = known(WRITE | reads, abi)
         tcp_rights = _ALL_TCP if tcp and abi >= 4 else 0
         scopes = _ALL_SCOPES if abi >= 6 else 0
         fields = struct.pack("=QQQ", self._handled, tcp_rights, scopes)

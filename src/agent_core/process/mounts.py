@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import struct
 import time
 from collections.abc import Iterable
@@ -21,9 +22,12 @@ from agent_core.process.binds import PLACEHOLDER_MODE, Bind, Kind, is_vacant
 _NEWNS, _NEWIPC, _NEWUSER, _NEWNET = 0x0002_0000, 0x0800_0000, 0x1000_0000, 0x4000_0000
 _OPEN_TREE_CLONE, _AT_RECURSIVE = 1, 0x8000
 _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 0x04, 0x40
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_PRIVATE = 2, 4, 8, 4096, 1 << 18
+_MS_READ_ONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
+_MS_BIND, _MS_PRIVATE = 4096, 1 << 18
 _ATTR_READ_ONLY, _ATTR_NO_DEVICES = 1, 4
 _MNT_DETACH = 2
+_DEVICE = b"/dev/null"
+"""A device cannot be opened where devices are switched off, not even by the superuser."""
 _LOCK_S, _PAUSE_S = 2.0, 0.005
 
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
@@ -161,6 +165,8 @@ def make_read_only(
             _bind(path)
         elif kind == Kind.PROTECT and hold_placeholder(path, files):
             _bind(path, attributes=_ATTR_READ_ONLY)
+        elif kind == Kind.HIDE:
+            _hide(path)
     return devices
 
 
@@ -235,6 +241,27 @@ def _mount(
     kernel.library_call("mount", source, target, kind, flags, options)
 
 
+def _hide(path: bytes) -> None:
+    """Mount something that nobody can open on a file, and an empty folder on a folder."""
+    try:
+        target = kernel.open_path(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    try:
+        if stat.S_ISDIR(os.fstat(target).st_mode):
+            flags = _MS_READ_ONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+            _mount(b"tmpfs", b"/proc/self/fd/%d" % target, b"tmpfs", flags, b"mode=000")
+            return
+        tree = _clone(_DEVICE)
+        try:
+            _set_attributes(b"", tree, attributes=_ATTR_READ_ONLY | _ATTR_NO_DEVICES)
+            _move_mount(tree, target)
+        finally:
+            os.close(tree)
+    finally:
+        os.close(target)
+
+
 def _bind(path: bytes, *, attributes: int = 0) -> None:
     """Mount a path on itself."""
     tree = _clone(path)
@@ -258,10 +285,14 @@ def _clone(path: bytes) -> int:
 def _attach(tree: int, path: bytes) -> None:
     target = kernel.open_path(path)
     try:
-        flags = _FROM_EMPTY_PATH | _TO_EMPTY_PATH
-        kernel.system_call(kernel.MOVE_MOUNT, tree, b"", target, b"", flags)
+        _move_mount(tree, target)
     finally:
         os.close(target)
+
+
+def _move_mount(tree: int, target: int) -> None:
+    flags = _FROM_EMPTY_PATH | _TO_EMPTY_PATH
+    kernel.system_call(kernel.MOVE_MOUNT, tree, b"", target, b"", flags)
 
 
 def _set_attributes(

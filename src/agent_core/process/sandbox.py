@@ -26,10 +26,14 @@ from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process.child import Command
 from agent_core.process.confinement import Confinement, Hole, Rule, missing, nearest, probe
+from agent_core.process.hidden import HiddenFiles
 from agent_core.process.protected import REPOSITORY, ProtectedFiles
 
 _INSTALLATION = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
 """What this program is run from: in a project's own environment, a command could change it."""
+
+_LOCKED = ("sessions/.owners", "snapshots", "rules.lock")
+"""What in the home is locked by the program, besides the database and memory."""
 
 _MOST_HOLES = 5
 
@@ -48,6 +52,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         home: of the program; what the user has put there may be read by programs of the user's.
         own: places of the program itself, which stay as they are.
         protected: finds what else does.
+        hidden: finds what programs cannot open.
         unfinished: notes of temporary folders.
     """
 
@@ -57,6 +62,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
     home: Path
     own: tuple[Path, ...]
     protected: ProtectedFiles
+    hidden: HiddenFiles
     unfinished: UnfinishedWrites
 
     @classmethod
@@ -89,6 +95,11 @@ class Sandbox(Struct, frozen=True, kw_only=True):
                 [fill_placeholders(each, home=home, project=project) for each in patterns],
                 project=project,
                 folders=write,
+            ),
+            hidden=HiddenFiles(
+                setup.session_db,
+                places=(*(home / name for name in _LOCKED), setup.memory_dir / ".lock"),
+                folders=(*write, home),
             ),
             unfinished=UnfinishedWrites(notes and notes / "unfinished", is_optional=True),
         )
@@ -135,15 +146,18 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         # What is not there yet is not held free: the program itself may be about to make it.
         own = (str(path) for path in self.own if nearest(str(path), write) and path.exists())
         found = self.protected.find()
+        hidden, unhidden = self.hidden.find()
         confinement = Confinement(
             write=tuple(write),
             read=None if read is None else tuple(map(str, read)),
             protect=tuple(dict.fromkeys([*own, *found.paths])),
+            hidden=tuple(hidden),
             network=self.has_network(kind, wanted=wants_network),
             required=frozenset(required),
         )
         holes = missing(confinement, probe())
         holes += [Hole(rule="protect", text=text) for text in found.holes]
+        holes += [Hole(rule="hidden", text=text) for text in unhidden]
         return SandboxPlan(self, confinement, tuple(holes), tuple(found.unwanted))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -222,3 +223,67 @@ async def test_a_placeholder_stays_until_the_last_program_that_needs_it(
     (inside / "go").touch()
     await waiting
     assert sorted(path.name for path in inside.iterdir()) == ["go", "ready"]
+
+
+@pytest.fixture
+def bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system on which nothing but bubblewrap confines programs."""
+    if (path := shutil.which("bwrap")) is None:
+        pytest.skip("bubblewrap is not installed")
+    only = replace(probe(), namespaces=False, network_namespace=False, landlock=0, bubblewrap=path)
+    monkeypatch.setattr("agent_core.process.confinement.probe", lambda: only)
+
+
+@pytest.mark.usefixtures("bubblewrap")
+async def test_a_program_in_bubblewrap_works_to_its_end(inside: Path, launcher: Launcher) -> None:
+    confinement = Confinement(write=(str(inside),))
+    for _ in range(5):
+        done = await shell("sleep 0.2; echo done", confinement, launcher, cwd=inside)
+        assert (done.exit_code, done.stdout.text) == (0, "done\n"), done.stderr.text
+
+
+@needs_mounts
+async def test_a_hidden_path_is_covered_also_inside_of_what_is_written_to(
+    inside: Path, tmp_path: Path, launcher: Launcher
+) -> None:
+    for path in (inside / "data.db", inside / "locks" / "lock", tmp_path / "outside.db"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("secret")
+    hidden = (str(inside / "data.db"), str(inside / "locks"), str(tmp_path / "outside.db"))
+    confinement = Confinement(write=(str(inside),), hidden=hidden)
+    script = (
+        "for path in data.db locks/lock ../outside.db; do cat $path && echo OPENED; done 2>&1;"
+        "rm -f data.db; mv data.db x; mv other data.db; ln data.db y; cat y; echo new > new; ls"
+    )
+    (inside / "other").write_text("other")
+    result = await shell(script, confinement, launcher, cwd=inside)
+    assert "OPENED" not in result.stdout.text
+    assert "secret" not in result.stdout.text
+    assert (inside / "data.db").read_text() == "secret"
+    assert (inside / "new").read_text() == "new\n"
+    assert (inside / "locks" / "lock").read_text() == "secret"
+
+
+@pytest.mark.skipif(not probe().landlock, reason="the kernel has no Landlock")
+@pytest.mark.parametrize("has_mounts", [False, True])
+async def test_a_hidden_file_that_comes_later_cannot_be_opened(
+    has_mounts: bool,
+    inside: Path,
+    tmp_path: Path,
+    launcher: Launcher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not has_mounts:
+        only = replace(probe(), namespaces=False, network_namespace=False, bubblewrap=None)
+        monkeypatch.setattr("agent_core.process.confinement.probe", lambda: only)
+    later, beside = tmp_path / "later.db", tmp_path / "beside"
+    beside.write_text("beside")
+    confinement = Confinement(write=(str(inside),), hidden=(str(later),))
+    script = f"touch up; while ! test -e {later}; do sleep 0.02; done; cat {beside} {later}"
+    running = asyncio.create_task(shell(script, confinement, launcher, cwd=inside))
+    while not (inside / "up").exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.02)
+    later.write_text("secret")
+    result = await running
+    assert result.stdout.text == "beside"
+    assert "Permission denied" in result.stderr.text

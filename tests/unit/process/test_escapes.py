@@ -63,9 +63,11 @@ class World:
     def __init__(self, folder: Path, files: ExitStack) -> None:
         self._files = files
         self.inside, self.outside = folder / "in", folder / "out"
-        for path in ("in/.git/hooks", "in/deep/er", "out/folder"):
+        for path in ("in/.git/hooks", "in/deep/er", "out/folder", "out/locks"):
             (folder / path).mkdir(parents=True)
         for path in ("in/.git/config", "in/deep/er/secret", "in/.git/hooks/old", "out/file"):
+            (folder / path).write_text("old")
+        for path in ("out/db", "out/locks/lock"):
             (folder / path).write_text("old")
         (self.outside / "run").write_text("#!/bin/sh\necho ESCAPED\n")
         (self.outside / "run").chmod(0o755)
@@ -164,6 +166,7 @@ class World:
             write=(str(self.inside),),
             protect=tuple(map(str, self.protected)),
             read=tuple(sorted(python)) if rule == "read" else None,
+            hidden=tuple(str(self.outside / name) for name in ("db", "locks")),
         )
 
     def _state(self) -> object:

@@ -1,0 +1,82 @@
+"""Finds the files that no confined program may open, because a lock on one would stop this program.
+
+SQLite waits for POSIX locks, which a process can take on every file that it may read, and other
+parts of the program wait for the locks of files and folders in the home.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from agent_core.opening import SIDE_FILES, is_open_database
+
+_MOST_ENTRIES = 50_000
+"""How many entries of folders are searched for further names of a file."""
+
+
+class HiddenFiles(Struct, frozen=True):
+    """What is hidden from the programs of one runtime.
+
+    Attributes:
+        database: of the sessions.
+        places: files and folders with other locks.
+        folders: where further names of the database's files are looked for.
+    """
+
+    database: Path
+    places: tuple[Path, ...]
+    folders: tuple[Path, ...]
+
+    def find(self) -> tuple[list[str], list[str]]:
+        """Return the resolved paths of all of it, and in words what stays open. Blocks on files."""
+        database = os.path.realpath(self.database)
+        found = [os.path.realpath(place) for place in self.places if place.exists()]
+        if not os.path.exists(database):  # noqa: PTH110 - text
+            return found, []
+        beside = [f"{database}{end}" for end in SIDE_FILES]
+        # SQLite makes them, and keeps them as long as this process has the database open.
+        may_come = () if is_open_database(database) else beside[:2]
+        present = [path for path in (database, *beside) if os.path.exists(path)]  # noqa: PTH110
+        names, holes = self._find_names(present)
+        return list(dict.fromkeys((*present, *may_come, *names, *found))), holes
+
+    def _find_names(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Return further names of the files (hard links), and in words what was not found."""
+        wanted: dict[tuple[int, int], tuple[str, int]] = {}
+        for path in paths:
+            with suppress(OSError):
+                status = os.stat(path)  # noqa: PTH116 - text
+                if status.st_nlink > 1:
+                    wanted[status.st_dev, status.st_ino] = path, status.st_nlink
+        if not wanted:
+            return [], []
+        names = {identity: {path} for identity, (path, _) in wanted.items()}
+        for name, identity in _search(self.folders, {inode for _, inode in wanted}):
+            if identity in names:
+                names[identity].add(name)
+        holes = [
+            f"{path} has another name (a hard link) that was not found, by which programs can"
+            " open it: remove it"
+            for identity, (path, count) in wanted.items()
+            if len(names[identity]) < count
+        ]
+        return [name for each in names.values() for name in sorted(each)], holes
+
+
+def _search(folders: Iterable[Path], inodes: set[int]) -> Iterable[tuple[str, tuple[int, int]]]:
+    """Yield the entries of folders with one of these numbers, upper levels first."""
+    pending = deque(os.path.realpath(folder) for folder in folders)
+    entries_left = _MOST_ENTRIES
+    while pending and entries_left > 0:
+        with suppress(OSError), os.scandir(pending.popleft()) as entries:
+            for entry in entries:
+                entries_left -= 1
+                if entry.inode() in inodes:
+                    status = entry.stat(follow_symlinks=False)
+                    yield entry.path, (status.st_dev, status.st_ino)
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)

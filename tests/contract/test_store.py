@@ -1,6 +1,7 @@
 """What every session store does, whatever it keeps its rows in."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -1716,7 +1717,7 @@ async def test_odd_text_in_json_reads_back_as_it_was(store: SessionStore, name: 
     # What the database itself reads of such a text goes on as well.
     assert [cost.known_cost for cost in await store.costs("all")] == [0.5]
     assert len(await store.costs("model")) == 2
-    assert await store.memory_scopes(["run_1", "run_9"]) == {"run_1": "shared"}
+    assert list(await store.memory_terms(["run_1", "run_9"])) == ["run_1"]
     assert (await store.session_summaries(limit=5))[0][1] == session.metadata
 
 
@@ -1736,8 +1737,8 @@ async def test_the_scope_of_each_runs_memory_is_known_also_as_older_versions_hav
     for name, options in stored.items():
         ids = {"session_id": name, "run_id": f"run_{name}", "agent_id": f"agent_{name}"}
         await store.open_run(an_opening(**ids, options=options), is_dead=owners_live)
-    found = await store.memory_scopes([*(f"run_{name}" for name in stored), "run_unknown"])
-    assert found == {
+    found = await store.memory_terms([*(f"run_{name}" for name in stored), "run_unknown"])
+    assert {run_id: terms.scope for run_id, terms in found.items()} == {
         "run_none": "shared",
         "run_named": "user:anna",
         "run_off": "off",
@@ -1745,6 +1746,15 @@ async def test_the_scope_of_each_runs_memory_is_known_also_as_older_versions_hav
         "run_older_off": "off",
         "run_older_on": "shared",
     }
+    tables = {"table": {"provider": "openai", "name": "m"}, "name": "openai:m"}
+    for name, model in tables.items():
+        options = StoredOptions(model=model, needs_caller=["model"] if name == "table" else [])
+        ids = {"session_id": name, "run_id": f"run_{name}", "agent_id": f"agent_{name}"}
+        await store.open_run(an_opening(**ids, options=options), is_dead=owners_live)
+    models = await store.memory_terms(["run_table", "run_name", "run_none"])
+    assert json.loads(models["run_table"].model or "") == tables["table"]
+    assert [models[f"run_{name}"].model for name in ("name", "none")] == ["openai:m", None]
+    assert {name for name, terms in models.items() if terms.needs_object} == {"run_table"}
     for name, scope in (("named", "user:anna"), ("older_off", "off"), ("older_on", None)):
         run = await store.run(f"run_{name}")
         assert run is not None

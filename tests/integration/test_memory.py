@@ -84,6 +84,42 @@ async def test_what_was_said_to_a_run_with_its_own_model_is_read_by_that_model_a
     assert configured.requests == []
 
 
+async def test_each_model_reads_what_was_said_to_itself_where_a_session_has_had_several(
+    home: Home, project: Path
+) -> None:
+    models = {name: split("Yes.", memory_extraction=answer()) for name in ("mine", "a", "b")}
+    configured = split("Yes.", memory_extraction=answer())
+    made = runtime(home, project, configured)
+    made.register_provider("mine", lambda _: models["mine"])
+    asked: list[tuple[str, RunOptions]] = [
+        ("My dog is called Rex.", RunOptions(model=models["a"])),
+        ("My cat is called Tom.", RunOptions()),
+        ("My cow is called Moo.", RunOptions(model="mine:own")),
+        ("My hen is called Amy.", RunOptions(model=models["b"])),
+        ("My pig is called Sam.", RunOptions(model=models["b"])),
+        ("Remember: I like tea.", RunOptions(model=models["a"])),
+    ]
+    async with made:
+        for text, options in asked:
+            await (await made.start(text, "s1", options=options)).wait()
+        await until_scanned(made, 5)
+    names = ("Rex", "Tom", "Moo", "Amy", "Sam", "tea")
+    read = {
+        name: [
+            [word for word in names if word in said(request)]
+            for request in model.requests
+            if purpose(request) == "memory_extraction"
+        ]
+        for name, model in (*models.items(), ("configured", configured))
+    }
+    assert read == {
+        "a": [["Rex"], ["Rex", "tea"]],
+        "configured": [["Tom"]],
+        "mine": [["Moo"]],
+        "b": [["Amy", "Sam"]],
+    }
+
+
 async def test_m6_the_extraction_has_its_own_model_and_is_no_agent(
     home: Home, project: Path
 ) -> None:

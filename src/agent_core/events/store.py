@@ -39,6 +39,7 @@ from agent_core.types import (
     SessionNote,
     SessionRecord,
 )
+from agent_core.types.memory_scopes import MemoryTerms
 
 if TYPE_CHECKING:
     from agent_core.types import (
@@ -330,8 +331,8 @@ class SessionReads(Protocol):
         """Sessions that are still to be looked through for memories, and that no runtime has."""
         ...
 
-    async def memory_scopes(self, run_ids: Collection[str]) -> dict[str, str]:
-        """The scopes of the memory of these runs, by run; a run that is not stored is left out."""
+    async def memory_terms(self, run_ids: Collection[str]) -> dict[str, MemoryTerms]:
+        """The terms of memory of these runs, by run; a run that is not stored is left out."""
         ...
 
     async def untitled(self, limit: int) -> dict[str, str]:

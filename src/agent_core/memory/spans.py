@@ -9,7 +9,7 @@ from msgspec import Struct
 from agent_core.config.models import MemoryConfig
 from agent_core.text import estimate_text, without_content
 from agent_core.types import Node, NodeType, Role
-from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED
+from agent_core.types.memory_scopes import MEMORY_OFF, MemoryTerms
 
 _AROUND = 4
 _AROUND_CHARS = 400
@@ -29,19 +29,19 @@ _REQUEST = (
 
 
 class MessageSpan(Struct, frozen=True):
-    """Some new messages of one scope, and the last ones of it before them.
+    """Some new messages under the same terms, and the last ones of these before them.
 
     Attributes:
         nodes: what was not scanned yet, in order.
         before: what stands before it, for context.
         roots: the session's root agents; the user speaks only to them.
-        scope: of the memory of their runs.
+        terms: whose memory they are for, and which model may read them.
     """
 
     nodes: Sequence[Node]
     before: Sequence[Node]
     roots: Collection[str]
-    scope: str = MEMORY_SHARED
+    terms: MemoryTerms = MemoryTerms()
 
     @property
     def messages(self) -> list[Node]:
@@ -80,40 +80,43 @@ def unprocessed_spans(
     *,
     roots: Collection[str],
     room: int,
-    scope_of: Callable[[Node], str],
+    terms_of: Callable[[Node], MemoryTerms],
 ) -> list[MessageSpan]:
-    """Split what has not been scanned of a path into spans of one scope and about `room` tokens.
+    """Split what has not been scanned of a path into spans of about `room` tokens.
+
+    A span has messages under the same terms only.
 
     Args:
         path: root first.
         cursor: the sequence number of the last node that was scanned; 0 for none.
         roots: the session's root agents.
         room: tokens that a model takes at once.
-        scope_of: the scope of a node; nodes whose scope is `off` are passed over.
+        terms_of: the terms of a node; nodes whose scope is `off` are passed over.
     """
     spans: list[MessageSpan] = []
-    before: dict[str, list[Node]] = {}
+    before: dict[MemoryTerms, list[Node]] = {}
     current: list[Node] = []
-    left, scope = room, ""
+    left, terms = room, MemoryTerms()
 
     def close_span() -> None:
-        span = MessageSpan(current, before.get(scope, ())[-_AROUND:], roots, scope)
+        span = MessageSpan(current, before.get(terms, ())[-_AROUND:], roots, terms)
         spans.append(span)
-        before[scope] = current
+        before[terms] = current
 
     for node in path:
         if node.is_partial or not _is_message(node):
             continue
-        if (its_scope := scope_of(node)) == MEMORY_OFF:
+        its_terms = terms_of(node)
+        if its_terms.scope == MEMORY_OFF:
             continue
         if node.node_seq <= cursor:
-            before[its_scope] = [*before.get(its_scope, ())[1 - _AROUND :], node]
+            before[its_terms] = [*before.get(its_terms, ())[1 - _AROUND :], node]
             continue
         cost = estimate_text(_words(node))
-        if current and (cost > left or its_scope != scope):
+        if current and (cost > left or its_terms != terms):
             close_span()
             current, left = [], room
-        scope = its_scope
+        terms = its_terms
         current.append(node)
         left -= cost
     if current:

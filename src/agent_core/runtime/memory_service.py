@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import asdict
 
 from agent_core.config.models import MemoryConfig, ModelConfig
@@ -35,7 +35,7 @@ from agent_core.types import (
     SessionRecord,
     StoredOptions,
 )
-from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, checked_scope
+from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, MemoryTerms, checked_scope
 
 if TYPE_CHECKING:
     from agent_core.memory.recall import Recall
@@ -47,6 +47,7 @@ _IDLE = "memory_idle"
 _CURSOR = "memory_cursor"
 _BACKLOG = "memory_backlog"
 _KNOWN_SESSIONS = 1024
+_NOBODYS = MemoryTerms(scope=MEMORY_OFF)
 _KNOWN_FOLDERS = 64
 """Folders whose parsed files are kept."""
 
@@ -100,7 +101,7 @@ class MemoryService:
         self._redactor = redactor
         self._is_busy = is_busy
         self._backlogs: dict[str, Backlog] = {}
-        self._live_models: dict[str, ModelConfig] = {}  # by session, of its last run
+        self._live_models: dict[str, ModelConfig] = {}  # by run, of those that had their own
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._is_closed = False
         self._busy: set[str] = set()
@@ -165,9 +166,8 @@ class MemoryService:
         if not self._config.enabled:
             return
         session_id = run.session_id
-        self._live_models.pop(session_id, None)
         if model is not None:
-            self._live_models[session_id] = model
+            self._live_models[run.run_id] = model
             if len(self._live_models) > _KNOWN_SESSIONS:
                 del self._live_models[next(iter(self._live_models))]
         backlog = self._backlogs.pop(session_id, None)
@@ -314,12 +314,12 @@ class MemoryService:
 
         span = found.spans[0]
         try:
-            model = await self._own_model(session_id, span)
+            model = self._own_model(span)
         except _UnknownModelError:
             return False
         facts: dict[str, Any] = {
             "reason": reason,
-            "memory": span.scope,
+            "memory": span.terms.scope,
             "messages": len(span.messages),
         }
         await self._session_journal.note(session_id, EventType.MEMORY_EXTRACTION_STARTED, facts)
@@ -331,7 +331,7 @@ class MemoryService:
             purpose=EXTRACTION,
             instead=model,
         )
-        folder = self._folder_of(span.scope, found.tenant)
+        folder = self._folder_of(span.terms.scope, found.tenant)
         extractor = Extractor(
             folder,
             self._config.categories,
@@ -358,22 +358,28 @@ class MemoryService:
         finally:
             await self._usage.add(session_id, EXTRACTION, ask.usage)
 
-    async def _own_model(self, session_id: str, span: MessageSpan) -> str | ModelConfig | None:
-        """Return the own model of the last run of a span; None if the configured one was asked.
+    def _own_model(self, span: MessageSpan) -> str | ModelConfig | None:
+        """Return the model that the runs of a span had of their own; None for the configured one.
 
         Raises:
             _UnknownModelError: it was an object of a program, and is not in this process.
         """
-        run_ids = [node.run_id for node in span.messages if node.run_id is not None]
-        run = await self._store.run(run_ids[-1]) if run_ids else None
-        if run is None or run.options is None or run.options.model is None:
-            return None
-        if session_id in self._live_models:
-            return self._live_models[session_id]
-        if "model" in run.options.needs_caller:
-            raise _UnknownModelError
-        model = run.options.model
-        return model if isinstance(model, str) else ModelConfig.model_validate(model)
+        model = span.terms.model
+        if span.terms.needs_object:
+            live = self._live_models.get(span.nodes[-1].run_id or "")
+            if live is None:
+                raise _UnknownModelError
+            return live
+        if model is None or not model.startswith("{"):
+            return model
+        return ModelConfig.model_validate_json(model)
+
+    def _told_apart(self, run_id: str, terms: MemoryTerms) -> MemoryTerms:
+        """The terms of a run, for which the store does not know one object from another."""
+        if not terms.needs_object:
+            return terms
+        model = self._live_models.get(run_id)
+        return structs.replace(terms, model=f"{run_id if model is None else id(model.adapter)}")
 
     async def _unprocessed(self, session_id: str) -> _Unprocessed:
         """Find what has not been scanned of the active path.
@@ -387,7 +393,8 @@ class MemoryService:
         path = await self._store.path(session.active_node_id)
         agents = await self._store.agents(session_id)
         of_runs = {node.run_id for node in path if node.run_id is not None}
-        scopes = await self._store.memory_scopes(of_runs)
+        stored = await self._store.memory_terms(of_runs)
+        known = {run_id: self._told_apart(run_id, terms) for run_id, terms in stored.items()}
         model = self._models.resolve(self._config.extract_model_profile)
         position = _position(session)
         spans = await asyncio.to_thread(
@@ -396,7 +403,7 @@ class MemoryService:
             position,
             roots={agent.agent_id for agent in agents if agent.parent_agent_id is None},
             room=model.context_window // 3,
-            scope_of=lambda node: scopes.get(node.run_id or "", MEMORY_OFF),
+            terms_of=lambda node: known.get(node.run_id or "", _NOBODYS),
         )
         return _Unprocessed(position, spans, session.tenant)
 
@@ -428,7 +435,7 @@ class _SessionCursor:
 
 def _names_no_user(spans: Sequence[MessageSpan]) -> bool:
     """Whether part of this is for the memory that all users share."""
-    return any(span.scope == MEMORY_SHARED for span in spans)
+    return any(span.terms.scope == MEMORY_SHARED for span in spans)
 
 
 def _has_user_message(spans: Sequence[MessageSpan]) -> bool:

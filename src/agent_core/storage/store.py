@@ -73,7 +73,7 @@ from agent_core.types import (
     TextBlock,
     utc_now,
 )
-from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED
+from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, MemoryTerms
 
 if TYPE_CHECKING:
     from agent_core.types import (
@@ -551,12 +551,20 @@ class SqlSessionStore:
         rows = await self._reader.read(lambda c: c.execute(sql, (limit,)).fetchall())
         return [session_id for (session_id,) in rows]
 
-    async def memory_scopes(self, run_ids: Collection[str]) -> dict[str, str]:
-        sql = """SELECT run_id, CAST(json_extract(options_json, '$.memory') AS TEXT) FROM runs
-            WHERE run_id IN (SELECT value FROM json_each(?))"""
+    async def memory_terms(self, run_ids: Collection[str]) -> dict[str, MemoryTerms]:
+        sql = """SELECT run_id, CAST(json_extract(options_json, '$.memory') AS TEXT),
+            json_extract(options_json, '$.model'), json_extract(options_json, '$.needs_caller')
+            FROM runs WHERE run_id IN (SELECT value FROM json_each(?))"""
         asked = (json.dumps(list(run_ids)),)
         rows = await self._reader.read(lambda c: c.execute(sql, asked).fetchall())
-        return {run_id: str(_SCOPES.get(stored, stored)) for run_id, stored in rows}
+        return {
+            run_id: MemoryTerms(
+                scope=str(_SCOPES.get(scope, scope)),
+                model=model,
+                needs_object="model" in json.loads(needed or "[]"),
+            )
+            for run_id, scope, model, needed in rows
+        }
 
     async def untitled(self, limit: int) -> dict[str, str]:
         from agent_core.storage.summaries import untitled  # noqa: PLC0415 - runs need none

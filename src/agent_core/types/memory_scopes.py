@@ -4,6 +4,8 @@ A scope is named by callers as one word, which is stored with the run. `memory.s
 folder it stands for.
 """
 
+from msgspec import Struct
+
 MEMORY_OFF = "off"
 """The run recalls nothing, and nothing of it is remembered."""
 
@@ -16,6 +18,21 @@ USER_SCOPE = "user:"
 LONGEST_USER_ID = 256
 
 _FORMS = f"{MEMORY_OFF!r}, {MEMORY_SHARED!r} or '{USER_SCOPE}<id>'"
+
+
+class MemoryTerms(Struct, frozen=True, kw_only=True):
+    """Whose memory the words of a run are for, and which model may read them.
+
+    Attributes:
+        scope: of the run's memory.
+        model: the run's own, as it is stored: `provider:name`, or a table in JSON. None: the
+            configured one.
+        needs_object: the model is an object that only the program of the run has.
+    """
+
+    scope: str = MEMORY_SHARED
+    model: str | None = None
+    needs_object: bool = False
 
 
 def checked_scope(given: object) -> str | None:

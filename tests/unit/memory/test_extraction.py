@@ -20,7 +20,7 @@ from agent_core.memory.spans import (
     unprocessed_spans,
 )
 from agent_core.types import Node, NodeType
-from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED
+from agent_core.types.memory_scopes import MEMORY_OFF, MemoryTerms
 from unit.compact.paths import Path as Talk
 
 ROOTS = {"agent_1"}
@@ -77,8 +77,8 @@ def a_talk() -> Talk:
     return talk
 
 
-def shared(_: Node) -> str:
-    return MEMORY_SHARED
+def shared(_: Node) -> MemoryTerms:
+    return MemoryTerms()
 
 
 def a_stretch(talk: Talk | None = None) -> MessageSpan:
@@ -253,7 +253,7 @@ async def test_the_model_sees_ids_of_new_messages_only(folder: MemoryFolder) -> 
     talk.result("c1", "file content")
     talk.inner(NodeType.SKILL_CONTEXT, "how to")
     talk.user("synthetic", synthetic=True)
-    stretches = unprocessed_spans(talk.nodes, 2, roots=ROOTS, room=1000, scope_of=shared)
+    stretches = unprocessed_spans(talk.nodes, 2, roots=ROOTS, room=1000, terms_of=shared)
     (stretch,) = stretches
     assert [node.node_id for node in stretch.user_messages] == ["node_2"]
     model = Model(answer())
@@ -270,7 +270,7 @@ def test_a_long_backlog_comes_in_stretches() -> None:
     talk = Talk()
     for number in range(40):
         talk.user(f"message {number} " + "word " * 100)
-    stretches = unprocessed_spans(talk.nodes, 0, roots=ROOTS, room=1000, scope_of=shared)
+    stretches = unprocessed_spans(talk.nodes, 0, roots=ROOTS, room=1000, terms_of=shared)
     assert len(stretches) > 3
     assert [node for one in stretches for node in one.nodes] == talk.nodes
     assert [one.nodes[-1] for one in stretches[:-1]] == [one.before[-1] for one in stretches[1:]]
@@ -284,17 +284,17 @@ def test_a_stretch_has_messages_of_one_scope_and_none_of_those_before_it_is_of_a
         talk.user(f"message {number}")
     by_id = dict(zip((node.node_id for node in talk.nodes), scopes, strict=True))
 
-    def scope_of(node: Node) -> str:
-        return by_id[node.node_id]
+    def terms_of(node: Node) -> MemoryTerms:
+        return MemoryTerms(scope=by_id[node.node_id])
 
-    found = unprocessed_spans(talk.nodes, 0, roots=ROOTS, room=1000, scope_of=scope_of)
-    assert [one.scope for one in found] == ["user:anna", "user:ben", "user:anna", "user:ben"]
+    found = unprocessed_spans(talk.nodes, 0, roots=ROOTS, room=1000, terms_of=terms_of)
+    assert [one.terms.scope for one in found] == ["user:anna", "user:ben", "user:anna", "user:ben"]
     assert MEMORY_OFF not in {by_id[node.node_id] for one in found for node in one.nodes}
     later = unprocessed_spans(
-        talk.nodes, talk.nodes[2].node_seq, roots=ROOTS, room=1000, scope_of=scope_of
+        talk.nodes, talk.nodes[2].node_seq, roots=ROOTS, room=1000, terms_of=terms_of
     )
     for spans in (found, later):
-        assert all(by_id[node.node_id] == one.scope for one in spans for node in one.before)
+        assert all(by_id[node.node_id] == one.terms.scope for one in spans for node in one.before)
         assert [len(one.before) for one in spans[-2:]] == [1, 1]
 
 

@@ -126,7 +126,7 @@ READS: dict[str, Callable[[SqlSessionStore], Awaitable[object]]] = {
     "costs": lambda s: s.costs("session"),
     "last_session": lambda s: s.last_session(),
     "memory_backlog": lambda s: s.memory_backlog(10),
-    "memory_scopes": lambda s: s.memory_scopes(["run_1"]),
+    "memory_terms": lambda s: s.memory_terms(["run_1"]),
     "untitled": lambda s: s.untitled(10),
     "nodes_like": lambda s: s.nodes_like(["%I am%"], limit=10),
     "ids_beginning": lambda s: s.ids_beginning("session", "s"),

@@ -420,6 +420,40 @@ def test_what_a_killed_service_leaves_reaches_no_other_memory(home: Home, projec
     assert stored(home) == ["users/anna/user"]
 
 
+async def test_a_program_without_memory_does_not_look_at_what_others_have_left(
+    home: Home, project: Path
+) -> None:
+    config = CONFIG + "[memory]\nexit_wait_ms = 0\n"
+    stuck = split("Yes.", memory_extraction=Hangs())
+    async with service(home, project, stuck, config=config) as runtime:
+        await runtime.run(WISH, "s1", memory=ANNA)
+    other = split("Yes.", memory_extraction=remembers)
+    async with service(home, project, other, memory="off") as runtime:
+        await runtime.run("Hello", "s2")
+    assert [purpose(request) for request in other.requests] == ["run"]
+    own = split("Yes.", memory_extraction=remembers)
+    async with service(home, project, own) as runtime:
+        await runtime.run("Hello", "s3", memory="off")
+        await runtime.run("Hello", "s3")
+        await until_told(runtime, "s1")
+    assert stored(home) == ["users/anna/user"]
+
+
+async def test_a_run_without_memory_only_interrupts_the_wait_of_those_before(
+    home: Home, project: Path
+) -> None:
+    provider = split("Yes.", memory_extraction=answer(explicit=False))
+    config = CONFIG + "[memory]\nidle_seconds = 1\n"
+    async with service(home, project, provider, config=config) as runtime:
+        await runtime.run("My dog is called Rex.", "s1", memory=ANNA)
+        await runtime.run("My cow is called Moo.", "s1", memory="off")
+        (event,) = await until_scanned(runtime)
+    assert event.payload["reason"] == "idle"
+    (asked,) = [said(one) for one in provider.requests if purpose(one) == "memory_extraction"]
+    assert "Rex" in asked
+    assert "Moo" not in asked
+
+
 async def test_what_was_said_in_a_run_that_is_deleted_is_not_remembered_by_a_fork(
     home: Home, project: Path
 ) -> None:

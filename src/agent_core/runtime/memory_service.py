@@ -150,9 +150,14 @@ class MemoryService:
             except StorageError as error:
                 logger.warning("sessions are not searched for memories: %s", error)
 
-    def take_up_backlog(self) -> None:
-        """Look, once and in the background, through what earlier processes have left."""
-        if self._config.enabled and self._lock is not None and not self._has_taken_up:
+    def take_up_backlog(self, options: RunOptions) -> None:
+        """Look, once and in the background, through what earlier processes have left.
+
+        This begins with the first run that has a memory: until then the program has none.
+        """
+        if not self._config.enabled or self._lock is None or self._has_taken_up:
+            return
+        if self.scope_of(options) != MEMORY_OFF:
             self._has_taken_up = True
             self._jobs.start("", self._take_up(self._lock), name=_BACKLOG, then=lambda: None)
 
@@ -179,6 +184,11 @@ class MemoryService:
             self._look(session_id)
         else:
             self._keep(session_id, backlog)
+            self._wait_for_idleness(session_id)
+
+    def wait_again(self, session_id: str) -> None:
+        """Wait for the session to become idle, as before a run that is not looked at."""
+        if session_id in self._backlogs and not self._is_closed:
             self._wait_for_idleness(session_id)
 
     def tools(

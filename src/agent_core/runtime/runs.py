@@ -279,7 +279,7 @@ class Runs:
                         nesting.add(queued)
                     return queued
                 run = await self.turns.begin(dispatcher, requested, placement.queue_timeout_s)
-                self._memory.take_up_backlog()
+                self._memory.take_up_backlog(requested.options)
                 return run
             scheduler = self._scheduler
             scheduler.announce(session_id)
@@ -518,7 +518,7 @@ class Runs:
 
     async def _enqueue(self, opened: OpenedRun, requested: RequestedRun) -> Run:
         self._contexts.session_opened(opened.session)
-        self._memory.take_up_backlog()
+        self._memory.take_up_backlog(requested.options)
         if opened.waiting is not None or opened.queued:
             self._waiting.take_over(opened)
         record = opened.run.model_copy(update={"prompt": requested.prompt})

@@ -27,11 +27,12 @@ from kgent.config import ParameterValue
 from kgent.errors import ErrorCategory, KgentError, Record, config_error
 from kgent.inputs import INPUTS, MAX_INPUT_BYTES, RunInput, find_inputs
 from kgent.parameters import fill_config, fill_text
+from kgent.preflight import refuse_obstacles
 from kgent.profile import apply_options, fingerprint_config, load_config, load_yaml
 from kgent.review import MAX_MANIFEST_BYTES, read_bytes, read_report
 from kgent.run_files import describe_file
 from kgent.run_folder import PROMPT_FILE
-from kgent.runner import run
+from kgent.runner import run, select_engine
 from kgent.state import RunFolderResult, RunFolderStatus, RunIds, RunOverrides
 from kgent.verification import REDACTED, verify
 
@@ -147,7 +148,8 @@ def _plan_job(
     try:
         chosen = options.model_copy(update={"parameters": parameters})
         profile = apply_options(load_config(path), chosen)
-        fill_config(profile)
+        config = fill_config(profile)
+        refuse_obstacles(config, select_engine(config))
         filled = fill_text(profile, prompt, "the prompt")
         given = find_inputs(profile)
     except KgentError as error:

@@ -62,8 +62,9 @@ _VALIDATE_EXAMPLES = """examples:
   kgent validate --config kgent.yaml
   kgent validate --config kgent.yaml --output-format json
 
-What is wrong with the profile is named, and where. Exit codes: 0 it can be run;
-2 it cannot.
+Everything that run would refuse is named, and where, but for the variables of
+keys, which are listed, and the place of the run folder. No server is started,
+and no model is asked. Exit codes: 0 it can be run; 2 it cannot.
 """
 _SHOW_EXAMPLES = """examples:
   kgent show report-run
@@ -457,30 +458,35 @@ def _sign(result: "RunFolderResult", key: Path) -> bool:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from kgent.inputs import find_inputs  # noqa: PLC0415 - one command
+    from kgent.errors import KgentError  # noqa: PLC0415 - one command
+    from kgent.preflight import validate_profile  # noqa: PLC0415
     from kgent.profile import fingerprint_config, load_config  # noqa: PLC0415
-    from kgent.runner import find_obstacles  # noqa: PLC0415
-    from kgent.skills import SkillRegistry  # noqa: PLC0415
+    from kgent.runner import select_engine  # noqa: PLC0415
 
-    config = load_config(arguments.config)
-    skills, inputs = SkillRegistry.of(config).discover(), find_inputs(config)
-    if problems := find_obstacles(config):
-        raise UsageError("\n".join(f"{arguments.config}: {problem}" for problem in problems))
+    file = arguments.config
+    config = load_config(file)
+    try:
+        usable = validate_profile(config, select_engine(config))
+    except KgentError as error:
+        lines = "\n".join(f"{file}: {line}" for line in error.message.splitlines())
+        raise UsageError(lines) from error
+    fingerprint = fingerprint_config(config)
     if arguments.output_format == "json":
         facts = {
             "status": "valid",
             "profile_id": config.profile.id,
-            "config_fingerprint": fingerprint_config(config),
-            "skills": [skill.id for skill in skills],
-            "inputs": [one.name for one in inputs],
+            "config_fingerprint": fingerprint,
+            **usable.model_dump(mode="json"),
             "parameters": list(config.parameters),
         }
         return _print_json(facts, COMPLETED)
-    _print(f"{arguments.config} is a valid profile: {config.profile.id}")
-    _print(f"fingerprint {fingerprint_config(config)}")
-    _print(f"skills      {', '.join(skill.id for skill in skills) or '-'}")
-    if inputs:
-        _print_line(f"inputs      {', '.join(one.name for one in inputs)}")
+    _print(f"{file} is a valid profile: {config.profile.id}")
+    _print(f"fingerprint {fingerprint}")
+    _print(f"skills      {', '.join(usable.skills) or '-'}")
+    if usable.inputs:
+        _print_line(f"inputs      {', '.join(usable.inputs)}")
+    if usable.unset_variables:
+        _print_line(f"not set     {', '.join(usable.unset_variables)} (a run needs this)")
     return COMPLETED
 
 

@@ -1,6 +1,7 @@
 """The profile file as types: every section, every key, every default."""
 
 import math
+from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -42,12 +43,18 @@ SecretName = Annotated[VariableName, Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0, le=604_800)]
 
 
+def _as_written(value: object) -> object:
+    """Take a number or a date as the text that it is in the file."""
+    is_written = isinstance(value, int | float | date) and not isinstance(value, bool)
+    return str(value) if is_written else value
+
+
 class MetaSection(Section):
     """What the file itself is."""
 
     schema_version: Literal[1]
     name: str | None = None
-    version: str | None = None
+    version: Annotated[str, BeforeValidator(_as_written)] | None = None
 
 
 class ModelSection(Section):

@@ -9,7 +9,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from fcntl import ioctl
 from pathlib import Path, PurePosixPath
@@ -112,15 +112,35 @@ def copy_inputs(
     copier = _Copier(is_cancelled)
     (root / INPUTS).mkdir(mode=PRIVATE_FOLDER)
     for one in inputs:
-        if root.is_relative_to(one.source):
-            reason = "the run folder lies in it; put that elsewhere (--sandbox)"
-            raise _refused(str(one.source), reason)
+        _refuse_around(one, root)
         copier.copy(one, root / INPUTS)
     return sorted(copier.records, key=lambda record: os.fsencode(record.name))
 
 
+def check_inputs(inputs: Sequence[RunInput], root: Path) -> None:
+    """Refuse inputs that cannot be copied into the run folder `root`; nothing is copied.
+
+    Raises:
+        KgentError: category `sandbox`; as `copy_inputs` does.
+    """
+    copier = _Copier(is_cancelled=lambda: False)
+    for one in inputs:
+        _refuse_around(one, root)
+        with open_folder(one.source.parent) as source:
+            copier.copy_entry(one.source.name, one.name, source, None, path=[one.name])
+
+
+def _refuse_around(one: RunInput, root: Path) -> None:
+    """Refuse an input that the run folder lies in."""
+    if root.is_relative_to(one.source):
+        reason = "the run folder lies in it; put that elsewhere (--sandbox)"
+        raise _refused(str(one.source), reason)
+
+
 @dataclass(slots=True)
 class _Copier:
+    """Copies inputs and counts them; without a target folder, it only counts and checks them."""
+
     is_cancelled: Callable[[], bool]
     records: list[InputRecord] = field(default_factory=list[InputRecord])
     size: int = 0
@@ -132,10 +152,10 @@ class _Copier:
                 (folder / above).mkdir(mode=PRIVATE_FOLDER)
                 self._note(str(above), "folder", mode=PRIVATE_FOLDER)
         with open_folder(one.source.parent) as source, open_folder(folder / name.parent) as target:
-            self._copy_entry(one.source.name, name.name, source, target, path=[one.name])
+            self.copy_entry(one.source.name, name.name, source, target, path=[one.name])
 
-    def _copy_entry(
-        self, name: str, new_name: str, source: int, target: int, *, path: list[str]
+    def copy_entry(
+        self, name: str, new_name: str, source: int, target: int | None, *, path: list[str]
     ) -> None:
         """Copy one entry of a folder; `path` has its name and those of the folders around it."""
         shown = "/".join(path)
@@ -149,7 +169,8 @@ class _Copier:
                 link = os.readlink(name, dir_fd=source)
                 if Path(link).is_absolute() or not _stays_inside(path, link):
                     raise _refused(shown, "it is a link that leads out of the input")
-                os.symlink(link, new_name, dir_fd=target)
+                if target is not None:
+                    os.symlink(link, new_name, dir_fd=target)
                 self._note(shown, "link", target=readable_name(link))
             else:
                 raise _refused(shown, "it is neither a file nor a folder nor a link")
@@ -157,23 +178,32 @@ class _Copier:
             raise _refused(shown, error.strerror or str(error)) from error
 
     def _copy_folder(
-        self, name: str, new_name: str, source: int, target: int, *, path: list[str]
+        self, name: str, new_name: str, source: int, target: int | None, *, path: list[str]
     ) -> None:
         if len(path) > MAX_INPUT_DEPTH:
             raise _refused("/".join(path), f"it has more than {MAX_INPUT_DEPTH} folders around it")
-        os.mkdir(new_name, PRIVATE_FOLDER, dir_fd=target)
+        if target is not None:
+            os.mkdir(new_name, PRIVATE_FOLDER, dir_fd=target)
         self._note("/".join(path), "folder", mode=PRIVATE_FOLDER)
-        with open_below(name, source) as inner, open_below(new_name, target) as copy:
+        with ExitStack() as stack:
+            inner = stack.enter_context(open_below(name, source))
+            copy = stack.enter_context(open_below(new_name, target)) if target is not None else None
             for entry in sorted(os.listdir(inner)):  # noqa: PTH208 - of a descriptor
-                self._copy_entry(entry, entry, inner, copy, path=[*path, entry])
+                self.copy_entry(entry, entry, inner, copy, path=[*path, entry])
 
-    def _copy_file(self, name: str, new_name: str, source: int, target: int, *, shown: str) -> None:
+    def _copy_file(
+        self, name: str, new_name: str, source: int, target: int | None, *, shown: str
+    ) -> None:
         original = open_descriptor(name, _SOURCE, dir_fd=source)
         try:
             status = os.fstat(original)
             if not stat.S_ISREG(status.st_mode):
                 raise _refused(shown, "it was replaced while it was copied")
             self._count(status.st_size, shown)
+            if target is None:
+                self.size += status.st_size
+                self._note(shown, "file", size=status.st_size)
+                return
             copy = open_descriptor(new_name, _COPY, PRIVATE_FILE, dir_fd=target)
             try:
                 digest, size = self._copy_content(original, copy, shown)

@@ -57,7 +57,8 @@ def build_servers(config: KgentConfig, secrets: Mapping[str, str]) -> dict[str, 
     """The servers of a profile as they are connected; nothing is started.
 
     Raises:
-        KgentError: category `config`; an address or a command cannot be used.
+        KgentError: category `config`; an address or a command cannot be used, or the name of a
+            tool is too long, or that of another tool.
     """
     servers: dict[str, ServerConfig] = {}
     for spec in config.tools.mcp:
@@ -78,7 +79,20 @@ def build_servers(config: KgentConfig, secrets: Mapping[str, str]) -> dict[str, 
         except ValidationError as error:
             problem = problems_of(error, model)[0]
             raise config_error(f"tools.mcp: {spec.name}: {problem}") from None
+    names: set[str] = set()
+    for spec in config.tools.mcp:
+        for wanted in spec.tools:
+            name = _tool_name(spec, wanted)
+            if len(name) > MAX_TOOL_NAME or name in names:
+                reason = "is too long" if name not in names else "is that of another tool"
+                raise config_error(f"tools.mcp: {spec.name}: the name {name} {reason}")
+            names.add(name)
     return servers
+
+
+def _tool_name(spec: McpServerSpec, wanted: str) -> str:
+    """Return the name that the model sees of a tool of a server."""
+    return _NOT_PLAIN.sub("_", f"mcp_{spec.name}_{wanted}")
 
 
 class McpServers:
@@ -112,7 +126,7 @@ class McpServers:
 
         Raises:
             KgentError: category `tool`: a server cannot be reached; `config`: a server lacks a
-                tool that is listed, or two names become one.
+                tool that is listed.
         """
         config = self._env.config
         if not config.tools.mcp:
@@ -148,10 +162,7 @@ class McpServers:
                 tool = offered.get(f"{_PREFIX}{spec.name}.{wanted}")
                 if tool is None:
                     raise _missing(spec, wanted, offered, failures)
-                name = _NOT_PLAIN.sub("_", f"mcp_{spec.name}_{wanted}")
-                if len(name) > MAX_TOOL_NAME or name in found:
-                    reason = "is too long" if name not in found else "is that of another tool"
-                    raise config_error(f"tools.mcp: {spec.name}: the name {name} {reason}")
+                name = _tool_name(spec, wanted)
                 perform = partial(_call, tool, loop)
                 found[name] = record_calls(_renamed(tool, name), perform, open_scope=open_scope)
         return [found[name] for name in sorted(found)]

@@ -1,7 +1,9 @@
 """What kgent asks of a memory, and the memories it comes with; it keeps no database of its own."""
 
+import os
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Protocol, cast
 
 from agcore.memory import MemoryFilter, MemoryItem, MemoryStore, SqliteStore, dice, words_of
@@ -96,6 +98,41 @@ class StoreMemory:
         return MemoryWriteResult(accepted=True, memory_id=item_id, summary="remembered")
 
 
+def check_memory(config: KgentConfig) -> None:
+    """Refuse a profile whose memory cannot be opened; a missing database is not made.
+
+    Raises:
+        KgentError: category `config`; as `open_memory` does.
+    """
+    file = _find_database(config, is_needed=True) if config.memory.enabled else None
+    if file is None:
+        return
+    if file.exists():
+        with open_memory(config, None):
+            return
+    above = next(folder for folder in file.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise config_error(f"memory.provider: {file} cannot be made: {above} cannot be written to")
+
+
+def _find_database(config: KgentConfig, *, is_needed: bool) -> Path | None:
+    """Find the database of a profile.
+
+    Raises:
+        KgentError: category `config`; there is none, and one `is_needed`.
+    """
+    wanted = config.memory
+    name = (wanted.provider or "").removeprefix(SQLITE)
+    if name and name != wanted.provider:
+        return config.place(name)
+    if is_needed and wanted.write_mode == "external":
+        raise config_error(
+            "memory.write_mode external needs a memory: one given in code, or"
+            f" memory.provider {SQLITE}<file>"
+        )
+    return None
+
+
 @contextmanager
 def open_memory(
     config: KgentConfig, given: MemoryClient | MemoryStore | None
@@ -105,18 +142,11 @@ def open_memory(
     Raises:
         KgentError: category `config`; the database cannot be opened, or a memory is missing.
     """
-    wanted = config.memory
-    if not wanted.enabled:
+    if not config.memory.enabled:
         yield None
         return
-    name = (wanted.provider or "").removeprefix(SQLITE)
-    file = config.place(name) if name and name != wanted.provider else None
+    file = _find_database(config, is_needed=given is None)
     if given is None and file is None:
-        if wanted.write_mode == "external":
-            raise config_error(
-                "memory.write_mode external needs a memory: one given in code, or"
-                f" memory.provider {SQLITE}<file>"
-            )
         yield None
         return
     if hasattr(given, "recall_memory"):

@@ -61,6 +61,7 @@ def load_config(path: Path | str) -> KgentConfig:
         value: object = source.value
         if not isinstance(value, dict):
             raise _YamlFaultError(1, "it must be a mapping of sections, such as kgent: …")
+        _keep_version(cast("dict[str, Any]", value), source.version)
     except _YamlFaultError as fault:
         raise _unusable(file, [(fault.line, "", fault.reason)]) from None
     try:
@@ -83,6 +84,16 @@ def load_config(path: Path | str) -> KgentConfig:
         raise _unusable(file, [(source.line_of(key), f"{key}:", text) for key, text in wrong])
     deliverables = config.deliverables.model_copy(update={"required": required})
     return config.model_copy(update={"deliverables": deliverables})
+
+
+def _keep_version(table: dict[str, Any], text: str) -> None:
+    """Put the text of a version that is a number into its place: 1.10 is not 1.1."""
+    meta: object = table.get("kgent")
+    if isinstance(meta, dict):
+        fields = cast("dict[str, Any]", meta)
+        version: object = fields.get("version")
+        if isinstance(version, int | float) and not isinstance(version, bool):
+            fields["version"] = text
 
 
 def load_yaml(path: Path) -> object:
@@ -235,6 +246,8 @@ class _YamlFaultError(Exception):
 class _YamlSource:
     """A document: its value, and the line of each dotted key (`deliverables.required[0].path`).
 
+    `version` is the text of `kgent.version`, which a number does not keep.
+
     Stricter than the parser: a key given twice is an error, and a document that repeats itself
     through aliases until it is huge, or contains itself, is refused before anything walks it.
     A tag that changes the type of a value (`!!bool x`) is refused.
@@ -244,6 +257,7 @@ class _YamlSource:
     max_nodes: int
     value: Any = None
     lines: dict[str, int] = field(default_factory=dict[str, int])
+    version: str = ""
     _count: int = 0
 
     def __post_init__(self) -> None:
@@ -289,6 +303,8 @@ class _YamlSource:
         match node:
             case yaml.ScalarNode():
                 _check_scalar(node, resolve)
+                if key == "kgent.version":
+                    self.version = str(node.value)
             case yaml.SequenceNode(tag="tag:yaml.org,2002:seq"):
                 for index, item in enumerate(node.value):
                     self._visit(item, f"{key}[{index}]", depth + 1, resolve)

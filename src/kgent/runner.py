@@ -1,25 +1,16 @@
 """One run, from a profile and a prompt to a finished run folder. Read `run` first."""
 
-import asyncio
-import shutil
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
 from agcore.memory import MemoryStore
-from agent_core.budgets.prices import Prices
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
 from kgent.cancellation import Cancellation
 from kgent.config import KgentConfig
-from kgent.engine.base import (
-    AgentEngine,
-    EngineWithSecrets,
-    EventCallback,
-    core_model,
-    require_model,
-)
+from kgent.engine.base import AgentEngine, EngineWithSecrets, EventCallback
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
 from kgent.errors import ErrorCategory, config_error, error_info, expand_home
@@ -28,6 +19,7 @@ from kgent.inputs import find_inputs
 from kgent.mcp_servers import build_servers, mcp_secrets
 from kgent.memory import MemoryClient, open_memory
 from kgent.parameters import fill_config, fill_text
+from kgent.preflight import refuse_obstacles
 from kgent.profile import apply_options, fingerprint_config, load_config
 from kgent.records import RunEnvironment, RunRecords
 from kgent.run_folder import create_run_folder, resolve_run_folder
@@ -71,8 +63,9 @@ def run(
             if not prompt.strip():
                 raise config_error("the prompt is empty")
             inputs = find_inputs(config)
-            client = stack.enter_context(open_memory(config, memory))
             chosen_engine = engine or select_engine(config)
+            refuse_obstacles(config, chosen_engine, is_given=engine is not None)
+            client = stack.enter_context(open_memory(config, memory))
             root, secrets = resolve_run_folder(config, ids), mcp_secrets(config)
             build_servers(config, secrets)
             if isinstance(chosen_engine, EngineWithSecrets):
@@ -101,46 +94,6 @@ def run(
             event_callback=event_callback,
         )
         return executor.run()
-
-
-def find_obstacles(config: KgentConfig) -> list[str]:
-    """What keeps a valid profile from being run here, in words; nothing is started or read.
-
-    Raises:
-        KgentError: category `config`; the engine cannot be used.
-    """
-    found: list[str] = []
-    select_engine(config)
-    if config.runtime.engine != "mock":
-        require_model(config)
-    if config.model.path is not None and not config.place(config.model.path).is_file():
-        found.append(f"model.path: there is no file {config.place(config.model.path)}")
-    build_servers(config, {name: "x" for one in config.tools.mcp for name in one.secret_names})
-    found += [
-        f"tools.mcp: {server.name}: there is no program {server.command[:200]!r}"
-        for server in config.tools.mcp
-        if server.command and "/" not in server.command and not shutil.which(server.command)
-    ]
-    budget = config.runtime.budget
-    if budget.usd is not None and config.runtime.engine != "core":
-        found.append("runtime.budget.usd: only the engine core can keep it")
-    elif budget.usd is not None and "on_unknown_price" not in budget.model_fields_set:
-        model = core_model(config)
-        if asyncio.run(Prices().of(model)) is None:
-            found.append(
-                f"runtime.budget.usd: the price of {model.provider}:{model.name} is not known; give"
-                " it in model.price, or set on_unknown_price"
-            )
-    files, shell = config.tools.filesystem, config.tools.shell
-    can_write = (files.enabled and files.write) or (shell.enabled and shell.allowed_commands)
-    if config.deliverables.required and not can_write:
-        found.append("deliverables.required: no tool that is enabled can write them")
-    for number, check in enumerate(config.checks):
-        program = check.argv[0]
-        is_in_folder = "/" in program and not Path(program).is_absolute()
-        if not is_in_folder and "{{" not in program and shutil.which(program) is None:
-            found.append(f"checks[{number}]: there is no program {program[:200]!r}")
-    return found
 
 
 def select_engine(config: KgentConfig) -> AgentEngine:

@@ -118,6 +118,19 @@ class AgentEngine(Protocol):
 
 
 @runtime_checkable
+class EngineWithCheck(Protocol):
+    """An engine that knows before a run which profiles it cannot run."""
+
+    def check(self, config: KgentConfig) -> None:
+        """Refuse a profile that this engine cannot run. Nothing is sent, and no secret is read.
+
+        Raises:
+            KgentError: category `config`; the profile does not suit this engine.
+        """
+        ...
+
+
+@runtime_checkable
 class EngineWithSecrets(Protocol):
     """An engine that reads secrets; they are kept out of all records."""
 

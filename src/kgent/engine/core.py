@@ -14,7 +14,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop import Outcome, RunLimits
 from agent_core.loop.assembly import StandaloneRun, build_run
 from agent_core.loop.context import NullCollaborators
-from agent_core.providers.base import ProviderRegistry
+from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.runtime.guards import MeteringGuard
 from agent_core.storage.budgets import UnstoredBudgets
 from agent_core.telemetry.opening import open_telemetry
@@ -28,6 +28,7 @@ from agent_core.types import (
     new_id,
     user_text,
 )
+from kgent.cancellation import Cancellation, run_in_loop
 from kgent.config import KgentConfig
 from kgent.conversation import CONVERSATION, messages_of
 from kgent.engine.base import (
@@ -66,6 +67,19 @@ class CoreAgentEngine:
         """The model's key."""
         return model_secrets(config)
 
+    def check(self, config: KgentConfig) -> None:
+        """Refuse a model that cannot be used; a provider given in code is trusted.
+
+        Raises:
+            KgentError: category `config`; the profile names no model, or one that cannot be used.
+        """
+        model = core_model(config)
+        registry = ProviderRegistry()
+        if model.provider not in registry.keys and model.provider in self._providers.keys:
+            return
+        adapter = _create_adapter(registry, model)
+        run_in_loop(adapter.close, cancellation=Cancellation())
+
     def run(self, request: AgentRunRequest) -> AgentResult:
         """Ask the model, run the tools it calls, until it has nothing left to call.
 
@@ -78,10 +92,7 @@ class CoreAgentEngine:
 
     async def _run_loop(self, request: AgentRunRequest, model: ModelConfig) -> AgentResult:
         env = request.env
-        try:
-            provider = self._providers.create(model)
-        except AgentCoreError as error:
-            raise config_error(f"model: {error.message}", error.code) from error
+        provider = _create_adapter(self._providers, model)
         system = system_block("kgent.profile", "profile", request.system_prompt)
         identity = RunIdentity(
             session_id=env.ids.session_id, agent_id=new_id("agent"), run_id=env.ids.run_id
@@ -122,6 +133,13 @@ class CoreAgentEngine:
             env.records.add_lines(CONVERSATION, *messages_of(run.ctx.journal.path))
             await provider.close()
         return _build_result(outcome, request, run.ctx.journal.path)
+
+
+def _create_adapter(registry: ProviderRegistry, model: ModelConfig) -> ProviderAdapter:
+    try:
+        return registry.create(model)
+    except AgentCoreError as error:
+        raise config_error(f"model: {error.message}", error.code) from error
 
 
 class _EndHook(NullCollaborators):

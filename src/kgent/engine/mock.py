@@ -10,6 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
 from agent_core.types import Frozen, new_id
+from kgent.config import KgentConfig
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
@@ -71,6 +72,15 @@ class MockAgentEngine:
         self.requests: list[AgentRunRequest] = []
         """Every request so far."""
 
+    def check(self, config: KgentConfig) -> None:
+        """Refuse a script in `model.path` that cannot be played, unless one was given.
+
+        Raises:
+            KgentError: category `config`; the script cannot be used.
+        """
+        if self._script is None:
+            _load_script(config)
+
     def run(self, request: AgentRunRequest) -> AgentResult:
         """Play the script.
 
@@ -78,7 +88,7 @@ class MockAgentEngine:
             KgentError: category `config`; the script in `model.path` cannot be used.
         """
         self.requests.append(request)
-        script = self._script if self._script is not None else _load_script(request)
+        script = self._script if self._script is not None else _load_script(request.env.config)
         return run_engine(request, partial(_play, script, request))
 
 
@@ -145,8 +155,7 @@ async def _call(step: MockCall, request: AgentRunRequest, *, is_spent: bool) -> 
     )
 
 
-def _load_script(request: AgentRunRequest) -> list[MockStep]:
-    config = request.env.config
+def _load_script(config: KgentConfig) -> list[MockStep]:
     if config.model.path is None:
         return [_DEFAULT]
     path = config.place(config.model.path)

@@ -26,6 +26,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.providers.base import require_real_models
 from agent_core.tools.base import Concurrency, Tool
 from agent_core.types import JsonBlock, Usage, new_id
+from kgent.cancellation import Cancellation, run_in_loop
 from kgent.config import KgentConfig
 from kgent.conversation import (
     CONVERSATION,
@@ -86,6 +87,17 @@ class PydanticAIAgentEngine:
     def secrets(self, config: KgentConfig) -> Mapping[str, str]:
         """The model's key."""
         return model_secrets(config)
+
+    def check(self, config: KgentConfig) -> None:
+        """Refuse a model that Pydantic AI does not know, unless one was given.
+
+        Raises:
+            KgentError: category `config`; provider or name is missing, or cannot be used this way.
+        """
+        if self._model is None:
+            client = httpx2.AsyncClient()
+            _build_model(config, client, key=_NO_KEY)
+            run_in_loop(client.aclose, cancellation=Cancellation())
 
     def run(self, request: AgentRunRequest) -> AgentResult:
         """Run the agent to its end.
@@ -300,7 +312,11 @@ def build_model(config: KgentConfig, client: httpx2.AsyncClient) -> Model:
         require_real_models(provider, name)
     except AgentCoreError as error:
         raise config_error(f"model: {error.message}", error.code) from error
-    key = api_key(config) or _NO_KEY
+    return _build_model(config, client, key=api_key(config) or _NO_KEY)
+
+
+def _build_model(config: KgentConfig, client: httpx2.AsyncClient, *, key: str) -> Model:
+    provider, name = require_model(config)
     try:
         known = _MODELS.get(provider)
         if known is None:

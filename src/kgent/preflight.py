@@ -1,0 +1,157 @@
+"""The check of a profile before a run: `run` refuses what is found here, and `validate` reports it.
+
+Nothing is started, sent or written.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from agent_core.budgets.prices import Prices
+from agent_core.config.models import ModelConfig
+from kgent.cancellation import Cancellation, run_in_loop
+from kgent.config import KgentConfig
+from kgent.engine.base import AgentEngine, EngineWithCheck, core_model
+from kgent.errors import KgentError, Record, config_error
+from kgent.inputs import check_inputs, find_inputs
+from kgent.mcp_servers import build_servers
+from kgent.memory import check_memory
+from kgent.parameters import fill_config, set_parameters
+from kgent.run_folder import resolve_run_folder
+from kgent.skills import SkillRegistry
+from kgent.state import RunIds
+
+
+class UsableProfile(Record):
+    """The names that a usable profile brings: its skills, its inputs, and variables not set here.
+
+    A run needs the variables, which hold keys; a profile can be checked without them.
+    """
+
+    skills: list[str]
+    inputs: list[str]
+    unset_variables: list[str]
+
+
+def validate_profile(config: KgentConfig, engine: AgentEngine) -> UsableProfile:
+    """Check all that can keep a profile from being run here, also what a run finds out later.
+
+    `engine` is the one that the profile names.
+
+    Raises:
+        KgentError: it cannot be run, for the reasons in the message.
+    """
+    config = _filled(config)
+    registry = SkillRegistry.of(config)
+    skills, inputs = registry.discover(), find_inputs(config)
+    registry.hashes()  # reads all that a run keeps a copy of
+    refuse_obstacles(config, engine)
+    if unreachable := list(_find_unreachable_servers(config)):
+        raise config_error("\n".join(unreachable))
+    check_memory(config)
+    check_inputs(inputs, resolve_run_folder(config, RunIds.new()))
+    return UsableProfile(
+        skills=[skill.id for skill in skills],
+        inputs=[one.name for one in inputs],
+        unset_variables=_unset_variables(config),
+    )
+
+
+def refuse_obstacles(config: KgentConfig, engine: AgentEngine, *, is_given: bool = False) -> None:
+    """Refuse a profile that cannot be run here.
+
+    Args:
+        config: the profile, its parameters filled in as far as they are known.
+        engine: the engine of the run.
+        is_given: the engine was given in code, and may have means that the profile does not name.
+
+    Raises:
+        KgentError: category `config`; it says what is in the way, line by line.
+    """
+    found = list(_find_obstacles(config))
+    if not is_given:
+        found += _find_missing_means(config)
+    if isinstance(engine, EngineWithCheck) and not found:
+        engine.check(config)
+    if found:
+        raise config_error("\n".join(found))
+
+
+def _filled(config: KgentConfig) -> KgentConfig:
+    """Fill in the parameters, if none is missing that a run has to be given."""
+    try:
+        return fill_config(set_parameters(config, {}))
+    except KgentError:
+        specs = config.parameters.values()
+        if any(spec.is_required and spec.value is None for spec in specs):
+            return config
+        raise
+
+
+def _find_obstacles(config: KgentConfig) -> Iterator[str]:
+    try:
+        build_servers(config, {name: "x" for one in config.tools.mcp for name in one.secret_names})
+    except KgentError as error:
+        yield error.message
+    for server in config.tools.mcp:
+        program = server.command
+        if program is not None and "/" not in program and shutil.which(program) is None:
+            yield f"tools.mcp: {server.name}: {_no_program(program)}"
+
+
+def _find_missing_means(config: KgentConfig) -> Iterator[str]:
+    """Name what a run lacks that has only the means that its profile names."""
+    if config.model.path is not None and not config.place(config.model.path).is_file():
+        yield f"model.path: there is no file {config.place(config.model.path)}"
+    budget = config.runtime.budget
+    if budget.usd is not None and config.runtime.engine != "core":
+        yield "runtime.budget.usd: only the engine core can keep it"
+    elif budget.usd is not None and not _ignores_unknown_prices(config):
+        model = config.model
+        if model.provider and model.name and not _has_price(core_model(config)):
+            yield (
+                f"runtime.budget.usd: the price of {model.provider}:{model.name} is not known; give"
+                " it in model.price, or set on_unknown_price to ignore_usd"
+            )
+    files, shell = config.tools.filesystem, config.tools.shell
+    can_write = (files.enabled and files.write) or (shell.enabled and shell.allowed_commands)
+    if config.deliverables.required and not can_write and not config.tools.mcp:
+        yield "deliverables.required: no tool that is enabled can write them"
+    for number, check in enumerate(config.checks):
+        program = check.argv[0]
+        is_in_folder = "/" in program and not Path(program).is_absolute()
+        if not is_in_folder and "{{" not in program and shutil.which(program) is None:
+            yield f"checks[{number}]: {_no_program(program)}"
+
+
+def _no_program(name: str) -> str:
+    return f"there is no program {name[:200]!r} in PATH; give its path, or another program"
+
+
+def _has_price(model: ModelConfig) -> bool:
+    price = run_in_loop(lambda: Prices().of(model), cancellation=Cancellation())
+    return price is not None
+
+
+def _find_unreachable_servers(config: KgentConfig) -> Iterator[str]:
+    """Name the servers that cannot be started; a run that starts them fails."""
+    for server in config.tools.mcp:
+        if server.cwd is not None and not config.place(server.cwd).is_dir():
+            yield f"tools.mcp: {server.name}: there is no folder {config.place(server.cwd)}"
+        program = Path(server.command or "")
+        if program.is_absolute() and not os.access(program, os.X_OK):
+            yield f"tools.mcp: {server.name}: there is no program {str(program)[:200]!r}"
+
+
+def _ignores_unknown_prices(config: KgentConfig) -> bool:
+    """Tell whether the profile itself says so; the default is meant for sessions."""
+    budget = config.runtime.budget
+    is_said = "on_unknown_price" in budget.model_fields_set
+    return is_said and budget.on_unknown_price == "ignore_usd"
+
+
+def _unset_variables(config: KgentConfig) -> list[str]:
+    key = config.model.api_key_env if config.runtime.engine != "mock" else None
+    names = [key, *(name for one in config.tools.mcp for name in one.secret_names)]
+    return [name for name in dict.fromkeys(names) if name and not os.environ.get(name)]

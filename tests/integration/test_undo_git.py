@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from agent_core import AgentRuntime
+from agent_core import AgentCoreError, AgentRuntime, ErrorCode
 from agent_core.providers.scripted import calls
 from agent_core.types import new_id
 from isolation import Home
@@ -20,8 +21,13 @@ ON = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n\n[memory]\nenabled = false\n'
 GIT = "git -c user.name=a -c user.email=a@example.org -c protocol.file.allow=always"
 
 
+def with_git(script: str) -> str:
+    """The script with options for each `git` in it."""
+    return re.sub(r"(?<![./\w-])git ", f"{GIT} ", script)
+
+
 def runs(script: str) -> Any:
-    return calls("code.run_command", argv=["sh", "-ec", script.replace("git ", f"{GIT} ")])
+    return calls("code.run_command", argv=["sh", "-ec", with_git(script)])
 
 
 def recorded(home: Home, project: Path, *script: Any) -> AgentRuntime:
@@ -29,8 +35,8 @@ def recorded(home: Home, project: Path, *script: Any) -> AgentRuntime:
 
 
 def shell(folder: Path, script: str) -> None:
-    script = script.replace("git ", f"{GIT} ")
-    subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True)  # noqa: S603, S607
+    command = ["sh", "-ec", with_git(script)]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)  # noqa: S603
 
 
 def state_of(folder: Path) -> dict[str, tuple[int, Any]]:
@@ -40,13 +46,11 @@ def state_of(folder: Path) -> dict[str, tuple[int, Any]]:
         inner = path.relative_to(folder)
         if inner.parts[0] == ".git":
             continue
-        content = (
-            str(path.readlink())
-            if path.is_symlink()
-            else None
-            if path.is_dir()
-            else path.read_bytes()
-        )
+        content = None
+        if path.is_symlink():
+            content = str(path.readlink())
+        elif path.is_file():
+            content = path.read_bytes()
         found[str(inner)] = (path.lstat().st_mode, content)
     return found
 
@@ -207,6 +211,7 @@ CLOSES = {
     "a file in the place of a folder": "rm -r d; echo d > d; chmod 000 d",
     "the project": "echo more >> d/a; chmod 000 .",
     "the rights of the project": "chmod 700 .",
+    "a project that cannot be changed": "rm d/a; chmod 555 .",
     "old times": "echo two > d/a; touch -d 1970-01-01 d/a; chmod 000 d/a",
 }
 
@@ -232,12 +237,130 @@ async def test_rights_that_a_run_took_away_come_back(home: Home, project: Path, 
             assert (state_of(project), project.stat().st_mode) == before
 
 
+async def test_what_was_closed_before_the_run_stays_closed(home: Home, project: Path) -> None:
+    (project / "d").mkdir()
+    (project / "d" / "a").write_text("a")
+    (project / "secret").mkdir(mode=0)
+    with as_anyone():
+        async with recorded(home, project, runs("rm d/a; chmod 000 ."), "done") as made:
+            await ask(made)
+            undone = await made.undo("s1")
+            assert (project / "d" / "a").read_text() == "a"
+            assert (project / "secret").stat().st_mode & 0o777 == 0
+            assert "secret (unreadable)" in undone.left_out
+            assert not [line for line in undone.left_out if "closed" in line]
+            snapshot = str(undone.snapshot_before)
+            found = await made.diff_workspace(snapshot, snapshot)
+            assert "secret (unreadable)" in found.left_out
+
+
+async def test_what_belongs_to_others_is_refused_for_what_it_is(home: Home, project: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs the superuser, to give files away")
+    (project / "d").mkdir()
+    (project / "d" / "a").write_text("a")
+    with as_anyone():
+        async with recorded(home, project, runs("echo b > d/a; chmod 000 d"), "done") as made:
+            await ask(made)
+            os.chown(project / "d", 65534, 65534)
+            before = os.lstat(project / "d")
+            with pytest.raises(AgentCoreError) as refused:
+                await made.undo("s1")
+            assert refused.value.code is ErrorCode.PATH_CONFLICT
+            assert "nothing was restored. Not permitted: d" in refused.value.message
+            assert refused.value.details["reasons"]["d/a"] == "not permitted"
+            assert os.lstat(project / "d") == before
+            os.chown(project / "d", 0, 0)
+            await made.undo("s1")
+            assert (project / "d" / "a").read_text() == "a"
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+async def test_a_file_that_a_run_begins_to_track_is_left_alone(
+    home: Home, project: Path, is_changed: bool
+) -> None:
+    """No snapshot from before it holds it, so it might be the user's."""
+    shell(project, f"{BEGIN}\necho mine > build/mine; mkdir venv; echo v > venv/v")
+    before = state_of(project)
+    change = "echo more >> build/mine;" if is_changed else ""
+    script = f"{change} git add -f build/mine venv; git commit -qm tracked; touch made"
+    async with recorded(home, project, runs(script), "done") as made:
+        await ask(made)
+        undone = await made.undo("s1")
+        after = state_of(project)
+        mine = after.pop("build/mine"), before.pop("build/mine")
+        assert after == before
+        assert (mine[0] == mine[1]) is not is_changed
+        assert any("build/mine" in remark for remark in undone.remarks)
+        await made.redo("s1")
+        assert (project / "made").exists()
+
+
+async def test_settings_of_today_do_not_decide_what_is_undone(home: Home, project: Path) -> None:
+    (project / "out").mkdir()
+    (project / "out" / "a").write_text("a")
+    (project / "out" / "large").write_text("l" * 5000)
+    (project / "b").write_text("b" * 5000)
+    before = state_of(project)
+    script = "echo more >> out/a; rm b out/large; echo new > out/new"
+    async with recorded(home, project, runs(script), "done") as made:
+        await ask(made)
+        after = state_of(project)
+    narrow = ON.replace("[memory]", 'exclude = ["out", "build"]\nmax_file_bytes = 1000\n\n[memory]')
+    made = runtime(home, project, (), config=narrow, permission_callback=Asked("allow_once"))
+    async with made:
+        undone = await made.undo("s1")
+        assert (state_of(project), undone.refused) == (before, [])
+        redone = await made.redo("s1")
+        assert (state_of(project), redone.refused) == (after, [])
+
+
+HOSTILE = {
+    "a pipe as the index": "rm -f inner/.git/index; mkfifo inner/.git/index",
+    "a pipe as HEAD": "rm inner/.git/HEAD; mkfifo inner/.git/HEAD",
+    "a pipe for a pack": (
+        "git -C inner gc -q; for x in inner/.git/objects/pack/*; do rm -f $x; mkfifo $x; done"
+    ),
+    "a repository that is elsewhere": "rm -rf inner/.git; echo 'gitdir: /dev' > inner/.git",
+    "a link to itself": "rm -rf inner/.git; ln -s .git inner/.git",
+    "a repository that is the project's own": (
+        "rm -rf inner/.git; echo 'gitdir: ../.git' > inner/.git"
+    ),
+    "an endless index": "rm -f .git/index; ln -s /dev/zero .git/index",
+    "a closed repository": "chmod 000 .git inner/.git",
+    "a program as a monitor": (
+        "git config core.fsmonitor 'touch ../pwned; false';"
+        " git -C inner config core.fsmonitor 'touch ../../pwned; false'"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_repository_can_run_and_block_nothing(home: Home, project: Path, name: str) -> None:
+    folder = project / "work"
+    folder.mkdir()
+    is_closed = name == "a closed repository"
+    shell(folder, NESTED if is_closed else f"{NESTED}\n{HOSTILE[name]}")
+    before = state_of(folder)
+    script = "echo more >> src/a.c; echo more >> dist/z; echo more >> inner/dist/one"
+    script = f"{HOSTILE[name]}; {script}" if is_closed else script
+    with as_anyone():
+        async with recorded(home, folder, runs(script), "done") as made:
+            await ask(made)
+            await made.undo("s1")
+    after = state_of(folder)
+    assert after["src/a.c"] == before["src/a.c"]
+    if name != "an endless index":
+        assert after["dist/z"] == before["dist/z"]
+    assert not (project / "pwned").exists()
+
+
 ALL = f"""
 {SUBMODULE}
 mkdir -p inner/dist inner/src; git init -q -b main inner
 echo one > inner/dist/one; echo s > inner/src/s
 git -C inner add -f dist src; git -C inner commit -qm inner
-git worktree add -q wt side; mkdir -p wt/dist; echo w > wt/dist/w
+git worktree add -q -b wt wt side; mkdir -p wt/dist; echo w > wt/dist/w
 git -C wt add -f dist/w; git -C wt commit -qm w
 """
 TRACKED = ("src/a.c", "build/x", "build/deep/y", "dist/z", "target/t")

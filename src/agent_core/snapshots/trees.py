@@ -32,7 +32,7 @@ Tree = dict[bytes, TreeEntry]
 
 
 def encode_tree(tree: Mapping[bytes, TreeEntry]) -> bytes:
-    """The folder as an object: equal folders are equal bytes."""
+    """Encode a folder as an object: equal folders are equal bytes."""
     pieces: list[bytes] = []
     for name in sorted(tree):
         entry = tree[name]
@@ -43,7 +43,7 @@ def encode_tree(tree: Mapping[bytes, TreeEntry]) -> bytes:
 
 
 def decode_tree(content: bytes) -> Tree:
-    """The folder of an object.
+    """Decode the folder of an object.
 
     Raises:
         StorageError: it is none.
@@ -148,6 +148,11 @@ class Merging:
             for path in base.left_out_with(LeftOutReason.UNREADABLE)
             if not opened.isdisjoint((ROOT, path, *folders_above(path)))
         }
+        self._around = {  # folders that may differ although they are the same
+            os.fsencode(above)
+            for path in map(os.fsdecode, self._unknown | self._as_left)
+            for above in folders_above(path)
+        }
 
     def merge(self) -> Snapshot:
         """Return the third snapshot with the changes; it has no id yet.
@@ -193,21 +198,22 @@ class Merging:
             return now
         if path in self._as_left:
             base = now
-        if target in (base, now):
-            return now
-        if now == base:
-            return target
-        if now is not None and _is_folder(now):
-            wanted = base if target is None else target
-            if wanted is not None and _is_folder(wanted):
-                return self._folder(base, target, now, path)
+        wanted = base if target is None else target
+        are_folders = all(each is not None and _is_folder(each) for each in (now, wanted))
+        if not (are_folders and path in self._around):
+            if target in (base, now):
+                return now
+            if now == base:
+                return target
+        if now is not None and are_folders:
+            return self._folder(base, target, now, path)
         self.conflicts.add(os.fsdecode(path))
         return target
 
     def _folder(
         self, base: TreeEntry | None, target: TreeEntry | None, now: TreeEntry, path: bytes
     ) -> TreeEntry | None:
-        """A folder that is there, and is to be otherwise, or to go.
+        """Merge a folder that is there and is to be changed or removed.
 
         It stays as long as others have something in it.
         """
@@ -230,7 +236,7 @@ class Merging:
 
 
 def _kind_of_change(was: TreeEntry | None, now: TreeEntry | None) -> ChangeKind | None:
-    """How the entry itself differs; None if only what is below it does."""
+    """Return how an entry itself differs; None if only something below it does."""
     if was is None:
         return ChangeKind.ADDED
     if now is None:

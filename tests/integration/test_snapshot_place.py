@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,6 +85,55 @@ async def test_a_dead_workers_run_goes_on_elsewhere_from_its_last_snapshot(
             ]
             undone = await runtime.undo("s1")
             assert undone.deleted == ["c.txt"]
+
+
+async def test_two_machines_undo_at_once_and_keep_what_git_tracked_on_a_third(
+    machines: list[Home], project: Path, crew: Workers, tmp_path: Path
+) -> None:
+    (project / "dist").mkdir()
+    (project / "dist" / "z").write_text("tracked\n")
+    for words in (["init", "-q"], ["add", "-f", "dist"]):
+        subprocess.run(["git", *words], cwd=project, check=True)  # noqa: S603, S607, ASYNC221
+    script: list[Reply | Answer] = []
+    for name in ("dist/z", "b.txt", "c.txt"):
+        script += [writes(name, f"new {name}\n"), f"wrote {name}"]
+    with ModelServer.in_thread(script) as server:
+        for home in machines:
+            write_config(home, server)
+        caller, worker, other = machines
+        async with (
+            AgentRuntime(project_dir=project, home_dir=caller.path) as one,
+            AgentRuntime(project_dir=project, home_dir=other.path) as two,
+        ):
+            await asyncio.to_thread(crew.start, "--places", "snapshot", home=worker)
+            for number in range(3):
+                place = None if number else "snapshot"
+                handle = await one.start(
+                    f"message {number}", "s1", place=place, permission_mode="accept-edits"
+                )
+                assert await handle.wait() is RunStatus.COMPLETED
+            undone = await asyncio.gather(one.undo("s1"), two.undo("s1"))
+            assert sorted(str(each.message) for each in undone) == ["message 1", "message 2"]
+            await one.fork("s1", into=tmp_path / "left")
+            assert files_in(tmp_path / "left") == {"dist/z": "new dist/z\n"}
+            assert (await two.undo("s1")).restored == ["dist/z"]
+            with pytest.raises(AgentCoreError, match="nothing to undo"):
+                await one.undo("s1")
+            redone = await asyncio.gather(one.redo("s1"), two.redo("s1"), one.redo("s1"))
+            assert len({each.node_id for each in redone}) == 3
+            await two.fork("s1", into=tmp_path / "right")
+            assert files_in(tmp_path / "right") == {
+                name: f"new {name}\n" for name in ("dist/z", "b.txt", "c.txt")
+            }
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    """The files in a folder by path."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 async def _is_recorded(runtime: AgentRuntime) -> bool:

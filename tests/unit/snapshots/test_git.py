@@ -1,10 +1,13 @@
 """What a snapshot says of the workspace's own repository, and what git keeps from exclusion."""
 
+import os
 import subprocess
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from agent_core.snapshots.git_index import read_index
 from agent_core.snapshots.records import GitState, LeftOut, LeftOutReason, Snapshot
 from agent_core.snapshots.store import SnapshotStore
 
@@ -129,6 +132,68 @@ def test_what_git_tracks_is_never_excluded(store: SnapshotStore, repo: Path) -> 
     assert LeftOut("dist/in/other", LeftOutReason.EXCLUDED) in after.left_out
     inner = store.record(repo / "dist")
     assert inner.files == 4
+
+
+NAMES = ("a", "a.b", "a-b", "a0", "a/b/c", "a/b-c", "b/a", "b.c", "z/\xe9", "sp ace", "l" * 200)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_index_has_the_paths_and_the_tree_that_git_says(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)  # noqa: S311
+    algorithm = random.choice(["sha1", "sha256"])
+    git(tmp_path, "init", "-q", "-b", "main", f"--object-format={algorithm}")
+    for _ in range(4):
+        for name in random.sample(NAMES, 5):
+            path = tmp_path / name
+            if any(above.is_file() or above.is_symlink() for above in path.parents):
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.is_dir():
+                path.unlink(missing_ok=True)
+                path.write_text(name) if random.random() < 0.8 else path.symlink_to("x")
+        git(tmp_path, "add", "-A")
+        if random.random() < 0.5:
+            git(tmp_path, "commit", "-qm", "some", "--allow-empty")
+        git(tmp_path, "update-index", "--index-version", random.choice("234"))
+        index = read_index(tmp_path / ".git")
+        assert index is not None
+        listed = git(tmp_path, "-c", "core.quotePath=false", "ls-files", "-z").split("\0")
+        assert sorted(map(os.fsdecode, index.items)) == sorted(filter(None, listed))
+        assert index.tree().hex() == git(tmp_path, "write-tree")
+
+
+def test_a_damaged_index_is_never_read(repo: Path) -> None:
+    place = repo / ".git" / "index"
+    whole = place.read_bytes()
+    for at in range(len(whole)):
+        place.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert read_index(repo / ".git") is None
+        place.write_bytes(whole[:at])
+        assert read_index(repo / ".git") is None
+    place.write_bytes(whole[:-20] + bytes(20))
+    assert read_index(repo / ".git") is not None, "git can be told to compute no checksum"
+
+
+def test_a_split_and_a_sparse_index_lose_no_path(store: SnapshotStore, repo: Path) -> None:
+    git(repo, "update-index", "--split-index")
+    (repo / "new").write_text("3")
+    git(repo, "add", "new")
+    git(repo, "rm", "-q", "--cached", "a")
+    index = read_index(repo / ".git")
+    assert index is not None
+    assert {b"new", b"sub/deep/b"} <= index.items.keys()
+    assert state(store.record(repo)).is_index_clean is None
+    for shared in (repo / ".git").glob("sharedindex.*"):
+        shared.unlink()
+    assert read_index(repo / ".git") is None
+    (repo / ".git" / "index").unlink()
+    git(repo, "reset", "-q", "--hard")
+    git(repo, "sparse-checkout", "init", "--cone", "--sparse-index")
+    git(repo, "sparse-checkout", "set", "other")
+    index = read_index(repo / ".git")
+    assert index is not None
+    assert index.items.keys() == {b"a", b"sub"}
+    assert state(store.record(repo)).is_index_clean is True
 
 
 @pytest.mark.parametrize("broken", [b"", b"DIRC", b"DIRC\0\0\0\2\xff\xff\xff\xff" + bytes(500)])

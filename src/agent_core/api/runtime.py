@@ -744,7 +744,8 @@ class AgentRuntime:
         Raises:
             StorageError: `session_not_found`, `node_not_found`; `session_active`, also while a run
                 of another session works in this project, if files are to be restored;
-                `path_conflict`: others have changed `details.paths`, and nothing was done.
+                `path_conflict`: others have changed `details.paths`, or they cannot be restored
+                for `details.reasons`, and nothing was done.
             AgentCoreError: `validation_error`: the node is not visible to users, or there is no
                 snapshot.
         """
@@ -757,12 +758,13 @@ class AgentRuntime:
 
         Files are restored if snapshots were taken; `remarks` reports missing ones. Nothing is
         deleted: `redo` returns to the state just before this, until the next message, and
-        `switch_node` always does.
+        `switch_node` always does. Two calls at the same time undo two messages.
 
         Raises:
             StorageError: `session_not_found`; `session_active` while a run of any session works in
-                this project; `path_conflict`: others have changed `details.paths` since, and
-                nothing was done, unless `force`.
+                this project, or if a message is sent to the session meanwhile; `path_conflict`:
+                others have changed `details.paths` since, or they cannot be restored for
+                `details.reasons`, and nothing was done, unless `force`.
             AgentCoreError: `validation_error`: there is nothing to undo.
         """
         services = await self._services()

@@ -150,7 +150,7 @@ class Forks:
         return SwitchResult(session=forked, node_id=forked.active_node_id)
 
     async def diff(self, before: str, after: str) -> WorkspaceDiff:
-        """How two states differ, each named by a node or a snapshot.
+        """Return the difference between two states, each named by a node or a snapshot.
 
         Raises:
             StorageError: `node_not_found`, or there is no such snapshot.

@@ -1,4 +1,4 @@
-"""Undo, redo, and going on elsewhere: a session's active node, and its project's files with it."""
+"""Undo, redo and switch: moves of a session's active node, and of its project's files."""
 
 import asyncio
 import logging
@@ -591,7 +591,7 @@ def shown_left_out(left_out: "Iterable[LeftOut]") -> list[str]:
 
 
 def differences_in_git(then: "GitState | None", now: "GitState | None") -> list[str]:
-    """How the repository differs from what it was at a snapshot; a restore leaves it alone."""
+    """Return how the repository differs from its state at a snapshot; a restore leaves it alone."""
     if then == now:
         return []
     if then is None or now is None:

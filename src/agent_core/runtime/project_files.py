@@ -73,12 +73,12 @@ class ProjectFiles:
 
     @property
     def has_any(self) -> bool:
-        """Whether a snapshot of this project was ever taken."""
+        """True if a snapshot of this project was ever taken."""
         return self._place.is_dir()
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a process has died while it restored files here, or still does so."""
+        """True if a process is restoring files here, or died while it did."""
         return is_interrupted(self._place.resolve(), self.root.resolve())
 
     @property
@@ -166,7 +166,7 @@ class ProjectFiles:
 
     @property
     def is_sweep_due(self) -> bool:
-        """Whether the last sweep was more than a day ago."""
+        """True if the last sweep was more than a day ago."""
         try:
             return time.time() - self._swept.stat().st_mtime > _SWEEP_EVERY_S
         except OSError:
@@ -174,7 +174,7 @@ class ProjectFiles:
 
     @asynccontextmanager
     async def none_alone(self) -> AsyncGenerator[bool]:
-        """Whether no files are being restored in any project of the home; none are until the end.
+        """Keep files from being restored in the home; yields False if some are being restored now.
 
         Raises:
             OSError: the locks cannot be looked at.
@@ -218,7 +218,7 @@ class ProjectFiles:
 
     @cached_property
     def store(self) -> "SnapshotStore":
-        """Where the snapshots are; they hold nothing of the program's own."""
+        """The store of the snapshots; none of them holds files of the program itself."""
         # Few runs change files, and only the first of them in a process loads this.
         from agent_core.snapshots.store import SnapshotStore  # noqa: PLC0415
 
@@ -237,7 +237,7 @@ class ProjectFiles:
 
     @cached_property
     def settings(self) -> "SnapshotSettings":
-        """What is recorded."""
+        """The settings that say what is recorded."""
         from agent_core.snapshots.records import SnapshotSettings  # noqa: PLC0415
 
         asked = self._setup.config.workspace
@@ -343,7 +343,7 @@ class FilesAlone:
         return {change.path for change in changes}
 
     async def snapshot(self, snapshot_id: str) -> "Snapshot":
-        """What is known of a snapshot.
+        """Return a snapshot.
 
         Raises:
             StorageError: it is not there any more.

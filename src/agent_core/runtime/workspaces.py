@@ -83,11 +83,11 @@ class Workspaces:
 
     @property
     def sees_all(self) -> bool:
-        """Whether the store shows the sessions of all tenants."""
+        """True if the store shows the sessions of all tenants."""
         return self._setup.tenant is None
 
     def is_here(self, session: SessionRecord) -> bool:
-        """Whether the files of a session are on this machine, or every machine can have them."""
+        """Tell whether this machine has the files of a session, or every machine can have them."""
         return session.place in {None, SNAPSHOT, self._here}
 
     def require_here(self, session: SessionRecord) -> None:
@@ -270,7 +270,7 @@ async def _roll_back_interrupted(
 
 
 async def latest_snapshot(files: ProjectFiles, store: SessionStore) -> str:
-    """What the files of a session are that every machine can have.
+    """Return the latest snapshot of a session whose files every machine can have.
 
     What a process has begun to restore and died over is as it was.
 

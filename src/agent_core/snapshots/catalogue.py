@@ -1,4 +1,4 @@
-"""Which snapshots there are: one small file each, whose time is that of its last recording."""
+"""The list of snapshots: one small file each, dated when it was last recorded."""
 
 import hashlib
 import json
@@ -41,7 +41,7 @@ class Catalogue:
                 yield path.name, datetime.fromtimestamp(path.lstat().st_mtime, UTC)
 
     def get(self, snapshot_id: str) -> Snapshot:
-        """What is known of a snapshot.
+        """Return a snapshot.
 
         Raises:
             StorageError: there is none of this id, or it is damaged.
@@ -59,7 +59,7 @@ class Catalogue:
             raise StorageError(ErrorCode.STORAGE_ERROR, message) from error
 
     def content(self, snapshot_id: str) -> bytes:
-        """What is known of a snapshot, as another machine takes it.
+        """Return the record of a snapshot, as another machine takes it.
 
         Raises:
             StorageError: there is none of this id, or it is damaged.

@@ -1,4 +1,4 @@
-"""What is in files and links: kept in the packs, and written from them."""
+"""The contents of files and links: kept in the packs, and written from them."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.opening import open_descriptor
-from agent_core.snapshots.opening import Opener
+from agent_core.snapshots.closed import Opener
 from agent_core.snapshots.packs import DIGEST_BYTES, Packs
 from agent_core.snapshots.records import FileType, LeftOutReason, TreeEntry
 from agent_core.snapshots.stat_cache import UNSETTLED, Version
@@ -147,7 +147,7 @@ def settled(status: os.stat_result) -> Version:
 
 
 def version_of(status: os.stat_result) -> Version:
-    """What tells this state of a file from any other."""
+    """Return a version, which no other state of a file has."""
     return (
         status.st_mode,
         status.st_ino,
@@ -158,7 +158,7 @@ def version_of(status: os.stat_result) -> Version:
 
 
 def pieces_of(packs: Packs, entry: TreeEntry) -> Iterator[bytes]:
-    """What is in a recorded file.
+    """Yield the contents of a recorded file, piece by piece.
 
     Raises:
         StorageError: a piece is missing or damaged.
@@ -186,7 +186,7 @@ def _read(file: int, wanted: int, at: int) -> bytes:
 
 
 def _is_hole(file: int, at: int, size: int) -> bool:
-    """Whether the system says that there is nothing but zeros."""
+    """Tell whether the system says that there is nothing but zeros."""
     try:
         return os.lseek(file, at, os.SEEK_DATA) >= at + size
     except OSError as error:

@@ -94,7 +94,7 @@ class GitCommits:
         return self._packs
 
     def _find(self, index: int, digest: bytes) -> int | None:
-        """Where an object begins in the pack of this index."""
+        """Return where an object begins in the pack of this index; None if it is not there."""
         if os.pread(index, 8, 0) != _IDX_MAGIC:
             return None
         size = self._digest_bytes
@@ -159,7 +159,7 @@ def _inflated_at(pack: int, place: int, size: int) -> bytes:
 
 
 def _patched(base: bytes, delta: bytes) -> bytes:
-    """What a delta makes of the object it is against."""
+    """Apply a delta to the object it is based on."""
     at = _skip_number(delta, _skip_number(delta, 0))
     pieces: list[bytes] = []
     size = 0

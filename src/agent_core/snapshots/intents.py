@@ -1,4 +1,4 @@
-"""What a restore is about to do, on the disk before it begins."""
+"""The record of a restore, which is on the disk before the restore begins."""
 
 import json
 import os

@@ -45,7 +45,7 @@ class Places:
         """Return the folder around a path, open until the next call, and the last part of the path.
 
         Raises:
-            OSError: there is no such folder, or a link stands in its place.
+            OSError: there is no such folder, or there is a link in its place.
         """
         above, _, name = path.rpartition(b"/")
         if above != self._path:
@@ -63,7 +63,7 @@ class Places:
         """Return a descriptor of a folder; the caller closes it.
 
         Raises:
-            OSError: there is no such folder, or a link stands in its place.
+            OSError: there is no such folder, or there is a link in its place.
         """
         if not path:
             return open_descriptor(ROOT, OPEN_FOLDER, dir_fd=self.root)

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from agent_core.disk.interrupted import OPENED
 from agent_core.errors import StorageError
 from agent_core.snapshots.catalogue import Catalogue
+from agent_core.snapshots.closed import Opener
 from agent_core.snapshots.contents import digests_in
-from agent_core.snapshots.opening import Opener
 from agent_core.snapshots.packs import Packs
 from agent_core.snapshots.places import Places
 from agent_core.snapshots.records import (

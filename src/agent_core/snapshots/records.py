@@ -25,7 +25,7 @@ DEFAULT_EXCLUDE = (
 
 
 class SnapshotSettings(Struct, frozen=True, kw_only=True):
-    """What of a workspace is recorded.
+    """The settings that say what is recorded of a workspace.
 
     Attributes:
         exclude: patterns as in a `.gitignore`; what git tracks is recorded all the same.
@@ -41,7 +41,7 @@ class SnapshotSettings(Struct, frozen=True, kw_only=True):
 
 
 class LeftOutReason(StrEnum):
-    """Why a snapshot does not hold something, or holds it as something else."""
+    """The reason for which a snapshot does not hold something as it is."""
 
     EXCLUDED = "excluded"
     PROGRAM_HOME = "program_home"
@@ -72,7 +72,7 @@ class LeftOut(Struct, frozen=True):
 
 
 class GitState(Struct, frozen=True, kw_only=True):
-    """What the workspace's own repository stood at; a restore does not change it.
+    """The state of the workspace's own repository; a restore does not change it.
 
     Attributes:
         head: the commit; None before the first one, or if it cannot be read.
@@ -110,7 +110,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class FileType(StrEnum):
-    """What an entry of a folder is. Links are never followed."""
+    """The kind of an entry of a folder. Links are never followed."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -135,7 +135,7 @@ class TreeEntry(Struct, frozen=True):
 
 
 class ChangeKind(StrEnum):
-    """How a path differs between two snapshots."""
+    """The way in which a path differs between two snapshots."""
 
     ADDED = "added"
     DELETED = "deleted"
@@ -154,14 +154,14 @@ class TreeChange(Struct, frozen=True):
 
 
 class MovedAside(Struct, frozen=True):
-    """What no snapshot holds and stood in the way of a restore, and its new name."""
+    """A file or folder that no snapshot holds and that was in the way, and its new name."""
 
     path: str
     moved_to: str
 
 
 class Refusal(StrEnum):
-    """Why a restore leaves a path as it is."""
+    """The reason for which a restore leaves a path as it is."""
 
     CHANGED = "changed by others"
     IN_THE_WAY = "no snapshot can hold what is there now"
@@ -170,7 +170,7 @@ class Refusal(StrEnum):
 
 
 class Restored(Struct, frozen=True, kw_only=True):
-    """What a restore did. If paths are refused before it began, it did nothing.
+    """The outcome of a restore. If paths are refused before it began, it did nothing.
 
     Attributes:
         restored: paths that are as in the snapshot again.
@@ -191,7 +191,7 @@ class Restored(Struct, frozen=True, kw_only=True):
 
 
 class Copied(Struct, frozen=True):
-    """What a copy of a workspace is not like the original.
+    """The differences between a copy of a workspace and the original.
 
     Attributes:
         left_out: what was not copied.

@@ -54,7 +54,7 @@ _ZEROS = bytes(_BLOCK)
 
 
 class RestoredPaths(Struct):
-    """What was done, by path, and what was not."""
+    """The outcome of a restore, by path."""
 
     restored: list[str] = field(default_factory=list[str])
     deleted: list[str] = field(default_factory=list[str])
@@ -419,7 +419,7 @@ class Restoration:
                 set_mode(folder, name, entry.mode)
 
     def _is_as_recorded(self, folder: int, name: bytes, path: bytes, entry: TreeEntry) -> bool:
-        """Whether this is still what was recorded at the path; its status tells, or its contents.
+        """Tell whether an entry is as it was recorded, by its status or by its contents.
 
         Raises:
             OSError: it cannot be looked at.
@@ -465,7 +465,7 @@ class Restoration:
 
 
 def _is_placed(change: TreeChange) -> bool:
-    """Whether a file or link is written for it."""
+    """Tell whether a change writes a file or link."""
     return (
         change.after is not None
         and change.after.kind is not FileType.FOLDER

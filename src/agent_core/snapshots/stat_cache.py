@@ -1,4 +1,4 @@
-"""What the last recording of a workspace found, so that the next one reads only what has changed.
+"""The findings of the last recording, so that the next one reads only what has changed.
 
 One record per folder: the names in it and the status of each, as bytes that are compared in one go.
 A file that is damaged or of another version counts as none: then everything is read again.
@@ -89,7 +89,7 @@ def unpacked(versions: bytes) -> Iterable[int]:
 
 
 def load(path: Path) -> tuple[bytes, dict[bytes, FolderRecord]]:
-    """What was said about the records, and the records by path (with a slash at the end)."""
+    """Read the note about the records, and the records by path (with a slash at the end)."""
     records: dict[bytes, FolderRecord] = {}
     try:
         content = read_bytes(path)
@@ -123,7 +123,7 @@ def load(path: Path) -> tuple[bytes, dict[bytes, FolderRecord]]:
 
 
 def read_about(path: Path) -> bytes:
-    """What is said about the records, without reading them; nothing if it cannot be read."""
+    """Read the note about the records alone; nothing if it cannot be read."""
     try:
         with open_binary(path) as file:
             return file.read(_CHECK.unpack(file.read(_CHECK.size))[2])

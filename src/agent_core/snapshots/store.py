@@ -3,7 +3,7 @@
 lock                what records or reads holds it together, what sweeps holds it alone
 generation          another text after each sweep that removed objects
 packs/              the objects: files, folders, lists of pieces
-named/<id>          one JSON file per snapshot; its time is that of its last recording
+named/<id>          one JSON file per snapshot, dated when it was last recorded
 projects/<key>/     per workspace: a lock, what the last recording found, a restore's intent
 sending/            packs that are on their way to another machine
 """
@@ -21,11 +21,11 @@ from agent_core.disk.locks import locked, locked_if_free
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import read_text
 from agent_core.snapshots.catalogue import Catalogue, write_whole
+from agent_core.snapshots.closed import close_again
 from agent_core.snapshots.contents import pieces_of
 from agent_core.snapshots.copying import copy_workspace
 from agent_core.snapshots.exchange import SENDING, objects_beyond, write_packs
 from agent_core.snapshots.intents import read_intent
-from agent_core.snapshots.opening import close_again
 from agent_core.snapshots.packs import MissingObjectError, Packs
 from agent_core.snapshots.recorder import Recorder
 from agent_core.snapshots.records import (
@@ -112,7 +112,7 @@ class SnapshotStore:
 
         With `base` only the paths are touched that differ between it and the snapshot. Without
         `force` nothing is touched if one of them was changed since `base`, or if something that
-        no snapshot holds stands in the way: those are `refused`. With it, such changes are in the
+        no snapshot holds is in the way: those are `refused`. With it, such changes are in the
         snapshot `before` alone, and what none holds is moved aside.
 
         Args:
@@ -163,7 +163,7 @@ class SnapshotStore:
             return Restorer(recorder).recover()
 
     def get(self, snapshot_id: str) -> Snapshot:
-        """What is known of a snapshot.
+        """Return a snapshot.
 
         Raises:
             StorageError: there is none of this id, or it is damaged.
@@ -171,7 +171,7 @@ class SnapshotStore:
         return self._catalogue.get(snapshot_id)
 
     def diff(self, before: str, after: str) -> list[TreeChange]:
-        """What differs between two snapshots, a folder before what is in it.
+        """Return the differences between two snapshots, a folder before its contents.
 
         Raises:
             StorageError: one of them is missing or damaged.
@@ -180,7 +180,7 @@ class SnapshotStore:
             return list(changes_between(packs, self.get(before), self.get(after)))
 
     def read(self, entry: TreeEntry) -> bytes:
-        """What is in a recorded file.
+        """Return the contents of a recorded file.
 
         Raises:
             StorageError: it is missing or damaged.
@@ -189,7 +189,7 @@ class SnapshotStore:
             return b"".join(pieces_of(packs, entry))
 
     def packed(self, snapshot_id: str, *, beyond: str | None) -> Generator[Path]:
-        """What a snapshot is made of as packs, each a file until the next one is asked for.
+        """Yield the objects of a snapshot as packs, each a file until the next one is asked for.
 
         Args:
             snapshot_id: which one.
@@ -204,7 +204,7 @@ class SnapshotStore:
             yield from write_packs(packs, digests, self._folder / SENDING)
 
     def about(self, snapshot_id: str) -> str:
-        """What is known of a snapshot, for `take`.
+        """Return the record of a snapshot, for `take`.
 
         Raises:
             StorageError: there is none of this id, or it is damaged.
@@ -212,7 +212,7 @@ class SnapshotStore:
         return self._catalogue.content(snapshot_id).decode()
 
     def is_whole(self, snapshot_id: str) -> bool:
-        """Whether all that a snapshot is made of is here; what is damaged counts as here.
+        """Tell whether all objects of a snapshot are here; a damaged one counts as here.
 
         Raises:
             StorageError: the store cannot be read.
@@ -275,7 +275,7 @@ class SnapshotStore:
     def copy_to(self, other: "SnapshotStore", snapshot_ids: Iterable[str]) -> list[str]:
         """Copy snapshots to another store; returns those that are missing here, or damaged.
 
-        Of one that is damaged all is copied that can be read.
+        Of a damaged snapshot everything is copied that can be read.
 
         Raises:
             StorageError: the other store cannot be written, or a disk is broken.
@@ -377,7 +377,7 @@ class SnapshotStore:
 
     @contextmanager
     def _recorder(self, root: Path, stop: Event | None) -> Generator[Recorder]:
-        """What records a workspace, for this process alone."""
+        """Open a workspace to record or restore it, for this process alone."""
         root, check = root.resolve(), _check_of(stop)
         project = folder_about(self._folder, root)
         with self._working(check) as packs:

@@ -1,23 +1,23 @@
 """Recording a workspace: one walk, which reads only what has changed since the last one.
 
 Folders are opened one inside the other, never through a link. An entry costs one `lstat`; a folder
-whose names and statuses are those of the last walk costs one comparison.
+with the same names and statuses as in the last walk costs one comparison.
 """
 
 import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.opening import open_descriptor
+from agent_core.snapshots.closed import Opener
 from agent_core.snapshots.contents import FileKeeper
-from agent_core.snapshots.opening import Opener
 from agent_core.snapshots.packs import DIGEST_BYTES, Packs, digest_of
 from agent_core.snapshots.places import OPEN_FOLDER, ROOT as ROOT_PATH
 from agent_core.snapshots.records import (
@@ -50,6 +50,7 @@ _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _CLOSED = {errno.EACCES, errno.EPERM}
 _TEMPORARY = re.compile(rb"\.soong-agent-[0-9a-f]{16}\.tmp").fullmatch
 _NO_DIGEST = bytes(DIGEST_BYTES)
+_AS_IT_IS = nullcontext[None]()
 
 
 class Walk:
@@ -111,7 +112,7 @@ class Walk:
         """
         if not self._known:
             self._refuse_too_many()
-        with nullcontext() if self._opener is None else self._opener.open_root(root):
+        with _AS_IT_IS if self._opener is None else self._opener.open_root(root):
             try:
                 folder = open_descriptor(ROOT_PATH, OPEN_FOLDER, dir_fd=root)
             except PermissionError:
@@ -158,35 +159,27 @@ class Walk:
         inner: dict[bytes, FolderRecord | LeftOutReason | None] = {}
         for name in draft.folders.split(b"/") if draft.folders else ():
             inner_path = b"%b%b/" % (path, name)
-            with self._opened(descriptor, name, inner_path, spot.depth) as opened:
+            with self._access(descriptor, name, path + name):
+                opened = _open_folder(name, descriptor, spot.depth)
                 if opened is None or isinstance(opened, LeftOutReason):
                     inner[name] = opened
                     noted = opened is not None and draft.reasons().get(name) is opened
                     is_same = is_same and noted
                     continue
-                inner[name] = record = self._record(
-                    opened, inner_path, self._below(spot, path, name)
-                )
+                try:
+                    record = self._record(opened, inner_path, self._below(spot, path, name))
+                finally:
+                    os.close(opened)
+            inner[name] = record
             is_same = is_same and record is self._known.get(inner_path)
         self.records[path] = made = draft if is_same else self._completed(draft, inner, old)
         return made
 
-    @contextmanager
-    def _opened(
-        self, folder: int, name: bytes, path: bytes, depth: int
-    ) -> Generator[int | LeftOutReason | None]:
-        """Open a folder in another one; yields the reason if it cannot be, None if it is gone."""
-        if depth >= MAX_DEPTH:
-            yield LeftOutReason.TOO_DEEP
-            return
-        opener = self._opener
-        with nullcontext() if opener is None else opener.open_entry(folder, name, path[:-1]):
-            opened = _open_folder(name, folder)
-            try:
-                yield opened
-            finally:
-                if isinstance(opened, int):
-                    os.close(opened)
+    def _access(self, folder: int, name: bytes, path: bytes) -> AbstractContextManager[int | None]:
+        """Have a folder open that is closed, if it may be opened."""
+        if self._opener is None:
+            return _AS_IT_IS
+        return self._opener.open_entry(folder, name, path)
 
     def _below(self, spot: "_Spot", path: bytes, name: bytes) -> "_Spot":
         """Return what holds for a folder in another one."""
@@ -240,7 +233,7 @@ class Walk:
         old: FolderRecord | None,
         spot: "_Spot",
     ) -> FolderRecord:
-        """The folder without the digests of those in it; what has changed is read."""
+        """Read what has changed; return a record without the digests of the folders in it."""
         before, known = old.entries() if old is not None else ({}, {})
         reasons = old.reasons() if old is not None else {}
         each = iter(words)
@@ -307,7 +300,7 @@ class Walk:
         inner: Mapping[bytes, FolderRecord | LeftOutReason | None],
         old: FolderRecord | None,
     ) -> FolderRecord:
-        """The record with the digests of the folders in it."""
+        """Return the record with the digests of the folders in it."""
         self.is_settled = False
         tree = decode_tree(draft.tree)
         reasons = draft.reasons()
@@ -331,7 +324,7 @@ class Walk:
 
 
 class _Spot(Struct, frozen=True):
-    """What holds for a folder because of those around it.
+    """The conditions of a folder that follow from those around it.
 
     Attributes:
         is_excluded: a pattern means one of them.
@@ -346,7 +339,7 @@ class _Spot(Struct, frozen=True):
 
 
 def _look(descriptor: int) -> tuple[list[str], list[int]]:
-    """The names in a folder, and the five numbers of each that tell its version."""
+    """Return the names in a folder, and the five numbers of each that are its version."""
     names: list[str] = []
     words: list[int] = []
     with os.scandir(descriptor) as entries:
@@ -374,8 +367,10 @@ def _look(descriptor: int) -> tuple[list[str], list[int]]:
     return names, words
 
 
-def _open_folder(name: bytes, descriptor: int) -> int | LeftOutReason | None:
-    """The folder, or why it cannot be opened; None if there is none any more."""
+def _open_folder(name: bytes, descriptor: int, depth: int) -> int | LeftOutReason | None:
+    """Open a folder, or return why it cannot be opened; None if there is none any more."""
+    if depth >= MAX_DEPTH:
+        return LeftOutReason.TOO_DEEP
     try:
         return open_descriptor(name, OPEN_FOLDER, dir_fd=descriptor)
     except OSError as error:
@@ -387,7 +382,7 @@ def _open_folder(name: bytes, descriptor: int) -> int | LeftOutReason | None:
 
 
 def _is_own(path: bytes, name: bytes) -> bool:
-    """Whether it is the workspace's own repository, or a temporary file of this program."""
+    """Tell whether this is the workspace's own repository, or a temporary file of the program."""
     return (name == b".git" and not path) or (
         name.startswith(b".soong-agent-") and _TEMPORARY(name) is not None
     )

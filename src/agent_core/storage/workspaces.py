@@ -1,4 +1,4 @@
-"""Which node names which snapshot of a project's files, and where undo and redo stand.
+"""The snapshots that nodes name, and the state of undo and redo.
 
 Every function is one job of a connection, as in `claims`. The snapshots themselves are files.
 """
@@ -133,7 +133,7 @@ def _require_unmoved(connection: Connection, session_id: str, move: "NodeMove") 
 def snapshot_at(
     connection: Connection, session_id: str, node_id: str | None, folder: str
 ) -> str | None:
-    """The snapshot that a node names: the nearest one recorded at it, or before it on its path.
+    """Return the snapshot that a node names: the nearest one at it, or before it on its path.
 
     Before the session's first change the files were as its first snapshot has them.
     """
@@ -149,7 +149,7 @@ def snapshot_at(
 
 
 def changes_of(connection: Connection, run_id: str, folder: str) -> "RunChanges | None":
-    """What a run has changed in the files; None if it has recorded nothing."""
+    """Return the changes of a run to the files; None if it has recorded nothing."""
     from agent_core.types import RunChanges  # noqa: PLC0415 - few runs need it
 
     rows = connection.execute(
@@ -167,7 +167,7 @@ def changes_of(connection: Connection, run_id: str, folder: str) -> "RunChanges 
 
 
 def overlapping_changes(connection: Connection, run_id: str, folder: str) -> list[tuple[str, str]]:
-    """First and last snapshot of each run of another session that was at work at the same time."""
+    """Return the first and last snapshot of each run of another session at the same time."""
     rows = connection.execute(
         """WITH spans AS (
             SELECT run_id, session_id, min(rowid) AS first, max(rowid) AS last
@@ -268,7 +268,7 @@ def pending_moves(connection: Connection, folder: str) -> list[str]:
 
 
 def snapshots_in_use(connection: Connection) -> set[str]:
-    """Every snapshot that a session needs."""
+    """Return every snapshot that a session needs."""
     from agent_core.types import NodeMove, UndoneMessage  # noqa: PLC0415 - few runs need it
 
     named = "SELECT snapshot_id, previous_id FROM node_snapshots"

@@ -30,7 +30,7 @@ class SnapshotNote(Struct, frozen=True, kw_only=True):
 
 
 class RunChanges(Struct, frozen=True, kw_only=True):
-    """What a run has changed in the files of its project.
+    """The changes of a run to the files of its project.
 
     Attributes:
         known: what its session had known of the files before.
@@ -42,7 +42,7 @@ class RunChanges(Struct, frozen=True, kw_only=True):
 
 
 class UndoneMessage(Frozen):
-    """What `redo` goes back to.
+    """A state that `redo` returns to.
 
     Attributes:
         at: the active node after the undo; None is the beginning of the session.
@@ -81,7 +81,7 @@ class SessionFork(Struct, frozen=True, kw_only=True):
 
 
 class FilesMove(Frozen):
-    """What happens to the files when a session goes on elsewhere, all of them snapshots.
+    """The snapshots between which the files go when a session continues elsewhere.
 
     Attributes:
         target: what is restored: the state before, with the changes that are taken back or made.
@@ -95,7 +95,7 @@ class FilesMove(Frozen):
 
 
 class NodeMove(Frozen):
-    """A session goes on from another node, and its files with it.
+    """A session continues from another node, and its files go with it.
 
     Attributes:
         node_id: the new active node; None is the beginning.
@@ -119,7 +119,7 @@ class NodeMove(Frozen):
 
 
 class WorkspaceState(Frozen):
-    """What a session knows of the files of its project.
+    """The state of a session, and its knowledge of the files of its project.
 
     Attributes:
         snapshot_id: how the session has left the files, as far as it has recorded them.
@@ -142,7 +142,7 @@ class WorkspaceState(Frozen):
 
 
 class FileChange(Frozen):
-    """How one file differs between two snapshots.
+    """The difference of one file between two snapshots.
 
     Attributes:
         path: relative to the project.
@@ -159,7 +159,7 @@ class FileChange(Frozen):
 
 
 class WorkspaceDiff(Frozen):
-    """How the files of a project differ between two snapshots.
+    """The differences of the files of a project between two snapshots.
 
     Attributes:
         before, after: the snapshots.
@@ -176,7 +176,7 @@ class WorkspaceDiff(Frozen):
 
 
 class SwitchResult(Frozen):
-    """Where a session goes on, and what became of the files of its project.
+    """The place where a session continues, and the outcome for the files of its project.
 
     Attributes:
         session: the session as it is now; of a fork, the new one.

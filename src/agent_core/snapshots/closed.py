@@ -1,8 +1,7 @@
 """Files and folders that their owner may not read: they are opened while they are recorded.
 
-A run can take away the right to read what it has changed. An undo has to see it all the same, so it
-is given that right for a moment. What is open stands in a note on the disk, and whoever comes after
-a crash closes it.
+A run can take away the right to read what it has changed, and an undo has to see it all the same. A
+note on the disk lists what is open, so that the next process closes it after a crash.
 """
 
 import json

@@ -268,6 +268,36 @@ async def test_a_blocked_event_loop_is_an_error_and_not_a_deadlock(
             assert (await made.run("hello")).text == "said hello"
 
 
+def test_a_tool_that_blocks_the_loop_of_the_threads_is_waited_for(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tool(permission="readonly")
+    async def block(text: str) -> str:
+        """Block the event loop."""
+        time.sleep(2)  # noqa: ASYNC251 - what an async tool must not do
+        return text
+
+    with impatient(monkeypatch):
+        assert in_memory(project_dir=project).run_sync("block x", tools=[block]).text == "done"
+
+
+def test_an_async_tool_that_waits_for_threads_of_its_runtime_gets_an_error(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Any] = []
+
+    @tool(permission="readonly")
+    async def deadlock(text: str) -> str:
+        """Wait for threads that wait for this one."""
+        errors.extend(in_threads(lambda _: made.run_sync("hello"), 2))
+        return text
+
+    made = in_memory(project_dir=project)
+    with impatient(monkeypatch):
+        assert made.run_sync("deadlock x", tools=[deadlock]).text == "done"
+    assert ["blocks it" in str(refused(error)) for error in errors] == [True, True]
+
+
 async def test_a_loop_that_is_blocked_later_is_an_error_as_well(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,7 +487,7 @@ def test_threads_end_their_work_after_the_main_thread(home: Home, project: Path)
 def work(number):
     for _ in range(3):
         time.sleep(0.05 * number)
-        print(made.run_sync(f"hello {number}").text, flush=True)
+        sys.stdout.write(made.run_sync(f"hello {number}").text + "\\n")
 
 for number in range(5):
     threading.Thread(target=work, args=(number,)).start()

@@ -254,13 +254,22 @@ class ThreadPool(ThreadPoolExecutor):
 
 
 class _Call:
-    """A coroutine that a thread lets an event loop of another thread carry out."""
+    """A coroutine that a thread lets an event loop of another thread carry out.
+
+    The thread must notice if the loop waits for it in turn. The loop that threads share can do so
+    only before the coroutine has begun: after that, what blocks the loop is work for threads.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, Any]]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Callable[[], Coroutine[Any, Any, Any]],
+        *,
+        is_shared: bool,
     ) -> None:
         self._loop = loop
         self._work = work
+        self._is_shared = is_shared
         self._task: asyncio.Task[Any] | None = None
         self._ended = threading.Event()
         self._is_withdrawn = False
@@ -268,7 +277,7 @@ class _Call:
     def wait(self) -> Any:
         """Begin, and return what the coroutine returns; an interrupt cancels it first."""
         try:
-            # The coroutine gets the context variables of the calling thread.
+            # `call_soon_threadsafe` takes the context variables of the calling thread along.
             self._tell(self._begin)
             while not self._ended.wait(PATIENCE_S):
                 self._require_answer()
@@ -296,6 +305,8 @@ class _Call:
         Raises:
             AgentCoreError: `validation_error`: it is closed, or blocked.
         """
+        if self._is_shared and self._task is not None:
+            return
         answered = threading.Event()
         self._tell(answered.set)
         if not answered.wait(PATIENCE_S) and not self._ended.is_set():
@@ -316,16 +327,26 @@ class _Call:
             self._task.cancel()
 
 
-def call_in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def call_in_loop(
+    loop: asyncio.AbstractEventLoop,
+    work: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    is_shared: bool = False,
+) -> T:
     """Carry out a coroutine in the event loop of another thread, and return what it returns.
 
     An exception in the waiting thread, such as that of Ctrl-C, cancels the coroutine, waits for its
     end and goes on.
 
+    Args:
+        loop: the event loop.
+        work: the coroutine; it gets the context variables of this thread.
+        is_shared: it is the loop of a `SharedLoop`.
+
     Raises:
         AgentCoreError: `validation_error`: the loop is blocked, or was closed meanwhile.
     """
-    return _Call(loop, work).wait()
+    return _Call(loop, work, is_shared=is_shared).wait()
 
 
 def _loop_gone() -> AgentCoreError:
@@ -410,7 +431,7 @@ class SharedLoop:
             AgentCoreError: as `call_in_loop` does.
         """
         with self.used() as loop:
-            return call_in_loop(loop, work)
+            return call_in_loop(loop, work, is_shared=True)
 
     @contextmanager
     def used(self) -> Generator[asyncio.AbstractEventLoop]:
@@ -441,7 +462,7 @@ class SharedLoop:
         try:
             try:
                 if self._close is not None:
-                    call_in_loop(running.loop, self._close)
+                    call_in_loop(running.loop, self._close, is_shared=True)
             finally:
                 running.end()
         finally:

@@ -413,6 +413,7 @@ async def answer_question(
     """Answer a question and return the user's run; see `AgentRuntime.answer`."""
     from agent_core.loop.options import NO_OPTIONS, asked_options  # noqa: PLC0415 - loaded by now
 
+    runs.home.require()
     try:
         chosen = Decision(decision)
     except ValueError:

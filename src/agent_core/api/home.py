@@ -245,7 +245,7 @@ class RuntimeHome:
         try:
             loop = self._threads.enter()
             try:
-                call_in_loop(loop, self.enter)
+                call_in_loop(loop, self.enter, is_shared=True)
             except BaseException:
                 self._threads.leave()
                 raise

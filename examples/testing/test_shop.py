@@ -25,6 +25,7 @@ from agent_core import (
     tool,
 )
 from agent_core.testing import (
+    Fails,
     FakeToolContext,
     Piece,
     Says,
@@ -100,6 +101,15 @@ async def test_the_agent_looks_before_it_answers(agent_runtime: ScriptedRuntime)
 def test_the_same_without_an_event_loop(agent_runtime: ScriptedRuntime) -> None:
     agent_runtime.script.add("Hello.")
     assert agent_runtime.run_sync("Hi").text == "Hello."
+
+
+async def test_a_model_that_is_busy_is_asked_again(agent_runtime: ScriptedRuntime) -> None:
+    busy = Fails(code="provider_rate_limited", message="slow down", retryable=True)
+    agent_runtime.script.add(busy, "Hello.")
+    result = await agent_runtime.run("Hi", events=True)
+    assert result.text == "Hello."
+    retries = [e for e in result.events or [] if e.event_type is EventType.MODEL_RETRY]
+    assert [retry.payload["attempt"] for retry in retries] == [1]
 
 
 async def test_a_call_that_was_wrong_is_made_again(agent_runtime: ScriptedRuntime) -> None:

@@ -22,7 +22,7 @@ from agent_core.types import (
 _EVENTS: tuple[type, ...] = get_args(get_args(ModelEvent)[0])
 _KINDS = frozenset(_EVENTS)
 _PACKAGE = Path(__file__).parents[1]
-_WRAPPERS = {"adapter_faults.py", "fallback.py", "scripted.py"}
+_WRAPPERS = {"adapter_faults.py", "fallback.py", "retrying.py", "scripted.py"}
 """Modules beside the adapters of the package, which may stand above one from outside."""
 
 

@@ -20,6 +20,11 @@ class ProviderAdapter(Protocol):
 
     An adapter may serve many streams at once. Those of the package may be shared by several event
     loops; one of your own has to allow for that only if your program does so.
+
+    A call that fails before the first delta, with an error that says `retryable`, is made again by
+    the engine, as `[model.retry]` says, and after `details["retry_after_s"]` seconds at the
+    earliest. An adapter that makes calls again by itself has `retries_itself = True`; one may
+    also have a policy of its own as `retry`, a `RetryConfig`, for when none is configured.
     """
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:

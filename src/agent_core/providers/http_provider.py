@@ -152,6 +152,7 @@ class HttpProvider(ABC):
         ConfigError: `[model] base_url` is not a plain HTTP address.
     """
 
+    retries_itself: ClassVar[bool] = True
     provider: ClassVar[str]
     default_url: ClassVar[str]
     path: ClassVar[str]

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from agent_core.config.models import ModelConfig, expand_home
+from agent_core.config.models import ModelConfig, RetryConfig, expand_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
 from agent_core.opening import read_bytes
 from agent_core.providers import jsontext
@@ -109,12 +109,17 @@ class Calls(Frozen):
 
 
 class Fails(Frozen):
-    """The call fails, after `text` if there is some."""
+    """The call fails, after `text` if there is some.
+
+    A `retryable` failure without `text` is made again, as those of real services are, and takes the
+    next reply. `retry_after_s` is how long the service asks to be left alone.
+    """
 
     type: Literal["fails"] = "fails"
     message: str = "the script says that this call fails"
     code: ErrorCode = ErrorCode.PROVIDER_ERROR
     retryable: bool = False
+    retry_after_s: Annotated[float, Field(ge=0)] | None = None
     text: str = ""
     details: dict[str, Any] = Field(default_factory=dict[str, Any])
 
@@ -126,6 +131,7 @@ class Fails(Frozen):
             message: str = ...,
             code: ErrorCode | str = ...,
             retryable: bool = False,
+            retry_after_s: float | None = None,
             text: str = "",
             details: dict[str, Any] = ...,
         ) -> None: ...
@@ -160,6 +166,9 @@ def calls(name: str, /, **arguments: Any) -> Calls:
     return Calls(calls=[ScriptedCall(name=name, arguments=arguments)])
 
 
+_SOON = RetryConfig(initial_backoff_ms=1, max_backoff_ms=5)
+
+
 class ScriptedProvider:
     """Plays a script. May serve many streams at once; replies go out in the order of the calls.
 
@@ -169,7 +178,12 @@ class ScriptedProvider:
             request, however many there are.
         provider: the key it goes by in events.
         takes_tools: a request with tools is refused when this is false.
+        retry: how often, and after which pauses, a call is made again that has failed with a
+            `retryable` error; by default three times without a pause worth mentioning. What
+            `[model.retry]` sets comes first.
     """
+
+    retries_itself = False
 
     def __init__(
         self,
@@ -177,7 +191,9 @@ class ScriptedProvider:
         *,
         provider: str = "scripted",
         takes_tools: bool = True,
+        retry: RetryConfig = _SOON,
     ) -> None:
+        self.retry = retry
         self.requests: list[ModelRequest] = []
         """Every request so far, oldest first."""
         self.closed = False
@@ -398,7 +414,9 @@ class _Draft:
                     )
             yield from self._reply.deltas()
         if isinstance(piece, Fails):
-            failure = ProviderError(piece.code, piece.message, piece.retryable, piece.details)
+            asked = piece.retry_after_s
+            details = piece.details if asked is None else piece.details | {"retry_after_s": asked}
+            failure = ProviderError(piece.code, piece.message, piece.retryable, details)
             yield ModelFailed(error=ErrorPayload.of(failure))
         self.is_over = isinstance(piece, Fails | AgentCoreError | ModelFailed | ModelCompleted)
 

@@ -27,6 +27,7 @@ from agent_core.providers.base import (
 )
 from agent_core.providers.fallback import FallbackProvider
 from agent_core.providers.requests import IdentityCache
+from agent_core.providers.retrying import with_retries
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.types import (
     Budget,
@@ -187,8 +188,10 @@ class Models:
         return self._price(self._adapters[key], model, meter)
 
     def _price(
-        self, adapter: ProviderAdapter, model: ModelConfig, meter: Meter | None
+        self, redacting: "RedactingAdapter", model: ModelConfig, meter: Meter | None
     ) -> ProviderAdapter:
+        """Return the adapter with what comes around every call: retries, then the price."""
+        adapter = with_retries(redacting, model, maker=redacting.adapter)
         if meter is None and not may_have_price(model):
             return adapter
         return MeteredAdapter(adapter, model, prices=self.prices, meter=meter)

@@ -4,19 +4,23 @@ import inspect
 import os
 from contextlib import AbstractContextManager, ExitStack
 
+from agent_core.config.models import RetryConfig
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.providers.base import ALLOW_REAL_MODELS
 from agent_core.providers.scripted import Answer, ScriptedProvider
 
 
-def function_model(answer: Answer, *, provider: str = "function") -> ScriptedProvider:
-    """A model that answers every request by calling a function with it.
+def function_model(
+    answer: Answer, *, provider: str = "function", retry: RetryConfig | None = None
+) -> ScriptedProvider:
+    """Make a model that answers every request by calling a function with it.
 
     Args:
         answer: a function of a `ModelRequest`, plain or async. It returns text, tool calls
             (`calls(...)`, a `ToolCall`, a list of them), events of a model or an error; or it
             yields such pieces, as a generator, plain or async, and each text is one delta.
         provider: the key it goes by in events.
+        retry: as for `ScriptedProvider`.
 
     Raises:
         AgentCoreError: `validation_error`: it cannot be called with one request.
@@ -34,7 +38,9 @@ def function_model(answer: Answer, *, provider: str = "function") -> ScriptedPro
     if problem is not None:
         message = f"the function of a model cannot be used: {problem}"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-    return ScriptedProvider(answer, provider=provider)
+    made = ScriptedProvider(answer, provider=provider)
+    made.retry = retry or made.retry
+    return made
 
 
 def allow_real_models(allowed: bool) -> AbstractContextManager[object]:

@@ -135,7 +135,9 @@ def replay(path: str | Path, *, project_dir: str | Path | None = None) -> Script
                 return _reply(call["reply"], names)
         raise AssertionError(_explain(asked, own, waiting, tools, path))
 
-    return ScriptedProvider([answer] * len(calls), provider="replay")
+    made = ScriptedProvider([answer] * len(calls), provider="replay")
+    made.retries_itself = True  # the failures that were recorded have been tried again by then
+    return made
 
 
 # --- requests and replies in plain words ----------------------------------------------------------

@@ -15,6 +15,7 @@ from agent_core.loop import Outcome, RunLimits
 from agent_core.loop.assembly import StandaloneRun, build_run
 from agent_core.loop.context import NullCollaborators
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
+from agent_core.providers.retrying import with_retries
 from agent_core.runtime.guards import MeteringGuard
 from agent_core.storage.budgets import UnstoredBudgets
 from agent_core.telemetry.opening import open_telemetry
@@ -105,7 +106,9 @@ class CoreAgentEngine:
             Budget.model_validate(limits.model_dump(exclude={"on_unknown_price", "wall_s"})),
         )
         run = build_run(
-            provider=MeteredAdapter(provider, model, prices=Prices(), meter=meter),
+            provider=MeteredAdapter(
+                with_retries(provider, model), model, prices=Prices(), meter=meter
+            ),
             composer=Composer(model=model, context=ContextConfig(), static=[system]),
             tools=request.tools,
             run=identity,

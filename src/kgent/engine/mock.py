@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from agent_core.config.models import RetryConfig
 from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
 from agent_core.types import Frozen, new_id
@@ -36,7 +37,7 @@ class MockCall(Frozen):
 
 
 class MockFailure(Frozen):
-    """Fail, and end."""
+    """Fail, and end; a `retryable` failure is tried again with the next step, if there is one."""
 
     fail: str
     code: str = ErrorCode.PROVIDER_ERROR.value
@@ -97,6 +98,7 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
     text: str | None = None
     answer: str | None = None
     steps, budget, made = list(reversed(script)), request.env.config.runtime.budget, 0
+    failures = 0
     try:
         while steps:
             step = steps.pop()
@@ -109,15 +111,17 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
             if isinstance(step, MockPause):
                 await asyncio.sleep(step.sleep)
                 continue
-            if usage["model_calls"] == request.max_steps:
-                return out_of_steps(request.max_steps, text=text, usage=usage)
-            if usage["model_calls"] == budget.requests:
-                return out_of_budget("requests", text=text, usage=usage)
+            if (ended := _out_of_calls(request, text, usage)) is not None:
+                return ended
             usage["model_calls"] += 1
             if isinstance(step, MockFailure):
+                failures += 1
+                if _is_tried_again(step, steps, failures):
+                    continue
                 error = engine_error(step.code, step.fail, retryable=step.retryable)
                 failed = EngineStatus.FAILED
                 return AgentResult(status=failed, final_text=answer, error=error, usage=usage)
+            failures = 0
             request.report(EngineEventKind.STEP)
             if isinstance(step, str):
                 text = step
@@ -134,6 +138,21 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
             raise
         return interrupted(token.reason, text=text, usage=usage)
     return AgentResult(status=EngineStatus.COMPLETED, final_text=text, usage=usage)
+
+
+def _out_of_calls(
+    request: AgentRunRequest, text: str | None, usage: dict[str, int]
+) -> AgentResult | None:
+    """Return how a run ends that may ask its model no more; None if it may."""
+    if usage["model_calls"] == request.max_steps:
+        return out_of_steps(request.max_steps, text=text, usage=usage)
+    if usage["model_calls"] == request.env.config.runtime.budget.requests:
+        return out_of_budget("requests", text=text, usage=usage)
+    return None
+
+
+def _is_tried_again(failure: MockFailure, steps: Sequence[MockStep], failures: int) -> bool:
+    return failure.retryable and bool(steps) and failures < RetryConfig().max_attempts
 
 
 async def _call(step: MockCall, request: AgentRunRequest, *, is_spent: bool) -> None:

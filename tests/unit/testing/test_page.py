@@ -31,7 +31,7 @@ def test_the_example_passes(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert "13 passed" in done.stdout, done.stdout + done.stderr
+    assert "14 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_code_on_the_page_is_that_of_the_example() -> None:

@@ -21,7 +21,7 @@ from kgent.engine.base import (
     EngineStatus,
 )
 from kgent.engine.core import CoreAgentEngine
-from kgent.engine.mock import MockAgentEngine, MockCall, MockFailure, MockPause
+from kgent.engine.mock import MockAgentEngine, MockCall, MockFailure, MockPause, MockStep
 from kgent.engine.pydantic_ai import PydanticAIAgentEngine, build_http_client, build_model
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, error_info
 from kgent.memory import NoMemory
@@ -336,3 +336,21 @@ def test_providers_that_find_credentials_by_themselves_are_refused(
     config = load_config(profile(tmp_path, model=model, runtime={"engine": "pydantic_ai"}))
     with pytest.raises(KgentError, match="with this engine there are anthropic, ollama, openai"):
         build_model(config, build_http_client(config))
+
+
+BUSY = MockFailure(fail="slow down", code="provider_rate_limited", retryable=True)
+FINAL = MockFailure(fail="no", code="provider_error")
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ((BUSY, BUSY, "fine"), RunFolderStatus.COMPLETED),
+        ((BUSY, BUSY, BUSY, "late"), RunFolderStatus.FAILED),
+        ((FINAL, "never"), RunFolderStatus.FAILED),
+    ],
+)
+def test_a_passing_failure_of_the_mock_engine_is_tried_again(
+    tmp_path: Path, script: tuple[MockStep, ...], status: RunFolderStatus
+) -> None:
+    assert a_run(tmp_path, *script).status is status

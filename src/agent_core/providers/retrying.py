@@ -1,0 +1,109 @@
+"""Tries failed calls again for adapters that do not do so themselves."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from agent_core.config.models import ModelConfig, RetryConfig
+from agent_core.errors import ProviderError
+from agent_core.providers.adapter_faults import opened_stream
+from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.failures import CallError, pause_before_retry_s
+from agent_core.types import (
+    ErrorPayload,
+    ModelEvent,
+    ModelFailed,
+    ModelRequest,
+    ModelRetry,
+    ModelStarted,
+)
+
+
+def with_retries(
+    adapter: ProviderAdapter, model: ModelConfig, *, maker: ProviderAdapter | None = None
+) -> ProviderAdapter:
+    """Return the adapter with retries, unless it has its own.
+
+    The policy is `[model.retry]`; where that is not set, the attribute `retry` of the adapter.
+
+    Args:
+        adapter: makes the calls.
+        model: that it asks.
+        maker: the adapter inside of it that decides, if that is another one.
+    """
+    maker = maker or adapter
+    if getattr(maker, "retries_itself", False):
+        return adapter
+    policy, own = model.retry, getattr(maker, "retry", None)
+    if policy == RetryConfig() and isinstance(own, RetryConfig):
+        policy = own
+    return RetryingAdapter(adapter, policy)
+
+
+class RetryingAdapter:
+    """An adapter whose calls are tried again, as those of HTTP adapters are.
+
+    A call is tried again if its failure says `retryable` and nothing of the reply has come. The
+    pause is never shorter than `retry_after_s` in the details of the failure.
+
+    Args:
+        adapter: belongs to others.
+        policy: how often, and after which pauses.
+    """
+
+    def __init__(self, adapter: ProviderAdapter, policy: RetryConfig) -> None:
+        self._adapter = adapter
+        self._policy = policy
+
+    async def close(self) -> None:
+        """See `ProviderAdapter.close`."""
+        await self._adapter.close()
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """See `ProviderAdapter.stream`."""
+        attempt = 0
+        has_started = is_final = False
+        while True:
+            attempt += 1
+            failed: ModelFailed | None = None
+            raised: ProviderError | None = None
+            try:
+                async with aclosing(opened_stream(self._adapter, request)) as events:
+                    async for event in events:
+                        if isinstance(event, ModelFailed) and not is_final:
+                            failed = event
+                            break
+                        if isinstance(event, ModelStarted) and has_started:
+                            continue
+                        # One that reports retries has made them; what has come is not repeated.
+                        has_started = True
+                        is_final = is_final or not isinstance(event, ModelStarted)
+                        yield event
+            except ProviderError as error:
+                if is_final:
+                    raise
+                raised, failed = error, ModelFailed(error=ErrorPayload.of(error))
+            if failed is None:
+                return
+            pause_s = self._pause_after(failed.error, attempt)
+            if pause_s is None:
+                if raised is not None:
+                    raise raised
+                yield failed
+                return
+            yield ModelRetry(attempt=attempt, delay_ms=round(pause_s * 1000), error=failed.error)
+            await asyncio.sleep(pause_s)
+
+    def _pause_after(self, error: ErrorPayload, attempt: int) -> float | None:
+        asked: Any = error.details.get("retry_after_s")
+        is_number = isinstance(asked, int | float) and not isinstance(asked, bool)
+        is_usable = is_number and math.isfinite(asked) and asked >= 0
+        failure = CallError(
+            error.code,
+            error.message,
+            error.retryable,
+            retry_after_s=float(asked) if is_usable else None,
+        )
+        return pause_before_retry_s(self._policy, attempt, failure)

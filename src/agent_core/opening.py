@@ -20,7 +20,8 @@ SIDE_FILES = ("-wal", "-shm", "-journal")
 
 _Identity = tuple[int, int]
 
-_ONLY_FOLDERS = os.O_DIRECTORY | getattr(os, "O_PATH", 0)
+# Windows has neither; there the commands load this module only to say that they do not run.
+_ONLY_FOLDERS = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)
 _ONLY_NEW = os.O_CREAT | os.O_EXCL
 _REASON = (
     "it belongs to a database that this process has open, and reading it here would release"

@@ -25,9 +25,8 @@ from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import ReplayResult
 from captures import Session, open_terminal
 from casts import results
-from editors import Editor
 from isolation import Home
-from model_server import ModelServer, Received
+from model_server import ModelServer
 from posix_locks import locks_of, needs_locks
 from runtimes import CONFIG, Asked, ask, runtime
 
@@ -227,74 +226,6 @@ async def test_no_call_of_a_program_loses_the_locks(use: Use, home: Home, projec
         assert before
         await use(made, home, project)
         assert before <= locks_here(home)
-
-
-async def test_two_runtimes_beside_eight_runs_lose_no_session(home: Home, project: Path) -> None:
-    with ModelServer.in_thread(lambda asked: f"answer to {_said(asked)}") as server:
-        configure(home, server)
-        async with (
-            AgentRuntime(project, home_dir=home.path) as first,
-            AgentRuntime(project, home_dir=home.path) as second,
-        ):
-            await asyncio.gather(
-                *(_run_elsewhere(home, project, number) for number in range(8)),
-                *(
-                    ask(made, f"own {number}", f"own{number}")
-                    for number, made in enumerate((first, second))
-                ),
-            )
-            async with AgentRuntime(project, home_dir=home.path) as third:
-                assert len(await third.list_sessions()) == 10
-            await _run_elsewhere(home, project, 8)
-            await ask(first, "own 9", "own9")
-    said = " ".join(messages_of(home))
-    for number in range(9):
-        assert f"answer to run {number}" in said
-    for number in (0, 1, 9):
-        assert f"answer to own {number}" in said
-
-
-def _said(asked: Received) -> str:
-    return str(asked.body["messages"][-1]["content"])
-
-
-async def _run_elsewhere(home: Home, project: Path, number: int) -> None:
-    words = command(home, "run", "--session-id", f"run{number}", f"run {number}")
-    process = await asyncio.create_subprocess_exec(
-        *words, cwd=project, env=home.env(), stdout=subprocess.DEVNULL
-    )
-    assert await process.wait() == 0
-
-
-# an editor
-
-
-def test_an_editor_with_two_folders_beside_a_terminal_loses_nothing(
-    home: Home, project: Path
-) -> None:
-    left, right = project / "left", project / "right"
-    left.mkdir()
-    right.mkdir()
-    with ModelServer.in_thread(lambda asked: f"answer to {_said(asked)}") as server:
-        configure(home, server)
-        with Editor(home) as editor:
-            first = editor.open(left)
-            editor.prompt(first, "one")
-            before = locks_of(database_of(home), pid=editor.process.pid)
-            assert before
-            second = editor.open(right)
-            for number in range(3):
-                words = command(home, "run", f"run {number}")
-                subprocess.run(  # noqa: S603 - our own command
-                    words, cwd=left, env=home.env(), check=True, capture_output=True
-                )
-                editor.prompt(second, f"two {number}")
-                editor.prompt(first, f"three {number}")
-                assert before <= locks_of(database_of(home), pid=editor.process.pid)
-    said = " ".join(messages_of(home))
-    for number in range(3):
-        for name in ("run", "two", "three"):
-            assert f"answer to {name} {number}" in said
 
 
 # what leads to the files of the database

@@ -1,4 +1,4 @@
-"""What the processes of a pool do: in a module that every process can import."""
+"""The work of the processes of a pool, in a module that every process can import."""
 
 from typing import Any
 

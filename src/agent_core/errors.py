@@ -98,8 +98,8 @@ class PortableError(Exception):
     """An exception that `pickle` and `copy` restore whole, whatever its `__init__` takes.
 
     Python itself would call `__init__` again, with the message as its only argument. Here the
-    attributes are restored, those of subclasses included. The cause, the context and the traceback
-    are left out, as with every exception.
+    attributes are restored, also the ones a subclass adds. The cause, the context and the
+    traceback are left out, as with every exception.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -203,7 +203,7 @@ class CallChangedError(PortableError):
 
     Args:
         request_id: of the question.
-        arguments: in place of those of the call.
+        arguments: replace the call's own.
     """
 
     def __init__(self, request_id: str, arguments: Mapping[str, Any]) -> None:

@@ -75,9 +75,9 @@ def _distribution() -> Distribution | None:
 
 
 def _origin() -> tuple[str | None, bool]:
-    """Where the program was installed from, and whether that is a checkout that it runs from.
+    """The source of the installation, and whether the program runs from that checkout.
 
-    A folder or a file is one that is still there. None: an index, or it cannot be installed from
+    A folder or a file still exists. None: an index, or it cannot be installed from
     there again.
     """
     found = _distribution()

@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 
 SIDE_FILES = ("-wal", "-shm", "-journal")
-"""What SQLite appends to the name of a database for the files beside it."""
+"""The endings that SQLite appends to the name of a database for the files beside it."""
 
 _Identity = tuple[int, int]
 

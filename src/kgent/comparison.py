@@ -56,7 +56,7 @@ _RECORDED = re.compile(
     rf"|{ARCHIVE}/(?:{re.escape(CONVERSATION)}|{re.escape(CANDIDATES)})|\.git(?:/.*)?",
     re.DOTALL,
 )
-"""Files that are compared with the records they belong to, and those of git."""
+"""Files that are compared with the records they belong to, and files of git."""
 
 _MESSAGE_KEYS = {"role", "created_at", "content"}
 
@@ -274,7 +274,7 @@ def _error_lines(side: _Side) -> list[str]:
 
 
 def _event_lines(side: _Side) -> list[str]:
-    """Return the types of the events, those of a call together and the calls in their order."""
+    """Return the types of the events, grouped by call, with the calls in their order."""
     groups: dict[str, list[str]] = {}
     places: list[str | list[str]] = []
     for event in side.report.events:

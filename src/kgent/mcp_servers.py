@@ -58,7 +58,7 @@ def build_servers(config: KgentConfig, secrets: Mapping[str, str]) -> dict[str, 
 
     Raises:
         KgentError: category `config`; an address or a command cannot be used, or the name of a
-            tool is too long, or that of another tool.
+            tool is too long, or taken by another tool.
     """
     servers: dict[str, ServerConfig] = {}
     for spec in config.tools.mcp:
@@ -84,7 +84,7 @@ def build_servers(config: KgentConfig, secrets: Mapping[str, str]) -> dict[str, 
         for wanted in spec.tools:
             name = _tool_name(spec, wanted)
             if len(name) > MAX_TOOL_NAME or name in names:
-                reason = "is too long" if name not in names else "is that of another tool"
+                reason = "is too long" if name not in names else "is taken by another tool"
                 raise config_error(f"tools.mcp: {spec.name}: the name {name} {reason}")
             names.add(name)
     return servers

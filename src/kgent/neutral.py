@@ -26,7 +26,7 @@ _MARGIN = timedelta(seconds=1)  # of times that are written in whole seconds
 
 
 class NeutralTexts:
-    """Makes the texts of one run comparable with those of another.
+    """Makes the texts of two runs comparable.
 
     Replaced are the places of the run folder and of the profile, the ids of the run, ids of the
     form that this program gives, and the times between the beginning and the end of the run. Any

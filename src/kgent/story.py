@@ -115,7 +115,7 @@ def _check_counts(root: Path, state: RunFolderState, story: _Story) -> Iterator[
 
 
 def _check_times(state: RunFolderState, story: _Story) -> Iterator[str]:
-    """Check that the times of `run.json` are in order, and fit between those of the events."""
+    """Check that the times of `run.json` are in order, and fit the events."""
     first, started, end = story.first, story.started, story.closing[0]
     if first is None or first.type != "run.created":
         yield f"{EVENTS_FILE}: the first event is not run.created"
@@ -125,7 +125,7 @@ def _check_times(state: RunFolderState, story: _Story) -> Iterator[str]:
     begins = [state.started_at, *(event.timestamp for event in started)]
     times = [state.created_at, first.timestamp, *begins, state.ended_at, end.timestamp]
     if any(one > other for one, other in pairwise(time for time in times if time)):
-        yield "run.json has times that do not fit those of the events"
+        yield "run.json has times that do not fit the events"
 
 
 def _check_state(root: Path, state: RunFolderState, end: Event) -> Iterator[str]:

@@ -147,7 +147,7 @@ def states_of(before: Files, tag: str) -> list[Files]:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where everything is."""
+    """The folders and files of a stress."""
 
     folder: Path
 
@@ -177,7 +177,7 @@ class Place:
             yield connection
 
     def path_of(self, session_id: str) -> list[tuple[str, str]]:
-        """What was said on the active path of a session, in order: kind and tag."""
+        """Return the messages on the active path of a session, in order: kind and tag."""
         with self.rows() as rows:
             contents = rows.execute(
                 """WITH RECURSIVE path(parent_id, content, depth) AS (
@@ -193,7 +193,7 @@ class Place:
 
 @dataclass(kw_only=True)
 class Ledger:
-    """What was acknowledged, done and found; shared by all threads."""
+    """Everything that was acknowledged, done and found; shared by all threads."""
 
     said: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     """The session of what was said, by kind and tag."""
@@ -427,7 +427,7 @@ class Actor:
             conversation.befores[each] = now
 
     def expect_files(self, conversation: Conversation, states: list[Files], what: str) -> None:
-        """Compare the project with the states it may be in; go on from what is there."""
+        """Compare the project with the states it may be in; continue from what is there."""
         found = self.files_in(conversation.folder)
         if found not in states:
             wanted = " or ".join(map(_differences(found), states))
@@ -818,7 +818,7 @@ class Watch:
     def _look_at_locks(self) -> None:
         """Report a process that has a deleted log open, or the database without its lock."""
         suspects = self._suspects()
-        for _ in range(4):  # one that is just opening or closing is none the next time
+        for _ in range(4):  # a process that opens or closes it just now is not listed the next time
             if not suspects:
                 return
             time.sleep(0.2)
@@ -862,7 +862,7 @@ def kill_at_random(actors: list[Actor], ledger: Ledger, seed: int, every_s: floa
 
 
 def final_check(place: Place, ledger: Ledger) -> Iterable[str]:
-    """What is wrong when everybody has left."""
+    """Yield the problems found when everybody has left."""
     with place.rows() as rows:
         sound = rows.execute("PRAGMA integrity_check").fetchall()
         sound += rows.execute("PRAGMA foreign_key_check").fetchall()
@@ -944,7 +944,7 @@ def _watch(watch: Watch, ends_at: float) -> None:
 
 
 def figures(ledger: Ledger) -> list[str]:
-    """What was done, in a few lines."""
+    """Return the figures of a stress, a line for each."""
     with ledger.lock:
         counts, times = Counter(ledger.counts), sorted(ledger.start_ms)
     names = ("messages", "kills", "undos", "redos", "exports", "looks", "checks")

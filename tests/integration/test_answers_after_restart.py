@@ -33,7 +33,7 @@ PARK = f'{CONFIG}\n[permissions]\nunattended = "park"\n'
 
 
 class Place:
-    """Where things are deployed: the dependency of a run."""
+    """A place to deploy to: the dependency of a run."""
 
     def __init__(self, name: str = "here") -> None:
         self.name = name
@@ -90,7 +90,7 @@ async def park(home: Home, project: Path, *asked: ScriptedCall, **options: Any) 
 
 
 async def is_untouched(made: AgentRuntime, handle: RunHandle[Any]) -> bool:
-    """Whether every question of a run is open still, and the run waits."""
+    """Return whether every question of a run is still open, and the run waits."""
     asked = await made.approvals(is_open=False)
     return (
         all(each.state is ApprovalState.OPEN for each in asked)
@@ -100,7 +100,7 @@ async def is_untouched(made: AgentRuntime, handle: RunHandle[Any]) -> bool:
 
 
 async def results(made: AgentRuntime) -> dict[str, str]:
-    """What became of each call of the session: the code of its error, or `ok`."""
+    """Return the outcome of each call of the session: the code of its error, or `ok`."""
     page = await made.replay_session("s1")
     blocks = [block for node in page.nodes for block in node.results]
     return {b.tool_call_id: str(b.error.code) if b.error else "ok" for b in blocks}
@@ -125,7 +125,7 @@ LACKING: dict[str, tuple[str, str, set[str]]] = {
 
 
 def options_of(shop: Shop, name: str, model: ScriptedProvider) -> dict[str, Any]:
-    """What a run is started with, and handed again when it continues."""
+    """Everything that a run is started with, and given again when it continues."""
     return {
         "a function": {"tools": [shop.deploy]},
         "dependencies": {"tools": [shop.place], "deps": Place()},

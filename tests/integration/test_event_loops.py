@@ -35,7 +35,7 @@ ARGUMENTS: dict[str, Any] = {
     "project": ".",
     "session_id": "s1",
 }
-"""What public methods are called with; other arguments that are required get a text."""
+"""Arguments for public methods; other required arguments get a text."""
 
 
 def echo(request: ModelRequest) -> Any:
@@ -98,7 +98,7 @@ def errors_of(thing: object, names: list[str]) -> dict[str, str]:
 
 @contextmanager
 def running_loop() -> Generator[asyncio.AbstractEventLoop]:
-    """An event loop that runs in a thread, like that of a server."""
+    """An event loop that runs in a thread, as in a server."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "two tools with one name": (
         {"tools": {"mcp": {"one": {"command": "cat", "tools": ["a.b", "a_b"]}}}},
-        "is that of another tool",
+        "is taken by another tool",
     ),
     "deliverables that nothing can write": (
         {

@@ -59,7 +59,7 @@ async def service(
 
 
 def stored(home: Home) -> list[str]:
-    """Where memories are, below the memory folder."""
+    """Return the paths of the memories, below the memory folder."""
     root = home.path / "memory"
     return sorted(str(path.parent.relative_to(root)) for path in root.rglob("*-mem_*.md"))
 

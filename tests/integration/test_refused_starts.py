@@ -39,7 +39,7 @@ agent_definition_id = "default_worker_agent"
 
 
 def stored_files(home: Home) -> list[str]:
-    """What a session leaves beside its rows."""
+    """The files that a session leaves beside its rows."""
     folder = home.path / "sessions"
     return sorted(each.name for each in folder.glob("s*")) if folder.exists() else []
 
@@ -101,7 +101,7 @@ async def test_settings_that_no_call_can_use_are_found_by_start(
 
 
 class Stock:
-    """What a shop has."""
+    """The stock of a shop."""
 
 
 @tool(permission="readonly")
@@ -188,7 +188,7 @@ async def test_the_last_session_is_the_last_one_with_an_answer(home: Home, proje
             await made.run("two", "failed")
         assert await made.last_session() == "answered"
         assert await made.last_session(project) == "answered"
-        # One whose work was broken off has an answer to go on from.
+        # An interrupted session has an answer to continue from.
         with pytest.raises(AgentCoreError):
             await made.run("three", "broken-off", max_turns=1)
         assert await made.last_session(project) == "broken-off"

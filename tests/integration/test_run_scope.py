@@ -1,4 +1,4 @@
-"""What belongs to one run stays with it, whatever other runs begin meanwhile."""
+"""A run keeps its own model, meter and variables, whatever other runs begin meanwhile."""
 
 import asyncio
 from contextvars import ContextVar

@@ -637,7 +637,7 @@ def locking(project: Path, *paths: Path) -> Calls:
 
 @pytest.fixture(params=SYSTEMS)
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How programs are confined."""
+    """The ways in which programs are confined."""
     if request.param == "bubblewrap" and not ONLY_BUBBLEWRAP.bubblewrap:
         pytest.skip("bubblewrap is not installed")
 

@@ -46,7 +46,7 @@ def files_after(messages: int) -> dict[str, str]:
 
 
 async def messages_in(made: AgentRuntime, session_id: str = "s1") -> int:
-    """How many messages the next one follows."""
+    """Return the number of messages before the next one."""
     active = next(
         each.active_node_id for each in await made.list_sessions() if each.session_id == session_id
     )

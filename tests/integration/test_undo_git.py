@@ -1,4 +1,4 @@
-"""What git tracks is undone, whatever a run does to the index, to repositories and to rights."""
+"""Tracked files are undone, whatever a run does to the index, to repositories and to rights."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""How a missing extra is installed depends on how the program was."""
+"""The hint for a missing extra fits the way the program was installed."""
 
 import json
 import os

@@ -22,7 +22,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 PATIENCE_S = 10.0
-"""How long an event loop may take to answer a thread that waits for it."""
+"""The longest that an event loop may take to answer a thread that waits for it."""
 
 
 def running_loop(user: str) -> asyncio.AbstractEventLoop:
@@ -97,7 +97,7 @@ _to_reset: WeakSet[Resettable] = WeakSet()
 
 
 def reset_after_fork(each: Resettable) -> None:
-    """Reset this in every process that is forked from this one: only one thread goes on there."""
+    """Reset this in every process that is forked from this one: only one thread runs there."""
     _to_reset.add(each)
 
 
@@ -335,8 +335,8 @@ def call_in_loop(
 ) -> T:
     """Carry out a coroutine in the event loop of another thread, and return what it returns.
 
-    An exception in the waiting thread, such as that of Ctrl-C, cancels the coroutine, waits for its
-    end and goes on.
+    An exception in the waiting thread, for example from Ctrl-C, cancels the coroutine, and is
+    raised once the coroutine has ended.
 
     Args:
         loop: the event loop.
@@ -412,7 +412,7 @@ class SharedLoop:
         reset_after_fork(self)
 
     def reset(self) -> None:
-        """Forget the loop and its users: after a fork they are those of the parent process."""
+        """Forget the loop and its users: after a fork they belong to the parent process."""
         self._changed = threading.Condition()
         self._users = 0
         self._is_ending = False

@@ -1,4 +1,4 @@
-"""Where a runtime is open: in one event loop at a time, its program's or one that threads share."""
+"""Keeps a runtime open in one event loop at a time: its program's, or one that threads share."""
 
 import asyncio
 import threading

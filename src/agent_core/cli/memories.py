@@ -64,7 +64,7 @@ def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) ->
 
 
 def _name_others(options: Options, setup: Setup) -> str:
-    """Say who has a memory apart from the one that is listed, and how it is listed."""
+    """Name the other memories, and the option that lists each of them."""
     users = find_users(setup.memory_dir, options.tenant)
     tenants = find_tenants(setup.memory_dir) if options.tenant is None else []
     named = [f"--scope {visible(user, one_line=True)}" for user in users]

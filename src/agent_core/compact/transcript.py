@@ -36,7 +36,7 @@ _ATTACHED = {
 """What stays in view anyway: its name is enough."""
 
 _RECALL = "internal.recall_memory"
-"""What it has found is attached to the run that may see it, and is no part of a summary."""
+"""Its findings are attached to the run that may see them, and are no part of a summary."""
 
 
 def render_transcript(nodes: Iterable[Node]) -> list[str]:

@@ -39,7 +39,7 @@ _RECALL = "internal.recall_memory"
 _SCOPE = "memory"
 """Names the scope in the metadata of what was recalled, where it is not the shared one."""
 
-_OTHER_MEMORY = "(recalled from another memory than that of this run: it is not shown)"
+_OTHER_MEMORY = "(recalled from another memory than this run's: it is not shown)"
 
 
 class MessageHistory:
@@ -236,7 +236,7 @@ class MessageHistory:
 
 
 def is_of_other_memory(node: Node, scope: str) -> bool:
-    """Whether a node holds memories of another scope; those of the shared one do not name it."""
+    """Return whether a node holds memories of another scope; shared memories name no scope."""
     is_recalled = node.node_type is NodeType.MEMORY_CONTEXT
     return is_recalled and node.metadata.get(_SCOPE, MEMORY_SHARED) != scope
 

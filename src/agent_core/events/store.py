@@ -540,7 +540,7 @@ class WorkspaceStore(Protocol):
         ...
 
     async def workspace_state(self, session_id: str, folder: str) -> "WorkspaceState":
-        """Return where the session goes on, and what it knows of the files of this project."""
+        """Return where the session continues, and what it knows of the files of this project."""
         ...
 
     async def snapshot_at(self, session_id: str, node_id: str | None, folder: str) -> str | None:
@@ -634,7 +634,7 @@ class QuestionStore(Protocol):
     ) -> "tuple[ApprovalRecord | None, bool]":
         """Answer a question that is open; the first answer counts.
 
-        `arguments` replace those of the call that is allowed.
+        `arguments` replace the arguments of the call that is allowed.
 
         Returns:
             The question as it is now, None if there is none, and whether this was its answer.

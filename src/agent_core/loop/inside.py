@@ -21,7 +21,7 @@ class Ending(Protocol):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it has ended; None before."""
+        """The end of the run; None before."""
         ...
 
 
@@ -40,7 +40,7 @@ class Inside(Struct, frozen=True, kw_only=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has ended, so that nothing waits for its code any more."""
+        """Return whether the run has ended, so that nothing waits for its code any more."""
         run = self.run()
         return run is None or run.outcome is not None
 

@@ -67,7 +67,7 @@ class RunOptions(Generic[OutputT]):
         permission_mode: `plan` denies calls that could change something, `accept-edits` writes
             project files without asking; None is `ask`, which follows the settings. It also
             applies to children.
-        memory: the scope of its memory: `user:<id>` is the memory of this user, `shared` that of
+        memory: the scope of its memory: `user:<id>` is the memory of this user, `shared` belongs to
             everybody who uses the home, or the sessions of the tenant; with `off`, or False, it
             recalls nothing, and nothing of it is ever remembered. None is the runtime's choice.
         guards: inspect the message, tool calls and the answer; they are not stored.

@@ -60,7 +60,7 @@ class MemoryFolder:
 
     Args:
         base: the memory folder of the home.
-        below: the names of the folders that lead to that of the scope.
+        below: the names of the folders that lead to the scope's own.
     """
 
     def __init__(self, base: Path, *below: str) -> None:
@@ -135,7 +135,7 @@ class MemoryFolder:
 
     @contextlib.contextmanager
     def opened(self, category: str = "", *, create: bool = False) -> Generator[int]:
-        """Open the folder, or that of a category, and yield its descriptor; links are refused.
+        """Open the folder, or a category's, and yield its descriptor; links are refused.
 
         Raises:
             OSError: there is no such folder and it is not to be made, or it is a link.

@@ -1,4 +1,4 @@
-"""Which folder the memory of a scope is in.
+"""Finds the folder of a memory scope.
 
 The memory that everybody shares is the memory folder itself. Each user and each tenant has a
 folder below it, whose name is made of the id such that no two ids have one name, also where a

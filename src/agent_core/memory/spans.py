@@ -125,7 +125,7 @@ def unprocessed_spans(
 
 
 def _is_message(node: Node) -> bool:
-    """Whether something was said."""
+    """Return whether something was said."""
     is_said = node.node_type is NodeType.MESSAGE and node.role is not Role.TOOL
     return is_said and bool(node.text.strip())
 

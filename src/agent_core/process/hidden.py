@@ -15,11 +15,11 @@ from msgspec import Struct
 from agent_core.opening import SIDE_FILES, is_open_database
 
 _MOST_ENTRIES = 50_000
-"""How many entries of folders are searched for further names of a file."""
+"""The most entries of folders that are searched for further names of a file."""
 
 
 class HiddenFiles(Struct, frozen=True):
-    """What is hidden from the programs of one runtime.
+    """The files that are hidden from the programs of one runtime.
 
     Attributes:
         database: of the sessions.

@@ -33,7 +33,7 @@ _INSTALLATION = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents
 """What this program is run from: in a project's own environment, a command could change it."""
 
 _LOCKED = ("sessions/.owners", "snapshots", "rules.lock")
-"""What in the home is locked by the program, besides the database and memory."""
+"""Files in the home that the program locks, besides the database and memory."""
 
 _MOST_HOLES = 5
 

@@ -43,7 +43,7 @@ def with_retries(
 
 
 class RetryingAdapter:
-    """An adapter whose calls are tried again, as those of HTTP adapters are.
+    """An adapter whose calls are tried again, as HTTP adapters do it.
 
     A call is tried again if its failure says `retryable` and nothing of the reply has come. The
     pause is never shorter than `retry_after_s` in the details of the failure.

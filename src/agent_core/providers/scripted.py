@@ -111,7 +111,7 @@ class Calls(Frozen):
 class Fails(Frozen):
     """The call fails, after `text` if there is some.
 
-    A `retryable` failure without `text` is made again, as those of real services are, and takes the
+    A `retryable` failure without `text` is tried again, as with real services, and takes the
     next reply. `retry_after_s` is how long the service asks to be left alone.
     """
 

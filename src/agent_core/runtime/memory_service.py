@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Unprocessed(Struct, frozen=True):
-    """What has not been scanned of a session, and how far it has been scanned."""
+    """The part of a session that has not been scanned yet, and the position of the scan."""
 
     position: int
     spans: Sequence[MessageSpan]
@@ -422,7 +422,7 @@ class MemoryService:
 
 
 class _UnknownModelError(Exception):
-    """What was said to a model that only another process knows is shown to no other model."""
+    """Show no other model the messages to a model that only another process knows."""
 
 
 class _SessionCursor:
@@ -444,7 +444,7 @@ class _SessionCursor:
 
 
 def _names_no_user(spans: Sequence[MessageSpan]) -> bool:
-    """Whether part of this is for the memory that all users share."""
+    """Return whether part of this is for the memory that all users share."""
     return any(span.terms.scope == MEMORY_SHARED for span in spans)
 
 

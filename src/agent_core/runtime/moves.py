@@ -331,7 +331,7 @@ class NodeMoves:
     ) -> "SwitchResult":
         """Make a move: the files first, and the session when they are as they should be.
 
-        The changes of all spans are reverted, those of the last one up to what the session knows of
+        The changes of all spans are reverted, in the last one up to what the session knows of
         the files. Without a span they are left alone. What other runs have changed at the same time
         may be theirs: it is refused like what was changed since.
         """

@@ -227,7 +227,7 @@ class Openings:
         return prompt, first_words(self._redactor.text(words_of(prompt.content)))
 
     def _store_options(self, options: RunOptions, model: ModelConfig) -> StoredOptions:
-        """What is written of the options: without secrets, those of the model included.
+        """Return the options as they are stored: without secrets, also in the model.
 
         Raises:
             AgentCoreError: `validation_error`: the scope of the memory cannot be written.

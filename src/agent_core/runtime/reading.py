@@ -41,7 +41,7 @@ _LOST_S = 10.0
 """After how long it is checked whether the owner of a run is still there."""
 
 _LATE_S = 2.0
-"""How long after its own time a caller waits for another process to store that a run is late."""
+"""The time that another process has, after a run's limit, to store that the run is late."""
 
 _ASK_S = 5.0
 """How often the text of messages under way is asked for, while a run is watched."""

@@ -113,7 +113,7 @@ class Run(RunProgress, eq=False, kw_only=True):
 
     @property
     def is_nested(self) -> bool:
-        """Whether it was started inside a run that has not ended."""
+        """Return whether it was started inside a run that has not ended."""
         return self.nesting is not None and not self.nesting.outer.ended.is_set()
 
     def finish(self, outcome: Outcome) -> None:
@@ -141,7 +141,7 @@ class Nesting(Struct, eq=False, kw_only=True):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the run is being opened, or waits for earlier runs of its session."""
+        """Return whether the run is being opened, or waits for earlier runs of its session."""
         run = self.run
         return run is None or (isinstance(run, Run) and run.task is None)
 

@@ -1,7 +1,7 @@
 """The index of git: the tracked paths, and the tree that a commit of them would have.
 
-The format is that of `gitformat-index`, versions 2 to 4. A path too many does no harm here, one too
-few does: what is not understood is unreadable, and never empty.
+The format is described in `gitformat-index`; versions 2 to 4 are read. A path too many does no harm
+here, a missing path does: an index that is not understood is unreadable, and never empty.
 """
 
 import hashlib

@@ -248,7 +248,7 @@ def _in_the_way(changes: Sequence[TreeChange], now: Recording) -> dict[str, Refu
 
 
 class _Standing:
-    """What stands at paths that are not recorded.
+    """Files and folders at paths that are not recorded.
 
     Args:
         records: the workspace as it was just recorded.

@@ -21,7 +21,7 @@ _MOST_GONE = 10_000
 """So many paths stay known that git tracks no longer and that are not there any more."""
 _MOST_LOOKED_AT = 10_000
 _BELOW = {0o160000: b"/.git", 0o040000: b"/."}
-"""What is in an entry of the index that is a folder: a submodule, or one of a sparse index."""
+"""The name inside an entry that is a folder, by its mode: a submodule, or a sparse folder."""
 _WITHOUT_REPOSITORIES = (b"__pycache__",)
 """There are many folders of these names, and never a repository in one."""
 
@@ -48,7 +48,7 @@ class Exclusions:
         return patterns.verdict(path) is True
 
     def meant(self, paths: Iterable[bytes]) -> set[bytes]:
-        """Return those of these files that a pattern means, with the folders above them."""
+        """Return the files that match a pattern, with the folders above them."""
         found: set[bytes] = set()
         meant_folders: dict[bytes, bool] = {b"": False}
         for path in paths:
@@ -97,7 +97,7 @@ class TrackedPaths:
 
     @property
     def notes(self) -> dict[str, Any]:
-        """What the next recording has to know."""
+        """Return the facts that the next recording needs."""
         kept = sorted(map(os.fsdecode, self._kept))
         return {"repositories": self._found, "kept": kept}
 

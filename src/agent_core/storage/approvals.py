@@ -79,7 +79,7 @@ def answer(
 ) -> "tuple[ApprovalRecord | None, bool]":
     """Answer a question that is open; returns it as it is now, and whether this was the answer.
 
-    `arguments` replace those of the call.
+    `arguments` replace the call's own.
     """
     from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
 

@@ -29,7 +29,7 @@ from agent_core.types import (
 )
 
 ToolReturn = ToolResult | str | bytes | dict[str, Any] | list[Any] | int | float | bool | None
-"""What a handler may return; anything but a `ToolResult` is wrapped.
+"""Any value that a handler may return; anything but a `ToolResult` is wrapped.
 
 Models, dataclasses and other values with a form in JSON are wrapped too.
 """

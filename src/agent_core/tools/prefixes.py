@@ -46,7 +46,7 @@ _NOTHING: Any = object()
 _READS = 16
 """A long answer is read again once it has grown by this part of its length."""
 _GROWTH = "~"
-"""Stands for whatever a text may go on with."""
+"""Represents whatever may follow a text."""
 
 
 class _NotJsonError(ValueError):
@@ -164,7 +164,7 @@ class AnswerReader:
     def _read_cut(self, cut: _Cut, expected: "ExpectedOutput") -> tuple[Any] | None:
         """Return the value of a completed beginning, in a tuple; None if it is none of the type."""
         if cut.longer is not None and self._fitting(cut.longer, cut, expected) is None:
-            return None  # it may not go on in any way
+            return None  # nothing may follow it
         return self._fitting(cut.text, cut, expected)
 
     def _fitting(self, text: str, cut: _Cut, expected: "ExpectedOutput") -> tuple[Any] | None:
@@ -195,7 +195,7 @@ class AnswerReader:
             raise _misfit(type(error).__name__) from None
 
     def _is_open(self, value: Any) -> bool:
-        """Tell whether a value has not ended; one that is equal to such a value is taken for it."""
+        """Return whether a value has not ended; an equal value counts as the same."""
         return any(type(value) is type(each) and value == each for each in self._open)
 
 
@@ -307,7 +307,7 @@ class _Scan:
             self._open_text = match.start()
 
     def take_word(self, match: re.Match[str], *, is_last: bool) -> None:
-        """Take a number or a word; the last one of a text may go on."""
+        """Take a number or a word; the last one of a text may be incomplete."""
         word = match[0]
         if not (_NUMBER.match(word) or any(each.startswith(word) for each in _WORDS)):
             raise _NotJsonError
@@ -382,7 +382,7 @@ _ESCAPES = "__get_pydantic_core_schema__"
 class _Gates:
     """Puts a gate before each function of a program in the schema of a type.
 
-    A gate lets a value that has ended through to the function, and one that is open past it. Where
+    A gate passes a value that has ended to the function, and an open value past it. Where
     the function makes the value what it is, nothing open gets through.
     """
 

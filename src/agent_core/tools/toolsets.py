@@ -61,7 +61,7 @@ class Toolset:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to open, so that any event loop may use it."""
+        """Return whether there is nothing to open, so that any event loop may use it."""
         functions = (getattr(method, "__func__", None) for method in (self.open, self.close))
         return tuple(functions) == (Toolset.open, Toolset.close)
 

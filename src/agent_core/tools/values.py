@@ -260,7 +260,7 @@ class ValueWriter:
         return written if isinstance(written, str) else json.dumps(written)
 
     def _leave_out(self, value: object, reason: str) -> str:
-        """Note that a value is not written, and return what stands in its place."""
+        """Note that a value is not written, and return its replacement."""
         name = shorten_name(type(value).__name__)
         self.left_out.setdefault(shortened(f"{name}: {reason}", _MAX_REASON))
         return f"({name})"

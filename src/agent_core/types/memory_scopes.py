@@ -13,7 +13,7 @@ MEMORY_SHARED = "shared"
 """Everybody who uses the home, or the sessions of the tenant, has this memory."""
 
 USER_SCOPE = "user:"
-"""How the scope of one user begins; an id of the caller's follows."""
+"""The beginning of the scope of one user; the caller's id of the user follows."""
 
 LONGEST_USER_ID = 256
 

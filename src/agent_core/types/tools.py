@@ -92,7 +92,7 @@ class Access:
         summary: the arguments on one line, for a person.
         target: what is touched: the resolved path, the argument vector.
         cwd: where a command would run.
-        env_names: the environment variables that a command sees beside those of every command.
+        env_names: the environment variables that a command sees beside the usual ones.
         dangerous: the call can do anything the user can.
         reason: why this call asks beyond the rule for its tool: `sensitive`, `outside_roots`,
             `program_home`, `outside_sandbox`. Such a call is asked for even if it was allowed

@@ -128,7 +128,7 @@ class WorkspaceState(Frozen):
         undone: what can be redone, the last one first.
         runs: how many runs users have started in the session.
         pending: a move whose files are being restored, by a process that has died perhaps.
-        active_node_id: where the session goes on.
+        active_node_id: where the session continues.
         revision: another text after each move and each run of the session.
     """
 

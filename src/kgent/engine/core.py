@@ -186,7 +186,7 @@ def _build_result(outcome: Outcome, request: AgentRunRequest, path: Sequence[Nod
 
 
 def _last_answer(path: Sequence[Node]) -> str | None:
-    """Return the text that the model last ended with, before it was asked to go on."""
+    """Return the text that the model last ended with, before it was asked to continue."""
     for node in reversed(path):
         if node.role is Role.ASSISTANT and not node.calls and not node.is_partial:
             return node.text or None

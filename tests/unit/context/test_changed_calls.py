@@ -1,4 +1,4 @@
-"""A call that was allowed with other arguments stands in requests as it was made."""
+"""A call that was allowed with other arguments is sent to the model as it was made."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is imported is declared, by the package that imports it: other packages drop theirs."""
+"""Every imported package is a declared dependency: another package may drop its own."""
 
 import ast
 import re

@@ -36,7 +36,7 @@ from agent_core.tools.output import ExpectedOutput
 from agent_core.tools.prefixes import AnswerReader, PartialValues
 
 SEEN: list[Any] = []
-"""What the functions of the types below have been called with."""
+"""The arguments that the functions of the types below were called with."""
 
 
 @pytest.fixture(autouse=True)

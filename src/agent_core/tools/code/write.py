@@ -145,7 +145,7 @@ def _prepare_edit(workspace: Workspace, arguments: EditFile, context: ToolContex
 
 
 def _text_before(place: ResolvedPath, before: FileState | None) -> DecodedText | None:
-    """Return the text that is replaced; None for a new file, and for one that is no clean text."""
+    """Return the text that is replaced; None for a new file, or one without clean text."""
     if before is None or before.content is None:
         return None
     try:

@@ -8,9 +8,9 @@ examples:
   soong-agent undo
   soong-agent undo tidy --force
 
-The default is the last session of this project that has an answer. Only files that the run
-of the message changed are restored. redo returns to the state before the undo,
-until the next message. Exit codes: 0 undone; 1 nothing was done, because others
+The default is the last session of this project that has an answer. Only files
+that the run of the message changed are restored. redo returns to the state
+before the undo, until the next message. Exit codes: 0 undone; 1 nothing was done, because others
 changed such a file, a run is active, or there is no such session; 2 there is
 nothing to undo, or wrong usage or configuration.
 """
@@ -19,8 +19,8 @@ examples:
   soong-agent redo
   soong-agent redo tidy
 
-The default is the last session of this project that has an answer. Several undos are reverted
-one by one, until the next message. Exit codes: as for undo.
+The default is the last session of this project that has an answer. Several
+undos are reverted one by one, until the next message. Exit codes: as for undo.
 """
 _DIFF = """\
 examples:

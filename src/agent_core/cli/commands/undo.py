@@ -10,9 +10,9 @@ examples:
 
 The default is the last session of this project that has an answer. Only files
 that the run of the message changed are restored. redo returns to the state
-before the undo, until the next message. Exit codes: 0 undone; 1 nothing was done, because others
-changed such a file, a run is active, or there is no such session; 2 there is
-nothing to undo, or wrong usage or configuration.
+before the undo, until the next message. Exit codes: 0 undone; 1 nothing was
+done, because others changed such a file, a run is active, or there is no such
+session; 2 there is nothing to undo, or wrong usage or configuration.
 """
 _REDO = """\
 examples:

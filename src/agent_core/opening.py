@@ -111,6 +111,12 @@ class _Files:
 
 _open_databases: dict[_Identity, _Files] = {}
 _changing = RLock()  # the garbage collector may release a database in any line
+if hasattr(os, "register_at_fork"):  # no other thread may hold it in a forked process
+    os.register_at_fork(
+        before=_changing.acquire,
+        after_in_parent=_changing.release,
+        after_in_child=_changing.release,
+    )
 
 
 def open_descriptor(

@@ -112,7 +112,7 @@ def test_no_command_of_a_chat_loses_the_locks(home: Home, project: Path, tmp_pat
                 command(home, "sessions", "list"), env=home.env(), check=True
             )
             chat.type(f"and now?{ENTER}")
-            chat.wait_for("The answer.")
+            chat.wait_for(re.compile(r"> and now\?[\s\S]*The answer\."))
         finally:
             process.kill()
             process.wait()
@@ -320,3 +320,56 @@ async def test_a_picture_of_the_database_is_refused(home: Home, project: Path) -
         with pytest.raises(AgentCoreError, match="database that this process has open"):
             read_image(str(database_of(home)))
         assert locks_here(home) == before
+
+
+# forked processes
+
+FORKED = """
+import os, sys, warnings
+from pathlib import Path
+from agent_core import AgentRuntime
+from agent_core.providers.scripted import ScriptedProvider
+from posix_locks import locks_of
+
+warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+home, project, way = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+def opened():
+    return AgentRuntime(project, home_dir=home, model=ScriptedProvider(lambda _: "The answer."))
+
+def has_locks():
+    return len(locks_of(home / "sessions.sqlite", pid=os.getpid())) >= 2
+
+made = opened()
+made.__enter__()
+made.run_sync("hello", "parent")
+arrived, leaves = os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.close(leaves[1])
+    own = made if way == "the same runtime" else opened()
+    with own:
+        own.run_sync("hello", "before")
+        assert has_locks()
+        os.write(arrived[1], b"x")
+        os.read(leaves[0], 1)  # until the parent process has ended
+        own.run_sync("hello", "after")
+        assert has_locks()
+    os._exit(0)
+assert os.read(arrived[0], 1) == b"x"
+assert has_locks()
+made.__exit__()
+"""
+
+
+@pytest.mark.parametrize("way", ["the same runtime", "another runtime"])
+def test_a_forked_process_has_locks_of_its_own(home: Home, project: Path, way: str) -> None:
+    """It inherits SQLite's count of the locks, and none of them."""
+    program = [sys.executable, "-c", FORKED, str(home.path), str(project), way]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(  # noqa: S603 - our own text; it ends when the child has closed the pipe
+        program, env=env, check=False, timeout=60, capture_output=True, text=True
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    with closing(sqlite3.connect(database_of(home))) as rows:
+        stored = {name for (name,) in rows.execute("SELECT session_id FROM sessions")}
+    assert stored == {"parent", "before", "after"}

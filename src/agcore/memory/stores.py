@@ -29,7 +29,12 @@ from agent_core.aio.loops import running_loop
 from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
-from agent_core.storage.connections import connect, create_database_file, patiently
+from agent_core.storage.connections import (
+    Connection,
+    connect,
+    create_database_file,
+    patiently,
+)
 from agent_core.storage.sql import Job
 from agent_core.storage.sqlite import InlineConnection, ReaderThreads, Writer
 from agent_core.tools.values import storable_text
@@ -405,7 +410,7 @@ class SqliteStore(_ItemTable):
         await self.close()
 
 
-def _open(path: Path) -> tuple[Path, sqlite3.Connection]:
+def _open(path: Path) -> tuple[Path, Connection]:
     path = path.absolute()
     make_private(path.parent)
     create_database_file(path)

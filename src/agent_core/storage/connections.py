@@ -2,6 +2,10 @@
 
 Every connection to a file is opened by `connect`, which registers the file: `agent_core.opening`
 opens no file of a database that this process has open.
+
+SQLite counts the locks of a process in memory. A forked process inherits the counts and none of the
+locks, so it would write without any. A fork therefore waits until no thread uses a connection, and
+`connect` closes in the new process what the old one had open.
 """
 
 import errno
@@ -14,7 +18,8 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
+from weakref import WeakSet
 
 from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
@@ -30,13 +35,32 @@ BUSY_TIMEOUT = 2.0
 PATIENCE = 60.0
 """Seconds a write waits for other processes before it fails."""
 
+_FORK_WAIT_S = 5.0
+"""Seconds that a fork waits for the threads that use a connection."""
+
 _creating = threading.Lock()
+"""Held while a file or a connection is made, and during a fork."""
 
 
-class _Connection(sqlite3.Connection):
-    """A connection whose files nothing else in this process opens until it is closed."""
+class Connection(sqlite3.Connection):
+    """A connection whose files nothing else in this process opens until it is closed.
+
+    Attributes:
+        using: held by the thread that uses the connection. A new one is in use until `rest`.
+    """
 
     _held: HeldDatabase | None = None
+    _rests = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.using = threading.Lock()
+        self.using.acquire()
+        _open_connections.add(self)
+        try:
+            super().__init__(*args, **options)
+        except BaseException:
+            _open_connections.discard(self)
+            raise
 
     def hold(self, held: HeldDatabase) -> None:
         """Release the files when this connection has been closed, or is collected."""
@@ -48,11 +72,80 @@ class _Connection(sqlite3.Connection):
         if self._held is not None:
             self._held.settle()
 
+    def rest(self) -> None:
+        """Note that only threads that hold `using` use the connection from now on."""
+        self._rests = True
+        self.using.release()
+
     def close(self) -> None:
-        """Close the connection, and then release its files."""
-        super().close()
-        if self._held is not None:
-            self._held.release()
+        """Close the connection, and then release its files. Nobody may be using it."""
+        if self._rests:
+            self.using.acquire()
+        try:
+            super().close()
+            if self._held is not None:
+                self._held.release()
+        finally:
+            self.rest()
+
+
+class _Forks:
+    """Pauses the connections of this process around a fork, and ends them in the new process."""
+
+    def __init__(self) -> None:
+        self._paused: list[Connection] = []
+        self._are_all_paused = True
+        self._inherited: list[Connection] = []
+        self._can_be_closed = True
+
+    def pause(self) -> None:
+        """Wait until no thread uses a connection, and keep it so; for a while at most."""
+        ends_at = time.monotonic() + _FORK_WAIT_S
+        _creating.acquire()
+        self._are_all_paused = True
+        for each in tuple(_open_connections):
+            if each.using.acquire(timeout=max(0, ends_at - time.monotonic())):
+                self._paused.append(each)
+            else:
+                self._are_all_paused = False
+
+    def go_on(self) -> None:
+        """Let the threads of this process use their connections again."""
+        for each in self._paused:
+            each.using.release()
+        self._paused.clear()
+        _creating.release()
+
+    def inherit(self) -> None:
+        """Note in the new process what the old one had open."""
+        self._inherited += self._paused
+        self._can_be_closed &= self._are_all_paused
+        self.go_on()
+        _open_connections.clear()
+
+    def close_inherited(self) -> None:
+        """Close what the old process had open; the locks of that process stay.
+
+        Raises:
+            StorageError: it was in use at the fork, so that it cannot be closed.
+        """
+        if not self._can_be_closed:
+            message = (
+                "this process was forked while its parent process was using a database, and"
+                " cannot open one; start processes with the method 'spawn' or 'forkserver', or"
+                " before the first run"
+            )
+            raise StorageError(ErrorCode.STORAGE_ERROR, message)
+        while self._inherited:
+            self._inherited.pop().close()
+
+
+_open_connections: WeakSet[Connection] = WeakSet()
+_forks = _Forks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_forks.pause, after_in_parent=_forks.go_on, after_in_child=_forks.inherit
+    )
 
 
 def create_database_file(path: Path) -> None:
@@ -79,7 +172,7 @@ def connect(
     timeout: float = BUSY_TIMEOUT,
     mode: Literal["ro", "rw"] = "rw",
     cached_statements: int = 128,
-) -> _Connection:
+) -> Connection:
     """Open a connection to an existing file, for one thread at a time; transactions are explicit.
 
     Args:
@@ -90,8 +183,10 @@ def connect(
 
     Raises:
         sqlite3.Error: the file cannot be opened.
+        StorageError: this process was forked while a thread of its parent used a database.
     """
-    with ExitStack() as on_failure:
+    with ExitStack() as on_failure, _creating:
+        _forks.close_inherited()
         held: HeldDatabase | None = None
         with suppress(OSError):  # SQLite says it better
             held = HeldDatabase(path)
@@ -103,7 +198,7 @@ def connect(
             isolation_level=None,
             check_same_thread=False,
             cached_statements=cached_statements,
-            factory=_Connection,
+            factory=Connection,
         )
         on_failure.pop_all()
     if held is not None:
@@ -111,7 +206,7 @@ def connect(
     return connection
 
 
-def open_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
+def open_writer(path: Path, patience: float = PATIENCE) -> Connection:
     """Create the file if needed, bring its schema up to date, and return the writing connection.
 
     A database from a newer version of the program is refused before anything is written to it.
@@ -140,7 +235,7 @@ def open_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
     return connection
 
 
-def reopen_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
+def reopen_writer(path: Path, patience: float = PATIENCE) -> Connection:
     """Open another writing connection to a file that is open and up to date.
 
     Raises:
@@ -156,7 +251,7 @@ def reopen_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
     return connection
 
 
-def open_reader(path: Path) -> sqlite3.Connection:
+def open_reader(path: Path) -> Connection:
     """Open a connection that never writes and, thanks to the log, never waits for the writer."""
     connection = _connect(path)
     connection.execute("PRAGMA query_only = ON")
@@ -206,7 +301,7 @@ def _refuse_newer(path: Path, patience: float) -> None:
             connection.close()
 
 
-def _connect(path: Path, timeout: float = BUSY_TIMEOUT) -> _Connection:
+def _connect(path: Path, timeout: float = BUSY_TIMEOUT) -> Connection:
     connection = connect(path, timeout=timeout, cached_statements=256)
     connection.row_factory = sqlite3.Row
     return connection

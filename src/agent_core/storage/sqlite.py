@@ -24,6 +24,7 @@ from agent_core.aio.loops import ThreadPool
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.connections import (
     PATIENCE,
+    Connection,
     open_in_memory,
     open_reader,
     open_writer,
@@ -71,10 +72,9 @@ class Writer:
     group fails, or the database is busy, it is done again.
     """
 
-    def __init__(
-        self, connection: sqlite3.Connection, path: Path, *, patience: float = PATIENCE
-    ) -> None:
-        self._connection: sqlite3.Connection | None = connection
+    def __init__(self, connection: Connection, path: Path, *, patience: float = PATIENCE) -> None:
+        connection.rest()
+        self._connection: Connection | None = connection
         self._path = path
         self._patience = patience
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
@@ -152,7 +152,9 @@ class Writer:
     def _move_log(self) -> None:
         """Move the log into the database, so that the next write can begin it anew."""
         with suppress(sqlite3.Error):  # the next checkpoint may succeed
-            self._ready_connection(self._patience).execute("PRAGMA wal_checkpoint").fetchall()
+            connection = self._ready_connection(self._patience)
+            with connection.using:
+                connection.execute("PRAGMA wal_checkpoint").fetchall()
 
     def _run(self, group: Sequence[_Waiting]) -> list[_Outcome]:
         try:
@@ -165,24 +167,32 @@ class Writer:
         futures = [waiting.future for waiting in group]
         return [(future, value, None) for future, value in zip(futures, values, strict=True)]
 
-    def _ready_connection(self, patience: float) -> sqlite3.Connection:
+    def _ready_connection(self, patience: float) -> Connection:
         """The connection, without a transaction: one that a failure left open is taken back.
 
         A connection that cannot even do that is replaced.
         """
         if self._connection is not None and self._connection.in_transaction:
             try:
-                self._connection.execute("ROLLBACK")
+                with self._connection.using:
+                    self._connection.execute("ROLLBACK")
             except sqlite3.Error:
                 broken, self._connection = self._connection, None
                 with suppress(sqlite3.Error):
                     broken.close()
         if self._connection is None:
             self._connection = reopen_writer(self._path, patience)
+            self._connection.rest()
         return self._connection
 
     def _store(self, jobs: Sequence[Job[Result]], *, patience: float) -> list[Result]:
         connection = self._ready_connection(patience)
+        with connection.using:
+            return self._store_with(connection, jobs, patience=patience)
+
+    def _store_with(
+        self, connection: Connection, jobs: Sequence[Job[Result]], *, patience: float
+    ) -> list[Result]:
         patiently(partial(connection.execute, "BEGIN IMMEDIATE"), patience)
         try:
             values: list[Result] = []
@@ -224,7 +234,7 @@ class ReaderThreads:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._local = threading.local()
-        self._opened: list[sqlite3.Connection] = []
+        self._opened: list[Connection] = []
         self._threads = ThreadPool(_READERS, thread_name_prefix="session-reader")
         self._closed = False
 
@@ -260,17 +270,19 @@ class ReaderThreads:
 
     def _on_snapshot(self, query: Job[Result]) -> Result:
         connection = self._connection()
-        connection.execute("BEGIN")
-        try:
-            return query(connection)
-        finally:
-            if connection.in_transaction:  # some errors have ended it already
-                connection.execute("ROLLBACK")
+        with connection.using:
+            connection.execute("BEGIN")
+            try:
+                return query(connection)
+            finally:
+                if connection.in_transaction:  # some errors have ended it already
+                    connection.execute("ROLLBACK")
 
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+    def _connection(self) -> Connection:
+        connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = open_reader(self._path)
+            connection.rest()
             self._opened.append(connection)
         return connection
 

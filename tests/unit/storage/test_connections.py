@@ -1,12 +1,16 @@
+import asyncio
 import errno
+import os
 import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from agcore.memory.stores import SqliteStore
+from agent_core.storage import connections
 from agent_core.storage.connections import create_database_file, open_writer
 from posix_locks import locks_of, needs_locks
 
@@ -78,3 +82,52 @@ def test_an_existing_file_keeps_its_content(tmp_path: Path) -> None:
     create_database_file(path)
 
     assert path.read_bytes() == before
+
+
+def in_a_forked_process(work: Callable[[], object]) -> str:
+    """Do something in a forked process, and return what it has returned or raised."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = repr(work())
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            said = repr(error)
+        os.write(writable, said.encode())
+        os._exit(0)
+    os.close(writable)
+    with os.fdopen(readable) as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    return said
+
+
+@needs_locks
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_a_forked_process_locks_a_memory_store_itself(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+
+    async def open_again() -> int:
+        async with await SqliteStore.open(path) as store:
+            await store.list()
+            return len(locks_of(path, pid=os.getpid()))
+
+    async with await SqliteStore.open(path) as store:
+        await store.list()
+        before = locks_of(path)
+        assert in_a_forked_process(lambda: asyncio.run(open_again())) == "2"
+        assert locks_of(path) == before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_that_was_forked_in_the_middle_of_a_query_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_FORK_WAIT_S", 0.01)
+    path = tmp_path / "sessions.db"
+    with closing(open_writer(path)):  # nothing says that it rests
+        said = in_a_forked_process(lambda: open_writer(path))
+        assert "forked while" in said
+        assert "spawn" in said
+        open_writer(path).close()
+    assert in_a_forked_process(lambda: open_writer(path).close()) == "None"

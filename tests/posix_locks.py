@@ -1,16 +1,19 @@
-"""The POSIX locks of processes on the files of a database, as the kernel lists them."""
+"""The POSIX locks that processes keep on the files of a database, as the kernel lists them."""
 
 from pathlib import Path
 
 import pytest
 
 _LOCKS = Path("/proc/locks")
+_KEPT = 128
+"""The first byte of what a connection locks until it is closed; the bytes before it are locked for
+the time of a query or a transaction."""
 
 needs_locks = pytest.mark.skipif(not _LOCKS.exists(), reason="the kernel does not list its locks")
 
 
 def locks_of(database: Path, *, pid: int | None = None) -> set[str]:
-    """Return the locks on a database and the files beside it; of all processes, or of one."""
+    """Return the locks that open connections keep; of all processes, or of one."""
     inodes = {str(file.stat().st_ino) for file in database.parent.glob(f"{database.name}*")}
     rows = [line.split() for line in _LOCKS.read_text("utf-8").splitlines() if "->" not in line]
     return {
@@ -18,6 +21,7 @@ def locks_of(database: Path, *, pid: int | None = None) -> set[str]:
         for row in rows
         if row[1] == "POSIX"
         and row[5].rpartition(":")[2] in inodes
+        and int(row[6]) >= _KEPT
         and (pid is None or int(row[4]) == pid)
     }
 

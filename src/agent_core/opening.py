@@ -79,6 +79,7 @@ class _Files:
 
     Attributes:
         identity: of the database file itself.
+        path: of it, resolved.
         holders: how many connections hold them.
         settled: how many of those have the files beside the database open.
         kept: descriptors that must not be closed before the last connection.
@@ -86,9 +87,9 @@ class _Files:
 
     def __init__(self, path: str, identity: _Identity) -> None:
         self.identity = identity
+        self.path = path
         self.holders = self.settled = 0
         self.kept: list[int] = []
-        self._path = path
         self._beside: frozenset[_Identity] = frozenset()
 
     def settle(self) -> None:
@@ -106,7 +107,7 @@ class _Files:
     def _look_beside(self) -> Iterator[_Identity]:
         for end in SIDE_FILES:
             with suppress(OSError):
-                yield _identity_of(os.stat(f"{self._path}{end}"))  # noqa: PTH116 - for each file
+                yield _identity_of(os.stat(f"{self.path}{end}"))  # noqa: PTH116 - for each file
 
 
 _open_databases: dict[_Identity, _Files] = {}
@@ -206,13 +207,9 @@ def refuse_open_database(path: str | os.PathLike[str]) -> None:
             _refuse(_database_of(Path(path).stat()), path)
 
 
-def is_open_database(path: str | os.PathLike[str]) -> bool:
-    """Return whether this process has a database open, with the files beside it."""
-    try:
-        files = _open_databases.get(_identity_of(Path(path).stat()))
-    except OSError:
-        return False
-    return files is not None and files.settled > 0
+def open_database_paths() -> list[str]:
+    """Return the resolved paths of the databases that this process has open."""
+    return [files.path for files in tuple(_open_databases.values()) if files.settled]
 
 
 def refuse_database(path: str | os.PathLike[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from agcore.memory.stores import SqliteStore
 from agent_core.config.load import read_setup
 from agent_core.errors import ConfigError
 from agent_core.process.confinement import Abilities, missing, probe
@@ -659,12 +660,20 @@ async def test_a_command_opens_no_file_of_the_database_and_no_lock(
     home.write("sessions/.owners/own_1.lock", "")
     home.write("memory/.lock", "")
     home.write("rules.lock", "")
+    home.write("memory-backlog.lock", "")
+    home.write("memory/users/anna/.lock", "")
+    home.write("memory/users/anna/user/note.md", "a memory of another user")
+    home.write("memory/tenants/acme/users/ben/.lock", "")
     closed = [database.with_name(f"{database.name}{end}") for end in ENDS]
     closed += [
         home.path / name
         for name in ("snapshots/locks/project", "sessions/.owners/own_1.lock", "memory/.lock")
     ]
-    closed.append(home.path / "rules.lock")
+    closed += [home.path / name for name in ("rules.lock", "memory-backlog.lock")]
+    closed += [
+        home.path / "memory" / name
+        for name in ("users/anna/.lock", "users/anna/user/note.md", "tenants/acme/users/ben/.lock")
+    ]
     config = ON + f"read = {read.format(home=home.path)}\n"
     if read != '"all"':
         config = config.replace("read = [", f'read = ["{sys.prefix}", "{sys.base_prefix}", ')
@@ -698,6 +707,23 @@ async def test_a_database_elsewhere_is_hidden_by_all_its_names(
     else:
         assert not said
         assert answer["stdout"].count("refused") == len([*names, *others]), answer
+
+
+@pytest.mark.usefixtures("system")
+async def test_no_database_that_the_process_has_open_can_be_locked(
+    home: Home, project: Path, outside: Path
+) -> None:
+    store, other = outside / "memory.db", Home(outside / "other")
+    async with (
+        await SqliteStore.open(store) as memory,
+        runtime(other, outside, [Says(text="ok")]) as made,
+    ):
+        await memory.list()
+        await ask(made, "hello", "s0")
+        names = [other.path / f"sessions.sqlite{end}" for end in ENDS]
+        names += [store.with_name(f"{store.name}{end}") for end in ENDS]
+        answer, _, _ = await run_one(home, project, locking(project, *names))
+    assert answer["stdout"].count("refused") == len(names), answer
 
 
 async def test_a_name_of_the_database_that_is_not_found_is_said(

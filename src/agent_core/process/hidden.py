@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from agent_core.opening import SIDE_FILES, is_open_database
+from agent_core.opening import SIDE_FILES, open_database_paths
 
 _MOST_ENTRIES = 50_000
 """The most entries of folders that are searched for further names of a file."""
@@ -22,7 +22,7 @@ class HiddenFiles(Struct, frozen=True):
     """The files that are hidden from the programs of one runtime.
 
     Attributes:
-        database: of the sessions.
+        database: of the sessions; what else this process has open is hidden, too.
         places: files and folders with other locks.
         folders: where further names of the database's files are looked for.
     """
@@ -33,14 +33,16 @@ class HiddenFiles(Struct, frozen=True):
 
     def find(self) -> tuple[list[str], list[str]]:
         """Return the resolved paths of all of it, and in words what stays open. Blocks on files."""
-        database = os.path.realpath(self.database)
         found = [os.path.realpath(place) for place in self.places if place.exists()]
-        if not os.path.exists(database):  # noqa: PTH110 - text
-            return found, []
-        beside = [f"{database}{end}" for end in SIDE_FILES]
-        # SQLite makes them, and keeps them as long as this process has the database open.
-        may_come = () if is_open_database(database) else beside[:2]
-        present = [path for path in (database, *beside) if os.path.exists(path)]  # noqa: PTH110
+        present, may_come = list[str](), list[str]()
+        opened = open_database_paths()
+        for database in dict.fromkeys([os.path.realpath(self.database), *opened]):
+            if not os.path.exists(database):  # noqa: PTH110 - text
+                continue
+            beside = [f"{database}{end}" for end in SIDE_FILES]
+            present += [path for path in (database, *beside) if os.path.exists(path)]  # noqa: PTH110
+            if database not in opened:  # SQLite makes them when it is opened
+                may_come += beside[:2]
         names, holes = self._find_names(present)
         return list(dict.fromkeys((*present, *may_come, *names, *found))), holes
 

@@ -32,8 +32,11 @@ from agent_core.process.protected import REPOSITORY, ProtectedFiles
 _INSTALLATION = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
 """What this program is run from: in a project's own environment, a command could change it."""
 
-_LOCKED = ("sessions/.owners", "snapshots", "rules.lock")
+_LOCKED = ("sessions/.owners", "snapshots", "rules.lock", "memory-backlog.lock")
 """Files in the home that the program locks, besides the database and memory."""
+
+_MEMORY = (".lock", "users", "tenants")
+"""The lock of the shared memory, and the memories of users and tenants: they are for their runs."""
 
 _MOST_HOLES = 5
 
@@ -98,7 +101,10 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             ),
             hidden=HiddenFiles(
                 setup.session_db,
-                places=(*(home / name for name in _LOCKED), setup.memory_dir / ".lock"),
+                places=(
+                    *(home / name for name in _LOCKED),
+                    *(setup.memory_dir / name for name in _MEMORY),
+                ),
                 folders=(*write, home),
             ),
             unfinished=UnfinishedWrites(notes and notes / "unfinished", is_optional=True),

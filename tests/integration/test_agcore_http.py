@@ -1,6 +1,8 @@
 """Agents of the toolkit against model services on a socket: what is sent, retried, hung up on."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -102,6 +104,65 @@ async def test_leaving_a_stream_hangs_up(service: str) -> None:
         assert isinstance(await anext(events), AssistantTextDelta)
         await events.aclose()
         await asyncio.wait_for(server.disconnected.wait(), 50)
+
+
+PROGRAM = """
+import asyncio
+import sys
+from itertools import product
+
+from agcore.agent import Agent
+from agcore.llm import AdapterProvider, ChatMessage, ChatRequest, LlmCycle, ModelConfig
+
+config = ModelConfig(provider=sys.argv[1], name="m", base_url=sys.argv[2], api_key_env="")
+asked = ChatRequest(messages=[ChatMessage.user_text("Hi")])
+kept = []  # to the end of the loop, and longer
+
+STREAMS = [
+    lambda model: Agent("a", "b", model=config).stream("Hi"),
+    lambda model: Agent("a", "b", model=config).stream("Hi").partial_output(),
+    lambda model: Agent("a", "b", model=model).session().stream("Hi"),
+    lambda model: LlmCycle(model).submit_stream("Hi"),
+    lambda model: model.stream(asked),
+]
+
+
+async def leave(make, is_kept, is_cancelled):
+    # Several at once: the event loop closes generators in no particular order.
+    await asyncio.gather(*(leave_one(make, is_kept, is_cancelled) for _ in range(6)))
+
+
+async def leave_one(make, is_kept, is_cancelled):
+    stream = make(AdapterProvider.open(config))
+    if is_kept:
+        kept.append(stream)
+    async for _ in stream:
+        break
+    if is_cancelled:
+        reading = asyncio.create_task(anext(stream))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+
+
+for combination in product(STREAMS, [False, True], [False, True]):
+    asyncio.run(leave(*combination), debug=True)
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("service", ["openai", "gemini"])
+def test_nothing_is_printed_about_a_stream_that_was_left(service: str) -> None:
+    with ModelServer.in_thread(lambda _: Hangs(text="Let me think")) as server:
+        done = subprocess.run(  # noqa: S603 - our own program, in our own interpreter
+            [sys.executable, "-W", "error", "-c", PROGRAM, service, server.base_url(service)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]
+    assert lines == []
+    assert done.stdout == "ended\n"
 
 
 async def test_an_image_reaches_the_service() -> None:

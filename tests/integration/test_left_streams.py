@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import product
 
 from agent_core import AgentRuntime, RunStatus
-from agent_core.providers.scripted import ScriptedProvider
+from agent_core.providers.scripted import ScriptedProvider, calls
 
 home, project = sys.argv[1:]
 
@@ -24,7 +24,27 @@ async def answer(request):
         await asyncio.sleep(0.01)
 
 
+def play(what):
+    seen = set()
+
+    def line(request):
+        run_id = request.metadata["run_id"]
+        is_first, _ = not seen, seen.add(run_id)
+        if is_first and what == "child_events":
+            return calls("agent.create_sub_agent", task="look")
+        return answer(request)
+
+    return ScriptedProvider(line)
+
+
 async def streams(runtime, handle, what):
+    if what == "child_events":
+        if not kept_children:
+            async for event in handle.events():
+                if event.event_type == "child_agent_created":
+                    kept_children.append(event.payload["child_run_id"])
+                    break
+        return handle.child_events(kept_children[0], debug=True)
     if what == "events":
         return handle.events(debug=True)
     if what == "partial_output":
@@ -71,13 +91,15 @@ async def not_at_all(stream):
     pass
 
 
+kept_children = []
 kept = []  # to the end of the loop, and longer
-WHAT = ["events", "partial_output", "attached events", "attached partial_output"]
+WHAT = ["child_events", "events", "partial_output", "attached events", "attached partial_output"]
 WAYS = [by_break, by_error, by_closing, in_time, by_cancelling, not_at_all]
 
 
 async def leave(what, way, is_kept):
-    async with AgentRuntime(project, home_dir=home, model=ScriptedProvider(answer)) as runtime:
+    kept_children.clear()
+    async with AgentRuntime(project, home_dir=home, model=play(what)) as runtime:
         handle = await runtime.start("count", output_type=list[int])
         stream = await streams(runtime, handle, what)
         await way(stream)

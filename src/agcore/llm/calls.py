@@ -35,6 +35,7 @@ from agcore.llm.types import (
     CostTracker,
     FinishReason,
 )
+from agent_core.aio import TaskStream
 from agent_core.budgets.meter import Meter, MeteredAdapter
 from agent_core.budgets.prices import Prices, may_have_price
 from agent_core.config.models import ModelConfig, RetryConfig
@@ -373,7 +374,10 @@ class _Attempt:
                 if not self.is_streamed:
                     self.response = await self.provider.chat(sent)
                 else:
-                    async with aclosing(join_chunks(self.provider.stream(sent))) as pieces:
+                    chunks = self.provider.stream(sent)
+                    if isinstance(chunks, TaskStream):
+                        chunks = chunks.unwrap()
+                    async with aclosing(join_chunks(chunks)) as pieces:
                         async for piece in pieces:
                             if isinstance(piece, ChatResponse):
                                 self.response = piece

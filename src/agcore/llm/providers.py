@@ -23,6 +23,7 @@ from agcore.llm.types import (
     FinishReason,
     ToolCallChunk,
 )
+from agent_core.aio import TaskStream
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.loop.model_turn import require_native
@@ -168,8 +169,14 @@ class AdapterProvider:
                     return chunk
         raise StreamBrokenError(f"the stream of {self.model} ended without a reply")
 
-    async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
-        """See `LlmProvider.stream`; the whole reply comes last."""
+    def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
+        """See `LlmProvider.stream`; the whole reply comes last.
+
+        Leaving the stream early, in any way, stops the call.
+        """
+        return TaskStream(self._pieces(request))
+
+    async def _pieces(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
         sent = model_request(request, self._messages, model=self.model)
         events = self._adapter.stream(sent)
         try:

@@ -174,6 +174,14 @@ class TaskStream(AsyncGenerator[T, None]):
             with suppress(RuntimeError):  # the event loop is closed: nothing can run any more
                 task.get_loop().call_soon_threadsafe(task.cancel)
 
+    def unwrap(self) -> AsyncGenerator[T, None]:
+        """Return the generator, for a reader that closes it in any case and so needs no task.
+
+        Nothing of it may have been read; this stream is over then.
+        """
+        self._is_over = True
+        return self._source
+
 
 class _Steps(Generic[T]):
     """Hands the items of a generator over, one at a time. It does not know the stream itself."""

@@ -372,8 +372,8 @@ class RunHandle(Generic[OutputT]):
         """Yield a child run's stored events, then its live ones, up to its closing event.
 
         `child_agent_created` and `worker_dispatched` on this run's own stream name its children.
-        Any number of readers may watch a child, and a slow one does not slow it down. Text that
-        was streamed before arrives as one delta with `from_start`.
+        Any number of readers may watch a child; one that is slow or leaves has no effect on it.
+        Text that was streamed before arrives as one delta with `from_start`.
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of this one.

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from agent_core.cli.options import PlainParser
 from agent_core.cli.streams import (
     catch_signals,
     flush_output,
@@ -568,12 +569,10 @@ _COMMANDS = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(PlainParser):
     """Raises instead of ending the process, so that `main` decides the exit code."""
 
-    def print_help(self, file: Any = None) -> None:
-        """Print the help; unlike the original, fail where it cannot be written."""
-        (file or sys.stdout).write(self.format_help())
+    texts = frozenset({"prompt"})
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")

@@ -117,11 +117,12 @@ class AgentSession(Generic[DepsT, OutputT]):
         owned: LlmProvider | None = None,
     ) -> None:
         self.agent: AgentSpec[Any, Any] = agent
-        self.session_id = session_id = session_id or new_id("sess")
+        self.session_id = new_id("sess") if session_id is None else session_id
         self.bundle = bundle
-        self.session_memory = session_memory or SessionMemory(
-            bundle.session_memory_backend or InMemoryStore(), session_id
-        )
+        # Made in any case, because this checks the session id.
+        backend = bundle.session_memory_backend or InMemoryStore()
+        own_memory = SessionMemory(backend, self.session_id)
+        self.session_memory = session_memory or own_memory
         self.notes: dict[str, str] = {}
         """Further layers of the system prompt by their origin, if there are layers."""
         self.last_response: ChatResponse | None = None

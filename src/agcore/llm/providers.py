@@ -90,8 +90,10 @@ class ProviderRegistry:
         """Add a provider.
 
         Raises:
-            LlmError: the name is taken.
+            LlmError: the name is taken or empty.
         """
+        if not name.strip():
+            raise OtherLlmError("the name of a provider is empty; give it one")
         if name in self._providers:
             raise OtherLlmError(f"there is already a provider named {name!r}; choose another name")
         self._providers[name] = provider

@@ -85,13 +85,15 @@ class KnowledgeStore:
         links: Iterable[str] = (),
         page_id: str | None = None,
     ) -> KnowledgePage:
-        """Keep a page; with the id of one that is there, instead of it.
+        """Store a page, in place of the page with this id if there is one.
 
         Raises:
-            MemoryError: it could not be stored.
+            MemoryError: it could not be stored. `Invalid`; the id is empty.
         """
+        if page_id is not None and not page_id.strip():
+            raise InvalidMemoryError("the id of a page is empty; leave it out for a new page")
         page = KnowledgePage(
-            page_id=page_id or new_id("page"),
+            page_id=new_id("page") if page_id is None else page_id,
             title=title,
             content=content,
             summary=summary,
@@ -113,12 +115,12 @@ class KnowledgeStore:
         return await self._save(KnowledgePage.model_validate(changed))
 
     async def get_page(self, page_id: str) -> KnowledgePage | None:
-        """The page of that id."""
+        """Return the page with this id, if there is one."""
         item = await self._store.get(PAGE_PREFIX + page_id)
         return _page(item) if item is not None else None
 
     async def delete_page(self, page_id: str) -> None:
-        """Forget a page; nothing happens if there is none."""
+        """Delete a page; nothing happens if there is none."""
         await self._store.delete(PAGE_PREFIX + page_id)
 
     async def pages(self) -> list[KnowledgePage]:

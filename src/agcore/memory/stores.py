@@ -228,7 +228,7 @@ class _ItemTable:
     async def last(self, prefix: str, before: str | None = None) -> MemoryItem | None:
         """See `MemoryStore.last`."""
         end = prefix + _LAST_CHARACTER if before is None else _check_id(before)
-        key = [_check_id(prefix), end, self._oldest()]
+        key = [_check_text(prefix), end, self._oldest()]
         rows = await self._read(lambda connection: connection.execute(_LAST, key).fetchall())
         return _item(rows[0]) if rows else None
 
@@ -251,7 +251,7 @@ class _ItemTable:
 
     async def list(self, wanted: MemoryFilter = EVERYTHING) -> list[MemoryItem]:
         """See `MemoryStore.list`."""
-        prefix = _check_id(wanted.prefix or "")
+        prefix = _check_text(wanted.prefix or "")
         since = self._oldest()
         if wanted.since is not None:
             since = max(since, _microseconds(wanted.since))
@@ -458,6 +458,12 @@ def _row(item: MemoryItem) -> tuple[str, str, str, int]:
 
 
 def _check_id(text: str) -> str:
+    if not text.strip():
+        raise InvalidMemoryError("the id of an item is empty; give it one")
+    return _check_text(text)
+
+
+def _check_text(text: str) -> str:
     if storable_text(text) != text:
         raise InvalidMemoryError(f"the id {text[:80]!r} has characters that cannot be stored")
     return text

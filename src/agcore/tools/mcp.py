@@ -92,6 +92,8 @@ class McpClient:
     def _set_up(
         self, server_id: str, server: ServerConfig, chosen: ToolFilter | None = None
     ) -> None:
+        if not server_id.strip():
+            raise McpToolError(server_id, "the id of the server is empty; give it one")
         milliseconds = server.timeout_ms
         limits = ToolsConfig(default_timeout_ms=milliseconds, max_timeout_ms=milliseconds)
         self._prefix = f"{PREFIX}{server_id}."

@@ -158,6 +158,9 @@ class ToolRegistry:
         timeout_s: how long one call may take, in seconds.
         result_limit_bytes: how large one result may be.
         session_id: the session that the context of a call names.
+
+    Raises:
+        ConfigError: `validation_error`; the session id is empty.
     """
 
     def __init__(
@@ -176,6 +179,8 @@ class ToolRegistry:
         self._permissions = permissions
         self._timeout_s = timeout_s
         self._result_limit = result_limit_bytes
+        if not session_id.strip():
+            raise ConfigError(ErrorCode.VALIDATION_ERROR, "the session id is empty; leave it out")
         self._session_id = session_id
         self._results = ResultLimiter(None, limit_bytes=result_limit_bytes)
         for tool in tools:
@@ -354,7 +359,7 @@ class ToolRegistry:
             permissions=self._permissions,
             timeout_s=self._timeout_s,
             result_limit_bytes=self._result_limit,
-            session_id=session_id or self._session_id,
+            session_id=self._session_id if session_id is None else session_id,
         )
 
 

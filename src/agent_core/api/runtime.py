@@ -454,6 +454,7 @@ class AgentRuntime:
             prefix: the beginning of their ids.
             limit: the maximum number; the newest are returned.
         """
+        _require_text("session id", session_id)
         services = await self._services()
         return await services.store.approvals(
             session_id=session_id, is_open=is_open, prefix=prefix, limit=limit
@@ -540,6 +541,7 @@ class AgentRuntime:
             permission_mode: the mode of the run that would make the call.
 
         Raises:
+            AgentCoreError: `validation_error`: the session id, the agent or the mode is not valid.
             ToolError: there is no such tool, its arguments are invalid, or there is no program of
                 that name.
         """
@@ -561,10 +563,16 @@ class AgentRuntime:
         Answers in memory, the default of `[permissions] remember_scope`, are those of this
         runtime; stored answers are the same for all processes.
         """
+        _require_text("session id", session_id)
         return await (await self._services()).project.guard.grants.grants(session_id)
 
     async def forget_permissions(self, grant_or_session_id: str) -> int:
-        """Remove one grant, or all grants of a session, and return how many were removed."""
+        """Remove one grant, or all grants of a session, and return how many were removed.
+
+        Raises:
+            AgentCoreError: `validation_error`: the id is empty.
+        """
+        _require_text("id of the grant or session", grant_or_session_id)
         return await (await self._services()).project.guard.forget(grant_or_session_id)
 
     async def context_report(self, session_id: str) -> "ContextReport":
@@ -802,6 +810,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: the node is not visible to users, or `into` is
                 not empty, or inside the project.
         """
+        _require_text("node id", node_id)
         services = await self._services()
         place = None if into is None else Path(into)
         return await services.sessions.forks.fork(session_id, node_id, into=place)
@@ -857,6 +866,7 @@ class AgentRuntime:
             query: words that title, folder and id must contain, in any order, ignoring case.
             forked_from: only forks of this session.
         """
+        _require_text("session id", forked_from)
         services = await self._services()
         return await services.sessions.summaries(
             limit=limit,
@@ -958,6 +968,7 @@ class AgentRuntime:
             StorageError: `node_not_found`: no id does.
             AgentCoreError: `validation_error`: several do (`details.candidates`).
         """
+        _require_text("session id", session_id)
         sessions = (await self._services()).sessions
         return await sessions.resolve_id("node", prefix, session_id=session_id)
 
@@ -1098,6 +1109,11 @@ def _folder(project: str | Path | None) -> str | None:
 
 def _malformed(message: str) -> AgentCoreError:
     return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def _require_text(what: str, name: str | None) -> None:
+    if name is not None and not name.strip():
+        raise _malformed(f"the {what} is empty; is a variable not set?")
 
 
 def _checked_session_id(session_id: object) -> str:

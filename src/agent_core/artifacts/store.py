@@ -13,6 +13,7 @@ from agent_core.artifacts import files
 from agent_core.disk.unfinished import Note, Notes
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.redaction import Redactor
+from agent_core.text import shown_id
 from agent_core.types import (
     ArtifactRecord,
     ArtifactSource,
@@ -176,7 +177,8 @@ class ArtifactStore:
         if max_bytes is not None and max_bytes < 0:
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, "max_bytes is negative")
         if session_id is not None and await self._rows.session(session_id) is None:
-            raise StorageError(ErrorCode.SESSION_NOT_FOUND, f"there is no session {session_id}")
+            message = f"there is no session {shown_id(session_id)}"
+            raise StorageError(ErrorCode.SESSION_NOT_FOUND, message)
         kinds = None if include_all else DEBUG_KINDS
         rows = await self._rows.artifacts(session_id=session_id, kinds=kinds)
         times = await asyncio.to_thread(lambda: list(map(self._changed_at, rows)))
@@ -251,7 +253,8 @@ class ArtifactStore:
     async def _known(self, artifact_id: str) -> ArtifactRecord:
         record = await self._rows.artifact(artifact_id)
         if record is None:
-            raise StorageError(ErrorCode.ARTIFACT_NOT_FOUND, f"there is no artifact {artifact_id}")
+            message = f"there is no artifact {shown_id(artifact_id)}"
+            raise StorageError(ErrorCode.ARTIFACT_NOT_FOUND, message)
         return record
 
     def _place(self, record: ArtifactRecord) -> Path:

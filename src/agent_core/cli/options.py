@@ -110,7 +110,28 @@ class Options(argparse.Namespace):
     target_home: str | None = None
 
 
-class Parser(argparse.ArgumentParser):
+class PlainParser(argparse.ArgumentParser):
+    """Refuses empty values, and fails where help cannot be written; both unlike the original.
+
+    Attributes:
+        texts: the arguments that may be empty; all others are ids, names, paths and numbers.
+    """
+
+    texts: frozenset[str] = frozenset()
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Refuse an empty value: a shell variable that is not set must not mean a default."""
+        is_text = action.nargs == argparse.PARSER or action.dest in self.texts
+        if not is_text and not all(map(str.strip, arg_strings)):
+            raise argparse.ArgumentError(action, "the value is empty; is a shell variable not set?")
+        return super()._get_values(action, arg_strings)
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; unlike the original, fail where it cannot be written."""
+        (file or sys.stdout).write(self.format_help())
+
+
+class Parser(PlainParser):
     """Shows arguments in errors as text, never as terminal commands, and knows no abbreviations.
 
     Attributes:
@@ -118,6 +139,8 @@ class Parser(argparse.ArgumentParser):
         commands: those below it, by name: the commands of the program, the actions of a command.
         options: its options and arguments, in the order of the help.
     """
+
+    texts = frozenset({"args", "instructions", "message", "reason", "words"})
 
     def __init__(self, **settings: Any) -> None:
         self.what = ""
@@ -156,10 +179,6 @@ class Parser(argparse.ArgumentParser):
         found = (_EXAMPLE.search(action.epilog or "") for action in self.commands.values())
         examples = "".join(f"\n{match[0]}" for match in found if match)
         return f"{text}\nexamples:{examples}\n\n{self.prog} <action> --help shows details.\n"
-
-    def print_help(self, file: Any = None) -> None:
-        """Print the help; unlike the original, fail where it cannot be written."""
-        (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         """End the process: wrong usage."""

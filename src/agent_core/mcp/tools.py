@@ -29,7 +29,7 @@ from agent_core.mcp.resources import (
     resource_tool,
 )
 from agent_core.mcp.server import McpServer
-from agent_core.text import shortened
+from agent_core.text import shortened, shown_id
 from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import plain_access
@@ -151,7 +151,7 @@ class McpTools:
         if found := self._servers.get(server_id):
             return found
         known = ", ".join(self._servers) or "none"
-        message = f"there is no MCP server {shortened(server_id, 80)}; there are: {known}"
+        message = f"there is no MCP server {shown_id(shortened(server_id, 80))}; there are: {known}"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
     async def read_resource(self, server_id: str, uri: str, artifact: ArtifactWriter) -> ToolResult:

@@ -155,7 +155,7 @@ class ProviderRegistry:
             ConfigError: the key is empty or taken already (built-in keys are taken), or the factory
                 cannot be called.
         """
-        if not key:
+        if not key.strip():
             raise ConfigError(ErrorCode.CONFIG_ERROR, "a provider key must not be empty")
         if key in _BUILTIN or key in self._registered:
             raise ConfigError(

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from pydantic import ValidationError
+
 from agent_core.agents.roles import BUILT_IN_TOOLS
-from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
+from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.runtime.project import Project
 from agent_core.tools.base import ToolContext
 from agent_core.types import (
@@ -41,18 +43,25 @@ async def explain_call(
         permission_mode: of the run.
 
     Raises:
+        AgentCoreError: `validation_error`: the session id, the agent or the mode is not valid.
         ToolError: there is no such tool, or the call cannot be judged: wrong arguments, no such
             program.
     """
     is_role = agent in set(AgentRole)
-    run = RunIdentity(
-        session_id=session_id or _NONE,
-        agent_id=_NONE,
-        run_id=_NONE,
-        role=AgentRole(agent) if is_role else AgentRole.SUB,
-        agent_definition_id=None if is_role else agent,
-        permission_mode=permission_mode,
-    )
+    try:
+        run = RunIdentity(
+            session_id=_NONE if session_id is None else session_id,
+            agent_id=_NONE,
+            run_id=_NONE,
+            role=AgentRole(agent) if is_role else AgentRole.SUB,
+            agent_definition_id=None if is_role else agent,
+            permission_mode=permission_mode,
+        )
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        named = "agent" if wrong["loc"] == ("agent_definition_id",) else wrong["loc"][0]
+        message = f"{named} {wrong['input']!r:.80} is not valid: {wrong['msg']}"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
     call = ToolCall(tool_call_id=_NONE, name=tool_name, arguments=dict(arguments))
     if tool_name in BUILT_IN_TOOLS:
         reads, access = ToolPermission.READONLY, Access()

@@ -16,6 +16,7 @@ from agent_core.runtime.moves import differences_in_git, is_visible, not_visible
 from agent_core.runtime.project_files import ProjectFiles, shown_path
 from agent_core.runtime.workspaces import Workspaces, bring_up_to_date, latest_snapshot
 from agent_core.storage.rows import node_not_found, session_not_found
+from agent_core.text import shown_id
 from agent_core.tools.patch import unified_diff
 from agent_core.types import (
     FileChange,
@@ -169,7 +170,7 @@ class Forks:
         node = await self._store.node(name)
         session = await self._store.session(node.session_id) if node else None
         if session is None:
-            message = f"there is no node {name}, and a snapshot's id begins with snap_"
+            message = f"there is no node {shown_id(name)}, and a snapshot's id begins with snap_"
             raise StorageError(ErrorCode.NODE_NOT_FOUND, message)
         files = self._workspaces.files_of(session)
         found = await self._store.snapshot_at(session.session_id, name, files.folder)

@@ -13,6 +13,7 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import MESSAGE_BOUNDS, SessionStore, whole_text
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.storage.owners import Owner
+from agent_core.text import shown_id
 from agent_core.types import (
     CLOSING_EVENTS,
     LIVE_EVENTS,
@@ -164,7 +165,7 @@ class RunReader:
         shown = f"{run_id}"[:_SHOWN_CHARS].encode("ascii", "backslashreplace").decode()
         record = await self._store.run(run_id) if shown == run_id else None
         if record is None:
-            message = f"there is no run {shown}"
+            message = f"there is no run {shown_id(shown)}"
             raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": shown})
         return record
 

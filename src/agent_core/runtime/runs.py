@@ -37,6 +37,7 @@ from agent_core.runtime.turns import Turns
 from agent_core.runtime.waiting import WaitingRuns
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import session_not_found
+from agent_core.text import shown_id
 from agent_core.types import (
     CLOSING_EVENTS,
     CancelResult,
@@ -404,7 +405,7 @@ class Runs:
         """
         run = await self._store.run(run_id)
         if run is None or run.parent_run_id != parent_run_id:
-            message = f"{run_id} is not a child run of {parent_run_id}"
+            message = f"{shown_id(run_id)} is not a child run of {parent_run_id}"
             raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
         return run
 

@@ -29,7 +29,7 @@ from agent_core.loop.options import (
 )
 from agent_core.process import Launcher
 from agent_core.providers.estimates import estimate_tools
-from agent_core.text import shorten_name
+from agent_core.text import shorten_name, shown_id
 from agent_core.tools.base import Tool
 from agent_core.tools.code import CODE_TOOLS, code_tools, maker_of
 from agent_core.tools.deps import check_deps
@@ -283,7 +283,7 @@ class Toolboxes:
         is_known = name in names
         hint = "" if is_known else nearest(name, sorted(names))
         reason = "is disabled in the settings" if is_known else f"is not a known tool{hint}"
-        raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, f"{shorten_name(name)} {reason}")
+        raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, f"{shown_id(shorten_name(name))} {reason}")
 
     def is_known(self, name: str) -> bool:
         """Return whether there is a tool of this name, or the server that has it."""

@@ -24,6 +24,7 @@ from pydantic_core import PydanticSerializationError, from_json
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.sql import Connection, Cursor, FoundRow
+from agent_core.text import shown_id
 from agent_core.types import (
     AgentRecord,
     Batch,
@@ -590,12 +591,14 @@ def insert_session_events(
 
 def session_not_found(session_id: str) -> StorageError:
     """The error for an unknown session."""
-    return StorageError(ErrorCode.SESSION_NOT_FOUND, f"there is no session {session_id}")
+    return StorageError(ErrorCode.SESSION_NOT_FOUND, f"there is no session {shown_id(session_id)}")
 
 
 def run_not_found(run_id: str) -> StorageError:
     """The error for an unknown run."""
-    return StorageError(ErrorCode.RUN_NOT_FOUND, f"there is no run {run_id}; was it deleted?")
+    return StorageError(
+        ErrorCode.RUN_NOT_FOUND, f"there is no run {shown_id(run_id)}; was it deleted?"
+    )
 
 
 def run_taken_over(run_id: str) -> StorageError:
@@ -610,7 +613,7 @@ def run_taken_over(run_id: str) -> StorageError:
 def node_not_found(node_id: str, session_id: str | None = None) -> StorageError:
     """The error for an unknown node."""
     where = f" in session {session_id}" if session_id else ""
-    return StorageError(ErrorCode.NODE_NOT_FOUND, f"there is no node {node_id}{where}")
+    return StorageError(ErrorCode.NODE_NOT_FOUND, f"there is no node {shown_id(node_id)}{where}")
 
 
 def _insert_event_rows(

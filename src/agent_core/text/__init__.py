@@ -107,6 +107,11 @@ def shorten_text(text: str, limit_bytes: int) -> str:
     return f"{head}\n[… {left_out} {noun(left_out, 'byte')} left out …]\n{tail}"
 
 
+def shown_id(name: str) -> str:
+    """Return an id for a message, in quotes if it is blank."""
+    return name if name.strip() else repr(name)
+
+
 def shorten_name(name: str) -> str:
     """Return a name of any origin, cut to 200 characters."""
     return name if len(name) <= 200 else f"{name[:200]}…"

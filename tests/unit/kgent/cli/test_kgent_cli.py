@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from kgent import KgentError, RunOptions, run
 from kgent.cli import build_options, build_parser, main
+from kgent.reruns import rerun
 from kgent_runs import profile, skill, state
 
 
@@ -227,3 +229,48 @@ def test_a_home_that_there_is_not_is_named_in_an_option(
     assert main(["run", "--prompt", "x", *given]) == 2
     assert "there is no home for ~no-such-user" in capsys.readouterr().err
     assert main(["validate", "--config", NOWHERE]) == 2
+
+
+NAMED = [
+    *(["run", name] for name in ("--config", "--session-id", "--task-id", "--run-id")),
+    *(["run", name] for name in ("--sandbox", "--prompt-file", "--input", "--param", "--sign")),
+    *(["run", name] for name in ("--matrix", "--jobs", "--max-steps", "--timeout")),
+    *(["validate", "--config"], ["show"], ["show", "--html"], ["verify"], ["verify", "--seal"]),
+    *(["rerun"], ["rerun", "a", "--sandbox"], ["diff"], ["diff", "a"]),
+]
+
+
+@pytest.mark.parametrize("value", ["", " "])
+@pytest.mark.parametrize("line", NAMED, ids=" ".join)
+def test_an_empty_value_is_refused(
+    line: list[str], value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*line, value]) == 2
+    assert "the value is empty; is a shell variable not set?" in capsys.readouterr().err
+
+
+def test_the_value_of_a_parameter_may_be_empty() -> None:
+    line = ["run", "--config", "c", "--prompt", "x", "--param", "title="]
+    assert build_options(build_parser().parse_args(line)).parameters == {"title": ""}
+
+
+def test_an_empty_prompt_is_refused_as_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--config", str(profile(tmp_path)), "--prompt", ""]) == 2
+    assert "the prompt is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["session_id", "task_id", "run_id"])
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_id_of_a_program_is_refused(tmp_path: Path, name: str, value: str) -> None:
+    path, first = profile(tmp_path), tmp_path / "first"
+    assert main(["run", "--config", str(path), "--prompt", "x", "--sandbox", str(first)]) == 0
+    before = sorted(tmp_path.rglob("*"))
+    options = RunOptions.model_validate({name: value})
+    refused = run(path, "x", options)
+    assert refused.error is not None
+    assert f"{value!r} is no {name[:-3]} id" in refused.error.message
+    with pytest.raises(KgentError, match=f"{value!r} is no {name[:-3]} id"):
+        rerun(first, options)
+    assert sorted(tmp_path.rglob("*")) == before

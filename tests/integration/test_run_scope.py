@@ -1,6 +1,8 @@
 """A run keeps its own model, meter and variables, whatever other runs begin meanwhile."""
 
 import asyncio
+import subprocess
+import sys
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from agent_core import AgentRuntime, ModelRequest, RunOptions, RunStatus, TextBl
 from agent_core.config.models import ModelConfig
 from agent_core.providers.scripted import Calls, ScriptedProvider, calls
 from isolation import Home
-from runtimes import Asked, collect, runtime
+from runtimes import Asked, ask, collect, runtime
 
 CONFIG = """
 [model]
@@ -131,3 +133,80 @@ async def test_a_run_that_waited_has_the_context_variables_of_its_start(
         ("cy", "cy", "cy"),
         ("me", "nobody", "nobody"),
     ]
+
+
+class Notes:
+    """A tool that notes who is asking, and a model that calls it with each message."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    def options(self) -> RunOptions:
+        @tool
+        async def note(name: str) -> str:
+            """Note who is asking."""
+            self.seen.append((name, user.get()))
+            return "noted"
+
+        return RunOptions(tools=[note])
+
+    @staticmethod
+    def answer(request: ModelRequest) -> str | Calls:
+        (block, *_) = request.messages[-1].content
+        return calls("note", name=block.text) if isinstance(block, TextBlock) else "done"
+
+
+async def test_an_answered_run_keeps_the_context_variables_of_its_start(
+    home: Home, project: Path
+) -> None:
+    notes = Notes()
+    config = f'{CONFIG}\n[permissions]\nunattended = "park"\n'
+    async with runtime(home, project, ScriptedProvider(notes.answer), config=config) as made:
+        user.set("ada")
+        handle = await made.start("hello", "s1", options=notes.options())
+        await handle.wait()
+        assert handle.status is RunStatus.WAITING
+        (request,) = await made.approvals()
+
+        async def answer_as(name: str) -> None:
+            user.set(name)
+            await (await made.answer(request.request_id, "allow_once")).wait()
+
+        await asyncio.create_task(answer_as("boss"))
+    assert notes.seen == [("hello", "ada")]
+
+
+LEFT = """
+import asyncio, os, sys
+from agent_core import AgentRuntime
+from agent_core.providers.scripted import Hangs, ScriptedProvider
+
+async def main():
+    made = AgentRuntime(sys.argv[2], home_dir=sys.argv[1])
+    made.register_provider("custom", lambda _: ScriptedProvider([Hangs()]))
+    await made.__aenter__()
+    await made.start("hangs", "s1")
+    await made.start("left", "s1")
+    os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_run_of_a_dead_process_has_no_context_variables_of_another_run(
+    home: Home, project: Path
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def answer(request: ModelRequest) -> str:
+        (block, *_) = request.messages[-1].content
+        assert isinstance(block, TextBlock)
+        seen.append((block.text, user.get()))
+        return "done"
+
+    async with runtime(home, project, ScriptedProvider(answer), config=CONFIG) as made:
+        program = [sys.executable, "-c", LEFT, str(home.path), str(project)]
+        await asyncio.to_thread(subprocess.run, program, check=True)
+        user.set("bob")
+        await ask(made, "mine", "s1")
+    assert seen == [("left", "nobody"), ("mine", "bob")]

@@ -318,12 +318,14 @@ class LiveRuns:
         *,
         is_new: bool,
         options: RunOptions | None = None,
+        context: Context | None = None,
         asked_at: float = 0.0,
     ) -> Run:
         """Make the run of a record, which is to go on if it waits.
 
         `session` is its session, if this process holds it, since a claim that was sent `asked_at`;
-        `is_new` says that nothing of the session is stored.
+        `is_new` says that nothing of the session is stored; without a `context` the run has the
+        context variables of the caller.
         """
         epoch = None if session is None else session.epoch
         identity = identity_of(record)
@@ -351,6 +353,7 @@ class LiveRuns:
                 is_message=prompt is not None,
             ),
             tenant=None if session is None else session.tenant,
+            context=copy_context() if context is None else context,
         )
         self._runs[identity.run_id] = run
         if epoch is not None:

@@ -528,6 +528,7 @@ class Runs:
             opened.session,
             is_new=not opened.resumed,
             options=requested.options,
+            context=requested.context,
             asked_at=opened.asked_at,
         )
         if requested.prompt is not None and run.session_id in self._waiting.by_session:
@@ -536,7 +537,6 @@ class Runs:
             requested.trace.identify(run.identity)
             run.trace = requested.trace
         run.nesting = requested.nesting
-        run.context = requested.context
         if self._scheduler.enqueue(run):
             in_front = [waiting.run_id for waiting in opened.queued]
             run.journal.queue({"taken_over": in_front} if in_front else {})

@@ -179,13 +179,13 @@ class Turns:
             taken.session,
             is_new=taken.session.active_node_id is None,
             options=requested.options if requested else self._waiting.options_of(record.run_id),
+            context=requested.context if requested else self._waiting.context_of(record.run_id),
             asked_at=taken.asked_at,
         )
         run.goes_on = record.status is not RunStatus.QUEUED
         run.cancel_requested = record.cancel_requested_at is not None
         if requested is not None:
             run.nesting = requested.nesting
-            run.context = requested.context
             if requested.trace is not None:
                 requested.trace.identify(run.identity)
                 run.trace = requested.trace

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from contextvars import Context, copy_context
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -64,6 +65,7 @@ class WaitingRuns:
         self._aside = aside
         self.by_session: dict[str, RunRecord] = {}
         self._options: dict[str, RunOptions] = {}
+        self._variables: dict[str, Context] = {}
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
 
     def keep(self, waiting: RunRecord) -> None:
@@ -73,6 +75,10 @@ class WaitingRuns:
     def options_of(self, run_id: str) -> RunOptions | None:
         """The options of a run that has waited here, as its caller has set them."""
         return self._options.get(run_id)
+
+    def context_of(self, run_id: str) -> Context | None:
+        """Return the context variables of a run that has waited here."""
+        return self._variables.get(run_id)
 
     def history_of(self, run: RunRecord) -> SessionHistory:
         """The history of a run that waits: it goes on from where that has ended."""
@@ -97,11 +103,12 @@ class WaitingRuns:
         run_id = run.identity.run_id
         with suppress(StorageError):  # the next owner of the session finds it as it is
             if run.status is not RunStatus.WAITING:
-                self._options.pop(run_id, None)
+                self._forget(run_id)
                 await self.end_children(run_id)
                 return
             if run.options is not None:
                 self._options[run_id] = run.options
+            self._variables[run_id] = run.context
             if (record := await self._store.run(run_id)) is not None:
                 self.keep(record)
             if await self._store.is_answered(run_id):  # while the run was stored as waiting
@@ -146,6 +153,7 @@ class WaitingRuns:
                     return
                 self._contexts.session_opened(opened.session)
                 self.by_session.pop(record.session_id, None)
+                self._variables.setdefault(run_id, copy_context())
                 self.take_over(replace(opened, waiting=opened.run, is_answered=True))
 
     def _deciding(self, run_id: str) -> asyncio.Lock:
@@ -173,6 +181,7 @@ class WaitingRuns:
     def take_over(self, opened: OpenedRun) -> None:
         """Run what a dead owner of the session had queued; it has its `run_queued` already.
 
+        It has no context variables: those of the caller belong to another run.
         What was to be cancelled while it had no owner ends without having begun.
         """
         if self._scheduler.is_closed:
@@ -190,6 +199,7 @@ class WaitingRuns:
                     opened.session,
                     is_new=False,
                     options=options,
+                    context=self.context_of(waiting.run_id) or Context(),
                     asked_at=opened.asked_at,
                 )
                 if run.nesting is None and (found := self._live.enclosing()) is not None:
@@ -200,7 +210,13 @@ class WaitingRuns:
             else:
                 self.keep(waiting)
         for record in opened.queued:
-            run = self._live.new(record, opened.session, is_new=False, asked_at=opened.asked_at)
+            run = self._live.new(
+                record,
+                opened.session,
+                is_new=False,
+                context=Context(),
+                asked_at=opened.asked_at,
+            )
             run.cancel_requested = record.cancel_requested_at is not None
             self._scheduler.announce(record.session_id)
             self._scheduler.enqueue(run)
@@ -232,8 +248,12 @@ class WaitingRuns:
             run.cancel_requested = True
             await self._scheduler.settle_unbegun(run)
             run.ended.set()
-        self._options.pop(run_id, None)
+        self._forget(run_id)
         await self.end_children(run_id)
+
+    def _forget(self, run_id: str) -> None:
+        self._options.pop(run_id, None)
+        self._variables.pop(run_id, None)
 
     @asynccontextmanager
     async def _claimed(self, record: RunRecord) -> AsyncGenerator[OpenedRun]:

@@ -238,13 +238,17 @@ def test_a_closed_event_loop_is_named_and_close_makes_way_for_another(
     assert asyncio.run(entered(made)) == "said hello"
 
 
-def test_after_run_sync_a_runtime_is_entered_before_it_is_awaited(
+def test_a_runtime_is_awaited_after_run_sync_unless_the_program_closes_it(
     home: Home, project: Path
 ) -> None:
     made = runtime(home, project)
-    made.run_sync("hello")
-    assert "enter it again" in refusal(made.run("hello"))
+    for _ in range(2):
+        assert made.run_sync("hello").text == "said hello"
+        assert asyncio.run(made.run("hello")).text == "said hello"
     assert asyncio.run(entered(made)) == "said hello"
+    assert "enter it again" in refusal(made.run("hello"))
+    with made:
+        made.run_sync("hello")
     assert "enter it again" in refusal(made.run("hello"))
 
 

@@ -339,8 +339,9 @@ class RuntimeHome:
         return await work()
 
     async def _end_private(self) -> None:
+        """Close what the threads used; the program has not closed the runtime by that."""
         if self._opening is not None:
-            await self.close()
+            await self._opening.end()
 
 
 def closed_error() -> AgentCoreError:

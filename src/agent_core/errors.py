@@ -110,13 +110,13 @@ class PortableError(Exception):
     ) -> None:
         for part in state if isinstance(state, tuple) else (state,):  # with __slots__ there are two
             for name, value in (part or {}).items():
-                setattr(self, name, value)
+                object.__setattr__(self, name, value)  # the class may refuse changes
 
 
 def _new_error(kind: type[PortableError], args: tuple[Any, ...]) -> PortableError:
     """Make an exception without calling its `__init__`."""
     error = kind.__new__(kind, *args)
-    error.args = args
+    object.__setattr__(error, "args", args)
     return error
 
 

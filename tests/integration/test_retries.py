@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentRuntime, Budget, ErrorCode, EventType, ProviderError, RunStatus
+from agent_core import (
+    AgentCoreError,
+    AgentRuntime,
+    Budget,
+    ErrorCode,
+    EventType,
+    ProviderError,
+    RunStatus,
+)
 from agent_core.config.models import RetryConfig
 from agent_core.providers.scripted import Answer, Fails, Piece, Says, ScriptedProvider, calls
 from agent_core.testing import ScriptedRuntime, function_model, record, replay
@@ -99,6 +107,7 @@ class Own:
         pass
 
 
+BASE = AgentCoreError(ErrorCode.PROVIDER_RATE_LIMITED, "slow down", retryable=True)
 FAILED = ModelFailed(error=ErrorPayload.of(GONE))
 MODELS: dict[str, Callable[[], Any]] = {
     "a script": lambda: ScriptedProvider([BUSY, "fine"]),
@@ -108,6 +117,8 @@ MODELS: dict[str, Callable[[], Any]] = {
     "an adapter that yields": lambda: Own([FAILED]),
     "an adapter that raises": lambda: Own(GONE),
     "an adapter that raises at once": lambda: Own(GONE, begins=False),
+    "an adapter that raises the base of all errors": lambda: Own(BASE),
+    "an adapter that raises it at once": lambda: Own(BASE, begins=False),
 }
 
 
@@ -152,6 +163,23 @@ async def test_the_configuration_says_how_often_and_after_which_pauses(
     assert len(script.requests) == 2
 
 
+@pytest.mark.parametrize("place", ["the runtime", "the run"])
+async def test_the_configuration_holds_for_adapters_of_the_program(
+    home: Home, project: Path, place: str
+) -> None:
+    retry = {"max_attempts": 2, "initial_backoff_ms": 20, "max_backoff_ms": 40}
+    config = {"model": {"provider": "scripted", "name": "unused", "retry": retry}}
+    own = Own([FAILED], [FAILED])
+    of_runtime, of_run = (own, None) if place == "the runtime" else (None, own)
+    async with AgentRuntime(project, home_dir=home.path, config=config, model=of_runtime) as made:
+        handle = await made.start("go", model=of_run)
+        events = await collect(handle)
+    (pause,) = retries_in(events)
+    assert 20 <= pause["delay_ms"] <= 40
+    assert handle.status is RunStatus.FAILED
+    assert own.requests == 2
+
+
 async def test_the_service_is_left_alone_as_long_as_it_asks(home: Home, project: Path) -> None:
     patient = BUSY.model_copy(update={"retry_after_s": 0.3})
     detailed = BUSY.model_copy(update={"details": {"retry_after_s": 0.2}})
@@ -168,6 +196,7 @@ async def test_the_service_is_left_alone_as_long_as_it_asks(home: Home, project:
     ("failure", "requests"),
     [
         (BUSY.model_copy(update={"retry_after_s": 61}), 1),
+        (BUSY.model_copy(update={"details": {"retry_after_s": 10**400}}), 1),
         (BUSY.model_copy(update={"text": "the beginning"}), 1),
         (Fails(code=ErrorCode.PROVIDER_RATE_LIMITED, message="used up"), 1),
         (Fails(code=ErrorCode.PROVIDER_AUTH_FAILED, message="no"), 1),

@@ -331,7 +331,7 @@ class Stops(GuardStop):
 
 
 @dataclass(frozen=True)
-class Sealed(AgentCoreError):
+class SealedError(AgentCoreError):
     """An error of a program that refuses changes."""
 
     item: str
@@ -344,7 +344,7 @@ class Sealed(AgentCoreError):
 
 def own_errors() -> list[Exception]:
     return [
-        Sealed("lamps"),
+        SealedError("lamps"),
         ShopError("lamps", left=3),
         AsksAgain("lamps"),
         Stops(3, "no lamps"),

@@ -305,6 +305,7 @@ def _validate_given(table: Mapping[str, Any]) -> Config | None:
 
 def _with_model(config: Config, model: str | ModelConfig) -> Config:
     chosen = resolve_model(config, model) if isinstance(model, str) else model
+    chosen = chosen.with_retry_of(config.model)
     return config.model_copy(update={"model": chosen})
 
 

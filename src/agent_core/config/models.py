@@ -200,6 +200,12 @@ class ModelConfig(Section):
         model._adapter = adapter
         return model
 
+    def with_retry_of(self, configured: "ModelConfig") -> "ModelConfig":
+        """Return this model; for an adapter `[model.retry]` holds as it is configured."""
+        if self._adapter is None:
+            return self
+        return self.model_copy(update={"retry": configured.retry})
+
     @property
     def adapter(self) -> Any:
         """The adapter that a program brings, if it does."""

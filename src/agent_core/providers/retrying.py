@@ -1,13 +1,12 @@
 """Tries failed calls again for adapters that do not do so themselves."""
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from agent_core.config.models import ModelConfig, RetryConfig
-from agent_core.errors import ProviderError
+from agent_core.errors import AgentCoreError
 from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.failures import CallError, pause_before_retry_s
@@ -19,6 +18,9 @@ from agent_core.types import (
     ModelRetry,
     ModelStarted,
 )
+
+_LONGEST_S = 1e9
+"""A longer pause, which no policy waits for, may be too large a number for a float."""
 
 
 def with_retries(
@@ -68,7 +70,7 @@ class RetryingAdapter:
         while True:
             attempt += 1
             failed: ModelFailed | None = None
-            raised: ProviderError | None = None
+            raised: AgentCoreError | None = None
             try:
                 async with aclosing(opened_stream(self._adapter, request)) as events:
                     async for event in events:
@@ -81,7 +83,7 @@ class RetryingAdapter:
                         has_started = True
                         is_final = is_final or not isinstance(event, ModelStarted)
                         yield event
-            except ProviderError as error:
+            except AgentCoreError as error:
                 if is_final:
                     raise
                 raised, failed = error, ModelFailed(error=ErrorPayload.of(error))
@@ -99,11 +101,11 @@ class RetryingAdapter:
     def _pause_after(self, error: ErrorPayload, attempt: int) -> float | None:
         asked: Any = error.details.get("retry_after_s")
         is_number = isinstance(asked, int | float) and not isinstance(asked, bool)
-        is_usable = is_number and math.isfinite(asked) and asked >= 0
+        is_usable = is_number and asked >= 0
         failure = CallError(
             error.code,
             error.message,
             error.retryable,
-            retry_after_s=float(asked) if is_usable else None,
+            retry_after_s=float(min(asked, _LONGEST_S)) if is_usable else None,
         )
         return pause_before_retry_s(self._policy, attempt, failure)

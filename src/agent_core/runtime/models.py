@@ -99,7 +99,7 @@ class Models:
         if isinstance(instead, str):
             base = resolve_model(self._config, instead)
         elif instead is not None:
-            base = as_model(instead)
+            base = as_model(instead).with_retry_of(self._base)
         if not any(profiles):
             return base
         return resolve_model(self._config.model_copy(update={"model": base}), *profiles)

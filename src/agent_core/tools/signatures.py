@@ -9,6 +9,7 @@ import copy
 import inspect
 import json
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import partial
@@ -34,6 +35,8 @@ from agent_core.tools.type_schema import with_readable_typed_dicts
 from agent_core.tools.values import may_be_written
 
 _LONGEST_DEFAULT = 1_000
+_MAKERS = (threading.Lock, threading.RLock)
+"""Before Python 3.13 these are functions, although annotations use them as types."""
 _PACKAGE = "agent_core.tools."
 _COMMON = "Returns?|Yields?|Raises|Examples?|Notes?|Attributes|Warnings?|See Also|References"
 _SECTION = re.compile(rf"(Args|Arguments|Parameters|Params|{_COMMON}):\s*$")
@@ -131,7 +134,7 @@ def require_writable_return(function: Callable[..., Any], signature: inspect.Sig
     misfit = _find_unwritable(returned)
     if misfit is None:
         return
-    if issubclass(misfit, collections.abc.Iterator | collections.abc.AsyncIterator):
+    if issubclass(misfit, collections.abc.Iterator | collections.abc.AsyncIterable):
         raise UnfitError("it says that it returns a generator or an iterator; return a list")
     raise UnfitError(
         f"it says that it returns {misfit.__name__}, which has no form in JSON; return text, bytes,"
@@ -148,6 +151,8 @@ def _find_unwritable(hint: Any) -> type[Any] | None:
         found = [_find_unwritable(each) for each in arguments if each is not NoneType]
         return found[0] if found and None not in found else None
     kind: Any = hint if origin is None else origin
+    if kind in _MAKERS:
+        return type(kind())
     if hasattr(kind, "__supertype__"):
         return _find_unwritable(kind.__supertype__)
     if hasattr(kind, "__value__"):  # of a `type` statement

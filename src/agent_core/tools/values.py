@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import (
+    AsyncIterable,
     AsyncIterator,
     Iterable,
     Iterator,
@@ -309,7 +310,7 @@ def text_of(value: object) -> str:
 
 def may_be_written(kind: type[Any]) -> bool:
     """Tell whether values of a class can have a form in JSON, as far as the class shows."""
-    if issubclass(kind, (*_READ_ONCE, type)):
+    if issubclass(kind, (*_READ_ONCE, type)) or kind is cast("Any", AsyncIterable):
         return False
     if kind is object or inspect.isabstract(kind) or getattr(kind, "_is_protocol", False):
         return True  # values of other classes are meant

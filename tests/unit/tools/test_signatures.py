@@ -8,6 +8,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import (
+    AsyncIterable,
     AsyncIterator,
     Awaitable,
     Callable,
@@ -543,6 +544,7 @@ UNWRITABLE: list[Any] = [
     *(socket.socket, threading.Thread, Unwritable, TextIO, type, ModuleType, Callable[[], int]),
     *(list[Unwritable], dict[str, Unwritable], Unwritable | None, Unwritable | socket.socket),
     *(Annotated[Unwritable, 1], Awaitable[Unwritable], list[Iterator[int]], Iterator[int]),
+    *(threading.Lock, threading.RLock, dict[str, threading.Lock], AsyncIterable[int]),
 ]
 WRITABLE: list[Any] = [
     *(None, Any, object, bytes, bytearray, memoryview, complex, set[int], Decimal, UUID, Path),
@@ -559,7 +561,7 @@ def annotated(hint: Any) -> Callable[..., Any]:
     return made
 
 
-@pytest.mark.parametrize("hint", UNWRITABLE, ids=str)
+@pytest.mark.parametrize("hint", UNWRITABLE, ids=[f"{n}" for n in range(len(UNWRITABLE))])
 def test_a_return_type_that_can_never_be_written_is_refused(hint: Any) -> None:
     with pytest.raises(ConfigError, match=r"made\(\) cannot be a tool: it says that it returns"):
         tool(annotated(hint))

@@ -210,6 +210,8 @@ async def test_what_is_not_passing_is_not_tried_again(
         handle = await made.start("go")
         assert retries_in(await collect(handle)) == []
     assert handle.status is RunStatus.FAILED
+    assert handle.error is not None
+    assert handle.error.code is failure.code
     assert len(script.requests) == requests
 
 

@@ -1,6 +1,7 @@
 """The profile file as types: every section, every key, every default."""
 
 import math
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self, cast
@@ -25,14 +26,23 @@ from agent_core.config.models import (
     VariableName,
 )
 from agent_core.config.section import Section
-from kgent.errors import expand_home
+from kgent.errors import LONGEST_NAME, expand_home
 
 DELIVERABLES = "deliverables"
 SQLITE = "sqlite:"
 """How a memory provider begins that is a database; the file's name follows."""
 DEFAULT_SANDBOX = "runs/{run_id}"
-_LONGEST_NAME = 255  # of a file, in bytes
 SANDBOX_PLACEHOLDERS = ("{session_id}", "{task_id}", "{run_id}")
+
+
+def _require_short_names(parts: Iterable[str]) -> None:
+    """Refuse a path with a name that no file system takes.
+
+    Raises:
+        ValueError: it has one.
+    """
+    if any(len(part.encode("utf-8", "replace")) > LONGEST_NAME for part in parts):
+        raise ValueError(f"has a name in it of more than {LONGEST_NAME} bytes")
 
 
 Lines = Annotated[list[str], BeforeValidator(lambda it: [it] if isinstance(it, str) else it)]
@@ -181,6 +191,7 @@ class InputSpec(Section):
             raise ValueError("must be a path below inputs/, like data.csv")
         if ".." in path.parts or "\0" in str(path):
             raise ValueError("must be a path below inputs/, without '..'")
+        _require_short_names(path.parts)
         return None if value is None else str(path)
 
 
@@ -342,8 +353,7 @@ class DeliverableSpec(Section):
         parts = PurePosixPath(value).parts
         if len(parts) < 2 or parts[0] != DELIVERABLES or ".." in parts or "\0" in value:
             raise ValueError(f"must be a path below {DELIVERABLES}/, like {DELIVERABLES}/report.md")
-        if any(len(part.encode("utf-8", "replace")) > _LONGEST_NAME for part in parts):
-            raise ValueError(f"has a name in it of more than {_LONGEST_NAME} bytes")
+        _require_short_names(parts)
         return str(PurePosixPath(value))
 
 

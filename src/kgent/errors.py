@@ -67,6 +67,9 @@ class KgentError(AgentCoreError):
         self.category = category
 
 
+LONGEST_NAME = 255
+"""Of a file or a folder, in bytes."""
+
 BLOCKING = frozenset({ErrorCategory.CONFIG, ErrorCategory.SANDBOX, ErrorCategory.SKILL})
 """An error of one of these means that the run is refused before its engine begins."""
 
@@ -80,12 +83,16 @@ def expand_home(path: Path | str) -> Path:
     """An absolute path, a `~` at its beginning replaced by the home that it names.
 
     Raises:
-        KgentError: category `config`; there is no such home.
+        KgentError: category `config`; there is no such home, or no file system takes the path.
     """
+    parts = Path(path).parts
+    if any("\0" in part or len(part.encode("utf-8", "replace")) > LONGEST_NAME for part in parts):
+        reason = f"a name in a path has no NUL, and at most {LONGEST_NAME} bytes"
+        raise config_error(f"{shortened(str(path), 200)}: {reason}")
     try:
         return Path(path).expanduser().absolute()
     except RuntimeError as error:
-        home = Path(path).parts[0]
+        home = parts[0]
         raise config_error(f"{shortened(str(path), 200)}: there is no home for {home}") from error
 
 

@@ -43,10 +43,10 @@ def validate_profile(config: KgentConfig, engine: AgentEngine) -> UsableProfile:
         KgentError: it cannot be run, for the reasons in the message.
     """
     config = _filled(config)
+    refuse_obstacles(config, engine)
     registry = SkillRegistry.of(config)
     skills, inputs = registry.discover(), find_inputs(config)
     registry.hashes()  # reads all that a run keeps a copy of
-    refuse_obstacles(config, engine)
     if unreachable := list(_find_unreachable_servers(config)):
         raise config_error("\n".join(unreachable))
     check_memory(config)
@@ -94,6 +94,10 @@ def _find_obstacles(config: KgentConfig) -> Iterator[str]:
         build_servers(config, {name: "x" for one in config.tools.mcp for name in one.secret_names})
     except KgentError as error:
         yield error.message
+    try:
+        SkillRegistry.of(config)
+    except KgentError as error:
+        yield f"skills.paths: {error.message}"
     for server in config.tools.mcp:
         program = server.command
         if program is not None and "/" not in program and shutil.which(program) is None:

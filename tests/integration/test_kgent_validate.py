@@ -19,6 +19,7 @@ from kgent_runs import profile, skill, state
 from model_server import ModelServer
 
 LOCAL = {"base_url": "http://127.0.0.1:9/v1"}
+LONG = "ä" * 128
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a provider that there is not": (
         {"model": {"provider": "opnai", "name": "m"}, "runtime": {"engine": "core"}},
@@ -103,6 +104,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "no tool that is enabled can write them",
     ),
+    **{
+        f"{where}, which no file system takes": (sections, "at most 255 bytes")
+        for where, sections in {
+            "a NUL in the path of a skill": {"skills": {"paths": ["a\0b"]}},
+            "a NUL in the path of a memory": {"memory": {"provider": "sqlite:a\0b"}},
+            "a long path of a skill": {"skills": {"paths": [LONG]}},
+            "a long path of a memory": {"memory": {"provider": f"sqlite:{LONG}"}},
+            "a long path of a script": {"model": {"path": LONG}},
+            "a long path of a run": {"workspace": {"sandbox": f"{LONG}/{{run_id}}"}},
+        }.items()
+    },
+    "a long name of an input": (
+        {"inputs": [{"path": "folder", "as": LONG}]},
+        "more than 255 bytes",
+    ),
     "an input that is missing": ({"inputs": ["none"]}, "does not exist"),
     "a link in an input that leads out": ({"inputs": ["leads-out"]}, "leads out of the input"),
     "a pipe in an input": ({"inputs": ["has-pipe"]}, "neither a file nor a folder nor a link"),
@@ -113,6 +129,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a skill that is too large": ({"skills": {"paths": ["skills"]}}, "a run keeps a copy of it"),
     "a home that there is not": ({"workspace": {"sandbox": "~no-such-user/x"}}, "no home for"),
+    "a skill in a home that there is not": (
+        {"skills": {"paths": ["~no-such-user/x"]}},
+        "no home for",
+    ),
     "the root folder": ({"workspace": {"sandbox": "/"}}, "a run gets a folder of its own"),
     "a default that leads out of its folder": (
         {

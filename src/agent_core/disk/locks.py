@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agent_core.opening import open_descriptor
@@ -25,16 +25,13 @@ def locked(path: Path, *, check: Callable[[], None], shared: bool = False) -> Ge
     Raises:
         OSError: the file cannot be made.
     """
-    descriptor = open_descriptor(path, _OPEN, 0o600)
-    try:
+    with closing_lock(open_descriptor(path, _OPEN, 0o600)) as descriptor:
         wait = 0.001
         while not try_lock(descriptor, shared=shared):
             check()
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -44,10 +41,24 @@ def locked_if_free(path: Path) -> Generator[bool]:
     Raises:
         OSError: the file cannot be made.
     """
-    descriptor = open_descriptor(path, _OPEN, 0o600)
-    try:
+    with closing_lock(open_descriptor(path, _OPEN, 0o600)) as descriptor:
         yield try_lock(descriptor, shared=False)
+
+
+@contextmanager
+def closing_lock(descriptor: int) -> Generator[int]:
+    """Release the lock of an open file at the end of the block, and close the file.
+
+    Closing alone would leave the lock to a process that was forked meanwhile. That process does not
+    release it.
+    """
+    process = os.getpid()
+    try:
+        yield descriptor
     finally:
+        if os.getpid() == process:
+            with suppress(OSError):  # the file system has no locks
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

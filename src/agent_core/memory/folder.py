@@ -16,6 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from agent_core.disk.locks import closing_lock
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.memory.entry import CATEGORIES, Memory, parse_memory
@@ -166,11 +167,9 @@ class MemoryFolder:
                 descriptor = open_descriptor(_LOCK, flags, 0o600, dir_fd=inside)
         except OSError as error:
             raise write_failed(f"the memory folder {self.root} cannot be used", error) from error
-        try:
+        with closing_lock(descriptor):
             _lock(descriptor)
             yield
-        finally:
-            os.close(descriptor)
 
     def _files(self) -> Iterator[tuple[str, _Stamp, int]]:
         """Every file that may be a memory: its path, what changes when it is written, its folder.

@@ -17,7 +17,7 @@ from agent_core.aio import to_the_end
 from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
 from agent_core.disk.interrupted import MOVING, folder_about, is_interrupted
-from agent_core.disk.locks import try_lock
+from agent_core.disk.locks import closing_lock, try_lock
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.opening import open_descriptor
 from agent_core.types.records import snapshot_folder
@@ -182,8 +182,8 @@ class ProjectFiles:
         async with AsyncExitStack() as stack:
             is_free = True
             for path in self._locks.iterdir() if self._locks.is_dir() else ():
-                descriptor = open_descriptor(path, _LOCK, 0o600)
-                stack.callback(os.close, descriptor)
+                opened = open_descriptor(path, _LOCK, 0o600)
+                descriptor = stack.enter_context(closing_lock(opened))
                 is_free = try_lock(descriptor, shared=True) and is_free
             yield is_free
 
@@ -263,16 +263,13 @@ class ProjectFiles:
         """Hold the lock of the project; a thread is not kept waiting for it."""
         make_private(self._locks)
         name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:20]
-        descriptor = open_descriptor(self._locks / name, _LOCK, 0o600)
-        try:
+        with closing_lock(open_descriptor(self._locks / name, _LOCK, 0o600)) as descriptor:
             while not try_lock(descriptor, shared=shared):
                 if stop is not None and stop.is_set():
                     message = "the recording was stopped before it began"
                     raise StorageError(ErrorCode.CANCELLED, message)
                 await asyncio.sleep(_WAIT_S)
             yield
-        finally:
-            os.close(descriptor)
 
 
 class FilesAlone:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
-from agent_core.disk.locks import locked_if_free, try_lock
+from agent_core.disk.locks import closing_lock, locked_if_free, try_lock
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.opening import open_descriptor
@@ -142,8 +142,8 @@ class Workspaces:
         """
         files = self._of_session(session.session_id)
         await asyncio.to_thread(self._forget_unused)
-        lock = open_descriptor(await asyncio.to_thread(self._lock_of, files.root), _LOCK, 0o600)
-        try:
+        path = await asyncio.to_thread(self._lock_of, files.root)
+        with closing_lock(open_descriptor(path, _LOCK, 0o600)) as lock:
             while True:
                 is_alone = try_lock(lock, shared=False)
                 is_there = await asyncio.to_thread(files.root.is_dir)
@@ -157,8 +157,6 @@ class Workspaces:
             yield files.root
             with suppress(OSError):
                 os.utime(files.root)
-        finally:
-            os.close(lock)
 
     async def snapshots_in_use(self) -> set[str]:
         """Every snapshot that a session needs, of other tenants, too: they may be in this home.

@@ -11,13 +11,14 @@ import re
 import stat
 from collections import deque
 from collections.abc import Collection, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
 import orjson
 from msgspec import Struct, field
 
+from agent_core.disk.locks import closing_lock
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError, TaskError
 from agent_core.opening import open_descriptor
 from agent_core.tasks.apply import schema_error
@@ -74,6 +75,8 @@ class TaskLog:
             os.close(descriptor)
             why = "another process works on it" if isinstance(error, BlockingIOError) else error
             raise _unavailable(path, why, retryable=True) from error
+        self._lock = ExitStack()
+        self._lock.enter_context(closing_lock(descriptor))
         self._size = self._end = os.fstat(descriptor).st_size
         self._missing = b""
 
@@ -115,7 +118,7 @@ class TaskLog:
     def close(self) -> None:
         """Give the file back to other processes."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            self._lock.close()
             self._descriptor = -1
 
     def _require_untouched(self) -> None:

@@ -597,6 +597,8 @@ def test_under_trio_an_error_says_that_asyncio_is_needed(home: Home, project: Pa
             made.session("s1").__aenter__,
             lambda: agent.run("hello"),
             agent.session().__aenter__,
+            lambda: anext(agent.stream("hello")),
+            lambda: anext(agent.stream("hello").partial_output()),
             lambda: ConversationMemory(InMemoryStore(), "s1").get_history(),
             lambda: SqliteStore.open(project / "memory.sqlite"),
         ]
@@ -681,6 +683,27 @@ async def test_what_one_loop_uses_is_refused_to_another_with_one_error(tmp_path:
     assert all(isinstance(refused(error), AgentError) for error in errors)
     assert "another event loop" in str(errors[0])
     assert "the toolset 'open' belongs to another event loop" in str(errors[1])
+
+
+async def test_a_stream_is_read_in_the_event_loop_in_which_it_has_begun(project: Path) -> None:
+    agent = Agent("a", model=MockProvider(["some words"]))
+    async with in_memory(project_dir=project) as made:
+        handle = await made.start("hello")
+        streams: list[Any] = [agent.stream("hello"), handle.partial_output()]
+        for stream in streams:
+            first = await anext(stream)
+
+            async def read(stream: Any = stream) -> None:
+                await anext(stream)
+
+            async def leave(stream: Any = stream) -> None:
+                await stream.aclose()
+
+            for use in (read, leave):
+                with pytest.raises(AgentCoreError, match="in use in another event loop"):
+                    await asyncio.to_thread(asyncio.run, use())
+            rest = [item async for item in stream]  # it has not been disturbed
+            assert first != (rest or [None])[-1]
 
 
 async def test_an_adapter_may_be_used_in_several_event_loops(project: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Generic
 
+from agcore.errors import raise_as_agent_error
 from agcore.llm import (
     AssistantTextDelta,
     CostUpdate,
@@ -44,7 +45,8 @@ class AgentStream(TaskStream[StreamEvent], Generic[OutputT]):
         self.last: TurnComplete | Error | None = None
 
     async def __anext__(self) -> StreamEvent:
-        event = await super().__anext__()
+        with raise_as_agent_error():
+            event = await super().__anext__()
         if isinstance(event, TurnComplete | Error):
             self.last = event
         return event

@@ -141,8 +141,16 @@ class TaskStream(AsyncGenerator[T, None]):
         return await self.__anext__()
 
     async def __anext__(self) -> T:
+        """Return the next item.
+
+        Raises:
+            StopAsyncIteration: there is none.
+            AgentCoreError: `validation_error`: no event loop of asyncio is running here, or it is
+                another one than that in which the stream has begun.
+        """
         if self._is_over:
             raise StopAsyncIteration
+        self._require_loop()
         if self._steps is None:
             self._steps = _Steps()
             self._task = asyncio.create_task(self._steps.take_all(self._source))
@@ -164,9 +172,18 @@ class TaskStream(AsyncGenerator[T, None]):
         self._is_over = True
         if self._task is None:
             await self._source.aclose()
-        elif self._task is not asyncio.current_task():
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        elif not self._task.done():
+            self._require_loop()
+            if self._task is not asyncio.current_task():
+                self._task.cancel()
+                await asyncio.wait([self._task])
+
+    def _require_loop(self) -> None:
+        from agent_core.aio.loops import running_loop, used_elsewhere  # noqa: PLC0415 - imports us
+
+        loop = running_loop("this stream")
+        if self._task is not None and self._task.get_loop() is not loop:
+            raise used_elsewhere("this stream")
 
     def __del__(self) -> None:
         task = getattr(self, "_task", None)

@@ -349,7 +349,7 @@ class _ItemTable:
             raise self._failed(error) from error
 
     def _failed(self, error: StorageError) -> MemoryStorageError:
-        reason = error.__cause__ or "it is closed"
+        reason = error.__cause__ or "it is closed, or was opened before this process was forked"
         return MemoryStorageError(f"the memory store {self._name} cannot be used: {reason}")
 
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from agent_core.aio.loops import ThreadPool
+from agent_core.aio.loops import ThreadPool, reset_after_fork
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.connections import (
     PATIENCE,
@@ -82,6 +82,7 @@ class Writer:
         self._handed_over = 0
         self._since_checkpoint = 0
         self._closed = False
+        reset_after_fork(self)
         # A daemon, so that a program that dies without closing is not kept alive by it.
         self._thread = threading.Thread(target=self._work, name="session-writer", daemon=True)
         self._thread.start()
@@ -114,6 +115,11 @@ class Writer:
                 self._handed_over += 1
                 self._queue.put(_Waiting(job, future, is_last))
         return future
+
+    def reset(self) -> None:
+        """Refuse jobs after a fork: the thread and the connection are the parent process's."""
+        self._closed = True
+        self._counting = threading.Lock()
 
     async def close(self) -> None:
         """Finish what is queued, then close the connection."""
@@ -237,6 +243,13 @@ class ReaderThreads:
         self._opened: list[Connection] = []
         self._threads = ThreadPool(_READERS, thread_name_prefix="session-reader")
         self._closed = False
+        reset_after_fork(self)
+
+    def reset(self) -> None:
+        """Refuse queries after a fork: the threads and connections are the parent process's."""
+        self._closed = True
+        self._threads = ThreadPool(1)
+        self._opened = []
 
     async def read(
         self,

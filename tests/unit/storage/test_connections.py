@@ -3,7 +3,7 @@ import errno
 import os
 import sqlite3
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -117,6 +117,21 @@ async def test_a_forked_process_locks_a_memory_store_itself(tmp_path: Path) -> N
         before = locks_of(path)
         assert in_a_forked_process(lambda: asyncio.run(open_again())) == "2"
         assert locks_of(path) == before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_a_forked_process_is_refused_the_store_of_its_parent(tmp_path: Path) -> None:
+    async with await SqliteStore.open(tmp_path / "memory.db") as store:
+        await store.list()
+
+        async def use(work: Callable[[], Awaitable[object]]) -> None:
+            await asyncio.wait_for(work(), timeout=20)
+
+        for work in (store.list, lambda: store.delete("any")):
+            said = in_a_forked_process(lambda work=work: asyncio.run(use(work)))
+            assert "opened before this process was forked" in said
+        assert in_a_forked_process(lambda: asyncio.run(use(store.close))) == "None"
+        assert await store.list() == []
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -388,6 +388,27 @@ async def test_other_dependencies_and_other_types_are_refused(
         assert result.output == Version(number=2)
 
 
+async def test_another_tool_of_that_name_is_refused(home: Home, project: Path, shop: Shop) -> None:
+    @tool(name="deploy")
+    def other(folder: Path) -> str:
+        """Deploy a folder."""
+        shop.done.append(str(folder))
+        return "deployed"
+
+    handle = await park(home, project, call("deploy"), tools=[shop.deploy])
+    (request_id,) = handle.pending_requests
+    async with runtime(home, project, ["done"], config=PARK) as made:
+        with pytest.raises(AgentCoreError, match="does not take the arguments") as caught:
+            await made.answer(request_id, "allow_once", tools=[other])
+        assert caught.value.code is ErrorCode.VALIDATION_ERROR
+        with pytest.raises(AgentCoreError, match="reason is a text, not a int"):
+            await made.answer(request_id, "deny", reason=5, tools=[other])  # type: ignore[arg-type]
+        assert await is_untouched(made, handle)
+        again = await made.answer(request_id, "allow_once", tools=[shop.deploy])
+        assert await again.wait() is RunStatus.COMPLETED
+    assert shop.done == ["1"]
+
+
 async def test_without_the_type_the_answer_is_a_json_value(
     home: Home, project: Path, shop: Shop
 ) -> None:

@@ -411,7 +411,11 @@ async def answer_question(
     **handed: Any,
 ) -> RunHandle[Any]:
     """Answer a question and return the user's run; see `AgentRuntime.answer`."""
-    from agent_core.loop.options import NO_OPTIONS, asked_options  # noqa: PLC0415 - loaded by now
+    from agent_core.loop.options import (  # noqa: PLC0415 - loaded by now
+        NO_OPTIONS,
+        asked_options,
+        malformed_option,
+    )
 
     runs.home.require()
     try:
@@ -419,6 +423,8 @@ async def answer_question(
     except ValueError:
         message = f"there is no decision {decision!r}; there are: {', '.join(Decision)}"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+    if not isinstance(reason, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] - typed by users
+        raise malformed_option("reason", f"is a text, not a {type(reason).__name__}")
     fields = {name: value for name, value in handed.items() if value is not None and value != ()}
     given = asked_options(None, fields) if fields else NO_OPTIONS
     answered = await runs.answers.answer(

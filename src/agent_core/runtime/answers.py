@@ -118,6 +118,8 @@ class Answers:
                 arguments = await self._checked(arguments, question, decision, given, stack)
             if not self._questions.is_open_here(request_id):
                 options = await self._options_to_continue(question, decision, reason, given, stack)
+                if options is not None and arguments is None and decision is not Decision.DENY:
+                    await self._require_fit(question, given, stack)
             found, is_first = await self._store.answer(
                 request_id,
                 decision,
@@ -187,6 +189,30 @@ class Answers:
         except Exception as error:
             raise _unfit(f"do not fit {name}: {type(error).__name__}: {error}") from error
         return changed
+
+    async def _require_fit(
+        self, question: "ApprovalRecord", given: RunOptions[Any], stack: AsyncExitStack
+    ) -> None:
+        """Refuse a tool that this process has by that name, and that is another one.
+
+        Raises:
+            AgentCoreError: `validation_error`: it does not take the arguments of the call.
+        """
+        name, asked = question.tool_name, question.arguments
+        if asked is None or self._questions.holds_secret(asked):
+            return  # the arguments of the call itself are not stored
+        tool = await self._find_tool(name, given.tools or (), stack)
+        if tool is None:
+            return
+        try:
+            tool.parse(asked)
+        except Exception as error:
+            message = (
+                f"nothing was answered: {name} does not take the arguments of the call here, so it"
+                f" is not the tool that the run was started with: {error}"
+            )
+            details = {"option": "tools", "tools": [name]}
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details) from error
 
     async def _find_tool(
         self, name: str, tools: Sequence[object], stack: AsyncExitStack

@@ -114,6 +114,7 @@ class _Outcome:
     text: str | None = None
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
     cost: float | None = None
+    usage_is_estimated: bool = False
     failure: ErrorInfo | None = None
     interruption: ErrorInfo | None = None
     check: DeliverableCheck | None = None
@@ -324,7 +325,7 @@ class RunExecutor:
         if self._callback is not None:
             self._callback.finish()
         text = self._redactor.text(result.final_text) if result.final_text else None
-        outcome = _Outcome(text, result.usage, result.cost)
+        outcome = _Outcome(text, result.usage, result.cost, result.usage_is_estimated)
         if result.status is EngineStatus.COMPLETED:
             return outcome
         unknown = f"the engine says {result.status} and not why"
@@ -481,6 +482,7 @@ class RunExecutor:
             checks=check.checks if check else [],
             usage=dict(outcome.usage),
             cost=outcome.cost,
+            usage_is_estimated=outcome.usage_is_estimated,
             config_fingerprint=self._env.config_fingerprint,
             seal=compute_seal(hashes) if is_whole else None,
         )
@@ -532,6 +534,7 @@ class RunExecutor:
             ended_at=when,
             usage=dict(outcome.usage),
             cost=outcome.cost,
+            usage_is_estimated=outcome.usage_is_estimated,
             counts=dict(counts),
             found=check.found if check else [],
             missing=list(check.missing) if check else [],

@@ -116,7 +116,7 @@ def _outcome(report: RunReport, check: FolderCheck | None) -> str:
         "Engine": f"{state.engine} {model}".strip(),
         "Began": _moment(state.started_at or state.created_at),
         "Took": _duration(state.started_at or state.created_at, state.ended_at),
-        "Usage": usage,
+        "Usage": f"{usage} (some of it estimated)" if state.usage_is_estimated else usage,
         "Cost": f"{state.cost:.6f} USD" if state.cost is not None else "",
         "Parameters": ", ".join(f"{name} = {value}" for name, value in state.parameters.items()),
     }

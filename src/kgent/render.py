@@ -92,4 +92,6 @@ def _plain(text: str) -> Text:
 
 
 def _usage(report: RunReport) -> str:
-    return ", ".join(f"{name} {count}" for name, count in report.state.usage.items()) or "-"
+    state = report.state
+    counts = ", ".join(f"{name} {count}" for name, count in state.usage.items()) or "-"
+    return f"{counts} (some of it estimated)" if state.usage_is_estimated else counts

@@ -125,11 +125,12 @@ class CheckResult(Record):
 
 
 class RunFolderResult(Record):
-    """How a run went, for its caller. `run.json` stays the source of truth.
+    """The end of a run, for its caller. `run.json` stays the source of truth.
 
     `sandbox_root` is None where no run folder was made: the profile, an id or the folder itself
-    could not be used. `seal` is a hash over the finished folder, for `kgent verify --seal`; it is
-    None where the manifests could not be written.
+    could not be used. If `usage_is_estimated`, the service has not reported all of `usage` and
+    `cost`. `seal` is a hash over the finished folder, for `kgent verify --seal`; it is None where
+    the manifests could not be written.
     """
 
     session_id: str
@@ -145,6 +146,7 @@ class RunFolderResult(Record):
     checks: list[CheckResult] = []
     usage: dict[str, int] = {}
     cost: float | None = None
+    usage_is_estimated: bool = False
     config_fingerprint: str | None = None
     seal: str | None = None
 
@@ -164,6 +166,7 @@ class RunFolderState(Record):
         missing: required deliverables that are not.
         manifests: file name and SHA-256 of each manifest, once they are final.
         program: the program that made the folder, and its version.
+        usage_is_estimated: the service has not reported all of `usage` and `cost`.
         counts: how many `events`, `tool_calls` and `errors` there are, once the run is over.
     """
 
@@ -187,6 +190,7 @@ class RunFolderState(Record):
     updated_at: str
     usage: dict[str, int] = {}
     cost: float | None = None
+    usage_is_estimated: bool = False
     counts: dict[str, int] = {}
     found: list[str] = []
     missing: list[str] = []

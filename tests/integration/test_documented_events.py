@@ -39,7 +39,7 @@ async def test_events_have_the_payload_keys_of_the_page(home: Home, project: Pat
             events += await collect(await made.start("go", session_id="s1"))
     seen = {event.event_type.value: event for event in events}
     documented = payload_keys()
-    assert len(documented) == 10
+    assert len(documented) == 12
     for name, (keys, is_all) in documented.items():
         payload = set(seen[name].payload)
         assert (payload == keys) if is_all else (payload > keys), name

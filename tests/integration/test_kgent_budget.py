@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
-from agent_core.providers.scripted import Calls, Says, ScriptedCall
+from agent_core.errors import ErrorCode
+from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall
 from agent_core.types import Usage
 from kgent import RunOptions, RunResult
+from kgent.cancellation import Cancellation
 from kgent.cli import main
+from kgent.engine.base import EngineEvent
 from kgent.engine.mock import MockPause
 from kgent.runner import run
 from kgent.verification import verify
@@ -81,7 +84,40 @@ def test_a_run_says_what_it_has_cost(tmp_path: Path, engine: str) -> None:
     result, _ = conduct(tmp_path, engine, [LISTS, DONE], {}, price=PRICE)
     assert result.status == "completed"
     assert state(result.sandbox_root)["cost"] == result.cost
+    assert not result.usage_is_estimated
     assert result.cost == pytest.approx(2 * (1000 * 1 + 50 * 2) / 1e6)
+
+
+@ENGINES
+@pytest.mark.parametrize("code", [ErrorCode.CANCELLED, ErrorCode.BUDGET_EXCEEDED], ids=str)
+def test_a_call_that_is_cut_off_counts_at_its_estimate(
+    tmp_path: Path, engine: str, code: ErrorCode
+) -> None:
+    stop, heard = Cancellation(), list[str]()
+
+    def hear(event: EngineEvent) -> None:
+        heard.append(event.text)
+        if "".join(heard).endswith("word " * 50):
+            stop.cancel("enough", code=code)
+
+    with ModelServer.in_thread([LISTS, Hangs(text="word " * 50)]) as server:
+        model = {"provider": "openai", "name": "m", "base_url": server.base_url("openai")}
+        config = profile(
+            tmp_path, model={**model, "price": PRICE}, runtime={"engine": engine, "stream": True}
+        )
+        options = RunOptions(sandbox=tmp_path / "run")
+        result = run(config, "Write it.", options, event_callback=hear, cancellation=stop)
+    assert result.status == ("incomplete" if code is ErrorCode.CANCELLED else "failed")
+    usage = result.usage
+    assert result.usage_is_estimated
+    assert usage["input_tokens"] > 1000 + 50
+    assert usage["output_tokens"] == pytest.approx(50 + 63, abs=1)
+    assert usage["model_calls"] == 2
+    spent = (usage["input_tokens"] * 1 + usage["output_tokens"] * 2) / 1e6
+    assert result.cost == pytest.approx(spent)
+    stored = state(result.sandbox_root)
+    assert (stored["usage"], stored["usage_is_estimated"]) == (usage, True)
+    assert stored["cost"] == result.cost
 
 
 @ENGINES

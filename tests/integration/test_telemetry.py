@@ -11,10 +11,10 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from agent_core import AgentRuntime, ConfigError, RunStatus, Usage
 from agent_core.telemetry.spans import Telemetry
-from agent_core.testing import Calls, Says, ScriptedCall, ScriptedProvider, calls
+from agent_core.testing import Calls, Hangs, Says, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import ModelRequest
 from isolation import Home
-from model_server import ModelServer, Status
+from model_server import ModelServer, Sends, Status
 from otlp_receiver import OtlpReceiver, ReceivedSpan
 from runtimes import CONFIG, Asked, ask, runtime
 
@@ -216,6 +216,36 @@ async def test_retries_are_events_and_a_failure_is_an_error(
     assert retry.attributes["error.type"] == code
     [duration] = collector.measured("gen_ai.client.operation.duration")
     assert duration.attributes["error.type"] == code
+
+
+@pytest.mark.parametrize("price", ["", "price = { input = 1000000, output = 2000000 }\n"])
+async def test_calls_without_a_reply_count_as_in_the_usage_of_the_run(
+    home: Home, project: Path, collector: OtlpReceiver, price: str
+) -> None:
+    async with ModelServer([Sends([b""]), Hangs(text="word " * 100)]) as server:
+        home.write_config(
+            f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
+            f"retry = {{ max_attempts = 2, initial_backoff_ms = 1, max_backoff_ms = 1 }}\n{price}"
+        )
+        async with AgentRuntime(project) as made:
+            handle = await made.start("go")
+            async for event in handle.events():
+                if event.event_type == "model_text_delta":
+                    break
+            await handle.cancel()
+    usage = handle.usage
+    assert usage.is_estimated
+    chat, run = collector.named("chat m"), collector.named("invoke_agent main")
+    for span in (chat, run):
+        assert span.attributes["gen_ai.usage.input_tokens"] == usage.input_tokens
+        assert span.attributes["gen_ai.usage.output_tokens"] == usage.output_tokens == 125
+    costs = collector.measured("soong_agent.usage.cost")
+    if not price:
+        assert (usage.cost, costs) == (None, [])
+        return
+    assert chat.attributes["soong_agent.usage.cost"] == pytest.approx(usage.cost)
+    assert sum(cost.sum for cost in costs) == pytest.approx(usage.cost)
+    assert collector.measured("gen_ai.client.token.usage") == []  # the service counted none
 
 
 async def test_what_a_cancelled_run_was_doing_ends_with_it(

@@ -40,9 +40,11 @@ from agent_core.budgets.meter import Meter, MeteredAdapter
 from agent_core.budgets.prices import Prices, may_have_price
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.estimates import PromptEstimates
 from agent_core.providers.failures import Called, CallError, pause_before_retry_s
 from agent_core.providers.reply import CallDraft, ReplyAccumulator
 from agent_core.providers.requests import IdentityCache
+from agent_core.providers.tally import CallTally, CountedStart
 from agent_core.types import (
     FINAL_ANSWER,
     ErrorPayload,
@@ -51,6 +53,7 @@ from agent_core.types import (
     ModelFailed,
     ModelMessage,
     ModelRequest,
+    ModelRetry,
     ModelStarted,
     ModelTextDelta,
     StopReason,
@@ -85,6 +88,7 @@ class CallTurn:
         metadata: of the submission, for hooks.
         meter: who pays for the calls, if there is a budget.
         cost: of these calls, and of summaries made for them.
+        tally: counts the attempts of the current call.
         rounds: how many replies with calls there have been.
         failure: the error of the last call, if it failed.
         request: the last one.
@@ -100,6 +104,7 @@ class CallTurn:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     meter: Meter | None = None
     cost: CostTracker = field(default_factory=CostTracker)
+    tally: CallTally = field(default_factory=lambda: CallTally(lambda: 0))
     rounds: int = 0
     failure: LlmError | None = None
     request: ChatRequest | None = None
@@ -138,6 +143,7 @@ class HookedProvider:
     _sent: IdentityCache[ChatMessage, ModelMessage] = field(
         default_factory=IdentityCache[ChatMessage, ModelMessage]
     )
+    _estimates: PromptEstimates = field(default_factory=PromptEstimates)
 
     def model(self, name: str | None) -> ModelConfig:
         """The model that a request asks which names this one, as far as the provider says it."""
@@ -156,7 +162,9 @@ class HookedProvider:
         """See `ProviderAdapter.stream`; failures are raised, and kept in `turn`."""
         turn = self.turn
         is_native = isinstance(self.provider, AdapterProvider)  # which asks its adapter about it
-        yield ModelStarted(provider="agcore", model=request.model, native_output=is_native)
+        turn.tally = CallTally(lambda: 0)  # an attempt counts itself
+        started = ModelStarted(provider="agcore", model=request.model, native_output=is_native)
+        yield CountedStart.of(started, turn.tally)
         system = [ChatMessage.system_text(block.content) for block in request.system]
         system += self.history.instructions
         sent = self.history.convert(request.messages)
@@ -259,8 +267,10 @@ class HookedProvider:
         )
         return await self.hooks.execute(whose)
 
-    async def _deltas(self, request: ChatRequest, turn: CallTurn) -> AsyncGenerator[ModelTextDelta]:
-        """One request, tried until it is answered; nothing is tried again once text was seen.
+    async def _deltas(
+        self, request: ChatRequest, turn: CallTurn
+    ) -> AsyncGenerator[ModelTextDelta | ModelRetry]:
+        """Send one request until it is answered; nothing is tried again once text was seen.
 
         Raises:
             LlmError: it failed for good. That a prompt is too long is reported to the hooks later:
@@ -296,6 +306,8 @@ class HookedProvider:
                         event=HookEvent.ON_RETRY, request=request, error=error, attempt=attempt
                     ),
                 )
+            delay_ms, failed = round(pause_s * 1000), ErrorPayload.of(error)
+            yield ModelRetry(attempt=attempt, delay_ms=delay_ms, error=failed)
             await asyncio.sleep(pause_s)
         response = self._reply(turn)
         for tracker in (self.cost, turn.cost):
@@ -321,26 +333,48 @@ class HookedProvider:
         sent = ModelRequest(
             model=model.name, messages=[], max_output_tokens=request.max_output_tokens
         )
+
+        def whole() -> ModelRequest:
+            return model_request(request, self._sent, model=model.name)
+
         if turn.meter is not None or (config is not None and may_have_price(config)):
-            adapter = MeteredAdapter(attempt, model, prices=self.prices, meter=turn.meter)
-            sent = model_request(request, self._sent, model=model.name)
+            adapter = MeteredAdapter(
+                attempt,
+                model,
+                prices=self.prices,
+                estimate=self._estimates.prompt,
+                meter=turn.meter,
+            )
+            sent = whole()
+        tally = CallTally(lambda: self._estimates.prompt(whole()))
         usage = Usage()
-        with raise_as_llm_error():
-            async with aclosing(adapter.stream(sent)) as events:
-                async for event in events:
-                    match event:
-                        case ModelTextDelta():
-                            yield event
-                        case ModelCompleted():
-                            usage = event.usage
-                        case _:
-                            pass
-            if attempt.failure is not None:
-                raise attempt.failure
-            if attempt.response is None:
-                raise StreamBrokenError("the provider ended its stream without a reply")
+        try:
+            with raise_as_llm_error():
+                async with aclosing(adapter.stream(sent)) as events:
+                    async for event in events:
+                        tally.take(event)
+                        match event:
+                            case ModelTextDelta():
+                                yield event
+                            case ModelCompleted():
+                                usage = event.usage
+                            case _:
+                                pass
+                if attempt.failure is not None:
+                    raise attempt.failure
+                if attempt.response is None:
+                    raise StreamBrokenError("the provider ended its stream without a reply")
+        finally:
+            tally.end()
+            self._count_lost(tally, turn)
         (message,) = self.clean.messages([attempt.response.message])
         turn.response = replace(attempt.response, message=message, usage=self.clean.usage(usage))
+
+    def _count_lost(self, tally: CallTally, turn: CallTurn) -> None:
+        turn.tally.losses += tally.losses
+        for usage in tally.losses:
+            self.cost.add(usage)
+            turn.cost.add(usage)
 
     def _reply(self, turn: CallTurn) -> ChatResponse:
         if turn.response is None:
@@ -385,9 +419,10 @@ class _Attempt:
                                 yield piece
         except LlmError as error:
             self.failure = error
-            # What a service refuses costs nothing.
-            is_refused = isinstance(error, _REFUSED)
-            details = {"status": getattr(error, "status", None)} if is_refused else {}
+            # A request that a service refuses, or that does not reach it, costs nothing.
+            details = {name: error.details[name] for name in ("sent",) if name in error.details}
+            if isinstance(error, _REFUSED):
+                details["status"] = getattr(error, "status", None)
             yield ModelFailed(error=ErrorPayload.of(error).model_copy(update={"details": details}))
             return
         if self.response is not None:

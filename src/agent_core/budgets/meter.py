@@ -20,7 +20,7 @@ from agent_core.events import BudgetStore
 from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates, estimate_blocks
-from agent_core.text import BYTES_PER_TOKEN
+from agent_core.providers.tally import CallTally, CountedStart, size_of
 from agent_core.types import (
     Amounts,
     Budget,
@@ -28,17 +28,14 @@ from agent_core.types import (
     BudgetHold,
     BudgetScope,
     BudgetUse,
-    ErrorPayload,
     ModelCompleted,
     ModelEvent,
     ModelFailed,
-    ModelReasoningDelta,
     ModelRequest,
     ModelRetry,
     ModelStarted,
     ModelTextDelta,
     RunIdentity,
-    ToolCallDelta,
     Usage,
     new_id,
 )
@@ -378,15 +375,23 @@ class MeteredAdapter:
         adapter: belongs to others.
         model: what it asks.
         prices: knows what that costs.
+        estimate: returns the tokens of a prompt.
         meter: who pays.
     """
 
     def __init__(
-        self, adapter: ProviderAdapter, model: ModelConfig, *, prices: Prices, meter: Meter | None
+        self,
+        adapter: ProviderAdapter,
+        model: ModelConfig,
+        *,
+        prices: Prices,
+        estimate: Callable[[ModelRequest], int],
+        meter: Meter | None,
     ) -> None:
         self._adapter = adapter
         self._model = model
         self._prices = prices
+        self._estimate = estimate
         self._meter = meter
 
     async def close(self) -> None:
@@ -402,36 +407,53 @@ class MeteredAdapter:
 
     async def _priced(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         looking_up = asyncio.create_task(self._prices.of(self._model))  # beside the call
-        async with aclosing(opened_stream(self._adapter, request)) as events:
-            async for event in events:
-                if isinstance(event, ModelCompleted):
-                    price, usage = await looking_up, event.usage
-                    if not _is_reported(event):
-                        usage = usage.model_copy(update={"is_estimated": True})
-                        price = None
-                    event = _with_cost(event, usage, price)
-                yield event
+        at_hand = self._prices.at_hand(self._model)
+        tally = CallTally(lambda: self._estimate(request), _cost_at(at_hand))
+        try:
+            async with aclosing(opened_stream(self._adapter, request)) as events:
+                async for event in events:
+                    match event:
+                        case ModelTextDelta(text=text):  # most events are
+                            tally.arrived += size_of(text)
+                        case ModelStarted():
+                            tally.take(event)
+                            event = CountedStart.of(event, tally)
+                        case ModelCompleted():
+                            event = _priced_reply(event, await looking_up)
+                            tally.take(event)
+                        case ModelRetry() | ModelFailed():
+                            tally.cost = _cost_at(await looking_up)
+                            tally.take(event)
+                        case _:
+                            tally.take(event)
+                    yield event
+        finally:
+            try:
+                if tally.is_sent:
+                    tally.cost = _cost_at(await looking_up)
+            finally:
+                tally.end()
 
     async def _paid(self, request: ModelRequest, meter: Meter) -> AsyncGenerator[ModelEvent]:
-        call = _PaidCall(meter, self._model, request, await self._price(meter))
+        price = await self._price(meter)
+        call = _PaidCall(meter, self._model, request, prompt=self._estimate(request), price=price)
         await call.reserve()
         try:
             async with aclosing(opened_stream(self._adapter, call.request)) as events:
                 async for event in events:
                     match event:
                         case ModelStarted():
-                            call.is_sent = True
-                        case ModelTextDelta(text=text) | ModelReasoningDelta(text=text):
-                            call.arrived += len(text.encode(errors="surrogatepass"))
-                        case ToolCallDelta(arguments_fragment=text):
-                            call.arrived += len(text.encode(errors="surrogatepass"))
-                        case ModelRetry(error=error):
-                            await call.settle_failed(error)
+                            call.tally.take(event)
+                            event = CountedStart.of(event, call.tally)
+                        case ModelRetry():
+                            await call.settle_failed(event)
                             await call.reserve(again=True)
-                        case ModelFailed(error=error):
-                            await call.settle_failed(error)
+                        case ModelFailed():
+                            await call.settle_failed(event)
                         case ModelCompleted():
                             event = await call.settle(event)
+                        case _:
+                            call.tally.take(event)
                     yield event
         finally:
             await call.settle_broken_off()
@@ -454,19 +476,23 @@ class _PaidCall:
 
     Attributes:
         request: with the output limit that was reserved.
-        is_sent: something may have reached the service.
-        arrived: bytes of the reply.
+        tally: counts the attempts without a reply.
     """
 
     def __init__(
-        self, meter: Meter, model: ModelConfig, request: ModelRequest, price: Price | None
+        self,
+        meter: Meter,
+        model: ModelConfig,
+        request: ModelRequest,
+        *,
+        prompt: int,
+        price: Price | None,
     ) -> None:
         self.request = request
-        self.is_sent = False
-        self.arrived = 0
+        self.tally = CallTally(lambda: prompt, _cost_at(price))
         self._meter = meter
         self._price = price
-        self._prompt = meter.budgets.estimate(request)
+        self._prompt = prompt
         self._most = request.max_output_tokens or model.max_output_tokens
         self._hold_id: str | None = None
 
@@ -499,24 +525,26 @@ class _PaidCall:
         usage = completed.usage
         if not _is_reported(completed):
             usage = _completed_usage(usage, self._prompt, estimate_blocks(completed.content))
+        completed = _with_cost(completed, usage, self._price)
+        self.tally.take(completed)
         await self._settle(usage)
-        return _with_cost(completed, usage, self._price)
+        return completed
 
-    async def settle_failed(self, error: ErrorPayload) -> None:
+    async def settle_failed(self, event: ModelRetry | ModelFailed) -> None:
         """Settle an attempt that failed: one that was answered with an error cost no tokens."""
-        if "status" in error.details and not self.arrived:
-            await self._settle(Usage())
-        else:
-            await self.settle_broken_off()
+        await self._settle_lost(lambda: self.tally.take(event))
 
     async def settle_broken_off(self) -> None:
         """Settle what is still reserved: the prompt, and what has arrived of the reply."""
-        if self._hold_id is None:
-            return
-        if self.is_sent or self.arrived:
-            output = -(-self.arrived // BYTES_PER_TOKEN)
-            await self._settle(Usage.from_input_output(self._prompt, output))
-        else:
+        await self._settle_lost(self.tally.end)
+
+    async def _settle_lost(self, count: Callable[[], None]) -> None:
+        was_sent, before = self.tally.is_sent, len(self.tally.losses)
+        count()
+        if was_sent:
+            lost = self.tally.losses[before:]
+            await self._settle(lost[0] if lost else Usage())
+        elif self._hold_id is not None:
             hold_id, self._hold_id = self._hold_id, None
             await self._meter.settle(hold_id, {})
 
@@ -532,7 +560,6 @@ class _PaidCall:
         }
         if self._price is not None:
             spent["nanousd"] = nanousd(self._price.of(usage))
-        self.arrived = 0
         hold_id, self._hold_id = self._hold_id, None
         await self._meter.settle(hold_id, {unit: n for unit, n in spent.items() if n > 0})
 
@@ -557,6 +584,18 @@ def _completed_usage(reported: Usage, prompt: int, output: int) -> Usage:
         "is_estimated": True,
     }
     return reported.model_copy(update=update)
+
+
+def _cost_at(price: Price | None) -> Callable[[Usage], float] | None:
+    return None if price is None else lambda usage: float(price.of(usage))
+
+
+def _priced_reply(completed: ModelCompleted, price: Price | None) -> ModelCompleted:
+    """Return a reply with its cost; flagged, and without one, where usage was not reported."""
+    if _is_reported(completed):
+        return _with_cost(completed, completed.usage, price)
+    usage = completed.usage.model_copy(update={"is_estimated": True})
+    return _with_cost(completed, usage, None)
 
 
 def _with_cost(completed: ModelCompleted, usage: Usage, price: Price | None) -> ModelCompleted:

@@ -97,15 +97,20 @@ class Prices:
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], Price | None] = {}
 
-    async def of(self, model: ModelConfig) -> Price | None:
-        """What the model charges; None if that is not known."""
+    def at_hand(self, model: ModelConfig) -> Price | None:
+        """Return what the model charges, as far as no list has to be read for it."""
         if is_configured(model.price):
             return ConfiguredPrice(model.price)
         if model.provider == "local":
             return FREE
-        if not may_have_price(model):
-            return None
-        key = (model.provider, model.base_url, model.name)
+        return self._known.get(_key(model))
+
+    async def of(self, model: ModelConfig) -> Price | None:
+        """Return what the model charges; None if that is not known."""
+        known = self.at_hand(model)
+        if known is not None or not may_have_price(model):
+            return known
+        key = _key(model)
         if key not in self._known:
             try:
                 self._known[key] = await asyncio.to_thread(_look_up, model)
@@ -113,6 +118,10 @@ class Prices:
                 logger.warning("the price lists cannot be read: %s", error)
                 self._known[key] = None
         return self._known[key]
+
+
+def _key(model: ModelConfig) -> tuple[object, ...]:
+    return model.provider, model.base_url, model.name
 
 
 def is_configured(price: PriceConfig) -> bool:

@@ -14,10 +14,12 @@ from agent_core.loop.context import (
     HistorySource,
     Hooks,
     NullCollaborators,
+    OnEnd,
     Outcome,
     PathCompactor,
     RunContext,
     RunLimits,
+    ignore,
 )
 from agent_core.loop.run import run_agent
 from agent_core.providers.base import ProviderAdapter
@@ -73,14 +75,14 @@ class StandaloneRun(Struct, frozen=True):
     ctx: RunContext
     stream: EventStream
 
-    async def run(self, prompt: Draft) -> Outcome:
-        """Run to the end.
+    async def run(self, prompt: Draft, *, on_end: OnEnd = ignore) -> Outcome:
+        """Run to the end; `on_end` gets the outcome of a cancelled run, too.
 
         Raises:
             asyncio.CancelledError: the run was cancelled; every call on its path is answered.
         """
         self.ctx.journal.begin()
-        return await run_agent(self.ctx, prompt)
+        return await run_agent(self.ctx, prompt, on_end=on_end)
 
 
 def build_run(

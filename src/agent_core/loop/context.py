@@ -293,6 +293,13 @@ class RunStats(Struct):
                 self.stop_denials += reason == "stop_hook"
                 self.output_retries += reason == "output_invalid"
 
+    def spend(self, usage: Usage | None) -> dict[str, Any]:
+        """Count what calls without a reply have cost, and return it for an event."""
+        if usage is None:
+            return {}
+        self.usage = self.usage.plus(usage)
+        return {"usage": usage.model_dump(exclude={"raw_usage"})}
+
     def completed(self) -> Outcome:
         text = "".join(self.answer)
         output = self.output if self.is_typed else text

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from time import perf_counter
 from typing import Any
@@ -14,8 +14,9 @@ from agent_core.context.composer import Built
 from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.loop.context import Reply, RunContext, RunStats
-from agent_core.providers.adapter_faults import AdapterCheck
+from agent_core.providers.adapter_faults import AdapterCheck, require_stream
 from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.tally import CallTally
 from agent_core.text import shorten_name
 from agent_core.types import (
     FINAL_ANSWER,
@@ -81,7 +82,7 @@ async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
         ctx.journal.note(EventType.CONTEXT_BUILT, built.report)
         started = started or perf_counter()
         try:
-            completed = await _ask(ctx, built.request)
+            completed = await _ask(ctx, built, stats)
         except ProviderError as error:
             if error.code is not ErrorCode.PROMPT_TOO_LONG or refused is not None:
                 raise
@@ -105,13 +106,14 @@ def _too_long(built: Built) -> ProviderError:
     )
 
 
-async def _ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
+async def _ask(ctx: RunContext, built: Built, stats: RunStats) -> ModelCompleted:
     """Stream one reply. If the stream breaks, keep the text the user has already seen."""
     seen = _PartialText()
-    journal = ctx.journal
+    journal, request = ctx.journal, built.request
+    tally = CallTally(lambda: built.use.total)
     completed: ModelCompleted | None = None
     try:
-        async with aclosing(stream_reply(ctx.provider, request)) as events:
+        async with aclosing(stream_reply(ctx.provider, request, tally)) as events:
             async for event in events:
                 match event:
                     case ModelTextDelta(text=text):
@@ -126,11 +128,13 @@ async def _ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
                         await journal.delta(EventType.MODEL_REASONING_DELTA, text)
                     case ModelStarted(provider=provider, model=model):
                         require_native(request, event)
-                        facts = {"provider": provider, "model": model}
+                        least = tally.least_cost()
+                        facts = {"provider": provider, "model": model, "estimate": least}
                         journal.note(EventType.MODEL_STARTED, facts)
                         await journal.commit()
                     case ModelRetry():
                         payload = event.model_dump(mode="json", exclude={"type"})
+                        payload |= stats.spend(tally.take_lost())
                         journal.note(EventType.MODEL_RETRY, payload, level=EventLevel.WARNING)
                         await journal.commit()
                     case ModelCompleted():
@@ -140,7 +144,7 @@ async def _ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
         whole = require_whole(completed)
         journal.end_deltas()
     except BaseException as error:
-        _keep_partial(ctx, seen, error)
+        _keep_partial(ctx, seen, error, stats.spend(tally.take_spent()))
         raise
     return whole
 
@@ -163,16 +167,19 @@ def require_native(request: ModelRequest, started: ModelStarted) -> None:
 
 
 async def stream_reply(
-    provider: ProviderAdapter, request: ModelRequest
+    provider: ProviderAdapter, request: ModelRequest, tally: CallTally | None = None
 ) -> AsyncGenerator[ModelEvent]:
     """Ask the model and yield what arrives; `require_whole` judges the reply at the end.
+
+    If there is a `tally`, it counts the attempts, and is complete when the stream has ended.
 
     Raises:
         ProviderError: the call failed, or the adapter does not do what it promises.
     """
-    check = AdapterCheck(request)
+    tally = tally or CallTally(lambda: 0)
+    check = AdapterCheck(request, tally)
     events = provider.stream(request)
-    check.begin(events)
+    require_stream(request, events)
     paused = perf_counter()
     try:
         async for event in events:
@@ -191,6 +198,7 @@ async def stream_reply(
     finally:
         if isinstance(events, AsyncGenerator):
             await events.aclose()  # the connection closes now, not when it is collected
+        tally.end()
 
 
 def require_whole(completed: ModelCompleted | None) -> ModelCompleted:
@@ -220,7 +228,9 @@ class _PartialText(Struct):
         self.characters += len(text)
 
 
-def _keep_partial(ctx: RunContext, seen: _PartialText, error: BaseException) -> None:
+def _keep_partial(
+    ctx: RunContext, seen: _PartialText, error: BaseException, spent: Mapping[str, Any]
+) -> None:
     """Store the beginning of a reply that will not be finished; no model gets to see it."""
     ctx.journal.end_deltas()
     is_cancelled = isinstance(error, asyncio.CancelledError)
@@ -230,7 +240,9 @@ def _keep_partial(ctx: RunContext, seen: _PartialText, error: BaseException) -> 
         failure = error if isinstance(error, AgentCoreError) else None
         payload = ErrorPayload.of(failure).model_dump(mode="json") if failure else {}
         metadata["error"] = payload
-        ctx.journal.note(EventType.MODEL_FAILED, {"error": payload}, level=EventLevel.ERROR)
+        ctx.journal.note(
+            EventType.MODEL_FAILED, {"error": payload, **spent}, level=EventLevel.ERROR
+        )
     if text := "".join(seen.pieces):
         if seen.characters > PARTIAL_CHARS:
             metadata |= {"truncated": True, "characters": seen.characters}

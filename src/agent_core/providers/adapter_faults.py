@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.tally import CallTally, size_of
 from agent_core.types import (
     ModelCompleted,
     ModelEvent,
@@ -32,32 +33,24 @@ class AdapterCheck:
     What a service may do, like an empty answer, is no mistake of its adapter.
     """
 
-    def __init__(self, request: ModelRequest) -> None:
-        self._whose = f"the adapter of model {request.model!r}"
+    def __init__(self, request: ModelRequest, tally: CallTally) -> None:
+        self._whose = _name_of(request)
+        self._tally = tally
         self._has_shown_text = False
         self._is_over = False
 
-    def begin(self, events: Any) -> None:
-        """Check what `stream` has returned.
-
-        Raises:
-            ProviderError: it cannot be iterated.
-        """
-        if not hasattr(events, "__aiter__"):
-            if hasattr(events, "close"):
-                events.close()  # a coroutine that nothing will await
-            raise self._mistake(
-                f"returned a {type(events).__name__} from stream; write it as "
-                "`async def stream(self, request)` with `yield` for every event"
-            )
-
     def take(self, event: Any) -> None:
-        """Check the next event.
+        """Check the next event, and count it.
 
         Raises:
             ProviderError: it breaks a promise.
         """
         kind = event.__class__
+        if kind is ModelTextDelta and not self._is_over:  # most events are
+            if text := event.text:
+                self._has_shown_text = True
+                self._tally.arrived += size_of(text)
+            return
         if kind not in _KINDS and not isinstance(event, _EVENTS):
             raise self._mistake(
                 f"yielded a {type(event).__name__}; yield ModelStarted, deltas and one "
@@ -67,6 +60,7 @@ class AdapterCheck:
             raise self._mistake(
                 f"yielded a {type(event).__name__} after its ModelCompleted, which must be the last"
             )
+        self._tally.take(event)
         if kind is ToolCallDelta:
             return
         if isinstance(event, ModelTextDelta):
@@ -121,7 +115,32 @@ class AdapterCheck:
         )
 
     def _mistake(self, what: str) -> ProviderError:
-        return ProviderError(ErrorCode.PROVIDER_ERROR, f"{self._whose} {what}")
+        return _mistake(self._whose, what)
+
+
+def require_stream(request: ModelRequest, events: Any) -> None:
+    """Check what the `stream` of an adapter has returned.
+
+    Raises:
+        ProviderError: it cannot be iterated.
+    """
+    if hasattr(events, "__aiter__"):
+        return
+    if hasattr(events, "close"):
+        events.close()  # a coroutine that nothing will await
+    what = (
+        f"returned a {type(events).__name__} from stream; write it as "
+        "`async def stream(self, request)` with `yield` for every event"
+    )
+    raise _mistake(_name_of(request), what)
+
+
+def _name_of(request: ModelRequest) -> str:
+    return f"the adapter of model {request.model!r}"
+
+
+def _mistake(whose: str, what: str) -> ProviderError:
+    return ProviderError(ErrorCode.PROVIDER_ERROR, f"{whose} {what}")
 
 
 async def opened_stream(
@@ -133,7 +152,7 @@ async def opened_stream(
         ProviderError: what the adapter returned cannot be iterated.
     """
     events: AsyncIterator[ModelEvent] = adapter.stream(request)
-    AdapterCheck(request).begin(events)
+    require_stream(request, events)
     try:
         async for event in events:
             yield event

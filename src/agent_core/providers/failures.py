@@ -228,6 +228,14 @@ class Called(Struct, frozen=True):
         message = f"{self.provider} {what} (model {self.model})"
         return CallError(code, message, retryable=True, details=self.details)
 
+    def unreachable(
+        self, what: str, *, code: ErrorCode = ErrorCode.PROVIDER_ERROR, retryable: bool = True
+    ) -> CallError:
+        """The failure of a call without a connection: nothing was sent, so it costs nothing."""
+        message = f"{self.provider} {what} (model {self.model})"
+        details = {**self.details, "sent": False}
+        return CallError(code, message, retryable, details)
+
     def protocol_error(self, what: str) -> CallError:
         """The service sent something that cannot be understood: it would do so again."""
         message = f"{self.provider} {what} (model {self.model})"

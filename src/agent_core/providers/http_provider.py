@@ -554,19 +554,23 @@ class HttpProvider(ABC):
             raise
         except TimeoutError as error:
             message = f"was silent for too long at {url} ([model] timeout_ms)"
-            raise called.broke(message, code=ErrorCode.PROVIDER_TIMEOUT) from error
+            is_connected = not isinstance(error, aiohttp.ConnectionTimeoutError)
+            fail = called.broke if is_connected else called.unreachable
+            raise fail(message, code=ErrorCode.PROVIDER_TIMEOUT) from error
         except aiohttp.ClientConnectorSSLError as error:
-            raise called.protocol_error(
+            raise called.unreachable(
                 f"cannot be reached over TLS at {url}: {_reason(error)}; if it speaks none, "
-                "[model] base_url begins with http://"
+                "[model] base_url begins with http://",
+                retryable=False,
             ) from error
         except aiohttp.ClientSSLError as error:
-            raise called.protocol_error(
+            raise called.unreachable(
                 f"cannot be trusted at {url}: {_reason(error)}; the certificates of an authority "
-                "of your own belong into [model] ca_file"
+                "of your own belong into [model] ca_file",
+                retryable=False,
             ) from error
         except aiohttp.ClientProxyConnectionError as error:
-            raise called.broke(
+            raise called.unreachable(
                 f"cannot be reached, because the proxy {route.shown} cannot: {_reason(error)}; "
                 "check HTTPS_PROXY, HTTP_PROXY and [model] proxy"
             ) from error
@@ -576,7 +580,7 @@ class HttpProvider(ABC):
                 error.status, f"the proxy {route.shown} did not connect to {url}: {refusal}"
             ) from error
         except aiohttp.ClientConnectorError as error:
-            raise called.broke(  # the server may be starting
+            raise called.unreachable(  # the server may be starting
                 f"cannot be reached at {url}: {_reason(error)}; {self.unreachable_cure}"
             ) from error
         except (aiohttp.InvalidURL, aiohttp.ClientResponseError, aiohttp.ContentTypeError) as error:

@@ -186,7 +186,10 @@ class RunFactory:
         composer = self._build_composer(spec, model, toolbox, found)
         source = await self.compactions.watch(composer, journal, scope)
         meter = scope.meter
-        provider: ProviderAdapter = self._models.open(model, composer.use, meter=meter)
+        is_counted = bool(options.guards) or spec.trace is not None
+        provider: ProviderAdapter = self._models.open(
+            model, composer.use, meter=meter, is_counted=is_counted
+        )
         make_hooks = self._project.make_hooks
         hooks: Hooks = make_hooks(run, journal) if make_hooks else NullCollaborators()
         if spec.trace is not None:
@@ -321,7 +324,9 @@ class RunFactory:
         )
         null = NullCollaborators()
         meter = self._models.budgets.of_compaction(run, scope.meter)
-        provider: ProviderAdapter = self._models.open(model, composer.use, meter=meter)
+        provider: ProviderAdapter = self._models.open(
+            model, composer.use, meter=meter, is_counted=trace is not None
+        )
         return RunContext(
             run=run,
             journal=journal,

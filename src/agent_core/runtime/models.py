@@ -28,6 +28,7 @@ from agent_core.providers.base import (
 from agent_core.providers.fallback import FallbackProvider
 from agent_core.providers.requests import IdentityCache
 from agent_core.providers.retrying import with_retries
+from agent_core.providers.tally import CallTally
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.types import (
     Budget,
@@ -126,21 +127,24 @@ class Models:
         on_switch: Callable[[ModelConfig], bool] = lambda _: True,
         *,
         meter: Meter | None = None,
+        is_counted: bool = False,
     ) -> ProviderAdapter:
-        """The adapter for one run with this model: it falls back on the others as configured.
+        """Return the adapter for one run with this model, which may fall back on other models.
 
         Args:
             model: resolved.
             on_switch: gets the model that is asked from now on; returns whether the request that
                 is under way fits it.
             meter: who pays for the calls.
+            is_counted: the adapter counts what its calls cost even if no price can be known:
+                because telemetry reads it too, or because guards withhold some events.
 
         Raises:
             ConfigError: a provider is not registered, or a configuration does not suit it.
         """
-        first = self._adapter(model, meter)
+        first = self._adapter(model, meter, is_counted=is_counted)
         others = [
-            (other, self._adapter(other, meter))
+            (other, self._adapter(other, meter, is_counted=is_counted))
             for other in (self._config.model_fallbacks if model.fallbacks else ())
             if (other.provider, other.name, other.base_url)
             != (model.provider, model.name, model.base_url)
@@ -167,7 +171,9 @@ class Models:
     def _key_of(self, model: ModelConfig) -> str:
         return self._base_key if model is self._base else model.model_dump_json()
 
-    def _adapter(self, model: ModelConfig, meter: Meter | None) -> ProviderAdapter:
+    def _adapter(
+        self, model: ModelConfig, meter: Meter | None, *, is_counted: bool = False
+    ) -> ProviderAdapter:
         """The adapter for a resolved model; made once. One that a program brings is never closed.
 
         Raises:
@@ -175,7 +181,8 @@ class Models:
         """
         brought = self._brought if model is self._base else model.adapter
         if brought is not None:
-            return self._price(RedactingAdapter(brought, self._redactor), model, meter)
+            adapter = RedactingAdapter(brought, self._redactor)
+            return self._price(adapter, model, meter, is_counted=is_counted)
         key = self._key_of(model)
         if key not in self._adapters:
             adapter = self._registry.create(model)
@@ -183,18 +190,24 @@ class Models:
                 adapter.trace(self._traces.keep_exchange)
             self._adapters[key] = RedactingAdapter(adapter, self._redactor)
             self._priced[key] = self._price(self._adapters[key], model, None)
-        if meter is None:
+        if meter is None and not is_counted:
             return self._priced[key]
-        return self._price(self._adapters[key], model, meter)
+        return self._price(self._adapters[key], model, meter, is_counted=is_counted)
 
     def _price(
-        self, redacting: "RedactingAdapter", model: ModelConfig, meter: Meter | None
+        self,
+        redacting: "RedactingAdapter",
+        model: ModelConfig,
+        meter: Meter | None,
+        *,
+        is_counted: bool = False,
     ) -> ProviderAdapter:
         """Return the adapter with what comes around every call: retries, then the price."""
         adapter = with_retries(redacting, model, maker=redacting.adapter)
-        if meter is None and not may_have_price(model):
+        if meter is None and not is_counted and not may_have_price(model):
             return adapter
-        return MeteredAdapter(adapter, model, prices=self.prices, meter=meter)
+        estimate = self.budgets.estimate
+        return MeteredAdapter(adapter, model, prices=self.prices, estimate=estimate, meter=meter)
 
     def open_beside(
         self, model: ModelConfig, *, session_id: str, meter: Meter | None
@@ -204,7 +217,7 @@ class Models:
         Raises:
             ConfigError: as `open`.
         """
-        opened = self.open(model, meter=meter)
+        opened = self.open(model, meter=meter, is_counted=self._telemetry is not None)
         if self._telemetry is None:
             return opened
         return self._telemetry.provider(
@@ -386,11 +399,12 @@ class OneShotModelCall:
             max_output_tokens=min(max_tokens, model.max_output_tokens, model.context_window // 4),
             metadata=self._metadata,
         )
+        tally = CallTally(lambda: self._models.budgets.estimate(request))
         try:
             session_id = self._metadata["session_id"]
             opened = self._models.open_beside(model, session_id=session_id, meter=self._meter)
             reply: ModelCompleted | None = None
-            async with aclosing(stream_reply(opened, request)) as events:
+            async with aclosing(stream_reply(opened, request, tally)) as events:
                 async for event in events:
                     reply = event if isinstance(event, ModelCompleted) else reply
             completed = require_whole(reply)
@@ -399,7 +413,9 @@ class OneShotModelCall:
         except Exception as error:  # of an adapter of the package: no work beside a run breaks it
             message = f"the model's adapter failed: {type(error).__name__}: {error}"
             raise ProviderError(ErrorCode.PROVIDER_ERROR, message) from error
-        self.usage = self.usage.plus(completed.usage)
+        finally:
+            if (spent := tally.take_spent()) is not None:
+                self.usage = self.usage.plus(spent)
         if completed.stop_reason is StopReason.MAX_TOKENS:
             message = "the answer was cut off by the output limit"
             raise ProviderError(ErrorCode.MAX_OUTPUT_TOKENS, message)

@@ -26,10 +26,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop import Outcome, RunContext, StandaloneRun, run_agent
-from agent_core.loop.context import Hooks
+from agent_core.loop.context import Hooks, OnEnd, ignore
 from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.compat import server_of
+from agent_core.providers.tally import CallTally
 from agent_core.telemetry import content, names
 from agent_core.telemetry.content import Clean
 from agent_core.tools.values import storable_text
@@ -214,9 +215,15 @@ class Telemetry:
         return carried
 
     async def run(
-        self, run: StandaloneRun, prompt: Draft, model: ModelConfig, *, name: str
+        self,
+        run: StandaloneRun,
+        prompt: Draft,
+        model: ModelConfig,
+        *,
+        name: str,
+        on_end: OnEnd = ignore,
     ) -> Outcome:
-        """`StandaloneRun.run`, recorded; `name` is the agent's.
+        """Record `StandaloneRun.run`; `name` is the agent's.
 
         Raises:
             asyncio.CancelledError: the run was cancelled; every call on its path is answered.
@@ -225,7 +232,12 @@ class Telemetry:
         with begun.current():
             ctx = begun.wrap(run.ctx, model)
             ctx.journal.begin()
-            return await run_agent(ctx, prompt, on_end=begun.finish)
+
+            def finish(outcome: Outcome) -> None:
+                begun.finish(outcome)
+                on_end(outcome)
+
+            return await run_agent(ctx, prompt, on_end=finish)
 
     def provider(
         self, adapter: ProviderAdapter, model: ModelConfig, clean: Clean, *, session_id: str
@@ -402,7 +414,9 @@ class _ModelCall:
         self._first_chunk: float | None = None
         self._has_started = False
         self._has_ended = False
-        self._usage: Usage | None = None
+        self._tally = CallTally(lambda: 0)  # the adapter counts what attempts have cost
+        self._reply: Usage | None = None
+        self._spent: Usage | None = None
         self._facts: dict[str, Any] = {}
 
     def begin(self, request: ModelRequest, session_id: str) -> None:
@@ -434,6 +448,7 @@ class _ModelCall:
     @_harmless
     def take(self, event: ModelEvent) -> None:
         """See what the model has sent."""
+        self._tally.take(event)
         match event:
             case ModelTextDelta() | ModelReasoningDelta() | ToolCallDelta():
                 if self._first_chunk is None:
@@ -453,6 +468,7 @@ class _ModelCall:
                     names.ERROR_TYPE: error.code.value,
                 }
                 self._span.add_event(names.RETRY, facts)
+                self._count(self._tally.take_lost())
             case ModelFailed(error=error):
                 self.end((error.code.value, error.message))
             case ModelCompleted():
@@ -461,10 +477,9 @@ class _ModelCall:
                 pass
 
     def _complete(self, reply: ModelCompleted) -> None:
-        self._usage = reply.usage
+        self._reply = reply.usage
         reason = content.FINISH_REASONS.get(reply.stop_reason, reply.stop_reason)
         self._span.set_attribute(names.RESPONSE_FINISH_REASONS, (reason,))
-        self._span.set_attributes(_usage(reply.usage))
         self._telemetry.capture(
             self._span,
             self._clean,
@@ -479,20 +494,29 @@ class _ModelCall:
             return
         self._has_ended = True
         took = perf_counter() - self._started
+        self._tally.end()
+        for usage in (self._tally.take_lost(), self._reply):
+            self._count(usage)
+        if self._spent is not None:
+            self._span.set_attributes(_usage(self._spent))
         self._span.set_attributes(self._facts)
         facts, telemetry = dict(self._facts), self._telemetry
         telemetry.operation.record(took, facts | _end(self._span, error, self._clean), self.context)
         if self._first_chunk is not None:
             telemetry.first_chunk.record(self._first_chunk, facts, self.context)
-        usage = self._usage
-        if usage is None:
-            return
-        if usage.cost is not None:
-            telemetry.cost.record(usage.cost, facts, self.context)
-        if usage.is_estimated or not (usage.input_tokens or usage.output_tokens):
+        usage = self._reply
+        if usage is None or usage.is_estimated or not (usage.input_tokens or usage.output_tokens):
             return  # what the service has not counted is not reported
         for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
             telemetry.tokens.record(tokens, facts | {names.TOKEN_TYPE: kind}, self.context)
+
+    def _count(self, usage: Usage | None) -> None:
+        """Count the usage of a reply, or of attempts without one, for the model asked last."""
+        if usage is None:
+            return
+        self._spent = usage if self._spent is None else self._spent.plus(usage)
+        if usage.cost is not None:
+            self._telemetry.cost.record(usage.cost, dict(self._facts), self.context)
 
 
 class _OpenCall(Struct):

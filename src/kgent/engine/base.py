@@ -93,15 +93,18 @@ class AgentRunRequest:
 
 
 class AgentResult(Record):
-    """How an engine's part ended. `usage` counts tokens and model calls, by name.
+    """The end of an engine's part. `usage` counts tokens and model calls, by name.
 
-    `cost` is in US dollars; None where the price of the model is not known.
+    `cost` is in US dollars; None where the price of the model is not known. If
+    `usage_is_estimated`, the service has not reported all of both, for example for a call that was
+    cut off.
     """
 
     status: EngineStatus
     final_text: str | None = None
     usage: dict[str, int] = {}
     cost: float | None = None
+    usage_is_estimated: bool = False
     error: ErrorInfo | None = None
 
 

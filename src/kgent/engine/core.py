@@ -13,7 +13,7 @@ from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop import Outcome, RunLimits
 from agent_core.loop.assembly import StandaloneRun, build_run
-from agent_core.loop.context import NullCollaborators
+from agent_core.loop.context import NullCollaborators, OnEnd
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.providers.retrying import with_retries
 from agent_core.runtime.guards import MeteringGuard
@@ -89,9 +89,14 @@ class CoreAgentEngine:
         """
         model = core_model(request.env.config)
         api_key(request.env.config)  # a missing one is found before anything is sent
-        return run_engine(request, partial(self._run_loop, request, model))
+        ends: list[Outcome] = []
+        work = partial(self._run_loop, request, model, on_end=ends.append)
+        result = run_engine(request, work)
+        return _with_usage(result, ends[-1]) if ends else result
 
-    async def _run_loop(self, request: AgentRunRequest, model: ModelConfig) -> AgentResult:
+    async def _run_loop(
+        self, request: AgentRunRequest, model: ModelConfig, *, on_end: OnEnd
+    ) -> AgentResult:
         env = request.env
         provider = _create_adapter(self._providers, model)
         system = system_block("kgent.profile", "profile", request.system_prompt)
@@ -107,7 +112,11 @@ class CoreAgentEngine:
         )
         run = build_run(
             provider=MeteredAdapter(
-                with_retries(provider, model), model, prices=Prices(), meter=meter
+                with_retries(provider, model),
+                model,
+                prices=Prices(),
+                estimate=budgets.estimate,
+                meter=meter,
             ),
             composer=Composer(model=model, context=ContextConfig(), static=[system]),
             tools=request.tools,
@@ -123,11 +132,11 @@ class CoreAgentEngine:
         telemetry = open_telemetry(None, os.environ)
         try:
             if telemetry is None:
-                outcome = await run.run(prompt)
+                outcome = await run.run(prompt, on_end=on_end)
             else:
                 env.launcher.more_env = telemetry.environment
                 name = env.config.profile.id
-                outcome = await telemetry.run(run, prompt, model, name=name)
+                outcome = await telemetry.run(run, prompt, model, name=name, on_end=on_end)
         finally:
             if telemetry is not None:
                 await telemetry.close()
@@ -182,7 +191,16 @@ def _build_result(outcome: Outcome, request: AgentRunRequest, path: Sequence[Nod
     result = _end_of(outcome, request)
     if result.status is EngineStatus.FAILED:  # a text beside a call is no answer
         result = result.model_copy(update={"final_text": _last_answer(path)})
-    return result.model_copy(update={"cost": outcome.usage.cost})
+    return result
+
+
+def _with_usage(result: AgentResult, outcome: Outcome) -> AgentResult:
+    """Return the result with what the run has used, however it has ended."""
+    spent = outcome.usage
+    counts = spent.model_dump(exclude={"raw_usage", "cost", "is_estimated"})
+    usage = {name: count for name, count in counts.items() if count}
+    figures = {"cost": spent.cost, "usage_is_estimated": spent.is_estimated}
+    return result.model_copy(update={"usage": {**usage, "model_calls": outcome.turns}, **figures})
 
 
 def _last_answer(path: Sequence[Node]) -> str | None:
@@ -194,19 +212,16 @@ def _last_answer(path: Sequence[Node]) -> str | None:
 
 
 def _end_of(outcome: Outcome, request: AgentRunRequest) -> AgentResult:
-    counts = outcome.usage.model_dump(exclude={"raw_usage", "cost", "is_estimated"})
-    usage = {name: count for name, count in counts.items() if count}
-    usage["model_calls"] = outcome.turns
     text = outcome.text or None
     if outcome.end_reason is EndReason.COMPLETED:
-        return AgentResult(status=EngineStatus.COMPLETED, final_text=text, usage=usage)
+        return AgentResult(status=EngineStatus.COMPLETED, final_text=text)
     if outcome.end_reason is EndReason.MAX_TURNS:
-        return out_of_steps(request.max_steps, text=text, usage=usage)
+        return out_of_steps(request.max_steps, text=text)
     if reason := request.cancellation_token.reason:
-        return interrupted(reason, text=text, usage=usage)
+        return interrupted(reason, text=text)
     error = outcome.error
     info = engine_error(ErrorCode.INTERNAL_ERROR, f"the loop ended: {outcome.end_reason}")
     if error is not None:
         details, retryable = error.details or None, error.retryable
         info = engine_error(error.code, error.message, retryable=retryable, details=details)
-    return AgentResult(status=EngineStatus.FAILED, error=info, usage=usage)
+    return AgentResult(status=EngineStatus.FAILED, error=info)

@@ -1,8 +1,10 @@
 """The other engine: Pydantic AI. Importing this module needs the extra `pydantic-ai`."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
@@ -24,6 +26,8 @@ from pydantic_core import SchemaValidator, core_schema
 from agent_core.budgets.prices import Prices
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.providers.base import require_real_models
+from agent_core.providers.estimates import estimate_tools
+from agent_core.text import estimate_text
 from agent_core.tools.base import Concurrency, Tool
 from agent_core.types import JsonBlock, Usage, new_id
 from kgent.cancellation import Cancellation, run_in_loop
@@ -107,26 +111,81 @@ class PydanticAIAgentEngine:
         """
         config = request.env.config
         client = build_http_client(config)
-        model = self._model or build_model(config, client)
-        return run_engine(request, partial(self._run_priced, request, model, client))
+        model, spent = self._model or build_model(config, client), _Spent()
+        result = run_engine(request, partial(_run_agent, request, model, client, spent))
+        return self._with_usage(result, spent, config)
 
-    async def _run_priced(
-        self, request: AgentRunRequest, model: Model, client: httpx2.AsyncClient
-    ) -> AgentResult:
-        """Run the agent, and say what its calls have cost, where that is known."""
-        result = await _run_agent(request, model, client)
-        if self._model is not None or not result.usage:
-            return result
-        price = await Prices().of(core_model(request.env.config))
-        counts = {name: count for name, count in result.usage.items() if name != "model_calls"}
-        cost = float(price.of(Usage.model_validate(counts))) if price and counts else None
-        return result.model_copy(update={"cost": cost})
+    def _with_usage(self, result: AgentResult, spent: "_Spent", config: KgentConfig) -> AgentResult:
+        """Return the result with what the run has used, and its cost if that is known."""
+        usage, cost = _count_usage(spent.usage), None
+        counts = {name: count for name, count in usage.items() if name != "model_calls"}
+        if counts and self._model is None:
+            look_up = partial(Prices().of, core_model(config))
+            price = run_in_loop(look_up, cancellation=Cancellation())
+            cost = float(price.of(Usage.model_validate(counts))) if price else None
+        figures = {"usage": usage, "cost": cost, "usage_is_estimated": spent.is_estimated}
+        return result.model_copy(update=figures)
+
+
+@dataclass
+class _Spent:
+    """The usage of a run; if it `is_estimated`, the service has not reported all of it."""
+
+    usage: RunUsage = field(default_factory=RunUsage)
+    is_estimated: bool = False
+
+    def add_cut_off(
+        self,
+        request: AgentRunRequest,
+        exchange: Sequence[messages.ModelMessage],
+        *,
+        was_sent: bool = True,
+    ) -> None:
+        """Count the last call at its estimate, if it was sent or has part of a reply."""
+        reply = exchange[-1] if exchange else None
+        if isinstance(reply, messages.ModelResponse):
+            if reply.usage.has_values():
+                return
+            asked, said = exchange[:-1], "".join(map(_text_of, reply.parts))
+        else:
+            asked, said = exchange, ""
+        if not asked or not (was_sent or said):
+            return
+        prompt = estimate_text(request.system_prompt) + estimate_text(json.dumps(_archive(asked)))
+        prompt += estimate_tools(tool.definition for tool in request.tools)
+        self.usage.input_tokens += prompt
+        self.usage.output_tokens += estimate_text(said)
+        replies = sum(isinstance(one, messages.ModelResponse) for one in asked)
+        self.usage.requests = max(self.usage.requests, replies + 1)
+        self.is_estimated = True
+
+
+def _was_sent(error: BaseException) -> bool:
+    """Whether a call without an answer may have reached the service."""
+    if not isinstance(error, exceptions.ModelConnectionError):
+        return False
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout):
+            return False
+        cause = cause.__cause__ or cause.__context__
+    return True
+
+
+def _text_of(part: messages.ModelResponsePart) -> str:
+    match part:
+        case messages.TextPart(content=text) | messages.ThinkingPart(content=text):
+            return text
+        case messages.ToolCallPart():
+            return part.args_as_json_str()
+        case _:
+            return ""
 
 
 async def _run_agent(
-    request: AgentRunRequest, model: Model, client: httpx2.AsyncClient
+    request: AgentRunRequest, model: Model, client: httpx2.AsyncClient, spent: _Spent
 ) -> AgentResult:
-    usage, sent, exchange = RunUsage(), dict[str, object](), list[messages.ModelMessage]()
+    sent, exchange = dict[str, object](), list[messages.ModelMessage]()
     agent = Agent(
         model,
         instructions=request.system_prompt,
@@ -153,17 +212,19 @@ async def _run_agent(
                         prompt,
                         message_history=history,
                         usage_limits=limits,
-                        usage=usage,
+                        usage=spent.usage,
                         event_stream_handler=partial(_watch, request, sent),
                     )
                 answer, history = done.output, done.all_messages()
                 prompt = await request.ask_further()
     except exceptions.UsageLimitExceeded as error:
-        counts = _count_usage(usage)
         unit = next((name for name in _LIMITS if f"{name}_limit" in str(error)), "requests")
         if unit == "requests" and limits.request_limit != budget.requests:
-            return out_of_steps(request.max_steps, text=answer, usage=counts)
-        return out_of_budget(unit, text=answer, usage=counts)
+            return out_of_steps(request.max_steps, text=answer)
+        return out_of_budget(unit, text=answer)
+    except asyncio.CancelledError:
+        spent.add_cut_off(request, exchange)
+        raise
     except exceptions.AgentRunError as error:
         code, retryable = ErrorCode.PROVIDER_ERROR, False
         for kind, known, may_retry in _CODES:
@@ -171,13 +232,16 @@ async def _run_agent(
                 code, retryable = known, may_retry
                 break
         message = " ".join(str(error).split())[:_MAX_MESSAGE] or type(error).__name__
-        info, counts = engine_error(code, message, retryable=retryable), _count_usage(usage)
-        failed = EngineStatus.FAILED
-        return AgentResult(status=failed, final_text=answer, error=info, usage=counts)
+        spent.add_cut_off(request, exchange, was_sent=_was_sent(error))
+        info = engine_error(code, message, retryable=retryable)
+        return AgentResult(status=EngineStatus.FAILED, final_text=answer, error=info)
     finally:
+        spent.is_estimated |= any(
+            isinstance(one, messages.ModelResponse) and not one.usage.has_values()
+            for one in exchange
+        )
         request.env.records.add_lines(CONVERSATION, *_archive(exchange))
-    counts = _count_usage(usage)
-    return AgentResult(status=EngineStatus.COMPLETED, final_text=answer, usage=counts)
+    return AgentResult(status=EngineStatus.COMPLETED, final_text=answer)
 
 
 def _adapt_tool(tool: Tool, request: AgentRunRequest) -> AgentTool[None]:

@@ -121,7 +121,9 @@ async def test_no_scope_spends_more_than_its_limit_and_what_services_report_beyo
     provider, prices = ScriptedProvider(service.answer), Prices()
 
     def metered(meter: Meter | None) -> MeteredAdapter:
-        return MeteredAdapter(provider, MODEL, prices=prices, meter=meter)
+        return MeteredAdapter(
+            provider, MODEL, prices=prices, estimate=budgets.estimate, meter=meter
+        )
 
     parent = budgets.of_run(identity("run_1"), some_budget(dice, most=20_000))
     jobs = [(metered(parent), 4)]
@@ -154,7 +156,9 @@ async def test_what_a_dead_process_had_reserved_is_within_every_budget(seed: int
     budgets = Budgets(store, BudgetConfig(total_tokens=9000), scale=lambda _: 1.0)
     provider = ScriptedProvider(lambda _: Hangs())
     meter = budgets.of_run(identity("run_1"))
-    adapter = MeteredAdapter(provider, MODEL, prices=Prices(), meter=meter)
+    adapter = MeteredAdapter(
+        provider, MODEL, prices=Prices(), estimate=budgets.estimate, meter=meter
+    )
     calls = [asyncio.create_task(work(dice, adapter, calls=1)) for _ in range(dice.randint(1, 6))]
     await asyncio.sleep(0.005)
     (before,) = await store.budget_uses(["s1"])
@@ -178,7 +182,9 @@ async def test_a_call_waits_for_room_that_others_have_reserved() -> None:
         lambda _: Says(text="x", usage=Usage.from_input_output(1, 10)),
     )
     meter = budgets.of_run(identity("run_1"))
-    adapter = MeteredAdapter(provider, MODEL, prices=Prices(), meter=meter)
+    adapter = MeteredAdapter(
+        provider, MODEL, prices=Prices(), estimate=budgets.estimate, meter=meter
+    )
 
     async def ask() -> None:
         async for _ in adapter.stream(a_request("word", 1000)):
@@ -206,7 +212,9 @@ async def test_what_has_arrived_counts_whatever_an_adapter_said_before() -> None
     await store.open_run(an_opening(), is_dead=owners_live)
     budgets = Budgets(store, BudgetConfig(output_tokens=1000), scale=lambda _: 1.0)
     meter = budgets.of_run(identity("run_1"))
-    adapter = MeteredAdapter(Sudden(), MODEL, prices=Prices(), meter=meter)
+    adapter = MeteredAdapter(
+        Sudden(), MODEL, prices=Prices(), estimate=budgets.estimate, meter=meter
+    )
     with pytest.raises(ConnectionError):
         [event async for event in adapter.stream(a_request("word", 1000))]
     (use,) = await store.budget_uses(["s1"])

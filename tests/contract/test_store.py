@@ -1583,6 +1583,103 @@ async def test_a_run_that_is_handed_over_counts_no_takeover(in_queue: SessionSto
     assert await in_queue.close_lost_runs(owners_are_dead) == []
 
 
+CALL = Usage(input_tokens=1000, output_tokens=50, total_tokens=1050, cost=1.0)
+LOSS = CALL.model_copy(update={"is_estimated": True})
+KINDS: dict[str, tuple[EventType, dict[str, Any]]] = {
+    "begins": (EventType.LOOP_STARTED, {}),
+    "asks": (EventType.MODEL_STARTED, {"estimate": {"input_tokens": 700, "cost": 0.5}}),
+    "replies": (EventType.MODEL_COMPLETED, {"usage": CALL.model_dump()}),
+    "retries": (EventType.MODEL_RETRY, {"usage": LOSS.model_dump()}),
+    "fails": (EventType.MODEL_FAILED, {"usage": LOSS.model_dump()}),
+}
+STORIES = pytest.mark.parametrize(
+    ("story", "replies", "lost", "cut_off"),
+    [
+        ("", 0, 0, 0),
+        ("begins asks replies", 1, 0, 0),
+        ("begins asks", 0, 0, 1),
+        ("begins asks replies asks", 1, 0, 1),
+        ("begins asks retries replies", 1, 1, 0),
+        ("begins asks retries", 0, 1, 1),
+        ("begins asks fails", 0, 1, 0),
+        ("begins asks fails asks replies", 1, 1, 0),
+        ("begins asks replies asks begins asks replies", 2, 0, 1),
+        ("begins asks begins asks", 0, 0, 2),
+    ],
+)
+
+
+async def tell(store: SessionStore, story: str, **values: Any) -> None:
+    events = [an_event(*KINDS[each]) for each in story.split()]
+    await store.append(a_batch(*events, run=RunChange(status=RunStatus.RUNNING), **values))
+
+
+def assert_counted(usage: Usage, *, replies: int, lost: int, cut_off: int) -> None:
+    calls = replies + lost
+    assert usage.input_tokens == 1000 * calls + 700 * cut_off
+    assert usage.output_tokens == 50 * calls
+    assert usage.total_tokens == 1050 * calls + 700 * cut_off
+    assert usage.is_estimated == (lost + cut_off > 0)
+    assert usage.cost == (calls + 0.5 * cut_off or None)
+
+
+@STORIES
+async def test_a_lost_run_has_cost_what_its_events_say(
+    session: SessionStore, story: str, replies: int, lost: int, cut_off: int
+) -> None:
+    await tell(session, story)
+    (run,) = await session.close_lost_runs(owners_are_dead)
+    assert run == await session.run("run_1")
+    assert_counted(run.usage, replies=replies, lost=lost, cut_off=cut_off)
+    assert run.turn_count == replies + story.endswith(("asks", "retries", "fails"))
+    (*_, end) = await session.events_after("run_1", 0)
+    assert Usage.model_validate(end.payload["usage"]) == run.usage
+    assert end.payload["turns"] == run.turn_count
+    (total,) = await session.costs("all") if run.turn_count else (None,)
+    assert total is None or total.usage == run.usage
+
+
+@STORIES
+@pytest.mark.parametrize("is_dead", [True, False], ids=["taken over", "handed over"])
+async def test_a_run_that_goes_on_elsewhere_has_cost_what_its_events_say(
+    in_queue: SessionStore, story: str, replies: int, lost: int, cut_off: int, is_dead: bool
+) -> None:
+    first = await taken(in_queue, "me")
+    await tell(in_queue, story, owner="me", epoch=first.session.epoch)
+    if not is_dead:
+        assert await in_queue.hand_over("run_1", "me")
+    await taken(in_queue, "you", is_dead=owners_are_dead)
+    run = await in_queue.run("run_1")
+    assert run is not None
+    assert_counted(run.usage, replies=replies, lost=lost, cut_off=cut_off)
+    assert run.turn_count == replies  # the turn that was cut off is taken again
+
+
+async def test_a_run_that_asks_when_its_process_dies_has_cost_what_its_events_say(
+    session: SessionStore,
+) -> None:
+    await tell(session, "begins asks replies")
+    await session.ask(a_question(keeps_run=True))
+    assert await session.close_lost_runs(owners_are_dead) == []
+    run = await session.run("run_1")
+    assert run is not None
+    assert (run.status, run.turn_count) == (RunStatus.WAITING, 1)
+    assert_counted(run.usage, replies=1, lost=0, cut_off=0)
+
+
+async def test_events_of_an_earlier_version_and_damaged_ones_close_a_lost_run_too(
+    session: SessionStore,
+) -> None:
+    events = [
+        an_event(EventType.MODEL_COMPLETED, {"usage": {"input_tokens": "many"}}),
+        an_event(EventType.MODEL_COMPLETED, {"usage": {"input_tokens": 7, "total_tokens": 7}}),
+        an_event(EventType.MODEL_STARTED, {"provider": "p", "model": "m"}),
+    ]
+    await session.append(a_batch(*events, run=RunChange(status=RunStatus.RUNNING)))
+    (run,) = await session.close_lost_runs(owners_are_dead)
+    assert (run.usage.input_tokens, run.usage.is_estimated) == (7, False)
+
+
 async def test_a_run_of_its_own_process_is_lost_with_it(in_queue: SessionStore) -> None:
     here = a_queued_opening("run_2", session_id="s2", dispatch={"process": 7})
     opened = await in_queue.queue_run(here, is_dead=owners_live)

@@ -14,8 +14,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from agent_core import AgentRuntime, EventType, RunHandle, RunStatus, RuntimeEvent
+from agent_core import AgentRuntime, EventType, RunHandle, RunOptions, RunStatus, RuntimeEvent
 from agent_core.providers.scripted import Hangs, Says, calls
+from agent_core.types import EndReason, Usage
 from isolation import Home
 from model_server import ModelServer, Sends
 from worker_processes import URL_VARIABLE, Workers, workers, write_config
@@ -156,6 +157,32 @@ async def test_readers_follow_a_run_from_a_killed_worker_to_the_next(
         begun = [e.event_type for e in events].index(EventType.RUN_TAKEN_OVER)
         said = [e for e in events[begun:] if e.event_type is EventType.MODEL_TEXT_DELTA]
         assert "".join(event.payload["text"] for event in said) == "whole answer"
+
+
+async def test_turns_and_usage_count_across_a_killed_worker(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    usage = Usage.from_input_output(1000, 50)
+    looks = calls("code.list_dir", path=".").model_copy(update={"usage": usage})
+    replies = [looks, Hangs(text="half of an "), looks, "too late"]
+    with ModelServer.in_thread(replies) as server:
+        write_config(home, server)
+        worker = await asyncio.to_thread(crew.start)
+        async with opened(home, project) as one:
+            handle = await one.start("go", options=RunOptions(max_turns=2))
+            await first(await one.attach(handle.run_id), EventType.MODEL_TEXT_DELTA)
+            worker.signal(signal.SIGKILL)
+            await asyncio.to_thread(crew.start)
+            assert await handle.wait() is RunStatus.FAILED
+            page = await one.replay_run(handle.run_id)
+    (run,) = page.runs
+    starts = [e for e in page.events if e.event_type is EventType.MODEL_STARTED]
+    lost = starts[1].payload["estimate"]["input_tokens"]
+    assert (run.end_reason, run.turn_count) == (EndReason.MAX_TURNS, 2)
+    assert len(starts) == 3
+    assert run.usage.is_estimated
+    assert run.usage.input_tokens == 2 * 1000 + lost
+    assert run.usage.output_tokens == 2 * 50
 
 
 def command(home: Home, url: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -123,7 +123,8 @@ class SessionHistory:
                     to_close.append((call, _NOT_WHOLE))
                 else:
                     open_calls.append(call)
-        turns, usage = await self._figures(journal, mine) if was_begun else (0, Usage())
+        record = await self._store.run(run_id) if was_begun else None
+        turns, usage = (record.turn_count, record.usage) if record else (0, Usage())
         # From here on nothing waits: a run that is cancelled has either all of this or nothing.
         journal.path.extend(path)
         for call, why in to_close:
@@ -141,26 +142,6 @@ class SessionHistory:
             return call
         change = {"request_id": found.request_id, "arguments": found.changed_arguments}
         return call.model_copy(update={"metadata": {**call.metadata, CHANGED: change}})
-
-    async def _figures(self, journal: Journal, mine: Sequence[Node]) -> tuple[int, Usage]:
-        """The turns of this run, and what they have cost.
-
-        A run that was killed has not stored its figures; each of its replies was a turn.
-        """
-        run = journal.run
-        record = await self._store.run(run.run_id)
-        turns, usage = (record.turn_count, record.usage) if record else (0, Usage())
-        replies = sum(node.role is Role.ASSISTANT for node in mine)
-        if replies <= turns:
-            return turns, usage
-        completed = await self._store.last_events(
-            self._session_id, run.agent_id, EventType.MODEL_COMPLETED, limit=replies
-        )
-        usage = Usage()
-        for event in reversed(completed):
-            if event.run_id == run.run_id:
-                usage = usage.plus(Usage.model_validate(event.payload["usage"]))
-        return replies, usage
 
     def _note_mode(self, journal: Journal) -> None:
         """Tell the model that the mode of this run is plan, or that it is over."""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import approvals
 from agent_core.storage.budgets import settle_holds, settle_lost
+from agent_core.storage.figures import read_figures
 from agent_core.storage.rows import (
     FIRST,
     OPEN_RUN,
@@ -562,6 +563,8 @@ def close_lost(
     for run in runs:
         if run.run_id == taken_id:
             settle_holds(connection, run.run_id)
+            if figures := _count_again(connection, run):
+                update(connection, RunRecord, run.run_id, figures)
             continue
         is_queued = run.status is RunStatus.QUEUED and run.parent_run_id is None
         if run.run_id in kept and run.parent_run_id in {None, *kept}:
@@ -643,6 +646,10 @@ def close_run(connection: Connection, run: RunRecord, closing: _Closing) -> RunR
         "end_reason": closing.end_reason.value,
         "reason": closing.reason,
     }
+    figures = _count_again(connection, run, has_ended=True)
+    if figures:
+        usage = figures["usage"].model_dump(exclude={"raw_usage"})
+        payload |= {"turns": figures["turn_count"], "usage": usage}
     if closing.error is not None:
         payload["error"] = closing.error.model_dump(mode="json")
     level = EventLevel.ERROR if closing.error else EventLevel.INFO
@@ -655,6 +662,7 @@ def close_run(connection: Connection, run: RunRecord, closing: _Closing) -> RunR
         "error": closing.error,
         "metadata": {**run.metadata, "reason": closing.reason},
         "updated_at": now,
+        **figures,
     }
     update(connection, RunRecord, run.run_id, changes)
     settle_lost(connection, run.run_id)
@@ -662,6 +670,20 @@ def close_run(connection: Connection, run: RunRecord, closing: _Closing) -> RunR
     agent = {"status": closing.agent_status, "updated_at": now}
     update(connection, AgentRecord, run.agent_id, agent)
     return run.model_copy(update=changes)
+
+
+def _count_again(
+    connection: Connection, run: RunRecord, *, has_ended: bool = False
+) -> dict[str, Any]:
+    """Return the turns and the cost of a run whose process has not stored them; {} if it has.
+
+    The turn that was under way counts only if the run `has_ended` with it.
+    """
+    if run.status not in {RunStatus.PENDING, RunStatus.RUNNING}:
+        return {}
+    figures = read_figures(connection, run.run_id)
+    turns = figures.replies + (has_ended and figures.is_in_turn)
+    return {"turn_count": turns, "usage": figures.usage}
 
 
 def _keep(connection: Connection, run: RunRecord) -> None:
@@ -676,6 +698,7 @@ def _keep(connection: Connection, run: RunRecord) -> None:
         "status": RunStatus.WAITING,
         "end_node_id": row[0] if row else None,
         "updated_at": utc_now(),
+        **_count_again(connection, run),
     }
     update(connection, RunRecord, run.run_id, changes)
 

@@ -610,22 +610,6 @@ async def test_calls_after_a_failed_write_are_not_made_by_the_run_that_goes_on()
     await asyncio.wait([interrupted])
 
 
-async def test_turns_of_a_run_whose_figures_were_not_stored_count_when_it_goes_on() -> None:
-    hooks = SlowAfterTool()
-    limits = RunLimits(max_turns=2)
-    session = Session([calls("look"), calls("look"), "too late"], TOOLS, hooks=hooks, limits=limits)
-    left = await session.start()
-    interrupted = asyncio.create_task(run_agent(left, user_text("go")))
-    await hooks.reached.wait()
-    await left.journal.commit()
-
-    outcome = await asyncio.wait_for(go_on(session, replace(left, hooks=Listening())), 50)
-
-    assert (outcome.end_reason, outcome.turns) == (EndReason.MAX_TURNS, 2)
-    interrupted.cancel()
-    await asyncio.wait([interrupted])
-
-
 @pytest.mark.parametrize("name", ["failed", "synthetic", "partial", "aborted"])
 async def test_what_a_tool_says_of_its_result_does_not_hide_it_from_the_model(name: str) -> None:
     async def check(arguments: dict[str, Any], context: Any) -> ToolResult:

@@ -1,0 +1,70 @@
+"""Adds up what a run has cost from its events, for a run whose process died before it could."""
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from agent_core.storage.rows import loads, sparing
+from agent_core.storage.sql import Connection
+from agent_core.types import EventType, Usage
+
+_COUNTED = (
+    EventType.LOOP_STARTED,
+    EventType.MODEL_STARTED,
+    EventType.MODEL_RETRY,
+    EventType.MODEL_FAILED,
+    EventType.MODEL_COMPLETED,
+)
+_EVENTS = f"""SELECT event_type, payload_json FROM events WHERE run_id = ?
+    AND event_type IN ({", ".join("?" * len(_COUNTED))}) ORDER BY run_seq"""  # noqa: S608
+
+
+class Figures(Struct):
+    """The turns and the cost of a run.
+
+    Attributes:
+        replies: of the model; each of them was a turn.
+        usage: of the replies, and of the calls without one.
+        is_in_turn: the model was asked again after its last reply.
+    """
+
+    replies: int = 0
+    usage: Usage = field(default_factory=Usage)
+    is_in_turn: bool = False
+
+
+def read_figures(connection: Connection, run_id: str) -> Figures:
+    """Add up the events of a run. A call during which a process died costs what its start says."""
+    figures, under_way = Figures(), Usage()
+    rows = connection.execute(_EVENTS, (run_id, *(each.value for each in _COUNTED)))
+    for event_type, text in rows.fetchall():
+        reported = estimate = Usage()
+        with sparing(f"an event of run {run_id}"):
+            payload = loads(text)
+            reported = Usage.model_validate(payload.get("usage", {}))
+            estimate = _read_estimate(payload)
+        figures.usage = figures.usage.plus(reported)
+        match event_type:
+            case EventType.MODEL_STARTED:
+                under_way, figures.is_in_turn = estimate, True
+            case EventType.LOOP_STARTED:  # another process goes on
+                figures.usage, under_way = figures.usage.plus(under_way), Usage()
+            case EventType.MODEL_COMPLETED:
+                under_way, figures.is_in_turn = Usage(), False
+                figures.replies += 1
+            case EventType.MODEL_FAILED:
+                under_way = Usage()
+            case _:
+                pass  # the next attempt is under way
+    figures.usage = figures.usage.plus(under_way)
+    return figures
+
+
+def _read_estimate(payload: dict[str, Any]) -> Usage:
+    """Return what the start of a call says; starts of earlier versions say nothing."""
+    if (given := payload.get("estimate")) is None:
+        return Usage()
+    tokens = given["input_tokens"]
+    return Usage(
+        input_tokens=tokens, total_tokens=tokens, cost=given.get("cost"), is_estimated=True
+    )

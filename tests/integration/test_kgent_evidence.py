@@ -145,7 +145,7 @@ NOTICED: dict[str, tuple[Change, str]] = {
     ),
     "the end is turned back, consistently": (
         lambda root: forge(root, ended_at="2020-01-01T00:00:00.000000+00:00"),
-        "run.json has times that do not fit those of the events",
+        "run.json has times that do not fit the events",
     ),
     "the beginning is taken out, consistently": (
         lambda root: forge(root, started_at=None),

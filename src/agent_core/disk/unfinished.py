@@ -70,11 +70,13 @@ class Notes:
             OSError: the note cannot be written.
         """
         for _ in range(_ATTEMPTS):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path = self._folder / secrets.token_hex(8)
             try:
+                # Another process may remove the empty folder at any moment, also while `mkdir`
+                # looks at what is in its way.
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 descriptor = open_descriptor(path, _NOTE | os.O_CREAT | os.O_EXCL, 0o600)
-            except FileNotFoundError:  # another process has removed the empty folder
+            except (FileNotFoundError, FileExistsError):
                 continue
             note = Note(path, descriptor, about=about)
             with ExitStack() as on_failure:

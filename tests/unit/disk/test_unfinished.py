@@ -155,3 +155,25 @@ async def test_what_is_no_note_holds_up_no_start(home: Path, project: Path) -> N
     (notes / ("5" * 16)).write_bytes(b"/" + b"x/" * 30_000 + b"\n")
     async with AgentRuntime(project_dir=project, home_dir=home):
         assert not file.exists()
+
+
+TAKES_AND_REMOVES = """
+import sys
+from pathlib import Path
+from agent_core.disk.unfinished import UnfinishedWrites
+
+unfinished = UnfinishedWrites.at(Path(sys.argv[1]))
+for _ in range(3000):
+    with unfinished.noted(Path("/somewhere")):
+        pass
+"""
+
+
+def test_processes_that_write_at_once_do_not_take_the_folder_of_notes_from_each_other(
+    home: Path,
+) -> None:
+    command = [sys.executable, "-c", TAKES_AND_REMOVES, str(home)]
+    writers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]  # noqa: S603
+    errors = [writer.communicate()[1] for writer in writers]
+    assert errors == [""] * 4
+    assert not (home / "unfinished").exists()

@@ -1,5 +1,6 @@
 """The suite's frame: a HOME of its own, a fresh home and project per test, and the final look."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -33,6 +34,18 @@ settings.load_profile("suite")
 GUARD = pytest.StashKey[Guard]()
 LIFE = pytest.StashKey[IO[str]]()
 VIOLATIONS = pytest.StashKey[list[Path]]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Start one worker more than there are processors: many tests wait for processes."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collected tests out of every later search for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,7 +18,7 @@ runtime = AgentRuntime(model=MODEL)
 
 @tool(permission="readonly")
 def stock(item: str) -> int:
-    """How many of an item are left."""
+    """Return the number of items left."""
     return {"lamp": 12}.get(item, 0)
 
 

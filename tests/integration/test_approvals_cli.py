@@ -98,7 +98,7 @@ def test_an_id_that_fits_several_questions_answers_none(home: Home, project: Pat
         configured(home, server)
         soong_agent(home, "run", "--path", str(project), "--session-id", "s1", "go")
         empty = soong_agent(home, "approvals", "answer", "", "allow", "--path", str(project))
-        assert (empty.returncode, "the id of a request" in empty.stderr) == (2, True)
+        assert (empty.returncode, "the value is empty" in empty.stderr) == (2, True)
         soong_agent(home, "run", "--path", str(project), "--session-id", "s2", "go")
         several = soong_agent(home, "approvals", "answer", "req_1", "allow", "--path", str(project))
         unknown = soong_agent(home, "approvals", "answer", "req_x", "allow", "--path", str(project))

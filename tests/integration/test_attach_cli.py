@@ -138,7 +138,7 @@ def test_a_run_that_has_ended_is_shown_as_run_shows_it(home: Home, project: Path
         pytest.param(["attach", "run_nothere"], 1, "there is no run", id="unknown"),
         pytest.param(["cancel", "nothere"], 1, "there is no run", id="unknown to cancel"),
         pytest.param(["attach", "run_"], 2, "is not one", id="too short"),
-        pytest.param(["cancel", ""], 2, "is not one", id="empty"),
+        pytest.param(["cancel", ""], 2, "the value is empty", id="empty"),
         pytest.param(["attach", "x", "--after", "-1"], 2, "whole number from 0", id="negative"),
         pytest.param(["attach", "x", "--after", "ten"], 2, "whole number from 0", id="a word"),
         pytest.param(["attach"], 2, "required: run", id="none"),

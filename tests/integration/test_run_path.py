@@ -18,7 +18,7 @@ belongs to the run, and one opens files. For the model, one tries failed calls a
 calls without a reply.
 """
 
-MOST_FRAMES = 16
+MOST_FRAMES = 17
 """From `start` to the row of the session: a run is opened in the task of its caller."""
 
 FOR_OTHERS = (

@@ -165,7 +165,7 @@ class AdapterProvider:
 
     async def chat(self, request: ChatRequest) -> ChatResponse:
         """See `LlmProvider.chat`."""
-        async with aclosing(self.stream(request)) as chunks:
+        async with aclosing(self._pieces(request)) as chunks:
             async for chunk in chunks:
                 if isinstance(chunk, ChatResponse):
                     return chunk

@@ -111,7 +111,7 @@ class Options(argparse.Namespace):
 
 
 class PlainParser(argparse.ArgumentParser):
-    """Refuses empty values, and fails where help cannot be written; both unlike the original.
+    """A parser that also refuses empty values, and fails if its help cannot be written.
 
     Attributes:
         texts: the arguments that may be empty; all others are ids, names, paths and numbers.
@@ -127,7 +127,7 @@ class PlainParser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help; unlike the original, fail where it cannot be written."""
+        """Print the help; an error of the output is raised, which `argparse` itself ignores."""
         (file or sys.stdout).write(self.format_help())
 
 

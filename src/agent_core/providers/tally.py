@@ -82,18 +82,18 @@ class CallTally:
         self._sent_at = None
 
     def take_lost(self) -> Usage | None:
-        """Return the usage of the attempts that were lost since this was last asked."""
+        """Return the usage of the attempts that were lost since the last call of this method."""
         lost, self._taken = self.losses[self._taken :], len(self.losses)
         return _sum(lost)
 
     def take_spent(self) -> Usage | None:
-        """Return the same for a call that has failed, with its reply if it brought one."""
+        """Return the same for a failed call, with the usage of its reply if it brought one."""
         return _sum([usage for usage in (self.take_lost(), self.reply) if usage is not None])
 
     def least_cost(self) -> dict[str, Any]:
         """Return the tokens of the prompt, and their price if it is known, for an event.
 
-        If the process dies during the call, that is what the call counts.
+        A call during which the process dies counts as this much.
         """
         prompt = Usage.from_input_output(self._prompt(), 0)
         cost = self.cost if self._counted is None else self._counted.cost
@@ -102,7 +102,7 @@ class CallTally:
 
     @property
     def is_sent(self) -> bool:
-        """Whether something of this attempt may have reached the service.
+        """Return whether part of this attempt may have reached the service.
 
         That is not so during the pause before a retry, and after the end of an attempt.
         """

@@ -422,7 +422,7 @@ class MemoryService:
 
 
 class _UnknownModelError(Exception):
-    """Show no other model the messages to a model that only another process knows."""
+    """The messages are for a model that only another process knows, and no other may read them."""
 
 
 class _SessionCursor:

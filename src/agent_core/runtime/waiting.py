@@ -1,4 +1,4 @@
-"""Runs that wait for an answer: how they go on here, and what ends those that do not."""
+"""Runs that wait for an answer: continues them here, and ends the ones that get none."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import Context, copy_context
 from weakref import WeakValueDictionary
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.aio import SideTasks, to_the_end
@@ -23,8 +24,15 @@ from agent_core.storage.owners import Owner
 from agent_core.types import AgentRole, OpenedRun, RunIdentity, RunRecord, RunStatus
 
 
+class _Kept(Struct, frozen=True):
+    """The parts of a run that only its program can give."""
+
+    options: RunOptions | None = None
+    context: Context | None = None
+
+
 class WaitingRuns:
-    """Keeps which run of a session waits, and the options that only its caller could give.
+    """Keeps which run of a session waits, with the options and variables of its program.
 
     A run that neither waits nor has waited, in a session without one that does, needs none of this.
 
@@ -64,8 +72,7 @@ class WaitingRuns:
         self._contexts = contexts
         self._aside = aside
         self.by_session: dict[str, RunRecord] = {}
-        self._options: dict[str, RunOptions] = {}
-        self._variables: dict[str, Context] = {}
+        self._kept: dict[str, _Kept] = {}
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
 
     def keep(self, waiting: RunRecord) -> None:
@@ -73,12 +80,12 @@ class WaitingRuns:
         self.by_session[waiting.session_id] = waiting
 
     def options_of(self, run_id: str) -> RunOptions | None:
-        """The options of a run that has waited here, as its caller has set them."""
-        return self._options.get(run_id)
+        """Return the options of a run that has waited here, as its caller has set them."""
+        return self._kept_of(run_id).options
 
     def context_of(self, run_id: str) -> Context | None:
         """Return the context variables of a run that has waited here."""
-        return self._variables.get(run_id)
+        return self._kept_of(run_id).context
 
     def history_of(self, run: RunRecord) -> SessionHistory:
         """The history of a run that waits: it goes on from where that has ended."""
@@ -103,12 +110,11 @@ class WaitingRuns:
         run_id = run.identity.run_id
         with suppress(StorageError):  # the next owner of the session finds it as it is
             if run.status is not RunStatus.WAITING:
-                self._forget(run_id)
+                self._kept.pop(run_id, None)
                 await self.end_children(run_id)
                 return
-            if run.options is not None:
-                self._options[run_id] = run.options
-            self._variables[run_id] = run.context
+            options = run.options if run.options is not None else self.options_of(run_id)
+            self._kept[run_id] = _Kept(options=options, context=run.context)
             if (record := await self._store.run(run_id)) is not None:
                 self.keep(record)
             if await self._store.is_answered(run_id):  # while the run was stored as waiting
@@ -117,7 +123,7 @@ class WaitingRuns:
     def can_continue(self, run: RunRecord) -> bool:
         """Return whether this process has the options that only the program of a run can have."""
         needs_caller = run.options is not None and run.options.needs_caller
-        return not needs_caller or run.run_id in self._options
+        return not needs_caller or self.options_of(run.run_id) is not None
 
     def warnings(self, session_id: str) -> list[str]:
         """Return what to tell of the run that a new message of the session will end."""
@@ -144,7 +150,7 @@ class WaitingRuns:
             if record.status is not RunStatus.WAITING:
                 return
             if options is not None:
-                self._options[run_id] = options
+                self._kept[run_id] = replace(self._kept_of(run_id), options=options)
             if not self.can_continue(record):
                 return
             await self._leases.store_ends()
@@ -153,7 +159,8 @@ class WaitingRuns:
                     return
                 self._contexts.session_opened(opened.session)
                 self.by_session.pop(record.session_id, None)
-                self._variables.setdefault(run_id, copy_context())
+                if (kept := self._kept_of(run_id)).context is None:
+                    self._kept[run_id] = replace(kept, context=copy_context())
                 self.take_over(replace(opened, waiting=opened.run, is_answered=True))
 
     def _deciding(self, run_id: str) -> asyncio.Lock:
@@ -193,13 +200,13 @@ class WaitingRuns:
             may_continue = not is_unwanted and self.can_continue(waiting)
             if may_continue and (opened.is_answered or self._questions.has_callback):
                 self._scheduler.announce(waiting.session_id)
-                options = self._options.get(waiting.run_id)
+                kept = self._kept_of(waiting.run_id)
                 run = self._live.new(
                     waiting,
                     opened.session,
                     is_new=False,
-                    options=options,
-                    context=self.context_of(waiting.run_id) or Context(),
+                    options=kept.options,
+                    context=kept.context or Context(),
                     asked_at=opened.asked_at,
                 )
                 if run.nesting is None and (found := self._live.enclosing()) is not None:
@@ -244,16 +251,15 @@ class WaitingRuns:
             record = await self._reader.record(run_id)
             if record.status is not RunStatus.WAITING or self._live.goes_on(run_id):
                 return  # it has gone on since
-            run = self._live.new(record, None, is_new=False, options=self._options.get(run_id))
+            run = self._live.new(record, None, is_new=False, options=self.options_of(run_id))
             run.cancel_requested = True
             await self._scheduler.settle_unbegun(run)
             run.ended.set()
-        self._forget(run_id)
+        self._kept.pop(run_id, None)
         await self.end_children(run_id)
 
-    def _forget(self, run_id: str) -> None:
-        self._options.pop(run_id, None)
-        self._variables.pop(run_id, None)
+    def _kept_of(self, run_id: str) -> "_Kept":
+        return self._kept.get(run_id, _Kept())
 
     @asynccontextmanager
     async def _claimed(self, record: RunRecord) -> AsyncGenerator[OpenedRun]:

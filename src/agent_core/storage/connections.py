@@ -78,7 +78,7 @@ class Connection(sqlite3.Connection):
         self.using.release()
 
     def close(self) -> None:
-        """Close the connection, and then release its files. Nobody may be using it."""
+        """Close the connection, and then release its files. No thread may be using it."""
         if self._rests:
             self.using.acquire()
         try:
@@ -109,7 +109,7 @@ class _Forks:
             else:
                 self._are_all_paused = False
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let the threads of this process use their connections again."""
         for each in self._paused:
             each.using.release()
@@ -120,7 +120,7 @@ class _Forks:
         """Note in the new process what the old one had open."""
         self._inherited += self._paused
         self._can_be_closed &= self._are_all_paused
-        self.go_on()
+        self.resume()
         _open_connections.clear()
 
     def close_inherited(self) -> None:
@@ -144,7 +144,7 @@ _open_connections: WeakSet[Connection] = WeakSet()
 _forks = _Forks()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_forks.pause, after_in_parent=_forks.go_on, after_in_child=_forks.inherit
+        before=_forks.pause, after_in_parent=_forks.resume, after_in_child=_forks.inherit
     )
 
 

@@ -161,7 +161,7 @@ class _Spent:
 
 
 def _was_sent(error: BaseException) -> bool:
-    """Whether a call without an answer may have reached the service."""
+    """Return whether a call without an answer may have reached the service."""
     if not isinstance(error, exceptions.ModelConnectionError):
         return False
     cause: BaseException | None = error

@@ -1,8 +1,10 @@
 """A run keeps its own model, meter and variables, whatever other runs begin meanwhile."""
 
 import asyncio
+import gc
 import subprocess
 import sys
+import weakref
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -174,6 +176,30 @@ async def test_an_answered_run_keeps_the_context_variables_of_its_start(
 
         await asyncio.create_task(answer_as("boss"))
     assert notes.seen == [("hello", "ada")]
+
+
+class Request:
+    """An object that a program keeps in a context variable."""
+
+
+async def test_an_ended_run_keeps_none_of_its_context_variables_alive(
+    home: Home, project: Path
+) -> None:
+    request: ContextVar[Request | None] = ContextVar("request", default=None)
+    config = CONFIG.replace("enabled = false", "idle_seconds = 3600")
+
+    async def ask_with_one(made: AgentRuntime) -> "weakref.ref[Request]":
+        request.set(kept := Request())
+        await ask(made, "hello")
+        return weakref.ref(kept)
+
+    async with runtime(home, project, ScriptedProvider(["hello"]), config=config) as made:
+        kept = await asyncio.create_task(ask_with_one(made))
+        deadline = asyncio.get_running_loop().time() + 30
+        while kept() is not None and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.05)
+            gc.collect()
+        assert kept() is None
 
 
 LEFT = """

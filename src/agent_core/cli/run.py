@@ -413,6 +413,9 @@ _MOST_DENIED = 1_000
 _UNASKED = {"callback", "terminal"}
 """Who has decided, where it was not another process."""
 _STARTED = {EventType.CHILD_AGENT_CREATED, EventType.WORKER_DISPATCHED}
+_ENDED = {EventType.CHILD_AGENT_COMPLETED, EventType.CHILD_AGENT_FAILED}
+_CATCH_UP_S = 5.0
+"""Seconds that the end of a child waits until everything before it is shown."""
 
 
 async def watch(handle: "RunHandle", shown: Shown, tasks: "LiveTasks | None") -> None:
@@ -426,6 +429,8 @@ async def watch(handle: "RunHandle", shown: Shown, tasks: "LiveTasks | None") ->
                 if event.event_type in _STARTED and child_id and child_id not in children:
                     watching = asyncio.create_task(_watch_child(handle, child_id, shown))
                     children[child_id] = watching
+                elif event.event_type in _ENDED and child_id in children:
+                    await asyncio.wait([children[child_id]], timeout=_CATCH_UP_S)
                 await shown.event(event)
         await handle.wait()
         if children:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -103,6 +104,7 @@ class MemoryService:
         self._backlogs: dict[str, Backlog] = {}
         self._live_models: dict[str, ModelConfig] = {}  # by run, of those that had their own
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._idle_context = Context()
         self._is_closed = False
         self._busy: set[str] = set()
         self._again: set[str] = set()
@@ -267,7 +269,9 @@ class MemoryService:
         self.run_begins(session_id)
         loop = asyncio.get_running_loop()
         wait_s = self._config.idle_seconds
-        self._timers[session_id] = loop.call_later(wait_s, self._is_idle, session_id)
+        # In a context of its own: the timer must not keep the variables of the run alive.
+        timer = loop.call_later(wait_s, self._is_idle, session_id, context=self._idle_context)
+        self._timers[session_id] = timer
 
     def _is_idle(self, session_id: str) -> None:
         del self._timers[session_id]

@@ -1,5 +1,6 @@
 """Approvals from the command line: processes that end, and others that answer."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from agent_core import AgentRuntime, Config
 from agent_core.providers.scripted import calls
+from agent_core.testing import ScriptedProvider
+from agent_core.types import ApprovalRecord
 from isolation import Home
 from model_server import ModelServer
 
@@ -171,3 +175,39 @@ def test_of_three_that_answer_at_once_two_are_told_so(home: Home, project: Path)
     assert sum("already answered" in errors for _, errors in ended) == 2
     assert len(server.requests) == 2
     assert (project / "a.txt").read_text() == "new\n"
+
+
+async def _question_of(runtime: AgentRuntime) -> ApprovalRecord:
+    while not (found := await runtime.approvals()):  # noqa: ASYNC110 - the run asks by itself
+        await asyncio.sleep(0.02)
+    return found[0]
+
+
+async def test_a_question_of_a_program_is_answered_without_a_configuration_file(
+    home: Home, project: Path
+) -> None:
+    model = ScriptedProvider([write(), "all done"])
+    config = Config.model_validate(
+        {
+            "model": {"provider": "ollama", "name": "none"},
+            "permissions": {"unattended": "wait"},
+            "memory": {"enabled": False},
+        }
+    )
+    async with AgentRuntime(project, config=config, home_dir=home.path, model=model) as runtime:
+        handle = await runtime.start("go")
+        question = await _question_of(runtime)
+        answer = ("approvals", "answer", question.request_id, "allow", "--path", str(project))
+        wrong = await asyncio.to_thread(
+            soong_agent, home, "approvals", "answer", "req_none", "allow"
+        )
+        assert (wrong.returncode, wrong.stderr.split(";")[0]) == (
+            2,
+            "error: there is no request req_none",
+        )
+        done = await asyncio.to_thread(soong_agent, home, *answer)
+        assert done.returncode == 0, done.stderr
+        assert "the run continues in its own process" in done.stderr + done.stdout
+        assert (await handle.result()).text == "all done"
+        late = await asyncio.to_thread(soong_agent, home, *answer)
+        assert (late.returncode, "already answered" in late.stderr) == (2, True), late.stderr

@@ -36,7 +36,7 @@ def manage_approvals(options: Options) -> int:
             where.append(project)
         return COMPLETED
 
-    code = run_on_terminal(options.path, prepare)
+    code = run_on_terminal(options.path, prepare, asks_model=False)
     if not where:
         return code
     options.path = str(where[0])

@@ -21,7 +21,7 @@ _MOST_NAMED = 10
 
 def manage_memories(options: Options) -> int:
     """List, show or forget memories, and return the exit code."""
-    return run_on_terminal(None, partial(_manage, options))
+    return run_on_terminal(None, partial(_manage, options), asks_model=False)
 
 
 def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

@@ -481,7 +481,7 @@ def test_every_command_is_explained_and_completed(home: Home, project: Path) -> 
             Key("twice leaves", "/perm"),
             Key("/permissions  rules", CTRL_C),
             Key(READY, f"/model nonsense{ENTER}"),
-            Key("is no model string", f"/mode plna{ENTER}"),
+            Key("is not a model string", f"/mode plna{ENTER}"),
             Key("did you mean plan", CTRL_D),
         ]
         scene = converse(home, project, server, keys, columns=120, rows=60)

@@ -97,7 +97,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"model": "custom:x", "runtime": {"max_turns": "3"}}, "runtime.max_turns must be"),
     ({"model": "custom:x", "compact": {"model_profile": "cheap"}}, "compact.model_profile"),
     ({"model": "custom:x", "plan": {"default_dir": "${HOME}/x"}}, "plan.default_dir"),
-    ({"model": "gpt-5"}, "model cannot be used: 'gpt-5' is no model string"),
+    ({"model": "gpt-5"}, "model cannot be used: 'gpt-5' is not a model string"),
     ({"model": "custom:x", "tools": {"disabled": ("a",)}}, "must be an array, not a tuple"),
     ({"model": "custom:x", "plan": {"default_dir": Path("/x")}}, "string, not a PosixPath"),
     ({"model": "custom:x", "tools": None}, "tools must be a table, not a NoneType"),

@@ -81,10 +81,23 @@ def test_forgetting_asks_and_takes_the_line_out_of_the_catalog(home: Home, proje
     assert command(home, project, "memory", "forget", "mem_tabs", "--yes").returncode == 0
 
 
-def test_a_missing_config_is_told(home: Home, project: Path) -> None:
-    shown = command(home, project, "memory", "list")
+def test_memories_of_a_program_that_is_configured_in_code_need_no_config(
+    home: Home, project: Path
+) -> None:
+    two_memories(home)
+    (home.path / "config.toml").unlink()
+    assert "mem_tea" in command(home, project, "memory", "list").stdout
+    assert "All about tea" in command(home, project, "memory", "show", "mem_tea").stdout
+    gone = command(home, project, "memory", "forget", "mem_tea", "--yes")
+    assert gone.returncode == 0, gone.stderr
+    assert "mem_tea" not in command(home, project, "memory", "list").stdout
+
+
+def test_a_command_that_asks_a_model_says_where_to_name_one(home: Home, project: Path) -> None:
+    shown = command(home, project, "sessions", "compact", "s1")
     assert shown.returncode == 2
-    assert "config.toml" in shown.stderr
+    for place in ("config.toml", "$SOONG_AGENT_MODEL", "--model of run"):
+        assert place in shown.stderr
 
 
 def test_sessions_are_listed_shown_and_compacted(home: Home, project: Path) -> None:
@@ -153,3 +166,12 @@ def test_what_is_no_scope_is_refused(home: Home, project: Path) -> None:
     refused = command(home, project, "memory", "list", "--tenant", "../x")
     assert refused.returncode == 2
     assert "the tenant '../x' is not one" in refused.stderr
+
+
+def test_a_model_that_the_command_names_wrongly_is_said_to_be_its_own(
+    home: Home, project: Path
+) -> None:
+    shown = command(home, project, "run", "--model", "gpt-5", "hi")
+    assert shown.returncode == 2
+    assert "the model that --model or $SOONG_AGENT_MODEL names cannot be used" in shown.stderr
+    assert "in code" not in shown.stderr

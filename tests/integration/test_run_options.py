@@ -106,9 +106,9 @@ async def test_a_runtime_takes_an_adapter_as_its_model(project: Path) -> None:
 async def test_a_model_that_cannot_be_had_stores_nothing(home: Home, project: Path) -> None:
     async with runtime(home, project) as made:
         for model, reason in (
-            ("gpt-5", "no model string"),
+            ("gpt-5", "not a model string"),
             ("nobody:x", "not a known provider"),
-            ("openai:x@localhost:1", "no model string"),
+            ("openai:x@localhost:1", "not a model string"),
         ):
             with pytest.raises(ConfigError, match=reason):
                 await made.start("hi", model=model)
@@ -296,7 +296,7 @@ async def test_a_definition_names_its_model_in_one_string(home: Home, project: P
         other = other_provider(made, "other", "child")
         made.register_agent_definition(definition)
         await made.run("one")
-        with pytest.raises(ConfigError, match="no model string"):
+        with pytest.raises(ConfigError, match="not a model string"):
             made.register_agent_definition(
                 definition.model_copy(
                     update={"agent_definition_id": "other", "model_profile": "own"}

@@ -220,13 +220,14 @@ def load_config(
     except ValueError as error:
         raise _unusable(path, str(error)) from None
     if text is None and model and not config_path:
+        _check_model_string(model)
         return build_config(None, model)
     if text is None:
         reason = "it does not exist; write one with at least [model] provider and name"
         if not config_path:
             reason += (
-                ", or name a model such as openai:gpt-5-mini: --model of the command,"
-                " $SOONG_AGENT_MODEL, or AgentRuntime(model=...)"
+                ", or name a model such as openai:gpt-5-mini: in $SOONG_AGENT_MODEL, with --model"
+                " of run, chat or acp, or with AgentRuntime(model=...)"
             )
         raise _unusable(path, reason)
     try:
@@ -237,6 +238,14 @@ def load_config(
         raise _unusable(path, f"it is not valid TOML: {error}") from None
     config = _validate(table, path)
     return _with_model(config, model) if model else config
+
+
+def _check_model_string(model: str) -> None:
+    try:
+        model_fields(model)
+    except ValueError as error:
+        message = f"the model that --model or ${MODEL_VARIABLE} names {error}"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message) from None
 
 
 def build_config(config: Config | Mapping[str, Any] | None, model: Any = None) -> Config:

@@ -54,7 +54,7 @@ def model_fields(text: str) -> dict[str, Any]:
     name = found["name"] if found else ""
     if found is None or name.endswith("@") or re.search(_AN_ADDRESS, name, re.IGNORECASE):
         shown = "it" if len(text) > 200 or "://" in text else repr(text)  # an address has passwords
-        raise ValueError(f"cannot be used: {shown} is no model string; {FORM}")
+        raise ValueError(f"cannot be used: {shown} is not a model string; {FORM}")
     fields: dict[str, Any] = {"provider": found["provider"], "name": name}
     if found["base_url"]:
         fields["base_url"] = found["base_url"]

@@ -634,27 +634,29 @@ def _reason(error: aiohttp.ClientConnectorError) -> str:
     return fault.strerror or str(fault)
 
 
+_MODEL_TABLES = "[model], its [model_overrides] table or its [[model_fallbacks]] entry"
+
+
 def _key(config: ModelConfig, called: Called) -> str:
     """The key from the environment, or nothing if the configuration names no variable."""
     name = config.api_key_env
     if not name:
         return ""
     key = os.environ.get(name, "").strip()
-    where = (
-        "[model] api_key_env (or a profile of [model_overrides], or [[model_fallbacks]]) names it "
-        f"as the key of provider {called.provider}, model {called.model}"
-    )
+    whose = f"provider {called.provider}, model {called.model}"
     if not key:
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
-            f"the environment variable {name} is not set; {where}. "
-            'Set it, or say api_key_env = "" if the service takes no key',
+            f"the environment variable {name} is not set: it holds the key of {whose}. Export it;"
+            f" if the key is in another variable, name that in api_key_env of {_MODEL_TABLES}; if"
+            ' the service takes no key, set api_key_env = ""',
             details={**called.details, "variable": name},
         )
     if not key.isascii() or not key.isprintable():
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
-            f"the value of {name} has characters that no key has; {where}",
+            f"the value of {name} has characters that no key has: it is the key of {whose},"
+            f" named in api_key_env of {_MODEL_TABLES}",
             details={**called.details, "variable": name},
         )
     return key

@@ -1,5 +1,6 @@
 """A run folder read back: the report of its run, as far as it can be read."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -153,11 +154,21 @@ def _read_state(root: Path) -> RunFolderState:
             {**facts, **known, "created_at": when, "updated_at": when}
         )
     except (OSError, ValueError, AgentCoreError) as error:
-        is_damaged = isinstance(error, ValueError)
-        reason = "run.json is damaged" if is_damaged else "run.json cannot be read"
-        message = f"{root} is no run folder that can be shown: {reason}"
+        message = f"{root} cannot be read as a run folder: {_explain(root, error)}"
         category = ErrorCategory.SANDBOX
         raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=category) from None
+
+
+def _explain(root: Path, error: Exception) -> str:
+    if isinstance(error, ValueError):
+        return f"{RUN_FILE} is damaged"
+    if not os.path.lexists(root):
+        return "it does not exist; name the folder of a run"
+    if not root.is_dir():
+        return "it is not a folder; name the folder of a run"
+    if not os.path.lexists(root / RUN_FILE):
+        return f"it has no {RUN_FILE}; name the folder of a run"
+    return f"{RUN_FILE} cannot be read"
 
 
 def _read_text(path: Path, problems: list[str]) -> str:

@@ -498,3 +498,17 @@ def test_a_folder_of_the_first_release_is_proved_by_its_seal(old: Path) -> None:
 def test_a_folder_of_the_first_release_is_checked_as_far_as_it_goes(old: Path) -> None:
     rewrite(old, "events.jsonl", lambda text: text.replace("run.completed", "run.failed"))
     assert "events.jsonl was changed" in "\n".join(verify(old).problems)
+
+
+def test_a_place_that_is_not_a_run_folder_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    places = {"gone": "does not exist", "empty": "has no run.json", "file": "is not a folder"}
+    for name, reason in places.items():
+        for command in ("verify", "show", "rerun"):
+            assert main([command, str(tmp_path / name)]) == 2
+            said = capsys.readouterr().err
+            assert f"{name} cannot be read as a run folder: it {reason}" in said, (command, said)
+            assert "name the folder of a run" in said

@@ -24,7 +24,7 @@ help:
 	@echo "make faults  the whole fault suite, on two cores; make test runs a short part of it"
 	@echo "make chaos   workers that are killed, paused and cut off: 200 runs a round; ROUNDS=10, ARGS='--seed 7'"
 	@echo "make stress  chats, an editor, programs and cron jobs in one home, killed at random; MINUTES=60, ARGS='--seed 7'"
-	@echo "make format  rewrite what the formatter and the linter can mend"
+	@echo "make format  rewrite what the formatter and the linter can fix"
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
 	@echo "make reference  the pages of docs/reference/ anew, from docstrings and signatures"
 	@echo "make captures   the approved screens of tests/captures/ anew; read the difference"

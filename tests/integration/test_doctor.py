@@ -105,7 +105,7 @@ def test_what_helps_several_checks_is_said_once(
 ) -> None:
     assert execute(["doctor", "--path", str(project)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.strip() for line in lines].count("mend that first") == 1
+    assert [line.strip() for line in lines].count("fix the configuration first") == 1
     assert sum("not checked: the configuration" in line for line in lines) == 4
 
 
@@ -281,12 +281,14 @@ def test_a_link_is_not_what_a_newer_kernel_would_mend(
 def test_memory_says_who_has_one(home: Home, examine: Examine) -> None:
     home.write_config(model("http://127.0.0.1:1/v1"))
     _, checks = examine()
-    assert checks["memory"]["text"] == "0 shared by everybody who uses this home"
+    assert checks["memory"]["text"] == "0 memories shared by everybody who uses this home"
     for folder in ("", "users/anna/", "users/ben/", "tenants/acme/"):
         home.write(f"memory/{folder}user/a.md", "---\nid: m\nsummary: s\n---\n")
     home.write("memory/user/b.md", "no front matter")
     _, checks = examine()
-    said = "1 shared by everybody who uses this home; apart from them: 2 users and 1 tenant"
+    said = (
+        "1 memory shared by everybody who uses this home; separate memories of 2 users and 1 tenant"
+    )
     assert checks["memory"]["text"] == f"{said}; unreadable: 1 file"
     assert checks["memory"]["state"] == "remark"
     home.write_config(model("http://127.0.0.1:1/v1") + "[memory]\nenabled = false\n")

@@ -111,7 +111,7 @@ def test_changes_of_others_are_named_with_the_cure(home: Home, ran: Path) -> Non
 
 def test_a_diff_shows_text_without_secrets_and_names_the_rest(home: Home, ran: Path) -> None:
     undone = soong_agent(home, ran, "undo")
-    snapshot = undone.stderr.split("before this: ")[1].split()[0]
+    snapshot = undone.stderr.split("just before: ")[1].split()[0]
     soong_agent(home, ran, "redo")
     shown = soong_agent(home, ran, "sessions", "show", "s1")
     nodes = [line.split("]")[0][1:] for line in shown.stdout.splitlines() if "[node_" in line]

@@ -142,7 +142,7 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
 
 
 def _unknown(name: str, because: str = "the configuration cannot be used") -> Finding:
-    return Finding(name, "remark", f"not checked: {because}", "mend that first")
+    return Finding(name, "remark", f"not checked: {because}", "fix the configuration first")
 
 
 async def _examine_model(setup: Setup | None) -> list[Finding]:
@@ -342,7 +342,7 @@ def _examine_sandbox(setup: Setup | None) -> list[Finding]:
         holes = missing(Confinement(write=(str(Path.cwd()),)), probe())
         able = "could not confine programs" if _cannot_write(holes) else "can confine programs"
         text = f"not checked: the configuration cannot be used; this system {able}"
-        return [Finding(name, "remark", text, "mend that first")]
+        return [Finding(name, "remark", text, "fix the configuration first")]
     config = setup.config.sandbox
     sandbox = Sandbox.of(setup, own=PathPolicy.of(setup).protected)
     plan = sandbox.examine("command")
@@ -405,8 +405,9 @@ def _examine_memory(setup: Setup | None) -> list[Finding]:
         )
         if found
     ]
-    text = f"{len(known.memories)} shared by everybody who uses this home"
-    text += f"; apart from them: {' and '.join(owners)}" if owners else ""
+    count = plural(len(known.memories), "memory", "memories")
+    text = f"{count} shared by everybody who uses this home"
+    text += f"; separate memories of {' and '.join(owners)}" if owners else ""
     if known.problems:
         text += f"; unreadable: {plural(len(known.problems), 'file')}"
         return [Finding(name, "remark", text, "see `soong-agent memory list`")]

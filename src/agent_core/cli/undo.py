@@ -72,7 +72,7 @@ def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
     for remark in result.remarks:
         terminal.line(visible(clean(remark), one_line=True), Style.WARN)
     if result.snapshot_before is not None:
-        terminal.line(f"the files as they were before this: {result.snapshot_before}", Style.DIM)
+        terminal.line(f"snapshot of the files just before: {result.snapshot_before}", Style.DIM)
 
 
 def show_refused(

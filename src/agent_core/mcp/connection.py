@@ -487,7 +487,7 @@ class ServerConnection:
                 reason = f"answered with HTTP status {self._http_status}: {cause}"
             case httpx2.ConnectError() if isinstance(self._config, HttpServer):
                 host = urlsplit(self._config.url).netloc
-                reason = f"cannot be reached at {host}: {cause}; start it, or mend its url"
+                reason = f"cannot be reached at {host}: {cause}; start it, or correct its url"
             case _:
                 reason = f"cannot be used: {cause or type(cause).__name__}"
         return self._error(reason)

@@ -196,8 +196,8 @@ class PermissionGuard:
             return Verdict(decision="deny", by="the permission lists", refusal=refusal)
         if run.permission_mode == "plan" and may_change(definition, access):
             refusal = (
-                f"plan mode: {name} was not run, because it could change something; go on with what"
-                " only reads, and answer with a plan. Only the user can leave plan mode"
+                f"plan mode: {name} was not run, because it could change something. Use only"
+                " tools that read, and answer with a plan. Only the user can leave plan mode"
             )
             return Verdict(decision="deny", by=_PLAN, refusal=refusal)
         return None

@@ -63,9 +63,9 @@ async def check(place: Place, ended: Ended) -> None:
         }
         assert started & asking <= allowed, "a call began without an answer"
         results = Counter(r.tool_call_id for node in part.nodes for r in node.results)
-        # Nothing continues the path of a child that has failed, nor a reply whose answers could
-        # not be stored: the next run goes on from before it.
-        is_whole = part is replay or part.runs[0].status is not RunStatus.FAILED
+        # Nothing continues the path of a child that was closed after its process or its parent,
+        # nor a reply whose answers could not be stored: the next run goes on from before it.
+        is_whole = part is replay or part.runs[0].status is RunStatus.COMPLETED
         assert set(results.values()) <= {1}, "a call is answered twice"
         assert asked <= set(results) or not is_whole, "a call has no answer"
     assert all(q.state is not ApprovalState.OPEN for q in questions)

@@ -169,5 +169,5 @@ async def test_what_a_rule_allows_runs_and_writes_nothing_else(
                 await judged.action.run()
             assert not noted.exists(), noted.read_text(encoding="utf-8")
             assert contents(project) == before
-    assert allowed > depth.some(800, 15)
+    assert allowed > depth.some(250, 15)
     tally.verdict()

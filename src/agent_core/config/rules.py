@@ -105,7 +105,7 @@ Words = Annotated[list[list[str]], BeforeValidator(_as_words), Field(max_length=
 
 Examples = Annotated[list[Any], BeforeValidator(_as_examples), Field(max_length=_MOST)]
 
-KEYS = ("tool", "command", "path", "host", "agent")
+KEYS = ("tool", "command", "path", "host", "agent", "edits")
 """What a rule may be about; all that it names have to fit."""
 
 
@@ -118,6 +118,7 @@ class PermissionRule(Section):
     path: Annotated[Names, _all(_problem_of_path)] | None = None
     host: Annotated[Names, _all(_problem_of_host)] | None = None
     agent: Names | None = None
+    edits: Literal["ordinary"] | None = None
     reason: Annotated[str, Field(max_length=_MOST)] | None = None
     match: Examples = []
     not_match: Examples = []

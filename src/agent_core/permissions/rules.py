@@ -46,6 +46,7 @@ class Named(Struct, frozen=True, kw_only=True):
         places: those of them that are a reason of their own to ask.
         command: what a command would run.
         cwd: where it would run.
+        edits: an ordinary file of the project is written; None for an example.
     """
 
     tool: str | None = None
@@ -55,6 +56,7 @@ class Named(Struct, frozen=True, kw_only=True):
     places: Sequence[str] = ()
     command: CommandViews | None = None
     cwd: str = "/"
+    edits: bool | None = None
 
 
 class RuleContext(Struct, frozen=True, kw_only=True):
@@ -134,6 +136,7 @@ class Rule(Struct, frozen=True, dict=True):
         hosts, command = named.hosts or (), named.command
         return (
             self._is_for(named)
+            and (table.edits is None or named.edits is not False)
             and (table.host is None or any(self._may_mean(host) for host in hosts))
             and (table.path is None or any(map(self._closed.touch, self._entered(named))))
             and (
@@ -149,6 +152,8 @@ class Rule(Struct, frozen=True, dict=True):
         """
         table = self.table
         if table.host is not None and not (named.hosts and all(map(self._means, named.hosts))):
+            return False
+        if table.edits is not None and named.edits is False:
             return False
         if table.path is None:
             if named.places:
@@ -333,7 +338,7 @@ def _named_by(
             command=views,
             cwd=str(rule.around.project),
         )
-    if table.path is not None:
+    if table.path is not None or table.edits is not None:
         path = os.path.realpath(rule.around.project / os.path.expanduser(text))  # noqa: PTH111
         return Named(paths=[path])
     if table.host is not None:
@@ -395,6 +400,7 @@ class RuleSet:
             places=(access.places or access.paths or (target,)) if access.reason else (),
             command=access.command,
             cwd=access.cwd or str(self.around.project),
+            edits=access.edits,
         )
 
     def find(self, decision: Literal["deny", "ask"], named: Named) -> Rule | None:

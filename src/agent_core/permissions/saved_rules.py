@@ -238,9 +238,10 @@ def _subject(
     only_reads = definition.permission is ToolPermission.READONLY and not access.dangerous
     if len(access.paths) == 1 and "code" in definition.tags:
         path = Path(access.paths[0])
-        if only_reads:
+        if only_reads or not access.edits:
             return [tool, ("path", _escaped(path))]
-        return [tool, ("path", f"{_escaped(path.parent).rstrip('/')}/*")]
+        folder = f"{_escaped(path.parent).rstrip('/')}/*"
+        return [tool, ("path", folder), ("edits", "ordinary")]
     if not only_reads or "dangerous" in definition.tags or hosts == []:
         return None
     return [tool, ("host", [*hosts])] if hosts else [tool]

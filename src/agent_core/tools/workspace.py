@@ -177,8 +177,12 @@ class PathPolicy:
         )
 
     def is_below_write_root(self, path: Path) -> bool:
-        """Whether it is inside the project or another folder that tools write to."""
-        return any(path.is_relative_to(root) for root in self._write_roots)
+        """Return whether it is inside the project or another folder that tools write to."""
+        return self.root_of(path) is not None
+
+    def root_of(self, path: Path) -> Path | None:
+        """Return the project, or the other folder that tools write to, in which a path is."""
+        return next((root for root in self._write_roots if path.is_relative_to(root)), None)
 
     def shown(self, path: Path) -> str:
         """The path as people read it: relative inside the project."""
@@ -433,20 +437,28 @@ class Workspace(Struct, frozen=True, kw_only=True):
     def _confined(self) -> str | None:
         return self.sandbox and "on, for programs; this tool touches what is named here, no more"
 
-    def change(self, place: ResolvedPath, *, summary: str, diff: str | None) -> Access:
-        """What writing a file takes: always a question; a refusal of its own outside the roots.
+    def change(
+        self, place: ResolvedPath, *, summary: str, diff: str | None, is_alone: bool = False
+    ) -> Access:
+        """Return the access of writing a file: always asked for, refused outside without a person.
 
-        Agreeing for the session covers the files of the same folder that need no reason of their
-        own to be asked for.
+        Agreeing for the session covers the files of the same folder, except those with a reason
+        of their own and those that are asked for alone.
+
+        Args:
+            place: the file.
+            summary: the change, on one line.
+            diff: the change.
+            is_alone: other programs execute or obey the file, so that an answer is for it only.
         """
-        reason = "sensitive" if place.sensitive else None
+        folder, reason = place.path.parent, "sensitive" if place.sensitive else None
         refusal = ErrorCode.PERMISSION_DENIED
         if not place.writable:
             reason, refusal = "outside_roots", ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS
         return Access(
             confined=self._confined,
             asks=True,
-            scope=f"the files in {place.path.parent}, not below it",
+            scope=f"the file {place.path}" if is_alone else f"the files in {folder}, not below it",
             summary=summary,
             target=str(place.path),
             paths=(str(place.path),),

@@ -108,8 +108,8 @@ class Access:
         runs: the absolute paths of files that a call would run, where `command` does not name
             them.
         only_reads: a command that certainly changes nothing; looked at in plan mode only.
-        edits: a file of the project is written, and nothing that is protected; looked at with
-            `accept-edits` only.
+        edits: an ordinary file of the project is written: nothing that is protected, or that
+            other programs execute or obey.
     """
 
     asks: bool = False

@@ -210,11 +210,11 @@ def _replacement(
         workspace.seen.note_write(context.agent_id, place.path, version)
         return answer
 
-    access = workspace.change(place, summary=summary, diff=diff)
-    if context.run.permission_mode == "accept-edits":
-        from agent_core.tools.code.edits import is_plain_edit  # noqa: PLC0415 - few runs
+    from agent_core.tools.code.edits import judge_edit  # noqa: PLC0415 - not to list the tools
 
-        access = replace(access, edits=is_plain_edit(workspace, place))
+    judged = judge_edit(workspace, place)
+    access = workspace.change(place, summary=summary, diff=diff, is_alone=judged.is_obeyed)
+    access = replace(access, edits=judged.is_ordinary)
     return Action(access, lambda: to_the_end(asyncio.to_thread(write)))
 
 

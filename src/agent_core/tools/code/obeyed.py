@@ -1,0 +1,235 @@
+"""Files that other programs execute or obey without being told to.
+
+A commit, an opened editor, an entered folder, a started agent, a push: each of these runs or reads
+files that nobody has named. Whoever writes such a file decides what happens then. Programs that
+people start by name (scripts, makefiles, tests, package scripts) are ordinary work.
+
+Hidden files and folders are obeyed unless they are known to be lists and notes. Elsewhere names
+decide, and Git's settings, and links by which a file is reached under another name.
+"""
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from fnmatch import translate
+from itertools import chain, islice
+from pathlib import Path
+
+from agent_core.opening import read_bytes
+
+_HARMLESS = frozenset(
+    {
+        *(".gitignore", ".ignore", ".rgignore", ".hgignore", ".dockerignore", ".npmignore"),
+        *(".eslintignore", ".prettierignore", ".stylelintignore", ".helmignore", ".gcloudignore"),
+        *(".vercelignore", ".vscodeignore", ".slugignore", ".cfignore", ".artifactignore"),
+        *(".gitkeep", ".keep", ".nojekyll", ".editorconfig", ".mailmap"),
+        *(".env.example", ".env.sample", ".env.template", ".env.dist"),
+    }
+)
+"""Hidden files that hold patterns, names or examples: nothing in them is executed."""
+
+_AUTOMATION = (
+    # continuous integration and hosting
+    *(
+        "jenkinsfile*",
+        "*.jenkinsfile",
+        "azure-pipelines*",
+        "bitbucket-pipelines*",
+        "appveyor*.y*ml",
+    ),
+    *("buildspec*.y*ml", "cloudbuild*", "codemagic.y*ml", "wercker.y*ml", "action.y*ml"),
+    *("gitlab-ci*.y*ml", "circle.y*ml", "travis*.y*ml", "buildkite*.y*ml", "drone*.y*ml"),
+    # hooks, editors, shells and interpreters
+    *("lefthook*", "hk.pkl", "prek.toml", "*.code-workspace", "*.sublime-project"),
+    *("devcontainer.json", "mise.toml", "mise.*.toml", "_vimrc", "sitecustomize.py"),
+    *("usercustomize.py", "*.pth"),
+    # agents
+    *("mcp.json", "*.mcp.json", "opencode.json*", "crush.json", "*.instructions.md"),
+    *("*.prompt.md", "*.agent.md", "*.chatmode.md", "*.mdc"),
+)
+_is_automation = re.compile("|".join(map(translate, _AUTOMATION))).fullmatch
+
+_INSTRUCTIONS = frozenset({"agent", "agents", "claude", "gemini", "skill"})
+"""The beginnings of names under which agents look for instructions, in any case."""
+
+_SHOUTED = re.compile(r"[A-Z][A-Z_]*[A-Z]")
+_IN_CAPITALS = """
+    ABOUT ACKNOWLEDGEMENTS ACKNOWLEDGMENTS ADR ANNOUNCEMENT API ARCHITECTURE AUTHORS BACKLOG
+    BENCHMARK BENCHMARKS BUGS BUILD BUILDING CHANGELOG CHANGES CITATION CODE_OF_CONDUCT
+    COMPATIBILITY CONFIGURATION CONTRIBUTING CONTRIBUTORS COPYING COPYRIGHT CREDITS DEPLOYMENT
+    DEPRECATIONS DESIGN DEVELOPING DEVELOPMENT DISCLAIMER ERRATA EXAMPLE EXAMPLES FAQ FEATURES
+    FUNDING GLOSSARY GOVERNANCE GUIDE HACKING HISTORY HOWTO IDEAS INDEX INSTALL INSTALLATION
+    INTERNALS INTRODUCTION ISSUES LICENCE LICENSE LIMITATIONS MAINTAINERS MANUAL MIGRATING
+    MIGRATION MIGRATIONS NEWS NOTES NOTICE OVERVIEW OWNERS PATENTS PERFORMANCE PHILOSOPHY PLAN
+    PLANS PORTING PRIVACY PROPOSAL PUBLISHING PULL_REQUEST_TEMPLATE QUICKSTART README
+    REFERENCE RELEASE RELEASES RELEASE_NOTES RELEASING REPORT REQUIREMENTS RESULTS RFC ROADMAP
+    SECURITY SETUP SPEC SPECIFICATION STATUS STYLE STYLEGUIDE SUMMARY SUPPORT TESTING TESTS
+    THANKS THIRD_PARTY TODO TROUBLESHOOTING TUTORIAL UPDATE UPDATES UPGRADE UPGRADING USAGE
+    VERSION VERSIONING VISION WHY
+"""
+_DOCUMENTS = frozenset(_IN_CAPITALS.split())
+"""Documents for people that are usually written in capitals; an agent obeys others, or may."""
+
+_DEPENDENCIES = frozenset({"node_modules", "bower_components", "site-packages", "__pycache__"})
+_ENVIRONMENT = "pyvenv.cfg"
+
+_SETTING = re.compile(r"^[ \t]*(?:\[[^\]\n]*\][ \t]*)?([A-Za-z][\w-]*)[ \t]*=[ \t]*(.+)$", re.M)
+_COMMENT = re.compile(r"[ \t][;#]")
+_BETWEEN_WORDS = re.compile(r"[\s\"'`;|&()<>!=]+")
+_MOST_SETTINGS = 2**20
+_MOST_INCLUDED = 50
+_MOST_ENTRIES = 5_000
+"""How far a project is searched for links; upper levels first."""
+
+
+def is_obeyed(path: Path, *, root: Path) -> bool:
+    """Return whether another program executes or obeys a file, or would if it were there.
+
+    Blocks on files.
+
+    Args:
+        path: resolved, below `root`.
+        root: the project, or another folder that is written to.
+    """
+    parts = path.relative_to(root).parts
+    if _has_obeyed_name(parts):
+        return True
+    if any((folder / _ENVIRONMENT).exists() for folder in path.parents if root in folder.parents):
+        return True
+    return _is_named_by_git(path) or _is_linked(path, root)
+
+
+def _has_obeyed_name(parts: tuple[str, ...]) -> bool:
+    """Return whether the name of a file, or of a folder above it, says that it is obeyed."""
+    *folders, name = parts
+    folded = name.casefold()
+    if any(folder.startswith(".") or folder.casefold() in _DEPENDENCIES for folder in folders):
+        return True
+    if name.startswith("."):
+        return folded not in _HARMLESS
+    if _is_automation(folded):
+        return True
+    stem, _, rest = name.partition(".")
+    if rest and not folded.endswith((".md", ".markdown")):
+        return False
+    if stem.casefold() in _INSTRUCTIONS:
+        return bool(rest)
+    return bool(rest and _SHOUTED.fullmatch(stem) and stem not in _DOCUMENTS)
+
+
+def _is_named_by_git(path: Path) -> bool:
+    """Return whether settings of Git name a file, or the folder of hooks that it is in."""
+    pending: deque[tuple[Path, Path]] = deque()
+    for tree in path.parents:
+        if not os.path.lexists(tree / ".git"):
+            continue
+        for folder in _repository_folders(tree / ".git"):
+            if any(target == path for target in _links_in(folder / "hooks")):
+                return True
+            pending += [(folder / name, tree) for name in ("config", "config.worktree")]
+        pending += [(file, tree) for file in _user_settings()]
+    seen: set[tuple[Path, Path]] = set()
+    while pending and len(seen) < _MOST_INCLUDED:
+        file, tree = pending.popleft()
+        if (file, tree) in seen:
+            continue
+        seen.add((file, tree))
+        for key, value in _SETTING.findall(_text_of(file).replace("\\\n", "")):
+            if key.lower() == "hookspath" and _is_hook(path, value, tree):
+                return True
+            for word in filter(None, _BETWEEN_WORDS.split(value)):
+                if path in (_resolve(word, tree), included := _resolve(word, file.parent)):
+                    return True
+                if key.lower() == "path" and included is not None:
+                    pending.append((included, tree))
+    return False
+
+
+def _repository_folders(named: Path) -> Iterator[Path]:
+    """Yield the folders with the settings of a repository, which `.git` is, or names."""
+    folder = named
+    if named.is_file():
+        folder = named.parent / _text_of(named).partition("\n")[0].removeprefix("gitdir:").strip()
+    yield folder
+    if common := _text_of(folder / "commondir").strip():
+        yield folder / common
+
+
+def _user_settings() -> Iterator[Path]:
+    yield Path("/etc/gitconfig")
+    with suppress(RuntimeError):  # a user without a home
+        yield Path("~/.gitconfig").expanduser()
+        yield Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "git/config").expanduser()
+    if own := os.environ.get("GIT_CONFIG_GLOBAL"):
+        yield Path(own)
+
+
+def _is_hook(path: Path, value: str, tree: Path) -> bool:
+    """Return whether a file is in the folder of hooks of a setting, or reached by a link in it."""
+    hooks = _resolve(_COMMENT.split(value)[0].strip(' \t"'), tree)
+    if hooks is None:
+        return False
+    is_inside = path.parent == hooks or (
+        hooks in path.parents and hooks not in (tree, *tree.parents)
+    )
+    return is_inside or path in _links_in(hooks)
+
+
+def _is_linked(path: Path, root: Path) -> bool:
+    """Return whether a file is reached under an obeyed name, or from the user's home folder."""
+    targets = chain(_links_from_home(root), _obeyed_links_below(root))
+    return any(target == path or target in path.parents for target in targets)
+
+
+def _links_from_home(root: Path) -> Iterator[Path]:
+    with suppress(RuntimeError):  # a user without a home
+        for folder in (Path("~").expanduser(), Path("~/.config").expanduser()):
+            yield from (target for target in _links_in(folder) if root in target.parents)
+
+
+def _obeyed_links_below(root: Path) -> Iterator[Path]:
+    for link in _links_below(root):
+        parts = link.relative_to(root).parts
+        if _has_obeyed_name((*parts, "file") if link.is_dir() else parts):
+            yield Path(os.path.realpath(link))
+
+
+def _links_in(folder: Path) -> Iterator[Path]:
+    """Yield where the links directly in a folder lead."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in islice(entries, _MOST_ENTRIES):
+            if entry.is_symlink():
+                yield Path(os.path.realpath(entry.path))
+
+
+def _links_below(root: Path) -> Iterator[Path]:
+    """Yield the links below a folder, upper levels first, as far as it is searched."""
+    pending, left = deque([str(root)]), _MOST_ENTRIES
+    while pending and left > 0:
+        with suppress(OSError), os.scandir(pending.popleft()) as entries:
+            found = list(islice(entries, left))
+            left -= len(found)
+            if any(entry.name == _ENVIRONMENT for entry in found):
+                continue
+            for entry in found:
+                if entry.is_symlink():
+                    yield Path(entry.path)
+                elif entry.is_dir() and entry.name not in {".git", *_DEPENDENCIES}:
+                    pending.append(entry.path)
+
+
+def _resolve(name: str, folder: Path) -> Path | None:
+    """Return where a name in settings leads; None if it can be no path."""
+    with suppress(OSError, ValueError, RuntimeError):
+        return Path(os.path.realpath(folder / Path(name).expanduser()))
+    return None
+
+
+def _text_of(file: Path) -> str:
+    """Return the text of an ordinary file that is not too long; empty otherwise."""
+    with suppress(OSError, ValueError):
+        if file.is_file() and file.stat().st_size <= _MOST_SETTINGS:
+            return read_bytes(file).decode(errors="replace")
+    return ""

@@ -1,0 +1,269 @@
+"""Edits that need no question with `accept-edits`, and files that ask as something obeys them."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.providers.scripted import calls
+from agent_core.types import PermissionDecision, PermissionExplanation, PermissionRequest
+from isolation import Home
+from runtimes import CONFIG, Asked, runtime
+
+ORDINARY = [
+    *("README.md", "README.zh-CN.md", "CHANGELOG.md", "docs/guide.md", "docs/CODE_OF_CONDUCT.md"),
+    *("src/app.py", "tests/test_app.py", "tests/conftest.py", "src/hooks/useCart.ts", "main.go"),
+    *("src/workflows/order.py", "package.json", "pyproject.toml", "Makefile", "Dockerfile"),
+    *("tsconfig.json", "eslint.config.js", "config/settings.yaml", "docker-compose.yml"),
+    *("scripts/build.sh", "bin/tool", ".gitignore", "pkg/.gitignore", ".editorconfig"),
+    *(".dockerignore", "data/.gitkeep", "vendor/lib/a.c", "LICENSE", "notes.txt", "a"),
+    *("docs/cursor.md", "src/agents.py", "agents/worker.py", "skill.py", "pipelines.py"),
+]
+OBEYED = [
+    *(".husky/pre-commit", ".githooks/pre-push", ".vscode/tasks.json", ".vscode/settings.json"),
+    *(".idea/workspace.xml", ".claude/settings.json", ".mcp.json", "mcp.json", ".envrc"),
+    *("AGENTS.md", "CLAUDE.md", "pkg/AGENTS.md", "pkg/deep/claude.md", "GEMINI.md", "agents.md"),
+    *("CLAUDE.local.md", "AGENTS.override.md", "skills/deploy/SKILL.md", "WARP.md", "CODEX.md"),
+    *(".github/workflows/ci.yml", ".github/copilot-instructions.md", ".gitlab-ci.yml"),
+    *(".circleci/config.yml", ".travis.yml", "Jenkinsfile", "ci/Jenkinsfile.release"),
+    *("azure-pipelines.yml", "bitbucket-pipelines.yml", "appveyor.yml", "cloudbuild.yaml"),
+    *(".pre-commit-config.yaml", "lefthook.yml", ".lefthook.toml", ".devcontainer/Dockerfile"),
+    *(".cursor/rules/a.mdc", ".cursorrules", ".windsurfrules", ".aider.conf.yml", ".npmrc"),
+    *(".yarnrc.yml", ".bashrc", ".direnvrc", ".exrc", ".nvim.lua", ".gitmodules", ".tool-versions"),
+    *("pkg/.vscode/launch.json", "a/b/.hidden/c.py", "work.code-workspace", "mise.toml"),
+    *("node_modules/x/index.js", "lib/site-packages/a.pth", "sitecustomize.py", "a/inject.pth"),
+    *("docs/review.prompt.md", "docs/style.instructions.md", ".eslintrc.js", ".VSCode/tasks.json"),
+    *(".gitattributes", ".Husky/pre-commit", ".unknown"),
+]
+
+
+class Always(Asked):
+    """Answers that the rule of each question is to be saved."""
+
+    async def __call__(self, request: PermissionRequest) -> PermissionDecision:
+        answer = await super().__call__(request)
+        return answer.model_copy(update={"metadata": {"always": True}})
+
+
+async def judge(home: Home, project: Path, *paths: str) -> dict[str, PermissionExplanation]:
+    """Explain writing each path with `accept-edits`."""
+    async with runtime(home, project, permission_callback=Asked("deny")) as made:
+        return {
+            path: await made.explain_permission(
+                "code.write_file",
+                {"path": path, "content": "x", "overwrite": True},
+                permission_mode="accept-edits",
+            )
+            for path in paths
+        }
+
+
+async def test_ordinary_work_is_not_asked_for(home: Home, project: Path) -> None:
+    found = await judge(home, project, *ORDINARY)
+    assert [path for path, verdict in found.items() if verdict.decision != "allow"] == []
+
+
+async def test_files_that_other_programs_execute_or_obey_are_asked_for(
+    home: Home, project: Path
+) -> None:
+    found = await judge(home, project, *OBEYED)
+    assert [path for path, verdict in found.items() if verdict.decision != "ask"] == []
+
+
+def _git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=folder, check=True)  # noqa: S603, S607
+
+
+def _hooks_path(project: Path) -> str:
+    _git(project, "init", "-q")
+    _git(project, "config", "core.hooksPath", "tools/hooks")
+    return "tools/hooks/deep/check"
+
+
+def _hooks_path_is_the_project(project: Path) -> str:
+    _git(project, "init", "-q")
+    _git(project, "config", "core.hooksPath", ".")
+    return "pre-commit"
+
+
+def _hooks_path_of_the_user(project: Path) -> str:
+    _git(project, "init", "-q")
+    _git(project, "config", "--global", "core.hooksPath", "hooks-of-mine")
+    return "hooks-of-mine/pre-commit"
+
+
+def _hooks_path_in_an_included_file(project: Path) -> str:
+    _git(project, "init", "-q")
+    _git(project, "config", "include.path", "../shared.gitconfig")
+    settings = "[core]\nhooksPath = 'x'\nhooksPath=lib/run\n"
+    (project / "shared.gitconfig").write_text(settings, encoding="utf-8")
+    return "lib/run/pre-commit"
+
+
+def _included_settings(project: Path) -> str:
+    _git(project, "init", "-q")
+    _git(project, "config", "include.path", "../shared.gitconfig")
+    return "shared.gitconfig"
+
+
+def _file_monitor(project: Path) -> str:
+    _git(project, "init", "-q")
+    _git(project, "config", "core.fsmonitor", "tools/watch.py")
+    return "tools/watch.py"
+
+
+def _filter_with_arguments(project: Path) -> str:
+    _git(project, "init", "-q")
+    _git(project, "config", "filter.x.clean", "python3 'tools/clean.py' %f")
+    return "tools/clean.py"
+
+
+def _alias(project: Path) -> str:
+    _git(project, "init", "-q")
+    _git(project, "config", "alias.ship", "!./tools/ship.sh --all")
+    return "tools/ship.sh"
+
+
+def _linked_hook(project: Path) -> str:
+    _git(project, "init", "-q")
+    (project / "tools").mkdir()
+    (project / "tools" / "check.sh").touch()
+    (project / ".git" / "hooks").mkdir(exist_ok=True)
+    (project / ".git" / "hooks" / "pre-push").symlink_to("../../tools/check.sh")
+    return "tools/check.sh"
+
+
+def _repository_above(project: Path) -> str:
+    _git(project.parent, "init", "-q")
+    _git(project.parent, "config", "core.hooksPath", f"{project.name}/run")
+    return "run/pre-commit"
+
+
+def _linked_worktree(project: Path) -> str:
+    (main := project.parent / "main").mkdir()
+    _git(main, "init", "-q")
+    _git(main, *("-c", "user.name=n", "-c", "user.email=e@x"), *("commit", "--allow-empty", "-qm1"))
+    project.rmdir()
+    _git(main, "worktree", "add", "-q", str(project))
+    _git(main, "config", "core.hooksPath", "run")
+    return "run/pre-commit"
+
+
+def _link_to_a_hidden_folder(project: Path) -> str:
+    (project / ".vscode").mkdir()
+    (project / "editor").symlink_to(".vscode")
+    return "editor/tasks.json"
+
+
+def _target_of_a_hidden_folder(project: Path) -> str:
+    (project / "editor").mkdir()
+    (project / ".vscode").symlink_to("editor")
+    return "editor/tasks.json"
+
+
+def _target_of_instructions(project: Path) -> str:
+    (project / "docs").mkdir()
+    (project / "pkg").mkdir()
+    (project / "docs" / "guide.md").touch()
+    (project / "pkg" / "AGENTS.md").symlink_to("../docs/guide.md")
+    return "docs/guide.md"
+
+
+def _target_of_a_link_of_the_home(project: Path) -> str:
+    (project / "bashrc").touch()
+    Path("~/.bashrc").expanduser().symlink_to(project / "bashrc")
+    return "bashrc"
+
+
+def _environment(project: Path) -> str:
+    (project / "env" / "bin").mkdir(parents=True)
+    (project / "env" / "pyvenv.cfg").touch()
+    return "env/bin/activate"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        _hooks_path,
+        _hooks_path_is_the_project,
+        _hooks_path_of_the_user,
+        _hooks_path_in_an_included_file,
+        _included_settings,
+        _file_monitor,
+        _filter_with_arguments,
+        _alias,
+        _linked_hook,
+        _repository_above,
+        _linked_worktree,
+        _link_to_a_hidden_folder,
+        _target_of_a_hidden_folder,
+        _target_of_instructions,
+        _target_of_a_link_of_the_home,
+        _environment,
+    ],
+    ids=lambda place: place.__name__.strip("_"),
+)
+async def test_settings_and_links_make_a_file_obeyed(
+    place: Callable[[Path], str],
+    home: Home,
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (own := tmp_path / "person").mkdir()
+    monkeypatch.setenv("HOME", str(own))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
+    path = place(project)
+    found = await judge(home, project, path, "src/other.py")
+    assert [verdict.decision for verdict in found.values()] == ["ask", "allow"]
+
+
+async def test_an_answer_for_a_folder_does_not_cover_what_is_obeyed_in_it(
+    home: Home, project: Path
+) -> None:
+    """A file that is obeyed is asked for by itself, and its answer is for that file."""
+    names = ["a.txt", "b.txt", "AGENTS.md", ".envrc", "AGENTS.md"]
+    script: list[Any] = [
+        *(calls("code.write_file", path=name, content="x", overwrite=True) for name in names),
+        "done",
+    ]
+    user = Asked("allow_for_session")
+    async with runtime(home, project, script, permission_callback=user) as made:
+        await made.run("go", session_id="s1")
+    assert [Path(request.metadata["target"]).name for request in user.requests] == [
+        *("a.txt", "AGENTS.md", ".envrc")
+    ]
+    assert user.requests[1].target_scope == f"code.write_file: the file {project / 'AGENTS.md'}"
+
+
+async def test_a_saved_rule_for_a_folder_does_not_cover_what_is_obeyed_in_it(
+    home: Home, project: Path
+) -> None:
+    user = Always("allow_once")
+    names = ["a.txt", "b.txt", "AGENTS.md", ".envrc", "AGENTS.md"]
+    script: list[Any] = [
+        *(calls("code.write_file", path=name, content="x", overwrite=True) for name in names),
+        "done",
+    ]
+    config = CONFIG + "[permissions]\nsave_rules = true\n"
+    async with runtime(home, project, script, config=config, permission_callback=user) as made:
+        await made.run("go", session_id="s1")
+    asked = [Path(request.metadata["target"]).name for request in user.requests]
+    assert asked == ["a.txt", "AGENTS.md", ".envrc"]
+    assert 'edits = "ordinary"' in user.requests[0].metadata["rule"]
+    assert str(project / "AGENTS.md") in user.requests[1].metadata["rule"]
+
+
+async def test_a_rule_can_be_about_ordinary_edits(home: Home, project: Path) -> None:
+    rule = '[[permissions.rules]]\ndecision = "allow"\nedits = "ordinary"\n'
+    async with runtime(
+        home, project, config=CONFIG + rule, permission_callback=Asked("deny")
+    ) as made:
+        for path, decision in (("src/a.py", "allow"), (".envrc", "ask"), ("../a.py", "ask")):
+            found = await made.explain_permission("code.write_file", {"path": path, "content": "x"})
+            assert (path, found.decision) == (path, decision)
+        command = await made.explain_permission("code.run_command", {"argv": ["true"]})
+        assert command.decision == "ask"

@@ -196,11 +196,10 @@ async def test_hooks_and_settings_of_repositories_stay_as_they_are(
     for folder in (project, project / "deeper" / "inner"):
         folder.mkdir(parents=True, exist_ok=True)
         init(folder)
-    (project / ".env").write_text("KEY=1\n", encoding="utf-8")
     before = (project / ".git" / "config").read_bytes()
     script = (
         "echo x > .git/hooks/pre-commit; echo x >> .git/config; mv .git gone;"
-        " echo x > deeper/inner/.git/hooks/post-checkout; echo x > .env;"
+        " echo x > deeper/inner/.git/hooks/post-checkout;"
         " echo ../evil > .git/commondir; rm -rf .git/hooks; echo y > .git/description"
     )
     answer, _, _ = await run_one(home, project, sh(script))
@@ -208,9 +207,8 @@ async def test_hooks_and_settings_of_repositories_stay_as_they_are(
     assert not (project / ".git" / "hooks" / "pre-commit").exists()
     assert not (project / ".git" / "commondir").exists()
     assert not (project / "deeper/inner/.git/hooks/post-checkout").exists()
-    assert (project / ".env").read_text(encoding="utf-8") == "KEY=1\n"
     assert (project / ".git" / "description").read_text(encoding="utf-8") == "y\n"
-    assert f"{project}/.env" in answer["blocked_by_sandbox"]
+    assert f"{project}/.git/config" in answer["blocked_by_sandbox"]
     assert git("-C", str(project), "status") == 0
 
 
@@ -535,7 +533,8 @@ async def test_what_was_protected_once_is_not_hidden_by_many_files(
     flood = "i=0; while [ $i -lt 2500 ]; do mkdir d$i; i=$((i+1)); done"
     calls = [sh(flood), sh("echo new > deep/inner/.env"), Says(text="done")]
     asked = Asked("allow_once")
-    async with runtime(home, project, calls, config=ON, permission_callback=asked) as made:
+    config = ON + 'protect = [".env"]\n'
+    async with runtime(home, project, calls, config=config, permission_callback=asked) as made:
         await ask(made)
     assert len(list(project.iterdir())) == 2501
     assert (inner / ".env").read_text(encoding="utf-8") == "old"

@@ -20,6 +20,15 @@ from agent_core.process.confinement import nearest
 REPOSITORY = (".git/hooks", ".git/config")
 """What Git runs, and what says what it runs."""
 
+_DEPENDENCIES = frozenset(
+    (
+        *("node_modules", "bower_components", "jspm_packages", ".yarn", ".pnpm-store"),
+        *("site-packages", "dist-packages", "__pypackages__", ".venv", "venv", ".tox", ".nox"),
+        *(".bundle", ".cargo", ".gradle", ".m2", "Pods"),
+    )
+)
+"""Folders that a package manager fills, replaces and removes."""
+
 _FIRST_ENTRIES, _MORE_ENTRIES = 50_000, 2_000
 """How far folders are searched at first, and for each further program; upper levels first."""
 
@@ -61,9 +70,10 @@ class ProtectedFiles:
     hides nothing by it.
 
     Args:
-        patterns: as in `tools.sensitive_paths`: one without a slash is a glob for a name, wherever
-            it is; one with a slash is a path, or a glob for one. Those that begin with `.git/` are
-            meant of every repository, and of the one that the project may become.
+        patterns: one without a slash is a glob for a name, wherever it is but in folders of
+            dependencies, whose owner replaces what is in them; one with a slash is a path, or a
+            glob for one. Those that begin with `.git/` are meant of every repository, and of the
+            one that the project may become.
         project: where relative paths start.
         folders: those that are written to; nothing else is looked at.
     """
@@ -102,9 +112,13 @@ class ProtectedFiles:
         with self._lock:
             self._holes = set[str]()
             names = [name.casefold() for name in path.relative_to(self._project).parts]
-            if ".git" in names or any(map(self._is_named, names)):
+            if ".git" in names:
                 return True
             above = [folder for folder in path.parents if folder.is_relative_to(self._project)]
+            inside = [place for place in (path, *above) if place != self._project]
+            named = [place for place in inside if self._is_named(place.name.casefold())]
+            if any(not _is_dependency(place, [str(self._project)]) for place in named):
+                return True
             if any(map(_is_repository, above)):
                 return True
             found = [*self._find_paths()]
@@ -128,7 +142,7 @@ class ProtectedFiles:
             yield from _as_far_as_it_goes(self._find_by_name(f"{self._project}/.git"))
         for path in islice(chain.from_iterable(map(_entries, self._folders)), most):
             name = path.rpartition("/")[2]
-            if self._is_named(name.casefold()):
+            if self._is_named(name.casefold()) and not _is_dependency(Path(path), self._folders):
                 yield os.path.realpath(path)
             elif name == ".git" and self._in_git:
                 yield from _as_far_as_it_goes(self._find_by_name(path))
@@ -211,6 +225,15 @@ class ProtectedFiles:
     def _note_link(self, path: Path) -> None:
         if path.is_symlink() and nearest(os.path.realpath(path.parent), self._folders):
             self._holes.add(f"{path} is a link, which can be replaced by another one")
+
+
+def _is_dependency(path: Path, roots: Sequence[str]) -> bool:
+    """Return whether a package manager fills a folder that a path lies in, below a root."""
+    return any(
+        folder.name in _DEPENDENCIES or (folder / "pyvenv.cfg").is_file()
+        for folder in path.parents
+        if str(folder) not in roots and nearest(str(folder), roots)
+    )
 
 
 def _as_far_as_it_goes(found: Iterator[str]) -> Iterator[str]:

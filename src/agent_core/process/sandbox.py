@@ -85,9 +85,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
                 write.append(Path(tempfile.gettempdir()).resolve())
         else:
             write = [place(path) for path in config.write]
-        patterns = config.protect
-        if patterns is None:
-            patterns = [*REPOSITORY, *tools.sensitive_paths]
+        patterns = REPOSITORY if config.protect is None else config.protect
         return cls(
             config=config,
             write=tuple(dict.fromkeys(write)),

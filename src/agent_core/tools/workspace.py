@@ -379,7 +379,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
         launcher: starts programs.
         sandbox: confines them; None: nothing does.
         unfinished: notes of writes in progress.
-        protect: what `[sandbox]` protects beside the repository's settings and sensitive paths.
+        protect: what `[sandbox]` protects beside the settings of repositories.
     """
 
     boundaries: PathPolicy

@@ -751,3 +751,21 @@ async def test_a_project_that_was_moved_is_named(home: Home, project: Path) -> N
         moved.rename(project)
         await made.undo("s1")
         assert files_in(project) == {}
+
+
+async def test_a_difference_is_shown_as_text_in_any_encoding(home: Home, project: Path) -> None:
+    line = "请检查这个单位是否正确。\r\n"
+    (project / "a.txt").write_bytes(line.encode("gb18030"))
+    (project / "b.txt").write_bytes(line.encode("gb18030"))
+    script = (
+        "printf '\\304\\352\\301\\344\\272\\315\\265\\330\\326\\267\\r\\n' >> a.txt;"
+        " iconv -f gb18030 -t utf-8 b.txt > c; mv c b.txt"
+    )
+    made = recorded(home, project, runs(script), "done")
+    async with made:
+        await ask(made)
+        asked, *_, answered = (await made.replay_session("s1")).nodes
+        found = await made.diff_workspace(asked.node_id, answered.node_id)
+    (added, converted) = found.changes
+    assert "\n+年龄和地址\r\n" in (added.diff or "")
+    assert (converted.path, converted.note) == ("b.txt", "encoding: gb18030 -> utf-8")

@@ -18,6 +18,7 @@ from agent_core.runtime.workspaces import Workspaces, bring_up_to_date, latest_s
 from agent_core.storage.rows import node_not_found, session_not_found
 from agent_core.text import shown_id
 from agent_core.tools.patch import unified_diff
+from agent_core.tools.text import DecodedText
 from agent_core.types import (
     FileChange,
     SessionFork,
@@ -200,8 +201,11 @@ class Forks:
                 sizes = [entry.size if entry else 0 for entry in (change.before, change.after)]
                 note = f"binary or large, {sizes[0]} -> {sizes[1]} bytes"
             else:
-                old, new = (self._redactor.text(text or "") for text in texts)
+                (old, was), (new, now) = (text or ("", "") for text in texts)
+                old, new = self._redactor.text(old), self._redactor.text(new)
                 diff = unified_diff(old, new, shown=path)
+                if was and now and was != now:
+                    note = f"encoding: {was} -> {now}"
         elif change.kind.value == "mode" and change.before and change.after:
             note = f"{change.before.mode:04o} -> {change.after.mode:04o}"
         else:
@@ -219,17 +223,14 @@ def _named(entry: "TreeEntry") -> str:
     return entry.kind.value
 
 
-def _text_of(files: ProjectFiles, entry: "TreeEntry | None") -> str | None:
-    """The text of a file; None if it is binary, or too large to show."""
+def _text_of(files: ProjectFiles, entry: "TreeEntry | None") -> tuple[str, str] | None:
+    """Return the text of a file and its encoding; None if it is binary, or too large to show."""
     if entry is None:
-        return ""
-    content = files.store.read(entry) if entry.size <= _LARGEST_SHOWN else b"\0"
-    if b"\0" in content:
+        return "", ""
+    if entry.size > _LARGEST_SHOWN:
         return None
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return None
+    found = DecodedText.approximate(files.store.read(entry))
+    return found and (found.text, found.encoding.shown)
 
 
 def _new_place(into: Path, project: Path) -> Path:

@@ -17,7 +17,7 @@ from pydantic import Field
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import noun, plural, shortened
 from agent_core.tools.schema import Arguments
-from agent_core.tools.text import lines_of
+from agent_core.tools.text import common_start, lines_of
 
 _MAX_NAMED = 20
 _MAX_SEARCHED = 10_000
@@ -63,14 +63,16 @@ def apply_edits(text: str, edits: Sequence[TextEdit], *, newline: str, shown: st
             message = f"{where}: an empty old only fits an empty file"
             raise ToolError(ErrorCode.VALIDATION_ERROR, message)
         new = edit.new.replace("\r\n", "\n").replace("\n", newline)
-        text = new.join(_split_at_matches(text, edit, where)) if edit.old else new
+        text = new.join(_split_at_matches(text, edit, where, newline)) if edit.old else new
     return text
 
 
-def _split_at_matches(text: str, edit: TextEdit, where: str) -> list[str]:
-    """The parts of the text around the matches of an edit; a line end in it fits either kind."""
+def _split_at_matches(text: str, edit: TextEdit, where: str, newline: str) -> list[str]:
+    """Return the text around the matches of an edit; a line end in it fits either kind."""
     old = edit.old.replace("\r\n", "\n")
-    if "\r\n" in text and "\n" in old:
+    if newline == "\r":
+        parts = text.split(old.replace("\n", "\r"))
+    elif "\r\n" in text and "\n" in old:
         parts = re.split(re.escape(old).replace("\\\n", "\r?\n"), text)
     else:
         parts = text.split(old)
@@ -280,8 +282,8 @@ def unified_diff(old: str, new: str, *, shown: str) -> str:
     is more than 1,000 lines, all of it is shown as replaced.
     """
     before, after = lines_of(old), lines_of(new)
-    head = _common_start(before, after)
-    tail = _common_start(before[head:][::-1], after[head:][::-1])
+    head = common_start(before, after)
+    tail = common_start(before[head:][::-1], after[head:][::-1])
     start = max(head - _CONTEXT, 0)
     keep = max(tail - _CONTEXT, 0)
     before, after = before[start : len(before) - keep], after[start : len(after) - keep]
@@ -310,9 +312,3 @@ def unified_diff(old: str, new: str, *, shown: str) -> str:
         more = rest.count("\n")
         text = f"{begin}\n… {more} {noun(more, 'more line')} (+{len(rest)} characters)\n"
     return f"--- {shown}\n+++ {shown}\n{text}"
-
-
-def _common_start(left: Sequence[str], right: Sequence[str]) -> int:
-    """How many lines both begin with."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(left), len(right)))

@@ -1,7 +1,7 @@
-"""Text files as they are: what encoding, what byte-order mark, what line ends.
+"""Text files as they are: their encoding, their byte-order mark, their line ends.
 
-A file that is shown may be approximate, one that is changed may not: what an edit does not touch
-keeps every byte.
+A file that is shown may be approximate, one that is changed may not: text that an edit does not
+touch keeps every byte.
 
 A text in an old encoding is in the one in which its words look like a language's. Each candidate
 reads the text; what counts is the share of letters beyond ASCII that belong to one alphabet and
@@ -11,7 +11,7 @@ Equal shares go to the earlier candidate, so that a text that could be Western i
 
 import codecs
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -29,6 +29,9 @@ _MARKS = (  # the longer ones first: UTF-32's begins with UTF-16's
 )
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\r\f\b\v\x1b")
 _MAX_CONTROLS = 0.01
+
+_LEAST_UNITS, _LATIN_SHARE = 3, 0.7
+_MOST_COMPARED = 1_000
 
 _GUESSED_BYTES = 16_384
 _LEAST_SHARE = 0.6
@@ -103,16 +106,17 @@ def encoding_of(sample: bytes, *, complete: bool) -> Encoding | None:
     for mark, name in _MARKS:
         if sample.startswith(mark):
             body = sample[len(mark) :]
-            return Encoding(name, mark) if _is_text(body, name, complete=complete) else None
+            is_text = _is_text(body, name, complete=complete)
+            is_text = is_text or (name == "utf-8" and _is_nearly_utf_8(body))
+            return Encoding(name, mark) if is_text else None
     if b"\0" in sample:
-        return None
+        return _unmarked_utf_16(sample, complete=complete)
     if _is_text(sample, "utf-8", complete=complete):
         return Encoding("utf-8")
     if sum(byte in _CONTROLS for byte in sample) > _MAX_CONTROLS * len(sample):
         return None
-    text = sample.decode("utf-8", "replace")
-    if sum(not sign.isascii() for sign in text) > 4 * text.count("\ufffd"):
-        return Encoding("utf-8")  # a few broken places: any other encoding would spoil the others
+    if _is_nearly_utf_8(sample):
+        return Encoding("utf-8")  # any other encoding would spoil what is not broken
     if name := guess_encoding(sample, complete=complete):
         return Encoding(name)
     from charset_normalizer import from_bytes  # noqa: PLC0415 - slow to import, seldom needed
@@ -146,18 +150,64 @@ class DecodedText(Struct, frozen=True):
         message = f"{shown} is not clean {encoding.name} text: an edit could damage the rest of it"
         raise ToolError(ErrorCode.PATCH_APPLY_FAILED, message)
 
+    @classmethod
+    def approximate(cls, content: bytes, *, complete: bool = True) -> "DecodedText | None":
+        """Read a file, or its beginning, with a sign in place of what cannot be read.
+
+        None if it is no text. It is for what is shown, and for a text that replaces it.
+        """
+        encoding = encoding_of(content, complete=complete)
+        if encoding is None:
+            return None
+        body = content[len(encoding.mark) :]
+        decoder = codecs.getincrementaldecoder(encoding.name)(errors="replace")
+        return cls(decoder.decode(body, complete), encoding)
+
     @property
     def newline(self) -> str:
         """The line end that most of its lines have."""
+        if "\n" not in self.text and "\r" in self.text:
+            return "\r"
         ends = self.text.count("\r\n")
         return "\r\n" if ends * 2 > self.text.count("\n") else "\n"
 
     def adapt(self, text: str) -> str:
-        """Return another text with the line ends of this one, and without a mark of its own."""
+        """Return another text with the line ends of this one, and without a mark of its own.
+
+        If the line ends are mixed, a line that both texts have keeps its own.
+        """
         text = text.removeprefix("\ufeff") if self.encoding.mark else text
-        if "\n" not in self.text:
+        if "\n" not in self.text and "\r" not in self.text:
             return text
-        return text.replace("\r\n", "\n").replace("\n", self.newline)
+        plain = text.replace("\r\n", "\n")
+        if 0 < self.text.count("\r\n") < self.text.count("\n"):
+            return "".join(self._with_own_ends(lines_of(plain)))
+        return plain.replace("\n", self.newline)
+
+    def _with_own_ends(self, lines: list[str]) -> Iterator[str]:
+        """Yield lines with the ends that the same lines have in this text, or else the usual one.
+
+        Lines are compared as far as that is quick; the unchanged ones at both ends always are.
+        """
+        mine = [(line.removesuffix("\n").removesuffix("\r"), line) for line in lines_of(self.text)]
+        old, new = [bare for bare, _ in mine], [line.removesuffix("\n") for line in lines]
+        same: dict[int, int] = {}  # by the number of a new line, that of the old one
+        start = common_start(old, new)
+        end = common_start(old[start:][::-1], new[start:][::-1])
+        same |= {at: at for at in range(start)}
+        same |= {len(new) - at: len(old) - at for at in range(1, end + 1)}
+        old, new = old[start : len(old) - end], new[start : len(new) - end]
+        if max(len(old), len(new)) <= _MOST_COMPARED:
+            from difflib import SequenceMatcher  # noqa: PLC0415 - for mixed line ends only
+
+            for i, j, size in SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():
+                same |= {start + j + at: start + i + at for at in range(size)}
+        for number, line in enumerate(lines):
+            own = mine[same[number]][1] if number in same else ""
+            if not line.endswith("\n"):
+                yield line
+            else:
+                yield own if own.endswith("\n") else line.removesuffix("\n") + self.newline
 
     def encode(self, text: str) -> bytes:
         """Another text in the same encoding, with the same mark.
@@ -172,6 +222,37 @@ def lines_of(text: str) -> list[str]:
     """The lines with their ends. Only a newline ends one, as in editors and diffs."""
     *lines, rest = text.split("\n")
     return [f"{line}\n" for line in lines] + ([rest] if rest else [])
+
+
+def common_start(left: Sequence[str], right: Sequence[str]) -> int:
+    """Return how many lines both begin with."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(left), len(right)))
+
+
+def _is_nearly_utf_8(body: bytes) -> bool:
+    """Return whether it is UTF-8 with a few broken places."""
+    text = body.decode("utf-8", "replace")
+    is_broken = sum(not sign.isascii() for sign in text) <= 4 * text.count("\ufffd")
+    return not is_broken and b"\0" not in body
+
+
+def _unmarked_utf_16(sample: bytes, *, complete: bool) -> Encoding | None:
+    """Return the encoding of UTF-16 without a mark: mostly Latin letters, one byte of each is 0."""
+    units = len(sample) // 2
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    if units < _LEAST_UNITS or min(even, odd) or max(even, odd) < _LATIN_SHARE * units:
+        return None
+    name = "utf-16-le" if odd else "utf-16-be"
+    try:
+        text = codecs.getincrementaldecoder(name)().decode(sample, complete)
+    except UnicodeError:
+        return None
+    return Encoding(name) if all(map(_is_written, text)) else None
+
+
+def _is_written(sign: str) -> bool:
+    return sign.isprintable() or sign in "\t\n\r\f"
 
 
 def _is_text(body: bytes, name: str, *, complete: bool) -> bool:

@@ -82,7 +82,7 @@ def _read_page(
         sample = file.read(SAMPLE_BYTES)
         version = version_of(file)
         encoding = encoding_of(sample, complete=len(sample) < SAMPLE_BYTES)
-        if sample.isascii() and encoding is not None:
+        if sample.isascii() and encoding == Encoding("utf-8"):
             encoding = _encoding_of_later_text(file) or encoding
         if encoding is not None:
             file.seek(len(encoding.mark))

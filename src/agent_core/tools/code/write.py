@@ -16,12 +16,13 @@ from agent_core.tools.files import (
     MAX_LOADED_BYTES,
     FileState,
     disk_errors,
+    open_file,
     read_state,
     replace_file,
 )
 from agent_core.tools.patch import Patch, TextEdit, apply_edits, unified_diff
 from agent_core.tools.schema import Arguments
-from agent_core.tools.text import DecodedText, Encoding
+from agent_core.tools.text import SAMPLE_BYTES, DecodedText, Encoding
 from agent_core.tools.workspace import ResolvedPath, Workspace, code_tool
 from agent_core.types import ToolPermission
 
@@ -85,7 +86,7 @@ def _prepare_write(workspace: Workspace, arguments: WriteFile, context: ToolCont
     source = _text_before(place, before)
     text = arguments.content if source is None else source.adapt(arguments.content)
     content = text.encode() if source is None else _encode(source, text, place)
-    if source is None and before is not None:
+    if before is not None and (source is None or before.content is None):
         diff = f"--- {place.shown}\n+++ {place.shown}\n(all of it is replaced)\n"
     else:
         diff = unified_diff("" if source is None else source.text, text, shown=place.shown)
@@ -145,13 +146,13 @@ def _prepare_edit(workspace: Workspace, arguments: EditFile, context: ToolContex
 
 
 def _text_before(place: ResolvedPath, before: FileState | None) -> DecodedText | None:
-    """Return the text that is replaced; None for a new file, or one without clean text."""
-    if before is None or before.content is None:
+    """Return the text that is replaced, of a large file its beginning; None if there is none."""
+    if before is None:
         return None
-    try:
-        return DecodedText.decode(before.content, shown=place.shown)
-    except ToolError:
-        return None
+    if before.content is not None:
+        return DecodedText.approximate(before.content)
+    with disk_errors(place.shown), open_file(place.path) as file:
+        return DecodedText.approximate(file.read(SAMPLE_BYTES), complete=False)
 
 
 def _encode(source: DecodedText, text: str, place: ResolvedPath) -> bytes:

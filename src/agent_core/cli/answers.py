@@ -7,8 +7,8 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
+from agent_core.cli.lines import InputLines
 from agent_core.cli.options import Options
-from agent_core.cli.prompt import InputLines
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.opening import open_descriptor
 from agent_core.text import shortened, visible

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, cast
 
-from agent_core.cli.prompt import InputLines
+from agent_core.cli.lines import InputLines
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.errors import ToolError
 from agent_core.text import shortened, visible
@@ -61,7 +61,8 @@ class TerminalElicitation:
 
     async def __call__(self, request: ElicitationRequest) -> ElicitationAnswer:
         """Show the question and read the answer."""
-        async with self._turn, self._terminal.question():
+        about = f"MCP server {request.server_id}"
+        async with self._turn, self._terminal.question_at_rest(self._lines, about):
             self._lines.forget_typed_ahead()
             try:
                 if request.mode == "form":

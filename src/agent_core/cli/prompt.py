@@ -1,16 +1,13 @@
 """Asks on the terminal whether a call may run. Whatever is no clear yes is a no."""
 
 import asyncio
-import contextlib
-import os
 import re
 import shlex
-import signal
-import termios
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from agent_core.cli.layout import cells
+from agent_core.cli.lines import AT_ONCE_S, InputLines
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.permissions.questions import UnattendedError
 from agent_core.permissions.request import THIS_CALL_ONLY
@@ -55,155 +52,22 @@ _STRAY = (
     "denied: that is not an answer (1, 2 or 3), and no more answers are read; for content in"
     ' standard input use -, as in: soong-agent run "…" -'
 )
-_LONGEST_LINE = 65_536
-_AT_ONCE_S = 0.05
 _LONGEST_VALUE = 4000
 _MOST_DIFF_LINES = 200
 _LEAST_ROWS = 6
 _INDENT = "    "
 
 
-class InputLines:
-    """The lines of a descriptor, read without a thread: a terminal, a pipe, or a file.
-
-    The descriptor keeps its mode: a terminal is shared with the output, and making it
-    non-blocking for one makes it so for both.
+class TypedOnError(Exception):
+    """A text was typed at a question that is no answer to it.
 
     Attributes:
-        descriptor: of the input.
+        text: the text.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self._buffer = bytearray()
-        self._ended = False
-
-    def end(self) -> None:
-        """Read nothing more: what follows was not meant for this."""
-        self._buffer.clear()
-        self._ended = True
-
-    def forget_typed_ahead(self) -> None:
-        """Drop what was typed at a terminal before the question was on the screen.
-
-        Lines that come through a pipe or from a file were meant as answers and are kept.
-        """
-        with contextlib.suppress(OSError, termios.error):
-            if os.isatty(self.descriptor):
-                termios.tcflush(self.descriptor, termios.TCIFLUSH)
-                self._buffer.clear()
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether a person types them."""
-        if self._ended:
-            return False
-        try:
-            return os.isatty(self.descriptor)
-        except OSError:
-            return False
-
-    async def answer(self, ask: Callable[[], object], *, is_key: bool = False) -> str | None:
-        """What is entered once `ask` was called; None if nothing can come.
-
-        At a terminal, what comes at once is one answer: neither a pasted text nor what was typed
-        ahead holds an answer among other words.
-
-        Args:
-            ask: writes the question; again after the process was suspended while a key is awaited.
-            is_key: a key alone is enough, where a person is asked, and is not shown.
-        """
-        if not self.is_terminal:
-            ask()
-            return await self.next()
-
-        def begin() -> None:
-            self.forget_typed_ahead()
-            ask()
-
-        with self._unbuffered(begin) if is_key else contextlib.nullcontext():
-            begin()
-            await self._read()
-            while not self._ended and await self._goes_on():
-                await self._read()
-        typed = bytes(self._buffer).decode(errors="replace")
-        self._buffer.clear()
-        return typed.removesuffix("\n") if typed not in {"", "\x04"} else None
-
-    async def _goes_on(self) -> bool:
-        """Whether more follows at once."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wait_readable(), _AT_ONCE_S)
-            return True
-        return False
-
-    @contextlib.contextmanager
-    def _unbuffered(self, again: Callable[[], object]) -> Generator[None]:
-        """Have the terminal hand on each key at once, and not show it; signals stay.
-
-        A shell sets modes of its own before a suspended process goes on: then they are set anew,
-        and `again` is called.
-        """
-        try:
-            before = termios.tcgetattr(self.descriptor)
-        except (OSError, termios.error):
-            yield
-            return
-        mode = [*before[:3], before[3] & ~(termios.ICANON | termios.ECHO), *before[4:]]
-
-        def set_mode() -> None:
-            with contextlib.suppress(OSError, termios.error):
-                termios.tcsetattr(self.descriptor, termios.TCSANOW, mode)
-
-        def resume() -> None:
-            set_mode()
-            again()
-
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(RuntimeError, ValueError):  # signals are for the main thread
-            loop.add_signal_handler(signal.SIGCONT, resume)
-        set_mode()
-        try:
-            yield
-        finally:
-            with contextlib.suppress(RuntimeError, ValueError):
-                loop.remove_signal_handler(signal.SIGCONT)
-            with contextlib.suppress(OSError, termios.error):
-                termios.tcsetattr(self.descriptor, termios.TCSANOW, before)
-
-    async def next(self) -> str | None:
-        """The next line without its end, or None if there is none any more."""
-        while b"\n" not in self._buffer and not self._ended:
-            await self._read()
-        if not self._buffer:
-            return None
-        line, _, rest = bytes(self._buffer).partition(b"\n")
-        self._buffer[:] = rest
-        return line.decode(errors="replace")
-
-    async def _read(self) -> None:
-        try:
-            await self._wait_readable()
-            piece = os.read(self.descriptor, 4096)
-        except OSError:  # closed, or a terminal that is gone
-            piece = b""
-        self._ended = not piece
-        self._buffer += piece
-        if len(self._buffer) > _LONGEST_LINE:  # no answer is so long; keep memory bounded
-            self._ended = self._ended or not self.is_terminal
-            del self._buffer[_LONGEST_LINE:]
-
-    async def _wait_readable(self) -> None:
-        loop = asyncio.get_running_loop()
-        ready = asyncio.Event()
-        try:
-            loop.add_reader(self.descriptor, ready.set)
-        except (OSError, ValueError):
-            return  # a plain file or `/dev/null`: always readable, reading never waits
-        try:
-            await ready.wait()
-        finally:
-            loop.remove_reader(self.descriptor)
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
 
 
 class TerminalPrompt:
@@ -239,14 +103,10 @@ class TerminalPrompt:
         Raises:
             UnattendedError: the input has ended.
         """
-        async with self._turn, self._terminal.question():
-            self._lines.forget_typed_ahead()
-            if self._lines.is_terminal:
-                try:
-                    return await self._ask_person(request)
-                except asyncio.CancelledError:  # answered elsewhere, or the run is cancelled
-                    self._terminal.line("no longer asked", Style.WARN)
-                    raise
+        if self._lines.is_terminal:
+            async with self._turn:
+                return await self._ask_at_rest(request)
+        async with self._turn, self._terminal.question_at_rest(self._lines, request.tool_name):
             self.show(request)
             scope = request.target_scope or THIS_CALL_ONLY
             choices = f"  1 allow once   2 allow for session ({scope})   3 deny"
@@ -263,6 +123,22 @@ class TerminalPrompt:
             elif self._echoes:
                 self._terminal.line(_CONFIRMATIONS[decision])
             return _answered(decision)
+
+    async def _ask_at_rest(self, request: PermissionRequest) -> PermissionDecision:
+        """Ask a person who types nothing else; a text that is no answer returns to its line."""
+        while True:
+            async with self._terminal.question_at_rest(self._lines, request.tool_name):
+                typed = self._lines.take_typed()
+                if typed and self._terminal.give_back(typed):
+                    continue
+                try:
+                    return await self._ask_person(request)
+                except TypedOnError as error:
+                    self._terminal.leave_line()
+                    self._terminal.give_back(error.text)
+                except asyncio.CancelledError:  # answered elsewhere, or the run is cancelled
+                    self._terminal.line("no longer asked", Style.WARN)
+                    raise
 
     def show(self, request: PermissionRequest) -> None:
         """Show what is asked for, without asking."""
@@ -288,7 +164,8 @@ class TerminalPrompt:
         for line in covers:
             terminal.line(line)
         while True:
-            key = (await self._press("> ", menu)).strip().casefold()
+            pressed = await self._press("> ", menu)
+            key = pressed.strip().casefold()
             if decision := _KEYS.get(key) or _ANSWERS.get(key):
                 shown = decision
                 if decision is Decision.ALLOW_FOR_SESSION and not is_remembered:
@@ -300,6 +177,8 @@ class TerminalPrompt:
                 reason = self._given(await self._lines.answer(ask)).strip()
                 terminal.line(_CONFIRMATIONS[Decision.DENY])
                 return _answered(Decision.DENY, reason or None)
+            if self._terminal.keeps_text and _is_text(pressed, settle_s=self._lines.settle_s):
+                raise TypedOnError(pressed)
             terminal.leave_line()
             if key == "w" and rule:
                 if await self._agrees_to(rule):
@@ -393,6 +272,12 @@ class TerminalPrompt:
     def _show_change(self, line: str) -> None:
         style = {"+": Style.GOOD, "-": Style.BAD}.get(line[:1], Style.DIM)
         self._terminal.line(f"{_INDENT}{shortened(line, _LONGEST_VALUE)}", style)
+
+
+def _is_text(pressed: str, *, settle_s: float) -> bool:
+    """Return whether keys at a question belong to a text: several letters, or one over a draft."""
+    text = "".join(pressed.split())
+    return text.isprintable() and (len(text) > 1 or (bool(text) and settle_s > AT_ONCE_S))
 
 
 def _explain(choices: Sequence[str]) -> str:

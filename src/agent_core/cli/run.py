@@ -18,8 +18,9 @@ from agent_core.cli.answers import how_to_allow, open_answers
 from agent_core.cli.content import GivenMessage, read_message
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
+from agent_core.cli.lines import InputLines
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, OUTPUT_CLOSED, Options
-from agent_core.cli.prompt import InputLines, TerminalPrompt
+from agent_core.cli.prompt import TerminalPrompt
 from agent_core.cli.setup import (
     build_terminal_redactor,
     open_runtime,

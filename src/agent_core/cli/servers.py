@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.figures import format_duration
+from agent_core.cli.lines import InputLines
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
-from agent_core.cli.prompt import InputLines
 from agent_core.cli.setup import build_terminal_redactor, run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.config.paths import Setup

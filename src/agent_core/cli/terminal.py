@@ -6,13 +6,16 @@ import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from agent_core.cli.layout import wrapped
 from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED
 from agent_core.cli.streams import is_gone
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, PortableError
 from agent_core.text import visible
+
+if TYPE_CHECKING:
+    from agent_core.cli.lines import InputLines
 
 Clean = Callable[[str], str]
 """Takes out of a text whatever is, or looks like, a secret."""
@@ -253,6 +256,41 @@ class Terminal:
                 for go_on in waiting:
                     go_on()
 
+    @asynccontextmanager
+    async def question_at_rest(self, lines: "InputLines", about: str) -> AsyncGenerator[None]:
+        """Keep the screen for a question, once nobody types.
+
+        Args:
+            lines: where the answer comes from.
+            about: names the question while it waits.
+        """
+        await self.rest(lines, about)
+        async with self.question():
+            yield
+
+    async def rest(self, lines: "InputLines", about: str) -> None:
+        """Wait until nobody types, and show that a question waits."""
+        is_shown = False
+
+        def show(_: str) -> None:
+            nonlocal is_shown
+            if not is_shown:
+                self.leave_line()
+                self.line(waiting_question(about), Style.WARN)
+            is_shown = True
+
+        await lines.rest(show)
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether `give_back` has a line to put a text on."""
+        return False
+
+    def give_back(self, text: str) -> bool:
+        """Put a text that was typed at a question on the line of input; return if there is one."""
+        del text
+        return False
+
     def wait_for_answer(self, go_on: Callable[[], object]) -> bool:
         """Have `go_on` called after the question that is open; False: none is."""
         if self._questions:
@@ -291,6 +329,12 @@ class Terminal:
             raise OutputClosedError(str(error), is_gone=True) from None
         if self.shares_screen:
             self._put(self._region())
+
+
+def waiting_question(about: str) -> str:
+    """Return the line that says that a question waits until nobody types."""
+    name = visible(about, one_line=True)
+    return f"{name} has a question, which waits: type nothing for a second, or press Enter"
 
 
 def _can_write(stream: TextIO, signs: str) -> bool:

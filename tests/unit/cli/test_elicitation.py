@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agent_core.cli.elicitation import TerminalElicitation
-from agent_core.cli.prompt import InputLines
+from agent_core.cli.lines import InputLines
 from agent_core.cli.terminal import Terminal
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
@@ -236,3 +236,19 @@ async def test_a_person_opens_an_address_in_the_browser(
         os.write(person, b"y\n")
         assert (await answering).action == "accept"
     assert visited.read_text(encoding="utf-8") == "https://pay.example/x\n"
+
+
+async def test_a_form_waits_until_nobody_types() -> None:
+    with on_a_terminal() as (person, descriptor, screen):
+        os.write(person, b"half a mess")
+        answering = asyncio.create_task(asking(descriptor, screen)(form(cups={"type": "string"})))
+        await until(lambda: "MCP server shop has a question, which waits" in screen.getvalue())
+        for letter in b"age":
+            os.write(person, bytes([letter]))
+            await asyncio.sleep(0.1)
+        assert "asks you" not in screen.getvalue()
+        os.write(person, b"\n")
+        await until(lambda: "asks you" in screen.getvalue() and screen.getvalue().endswith("> "))
+        os.write(person, b"2\n")
+        answer = await answering
+    assert answer.content == {"cups": "2"}

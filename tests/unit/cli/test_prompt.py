@@ -13,7 +13,8 @@ from io import StringIO
 
 import pytest
 
-from agent_core.cli.prompt import InputLines, TerminalPrompt, parse_decision, request_facts
+from agent_core.cli.lines import InputLines
+from agent_core.cli.prompt import TerminalPrompt, parse_decision, request_facts
 from agent_core.cli.terminal import Terminal
 from agent_core.permissions.questions import UnattendedError
 from agent_core.tools.patch import unified_diff

@@ -16,7 +16,7 @@ from agent_core.cli.figures import format_cost, format_tokens
 from agent_core.cli.render import Call
 from agent_core.cli.run import MCP_PROMPT, blocks_of
 from agent_core.cli.sheet import title_of
-from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal
+from agent_core.cli.terminal import Clean, OutputClosedError, Style, Terminal, waiting_question
 from agent_core.cli.view import RunView
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError
@@ -40,6 +40,7 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.cli.chat.line import EditedLine
     from agent_core.cli.chat.plain import PlainLine
+    from agent_core.cli.lines import InputLines
 
 InputLine: TypeAlias = "EditedLine | PlainLine"
 """Where a person types, and what is written goes above."""
@@ -70,6 +71,20 @@ class ChatTerminal(Terminal):
         """Keep screen and keys for a question; what is being typed is kept."""
         async with self._line.suspended(), super().question():
             yield
+
+    async def rest(self, lines: "InputLines", about: str) -> None:
+        """Wait until nobody types, and show above the line that a question waits."""
+        lines.settle_s = await self._line.rest(short_line(waiting_question(about), self.width - 1))
+
+    @property
+    def keeps_text(self) -> bool:
+        """Return True: there is a line."""
+        return True
+
+    def give_back(self, text: str) -> bool:
+        """Add a text to the draft on the line."""
+        self._line.type(text)
+        return True
 
 
 class Running:

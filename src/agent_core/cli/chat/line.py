@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol, TextIO, cast
 
 from prompt_toolkit.application import Application, in_terminal
@@ -31,6 +31,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
+from agent_core.cli.lines import AT_ONCE_S, REST_S
 from agent_core.text import short_line, visible
 
 PROMPT = "> "
@@ -41,6 +42,8 @@ _MENU_ROWS = 8
 _MOST_PARTIAL = 16_384
 """An output line that grows longer is broken: the region is redrawn with each piece of it."""
 _ESCAPE_S = 0.1
+_WAITING = "waiting"
+"""The slot of the line that says that a question waits."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STYLE = Style.from_dict(
     {
@@ -146,6 +149,9 @@ class EditedLine:
             erase_when_done=True,
             min_redraw_interval=0.02,
         )
+        self._last_key = float("-inf")
+        self._opening: asyncio.Event | None = None
+        self._app.key_processor.before_key_press += self._note_key
         self._app.ttimeoutlen = _ESCAPE_S
         self._app.timeoutlen = 2 * _ESCAPE_S
 
@@ -192,6 +198,43 @@ class EditedLine:
         self._slots[slot] = list(lines)
         self.refresh()
 
+    def type(self, text: str) -> None:
+        """Add a text to what stands on the line."""
+        self._buffer.cursor_position = len(self._buffer.text)
+        self._buffer.insert_text("".join(c for c in text if c == "\n" or c.isprintable()))
+        self._last_key = asyncio.get_running_loop().time()
+        self.refresh()
+
+    async def rest(self, waiting: str) -> float:
+        """Wait until nobody types; return how long a key must stay alone to be an answer.
+
+        Typing rests when no key was pressed for a second, or at Enter. While a text stands on the
+        line, a second passes in any case.
+
+        Args:
+            waiting: is shown meanwhile.
+        """
+        if not self._app.is_running or self._app.is_done:
+            return AT_ONCE_S
+        loop = asyncio.get_running_loop()
+        since = loop.time() if self._buffer.text else self._last_key
+        self._opening = opening = asyncio.Event()
+        try:
+            while not opening.is_set():
+                if (ends_at := max(since, self._last_key) + REST_S) <= loop.time():
+                    break
+                self.draw(_WAITING, [waiting])
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(ends_at):
+                        await opening.wait()
+        finally:
+            self._opening = None
+            self.draw(_WAITING, [])
+        return REST_S if self._buffer.text and not opening.is_set() else AT_ONCE_S
+
+    def _note_key(self, _: object) -> None:
+        self._last_key = asyncio.get_running_loop().time()
+
     @asynccontextmanager
     async def suspended(self) -> AsyncGenerator[None]:
         """Take the line off the screen, with what is typed kept, and leave the keys to others."""
@@ -223,6 +266,17 @@ class EditedLine:
     def _direct(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
+
+    def _enter(self) -> None:
+        """Open the question that waits, else send the line, or begin another behind a backslash."""
+        buffer = self._buffer
+        if self._opening is not None:
+            self._opening.set()
+        elif buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
 
     def _accept(self, buffer: Buffer) -> bool:
         if buffer.text.strip():
@@ -306,11 +360,7 @@ class EditedLine:
         @keys.add("enter", filter=~is_choosing)
         @keys.add("c-j", filter=~is_choosing)
         def _(_event: KeyPressEvent) -> None:
-            if buffer.document.text_before_cursor.endswith("\\"):
-                buffer.delete_before_cursor()
-                buffer.insert_text("\n")
-            else:
-                buffer.validate_and_handle()
+            self._enter()
 
         @keys.add("escape", "enter")
         def _(_event: KeyPressEvent) -> None:

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from itertools import takewhile
+from operator import eq
 from typing import TextIO, cast
 
 from agent_core.cli.chat.line import PROMPT, Conversation, LineStream
-from agent_core.cli.prompt import InputLines
+from agent_core.cli.lines import InputLines
 
 
 class PlainLine:
@@ -26,6 +28,7 @@ class PlainLine:
         self._free.set()
         self._closed = asyncio.Event()
         self._reading: asyncio.Task[str | None] | None = None
+        self._draft = ""
         self._is_asking = False
         self.stream = cast("TextIO", LineStream(out, self.write))
 
@@ -98,14 +101,53 @@ class PlainLine:
         self._out.write(text)
         self._out.flush()
 
+    async def rest(self, waiting: str) -> float:
+        """Wait until nobody types; return how long a key must stay alone to be an answer."""
+        shown: str | None = None
+
+        def show(draft: str) -> None:
+            nonlocal shown
+            if shown is None:
+                self.write(f"\n{waiting}\n{draft}")
+            else:
+                kept = sum(1 for _ in takewhile(bool, map(eq, shown, draft)))
+                self.write("\b \b" * (len(shown) - kept) + draft[kept:])
+            shown = draft
+
+        try:
+            await self._stop_reading()
+            self._draft += await self._lines.rest(show)
+        except asyncio.CancelledError:
+            self._read_on()
+            raise
+        if shown is not None:
+            self.write("\n")
+        return self._lines.settle_s
+
+    def type(self, text: str) -> None:
+        """Have the next line begin with a text, behind what was typed before."""
+        self._draft += text.rstrip("\n")
+
     @asynccontextmanager
     async def suspended(self) -> AsyncGenerator[None]:
         """Leave what is typed to others."""
+        try:
+            await self._stop_reading()
+            yield
+        finally:
+            self._read_on()
+
+    async def _stop_reading(self) -> None:
         self._free.clear()
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
-        try:
-            yield
-        finally:
-            self._free.set()
+
+    def _read_on(self) -> None:
+        """Read lines again; the next one begins with what was typed before."""
+        draft, self._draft = self._draft, ""
+        if draft:
+            self._lines.put_back(draft)
+            self.write(f"{PROMPT}{draft}")
+            self._is_asking = True
+        self._free.set()

@@ -10,8 +10,9 @@ from agent_core.cli.chat.commands import COMMANDS, completion_values, do_command
 from agent_core.cli.chat.conversation import Chat, ChatTerminal, InputLine
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
+from agent_core.cli.lines import InputLines
 from agent_core.cli.options import FAILED, MISUSED, OUTPUT_CLOSED, Options
-from agent_core.cli.prompt import InputLines, TerminalPrompt
+from agent_core.cli.prompt import TerminalPrompt
 from agent_core.cli.setup import (
     build_terminal_redactor,
     open_runtime,

@@ -1,0 +1,239 @@
+"""Reads what is typed, or comes through a pipe, and notices whether a person is typing."""
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import termios
+from collections.abc import Callable, Generator
+
+_LONGEST_LINE = 65_536
+AT_ONCE_S = 0.05
+"""What follows within this time was not typed by a person."""
+REST_S = 1.0
+"""Seconds without a key after which typing has come to rest."""
+
+
+class InputLines:
+    """The lines of a descriptor, read without a thread: a terminal, a pipe, or a file.
+
+    The descriptor keeps its mode: a terminal is shared with the output, and making it
+    non-blocking for one makes it so for both.
+
+    Attributes:
+        descriptor: of the input.
+        settle_s: how long after a key no other may follow, for the key to be an answer. Longer
+            over an unfinished text: its author may only have paused.
+        last_line_at: the time of the event loop when a line was read last.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.settle_s = AT_ONCE_S
+        self.last_line_at = float("-inf")
+        self._buffer = bytearray()
+        self._ended = False
+
+    def end(self) -> None:
+        """Read nothing more: what follows was not meant for this."""
+        self._buffer.clear()
+        self._ended = True
+
+    def forget_typed_ahead(self) -> None:
+        """Drop what was typed at a terminal before the question was on the screen.
+
+        Lines that come through a pipe or from a file were meant as answers and are kept.
+        """
+        with contextlib.suppress(OSError, termios.error):
+            if os.isatty(self.descriptor):
+                termios.tcflush(self.descriptor, termios.TCIFLUSH)
+                self._buffer.clear()
+
+    def take_typed(self) -> str:
+        """Return what was typed and not read yet, an unfinished line included."""
+        if not self.is_terminal:
+            return ""
+        with self._unbuffered():
+            self._read_available()
+        typed = bytes(self._buffer).decode(errors="replace")
+        self._buffer.clear()
+        return typed
+
+    def put_back(self, text: str) -> None:
+        """Have the next line begin with this text."""
+        self._buffer[:0] = text.encode()
+
+    async def rest(self, show: Callable[[str], object]) -> str:
+        """Wait until nobody types, and return the text that was being typed.
+
+        Typing rests when no key was pressed for a second, or at Enter. Where no key has been
+        pressed, nothing is waited for.
+
+        Args:
+            show: shows that a question waits, and the text so far; it is called for each change.
+        """
+        self.settle_s = AT_ONCE_S
+        if not self.is_terminal:
+            return ""
+        loop = asyncio.get_running_loop()
+        typed = self.take_typed()
+        ends_at = loop.time() + REST_S if typed else self.last_line_at + REST_S
+        if ends_at <= loop.time():
+            return ""
+        draft = _edited("", typed)
+        with self._unbuffered():
+            while not typed.endswith("\n") and not self._ended:
+                show(draft)
+                try:
+                    async with asyncio.timeout_at(ends_at):
+                        await self._read()
+                except TimeoutError:
+                    self.settle_s = REST_S if draft else AT_ONCE_S
+                    break
+                typed = bytes(self._buffer).decode(errors="replace").replace("\r", "\n")
+                self._buffer.clear()
+                draft = _edited(draft, typed)
+                ends_at = loop.time() + REST_S
+        return draft
+
+    def _read_available(self) -> None:
+        """Read what is there, without waiting."""
+        try:
+            while len(self._buffer) < _LONGEST_LINE:
+                if not select.select([self.descriptor], [], [], 0)[0]:
+                    return
+                piece = os.read(self.descriptor, 4096)
+                self._ended = not piece
+                self._buffer += piece
+                if not piece:
+                    return
+        except (OSError, ValueError):
+            return
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person types them."""
+        if self._ended:
+            return False
+        try:
+            return os.isatty(self.descriptor)
+        except OSError:
+            return False
+
+    async def answer(self, ask: Callable[[], object], *, is_key: bool = False) -> str | None:
+        """What is entered once `ask` was called; None if nothing can come.
+
+        At a terminal, what comes at once is one answer: neither a pasted text nor what was typed
+        ahead holds an answer among other words.
+
+        Args:
+            ask: writes the question; again after the process was suspended while a key is awaited.
+            is_key: a key alone is enough, where a person is asked, and is not shown.
+        """
+        if not self.is_terminal:
+            ask()
+            return await self.next()
+
+        def begin() -> None:
+            self.forget_typed_ahead()
+            ask()
+
+        with self._unbuffered(begin) if is_key else contextlib.nullcontext():
+            begin()
+            await self._read()
+            within_s = self.settle_s if is_key else AT_ONCE_S
+            while not self._ended and await self._goes_on(within_s):
+                await self._read()
+        typed = bytes(self._buffer).decode(errors="replace")
+        self._buffer.clear()
+        return typed.removesuffix("\n") if typed not in {"", "\x04"} else None
+
+    async def _goes_on(self, within_s: float) -> bool:
+        """Return whether more follows; Enter behind a key confirms it."""
+        within_s = AT_ONCE_S if self._buffer.endswith(b"\n") else within_s
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wait_readable(), within_s)
+            return True
+        return False
+
+    @contextlib.contextmanager
+    def _unbuffered(self, again: Callable[[], object] = lambda: None) -> Generator[None]:
+        """Have the terminal hand on each key at once, and not show it; signals stay.
+
+        A shell sets modes of its own before a suspended process goes on: then they are set anew,
+        and `again` is called.
+        """
+        try:
+            before = termios.tcgetattr(self.descriptor)
+        except (OSError, termios.error):
+            yield
+            return
+        mode = [*before[:3], before[3] & ~(termios.ICANON | termios.ECHO), *before[4:]]
+
+        def set_mode() -> None:
+            with contextlib.suppress(OSError, termios.error):
+                termios.tcsetattr(self.descriptor, termios.TCSANOW, mode)
+
+        def resume() -> None:
+            set_mode()
+            again()
+
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(RuntimeError, ValueError):  # signals are for the main thread
+            loop.add_signal_handler(signal.SIGCONT, resume)
+        set_mode()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(RuntimeError, ValueError):
+                loop.remove_signal_handler(signal.SIGCONT)
+            with contextlib.suppress(OSError, termios.error):
+                termios.tcsetattr(self.descriptor, termios.TCSANOW, before)
+
+    async def next(self) -> str | None:
+        """The next line without its end, or None if there is none any more."""
+        while b"\n" not in self._buffer and not self._ended:
+            await self._read()
+        if not self._buffer:
+            return None
+        self.last_line_at = asyncio.get_running_loop().time()
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer[:] = rest
+        return line.decode(errors="replace")
+
+    async def _read(self) -> None:
+        try:
+            await self._wait_readable()
+            piece = os.read(self.descriptor, 4096)
+        except OSError:  # closed, or a terminal that is gone
+            piece = b""
+        self._ended = not piece
+        self._buffer += piece
+        if len(self._buffer) > _LONGEST_LINE:  # no answer is so long; keep memory bounded
+            self._ended = self._ended or not self.is_terminal
+            del self._buffer[_LONGEST_LINE:]
+
+    async def _wait_readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        try:
+            loop.add_reader(self.descriptor, ready.set)
+        except (OSError, ValueError):
+            return  # a plain file or `/dev/null`: always readable, reading never waits
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(self.descriptor)
+
+
+def _edited(text: str, keys: str) -> str:
+    """Return the text after more keys: letters, those that erase, and line ends that end it."""
+    for key in keys:
+        if key in "\x7f\b":
+            text = text[:-1]
+        elif key == "\x15":
+            text = ""
+        elif key.isprintable():
+            text += key
+    return text

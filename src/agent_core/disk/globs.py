@@ -1,8 +1,9 @@
 """Globs for whole paths: `*` stays within one part of a path, `**` is any number of parts."""
 
 import os
+import re
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from pathlib import Path
 from typing import Self
 
@@ -59,6 +60,24 @@ class PathGlobs(Struct, frozen=True):
         parts = [part.casefold() for part in Path(path).parts]
         folded = [[part.casefold() for part in glob] for glob in self.globs]
         return any(_fits(parts[:end], glob) for glob in folded for end in range(len(parts), 0, -1))
+
+    def find_touched(self, paths: Iterable[str]) -> str | None:
+        """Return the first of many paths that a glob fits, whatever its case; not those below it.
+
+        For paths that come with all the folders above them.
+        """
+        texts = ("".join(map(_part_expression, glob)) for glob in self.globs)
+        expression = re.compile("|".join(texts) or r"(?!)", re.IGNORECASE | re.DOTALL)
+        return next((path for path in paths if expression.fullmatch(path)), None)
+
+
+def _part_expression(part: str) -> str:
+    if part == "/":
+        return ""
+    if part == "**":
+        return "(?:/[^/]*)*"
+    within = translate(part).replace(".*", "[^/]*").removesuffix(r"\Z").removesuffix(r"\z")
+    return f"/{within}"
 
 
 def _parts(pattern: str, project: Path) -> tuple[str, ...]:

@@ -176,7 +176,7 @@ def access_hash(
 
     Blocks on files: not for the event loop.
     """
-    would_do = to_builtins(replace(access, hook_summary=None), enc_hook=str)
+    would_do = to_builtins(replace(access, hook_summary=None, met=()), enc_hook=str)
     named = [access.target, *access.paths, *access.places, *access.runs]
     if access.command is not None:
         named += [view.program for view in access.command.views]

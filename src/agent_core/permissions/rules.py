@@ -43,6 +43,7 @@ class Named(Struct, frozen=True, kw_only=True):
         agents: who calls: the role, and the id of the definition; None for an example.
         hosts: of a network call or of a command; None for other calls.
         paths: resolved.
+        met: what a command reads below the folders that it names, resolved.
         places: those of them that are a reason of their own to ask.
         command: what a command would run.
         cwd: where it would run.
@@ -53,6 +54,7 @@ class Named(Struct, frozen=True, kw_only=True):
     agents: frozenset[str] | None = None
     hosts: Sequence[str] | None = None
     paths: Sequence[str] = ()
+    met: Sequence[str] = ()
     places: Sequence[str] = ()
     command: CommandViews | None = None
     cwd: str = "/"
@@ -138,7 +140,7 @@ class Rule(Struct, frozen=True, dict=True):
             self._is_for(named)
             and (table.edits is None or named.edits is not False)
             and (table.host is None or any(self._may_mean(host) for host in hosts))
-            and (table.path is None or any(map(self._closed.touch, self._entered(named))))
+            and (table.path is None or self._touches(named))
             and (
                 table.command is None
                 or (command is not None and any(map(self._concerns_view, command.views)))
@@ -165,9 +167,14 @@ class Rule(Struct, frozen=True, dict=True):
         is_for_commands = table.command is not None or table.tool is not None
         return is_for_commands and self._is_for(named)
 
+    @property
+    def is_for_every_command(self) -> bool:
+        """Whether its words are a single `*`."""
+        return self.table.command == [["*"]]
+
     def allows_writes(self, views: Iterable[CommandView]) -> bool:
         """Whether its paths cover what redirections write, which its words do not name."""
-        if self.table.command is None:
+        if self.table.command is None or self.is_for_every_command:
             return True
         written = [path for view in views for path in view.writes]
         return not written or (self.table.path is not None and all(map(self._open.cover, written)))
@@ -222,6 +229,16 @@ class Rule(Struct, frozen=True, dict=True):
         if named.command is not None and named.cwd != str(self.around.project):
             yield named.cwd
 
+    def _touches(self, named: Named) -> bool:
+        is_named = any(map(self._closed.touch, self._entered(named)))
+        return is_named or self._closed.find_touched(named.met) is not None
+
+    def may_concern_files(self, named: Named) -> bool:
+        """Whether it denies, or asks for, paths that the call may read without naming them."""
+        table = self.table
+        is_restriction = table.decision != "allow" and table.path is not None
+        return is_restriction and table.host is None and self._is_for(named)
+
     def _means(self, host: str) -> bool:
         from agent_core.permissions.addresses import is_host  # noqa: PLC0415 - few rules
 
@@ -256,9 +273,14 @@ class Rule(Struct, frozen=True, dict=True):
             return False
         if view.program is None:
             return is_example and called == name  # it is not installed here
+        # A link in the project is no program of the system, wherever it leads.
+        is_own = view.file is not None and self.around.is_writable(Path(view.file))
         if "/" in name:
-            return os.path.realpath(self.around.project / name) == view.program
-        if "/" in called and not called.startswith("/"):
+            path = self.around.project / name
+            if is_own:
+                return _found_at(path) == _found_at(Path(view.file or ""))
+            return os.path.realpath(path) == view.program
+        if is_own or ("/" in called and not called.startswith("/")):
             return False
         return view.program in {name, self.around.find_program(name)}
 
@@ -283,6 +305,12 @@ class Rule(Struct, frozen=True, dict=True):
             return real == program or name == called
         names = {_name(called), _name(program)}
         return name.casefold() in {each.casefold() for each in names}
+
+
+def _found_at(path: Path) -> str:
+    """Return a path with the links in front of its last part followed."""
+    folder, name = os.path.split(os.path.normpath(path))
+    return f"{os.path.realpath(folder)}/{name}"
 
 
 def _name(program: str) -> str:
@@ -397,6 +425,7 @@ class RuleSet:
             agents=frozenset(filter(None, (run.role, run.agent_definition_id))),
             hosts=hosts,
             paths=access.paths,
+            met=access.met,
             places=(access.places or access.paths or (target,)) if access.reason else (),
             command=access.command,
             cwd=access.cwd or str(self.around.project),
@@ -419,8 +448,11 @@ class RuleSet:
         ]
         if named.command is None or not fitting:
             return fitting[:1]
-        if named.command.problem is not None:
+        command = named.command
+        if command.unseen and any(rule.may_concern_files(named) for rule in self.rules):
             return []
+        if command.problem is not None:
+            return self._find_allowing_all(fitting, command)
         fitting = [rule for rule in fitting if rule.allows_writes(named.command.views)]
         found: dict[str, Rule] = {}
         for view in named.command.views:
@@ -429,3 +461,14 @@ class RuleSet:
                 return []
             found[rule.name] = rule
         return list(found.values())
+
+    def _find_allowing_all(self, fitting: Iterable[Rule], command: CommandViews) -> list[Rule]:
+        """Return a rule for every command, which needs no views that are beyond doubt.
+
+        Where rules deny or ask for commands, what is in doubt may be one of those.
+        """
+        if command.asks_anyway or any(
+            rule.table.decision != "allow" and rule.table.command is not None for rule in self.rules
+        ):
+            return []
+        return [rule for rule in fitting if rule.is_for_every_command][:1]

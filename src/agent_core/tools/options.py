@@ -1,4 +1,4 @@
-"""OptionTable of programs, read exactly: one that is not known means that nothing is known."""
+"""Options of programs, read exactly: one that is not in the table means that nothing is known."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,32 +9,26 @@ class OptionTable:
     Args:
         flags: options without a value, and long ones whose value is optional.
         valued: options with a value, in the same word or in the next.
-        walks: the flags that make it enter folders.
-        always_walks: it enters folders without being asked to.
         counts: `-5` is a count.
         leading: the first operand ends the options.
     """
 
     def __init__(
-        self,
-        flags: str = "",
-        valued: str = "",
-        *,
-        walks: str = "",
-        always_walks: bool = False,
-        counts: bool = False,
-        leading: bool = False,
+        self, flags: str = "", valued: str = "", *, counts: bool = False, leading: bool = False
     ) -> None:
-        self.walks = frozenset(_spell_out(walks))
-        self.always_walks = always_walks
-        self._flags = frozenset(_spell_out(flags)) | self.walks
-        self._valued = frozenset(_spell_out(valued))
+        self._flags = frozenset(spell_out(flags))
+        self._valued = frozenset(spell_out(valued))
         self._counts = counts
         self._leading = leading
 
     def parse(self, argv: Sequence[str]) -> tuple[Mapping[str, str], list[str]] | None:
-        """The options with their values, and the operands; None if one is not in the table."""
-        options: dict[str, str] = {}
+        """Return the options with their values, and the operands; None if one is unknown."""
+        found = self.parse_all(argv)
+        return found and (dict(found[0]), found[1])
+
+    def parse_all(self, argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]] | None:
+        """Return the same with every option as often as it is given."""
+        options: list[tuple[str, str]] = []
         operands: list[str] = []
         rest = iter(argv)
         for word in rest:
@@ -46,37 +40,38 @@ class OptionTable:
             elif self._counts and word[1:].isdecimal():
                 continue
             elif (found := self._in_word(word, rest)) is not None:
-                options.update(found)
+                options.extend(found)
             else:
                 return None
         return options, operands
 
-    def _in_word(self, word: str, rest: Iterator[str]) -> dict[str, str] | None:
-        """The options of one word, which may take the next one as a value."""
+    def _in_word(self, word: str, rest: Iterator[str]) -> list[tuple[str, str]] | None:
+        """Return the options of one word, which may take the next one as a value."""
         if word.startswith("--"):
             name, has_value, value = word.partition("=")
             if name in self._flags:
-                return {name: value}
+                return [(name, value)]
             given = value if has_value else _value(rest)
-            return {name: given} if name in self._valued and given is not None else None
-        found: dict[str, str] = {}
+            return [(name, given)] if name in self._valued and given is not None else None
+        found: list[tuple[str, str]] = []
         for position, letter in enumerate(word[1:], 2):
             name = f"-{letter}"
             if name in self._valued:
                 given = word[position:] or _value(rest)
-                return None if given is None else found | {name: given}
+                return None if given is None else [*found, (name, given)]
             if name not in self._flags:
                 return None
-            found[name] = ""
+            found.append((name, ""))
         return found
 
 
 def _value(rest: Iterator[str]) -> str | None:
-    """The next word as a value. One that looks like an option is not taken for one."""
+    """Return the next word as a value. One that looks like an option is not taken for one."""
     value = next(rest, "-")
     return value if not value.startswith("-") or value[1:].isdecimal() else None
 
 
-def _spell_out(words: str) -> Iterator[str]:
+def spell_out(words: str) -> Iterator[str]:
+    """Yield the options of a table one by one: `-ab --all` is `-a`, `-b` and `--all`."""
     for word in words.split():
         yield from [word] if word.startswith("--") else (f"-{letter}" for letter in word[1:])

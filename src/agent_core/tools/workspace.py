@@ -202,6 +202,10 @@ class PathPolicy:
         """Whether a listing or a search of a folder above it leaves it out. `path` is resolved."""
         if self._denied is not None and self._denied.touch(str(path)):
             return True
+        return self.needs_question(path)
+
+    def needs_question(self, path: Path) -> bool:
+        """Whether reading it asks, by the policy alone. `path` is resolved."""
         return self.is_sensitive(path) or self._is_own(path)
 
     def refuse_protected(self, place: ResolvedPath) -> None:

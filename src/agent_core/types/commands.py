@@ -17,6 +17,7 @@ class CommandView:
             what `xargs` adds). It and all after it may be any words, or none, so that only a
             final `*` of a rule covers them, and a rule that denies or asks may mean them.
         only_reads: a program of this name makes no file with these words.
+        file: where the program is found, links not followed; None as above.
     """
 
     argv: tuple[str, ...]
@@ -25,6 +26,7 @@ class CommandView:
     writes: tuple[str, ...] = ()
     unknown_from: int | None = None
     only_reads: bool = False
+    file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,13 @@ class CommandViews:
     Attributes:
         views: what rules are matched with. With a problem they may be too many or too few.
         problem: why no rule may allow the command; None if the views are all there is to it.
+        unseen: why it is not known which files it reads; None if that is known, as far as
+            programs are in the table of readers. No rule may allow it then, if another one denies
+            paths or asks for them.
+        asks_anyway: the problem is not one of reading the command: no rule for commands allows it.
     """
 
     views: tuple[CommandView, ...]
     problem: str | None = None
+    unseen: str | None = None
+    asks_anyway: bool = False

@@ -99,6 +99,8 @@ class Access:
             before.
         places: the resolved paths that are the reason, where `target` does not name them.
         paths: every resolved path that the call names, for rules about paths.
+        met: what a command reads below the folders that it names, resolved, for rules that deny
+            paths or ask for them.
         line: the first line that is read or changed, where there is one file.
         diff: a unified diff of what would change, where there is one.
         confined: what the sandbox does with this call, in words; None: it is not confined.
@@ -122,6 +124,7 @@ class Access:
     reason: str | None = None
     places: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    met: tuple[str, ...] = ()
     line: int | None = None
     diff: str | None = None
     confined: str | None = None

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,37 @@ realpath src
 basename src/b.py
 sha256sum a.txt
 uname -a
+ls -RL src
+ls -L src
+find src -name '*.py'
+sed -n 1p a.txt
+git diff --no-index a.txt src/b.py
+git diff -O a.txt
+egrep word a.txt
+file -L a.txt
+diff --to-file=a.txt src/b.py
+diff -X a.txt src sub
+du -X a.txt src
+tree -l src
+grep -f a.txt a.txt
+grep --file=a.txt src/b.py
+grep -R word src
+grep --dereference-recursive word src
+grep --exclude-from=a.txt word src
+rg -L word src
+rg --follow word src
+rg -f a.txt src
+sed -n '/def a/,/return/p' a.txt
+sed -e s/a/b/ a.txt
+find . -type f -newer a.txt
+uniq -c a.txt
+id -u
+git --no-pager log -3
+git blame a.txt
+git grep -n word
+git rev-parse --show-toplevel
+git ls-files src
+git log --format=%h
 git status
 git status -s
 git status --porcelain=v1 --branch
@@ -152,8 +184,6 @@ git show HEAD --stat
 """.strip().splitlines()
 
 EXACT = """
-ls -RL
-ls -L src
 cp a.txt b.txt
 mv a.txt b.txt
 rm -r sub
@@ -178,12 +208,10 @@ run-parts sub
 ssh-agent ls
 dbus-run-session ls
 xargs ls
-find src -name '*.py'
 find src -exec ls ';'
 awk '{print}' a.txt
 awk 'BEGIN{system("ls")}'
 gawk -f a.txt
-sed -n 1p a.txt
 sed '1e ls' a.txt
 sed -i s,a,b, a.txt
 tar -cf x.tar src
@@ -217,9 +245,6 @@ curl https://example.org/x
 ssh example.org ls
 scp a.txt example.org:x
 rsync -e ssh a.txt example.org:x
-egrep word a.txt
-id
-id
 uniq a.txt b.txt
 date
 sort -n a.txt
@@ -228,17 +253,11 @@ file -C -m a.txt
 file -m a.txt x
 file -z a.txt
 file -f a.txt
-file -L a.txt
 diff -l a.txt src/b.py
 diff --paginate a.txt src/b.py
-diff --to-file=a.txt src/b.py
-diff -X a.txt src sub
 du --files0-from=a.txt
-du -X a.txt
-du -L
 tree -o x
 tree -R -H . -L 1
-tree -l
 tree --fromfile a.txt
 md5sum -c a.txt
 sha256sum --check a.txt
@@ -265,11 +284,6 @@ tail --pid=1 -f a.txt
 tail --retry a.txt
 wc --files0-from=a.txt
 wc --files0-f=a.txt
-grep -f a.txt word
-grep --file=a.txt word
-grep -R word src
-grep --dereference-recursive word src
-grep --exclude-from=a.txt word src
 grep --devices=read word src
 grep -D read word a.txt
 grep -d recurse word src
@@ -280,9 +294,6 @@ rg --hostname-bin=ls word src
 rg --hostname-bin ls word src
 rg -z word src
 rg --search-zip word src
-rg -L word src
-rg --follow word src
-rg -f a.txt src
 rg --ignore-file=a.txt word src
 rg -iz word src
 rg --generate=man
@@ -299,8 +310,6 @@ git diff --outp=x
 git diff --ext-diff
 git diff --ext
 git diff --textconv
-git diff --no-index a.txt src/b.py
-git diff -O a.txt
 git log --output=x
 git log --ext-diff -p
 git log --show-signature
@@ -337,9 +346,7 @@ ASKS = [
     ("cat /etc/passwd", "outside_roots"),
     ("ls /", "outside_roots"),
     ("ls -R ..", "outside_roots"),
-    ("ls -I/etc/x src", "outside_roots"),
     ("grep word /etc/passwd", "outside_roots"),
-    ("grep --regexp=/etc/passwd a.txt", "outside_roots"),
     ("grep -f/etc/passwd a.txt", "outside_roots"),
     ("grep -if../x a.txt", "outside_roots"),
     ("head -n 5 /proc/self/environ", "outside_roots"),
@@ -414,7 +421,9 @@ async def test_a_command_known_to_read_only_is_remembered_by_its_program(
     assert seen.asks
     assert seen.reason is None
     assert "with options that only read" in seen.scope
+    line = line.replace(" --no-pager", "")
     words = shlex.split(line)[: 2 if line.startswith("git") else 1]
+    words += ["p"] if words == ["sed"] else []
     assert (await access(commands, words)).scope.split()[1:] == seen.scope.split()[1:]
 
 
@@ -509,8 +518,8 @@ async def test_an_environment_that_is_not_known_to_change_nothing_makes_it_exact
         assert " as exactly: " in (await access(changed, line)).scope
 
 
-@pytest.mark.parametrize("line", ["rg word", "rg word .", "grep -r word .", "ls -R", "rg -uu word"])
-@pytest.mark.parametrize("secret", [".env", "sub/deep/server.pem"])
+@pytest.mark.parametrize("line", ["rg -. word", "grep -r word .", "diff -r . src", "rg -uu word"])
+@pytest.mark.parametrize("secret", [".env", "sub/deep/.env", "server.pem"])
 async def test_what_would_read_secrets_on_its_way_is_remembered_word_for_word(
     commands: Code, repository: Path, line: str, secret: str
 ) -> None:
@@ -549,41 +558,39 @@ HOSTILE_REPOSITORIES = [
             "[core]\n\tfsmonitor = ls\n",
             "[core] fsmonitor = ls\n",
             "[CORE]\n\tFSMONITOR = ls\n",
-            "[core]\n\tbare = false \\\n\tfsmonitor = ls\n",
-            "[core]\n\thooksPath = sub\n",
             "[core]\n\tpager = ls\n",
             "[core]\n\tworktree = /\n",
-            "[core]\n\tattributesFile = x\n",
-            '[core "x"]\n\tbare = false\n',
             "[diff]\n\texternal = ls\n",
             '[diff "x"]\n\ttextconv = ls\n',
             '[diff "x"]\n\tcommand = ls\n',
             '[filter "x"]\n\tclean = ls\n',
             '[filter "x"]\n\tprocess = ls\n',
-            "[include]\n\tpath = other\n",
-            '[includeIf "gitdir:/"]\n\tpath = other\n',
             "[alias]\n\tstatus = !ls\n",
             "[gpg]\n\tprogram = ls\n",
             "[log]\n\tshowSignature = true\n",
-            "[extensions]\n\tworktreeConfig = true\n",
             "[extensions]\n\tpartialClone = origin\n",
             '[remote "origin"]\n\tpromisor = true\n',
             '[remote "origin"]\n\tuploadpack = ls\n',
             "[status]\n\tsubmoduleSummary = true\n",
-            "[submodule]\n\trecurse = true\n",
             "[pager]\n\tlog = ls\n",
             "[trace2]\n\teventTarget = x\n",
             "\ufeff[core]\n\tfsmonitor = ls\n",
-            "[core]\n\turl = x\n",
             "nonsense\n",
             "[core\n",
             "# " + "x" * 100_000,
         )
     ),
     hostile(".git/hooks/post-index-change", ""),
-    hostile(".git/hooks/fsmonitor-watchman", ""),
+    hostile(".git/config", '[filter "lfs"]\n\tclean = git-lfs clean %f && ls\n'),
+    hostile(".git/config", "[include]\n\tpath = ../.gitconfig\n[x]\n\ty\n"),
+    hostile(".git/config", '[includeIf "gitdir:/"]\n\tpath = ../.gitconfig\n'),
+    hostile(".git/config", "[core]\n\thooksPath = .githooks\n"),
+    hostile(".git/config", '[hook "x"]\n\tcommand = ls\n\tevent = post-index-change\n'),
+    hostile(".git/config", "[format]\n\tpretty = %h %G?\n"),
+    hostile(".git/config", '[core]\n\tfsmonitor = "l\\\n\ts"\n'),
+    hostile(".git/config", "[core] bare = false ; x\n\tFSMonitor=.git/x\n"),
     hostile(".git/commondir", "../sub"),
-    hostile(".git/config.worktree", ""),
+    hostile(".git/config.worktree", "[core]\n\tfsmonitor = ls\n"),
     hostile("sub/.git", "gitdir: ../x"),
     hostile("sub/deep/.git/config", "[core]\n\tfsmonitor = ls\n"),
     hostile("sub/.GIT/config", ""),
@@ -595,10 +602,89 @@ async def test_a_repository_that_may_run_programs_makes_git_exact(
     commands: Code, repository: Path, name: str, text: str
 ) -> None:
     assert "only read" in (await access(commands, "git status")).scope
+    (repository / ".gitconfig").write_text("[core]\n\tfsmonitor = ls\n", encoding="utf-8")
+    (repository / ".githooks").mkdir()
+    (repository / ".githooks" / "post-index-change").touch()
     (repository / name).parent.mkdir(parents=True, exist_ok=True)
     (repository / name).write_text(text, encoding="utf-8")
     for line in ("git status", "git diff", "git log", "git show", "git diff --stat"):
         assert " as exactly: " in (await access(commands, line)).scope
+
+
+USUAL_SETTINGS = """
+branch.main.vscode-merge-base = origin/main
+branch.main.github-pr-owner-number = a#b#1
+branch.main.rebase = true
+remote.origin.gh-resolved = base
+remote.origin.prune = true
+pull.rebase = true
+rebase.autoStash = true
+push.autoSetupRemote = true
+merge.ours.driver = true
+commit.gpgsign = true
+gpg.format = ssh
+user.signingkey = ~/.ssh/id_ed25519.pub
+core.hooksPath = .husky/_
+core.hooksPath = missing
+core.fsmonitor = true
+core.untrackedCache = true
+core.sparseCheckout = true
+core.autocrlf = input
+core.ignorecase = true
+core.editor = code --wait
+core.sshCommand = ssh -i ~/.ssh/deploy
+core.excludesFile = .ignored
+core.attributesFile = .attributes
+credential.helper = !gh auth git-credential
+alias.co = checkout
+alias.last = log -1
+extensions.worktreeConfig = true
+filter.lfs.clean = git-lfs clean -- %f
+filter.lfs.smudge = git-lfs smudge -- %f
+filter.lfs.process = git-lfs filter-process
+filter.lfs.required = true
+lfs.url = https://example.org/lfs
+lfs.repositoryformatversion = 0
+submodule.lib.active = true
+submodule.recurse = true
+blame.ignoreRevsFile = .git-blame-ignore-revs
+diff.algorithm = histogram
+fetch.prune = true
+gc.auto = 0
+init.defaultBranch = main
+maintenance.auto = false
+include.path = ../.gitconfig
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("line", USUAL_SETTINGS)
+async def test_usual_settings_of_a_repository_leave_git_a_reader(
+    commands: Code, repository: Path, line: str
+) -> None:
+    (repository / ".husky" / "_").mkdir(parents=True)
+    for hook in (".husky/_/pre-commit", ".git/hooks/pre-commit", ".git/hooks/post-checkout"):
+        program(repository / hook)
+    (repository / ".gitconfig").write_text("[alias]\n\tst = status\n", encoding="utf-8")
+    name, _, value = line.partition(" = ")
+    section, _, key = name.rpartition(".")
+    first, _, rest = section.partition(".")
+    heading = f'[{first} "{rest}"]' if rest else f"[{first}]"
+    with (repository / ".git" / "config").open("a", encoding="utf-8") as file:
+        file.write(f'{heading}\n\t{key} = "{value}" # as tools write it\n')
+    for command in ("git status", "git diff", "git log", "git show"):
+        assert "only read" in (await access(commands, command)).scope
+
+
+async def test_a_plain_repository_below_leaves_git_a_reader(
+    commands: Code, repository: Path
+) -> None:
+    shutil.copytree(repository / ".git", repository / ".git" / "modules" / "lib")
+    (repository / "lib").mkdir()
+    (repository / "lib" / ".git").write_text("gitdir: ../.git/modules/lib\n", encoding="utf-8")
+    assert "only read" in (await access(commands, "git status")).scope
+    with (repository / ".git/modules/lib/config").open("a", encoding="utf-8") as file:
+        file.write("[core]\n\tfsmonitor = ls\n")
+    assert " as exactly: " in (await access(commands, "git status")).scope
 
 
 async def test_a_repository_that_reaches_beyond_the_project_makes_git_exact(

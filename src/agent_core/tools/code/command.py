@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +36,6 @@ from agent_core.tools.workspace import (
 from agent_core.types import (
     Access,
     CommandView,
-    CommandViews,
     JsonBlock,
     ToolPermission,
     ToolResult,
@@ -44,6 +43,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.process.sandbox import Sandbox, SandboxPlan
+    from agent_core.tools.code.opened import Met
     from agent_core.tools.code.programs import CommandLine
     from agent_core.tools.code.views import ReadCommand
 
@@ -53,6 +53,7 @@ _MAX_WORDS = 5_000
 
 _BETWEEN = re.compile(r"[\s'\"=;|&<>()`,:{}]+")
 _ADDRESS = re.compile(r"\b(?!file:)[a-z][a-z0-9+.-]{0,31}://[^\s'\"`;|&<>()]*", re.IGNORECASE)
+_DIVISION = re.compile(r"(?<=\w\s)//?(?=\s\w)")
 _HOME_VARIABLE = re.compile(r"\$(?:HOME\b|\{HOME\})")
 _FOLDER_VARIABLE = re.compile(r"(?:\$PWD\b|\$\{PWD\}|~\+)(?=/|$)")
 _OF_ANOTHER_PROCESS = (Path("/proc"), Path("/dev"))  # what these lead to depends on who looks
@@ -151,13 +152,15 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
     from agent_core.tools.code.views import read_command  # noqa: PLC0415
 
     read = read_command(arguments.argv, cwd=place.path, env=workspace.env, policy=policy)
-    reason, places, paths = _find_named_places(policy, read, program=program, cwd=place.path)
+    met, guessed = _meet_all(read, place.path), _meet_guesses(policy, read, place.path)
+    reason, places, paths = _find_named_places(policy, read, met, program=program, cwd=place.path)
     command = CommandLine(
         program=program,
         argv=arguments.argv,
         cwd=place.path,
         env=workspace.env,
         reason=reason,
+        opens_only_what_may_be_read=read.unseen is None and not _find_closed(policy, met),
         policy=policy,
     )
     shown = shlex.join(arguments.argv)
@@ -172,6 +175,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         reason=reason,
         places=places,
         paths=paths,
+        met=(*met.opened, *met.tracked, *guessed.opened),
         command=read.for_rules,
     )
     if context.run.permission_mode == "plan":
@@ -181,6 +185,38 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
     if workspace.sandbox is not None:
         access, plan = _confine(workspace.sandbox, arguments, access)
     return Action(access, partial(_run, workspace, place, argv, timeout_ms, context, plan))
+
+
+def _meet_all(read: "ReadCommand", cwd: Path) -> "Met":
+    """Return what the programs of a command meet below the folders that they open."""
+    from agent_core.tools.code.opened import Met, meet  # noqa: PLC0415 - see above
+
+    met = Met()
+    for opening in read.openings:
+        for base in (cwd, *read.folders[:1]):
+            meet(opening, base, met)
+    if not met.is_complete and read.unseen is None:
+        read.unseen = "it reads more files than are looked at"
+    return met
+
+
+def _meet_guesses(policy: PathPolicy, read: "ReadCommand", cwd: Path) -> "Met":
+    """Return what a command may meet whose options are unknown; no rule allows a secret in it."""
+    from agent_core.tools.code.opened import Met, meet  # noqa: PLC0415 - see above
+
+    guessed = Met()
+    for opening in read.guesses:
+        meet(opening, cwd, guessed)
+    outside = (path for path in guessed.opened if not policy.is_below_write_root(Path(path)))
+    found = next(chain(_find_closed(policy, guessed), outside), None)
+    if found is not None:
+        read.problems.append(f"{read.unseen}: it may be {found}")
+    return guessed
+
+
+def _find_closed(policy: PathPolicy, met: "Met") -> list[str]:
+    """Return what is met that cannot be read without a question."""
+    return [path for path in met.opened if policy.is_closed(Path(path))]
 
 
 def _changes_nothing(read: "ReadCommand", command: "CommandLine") -> bool:
@@ -220,7 +256,8 @@ def _confine(
     has_network = isinstance(arguments, OfflineCommand) and arguments.network
     if (runs_outside or has_network) and access.command is not None:
         problem = "it runs outside of the sandbox" if runs_outside else "it has the network"
-        access = replace(access, command=CommandViews(access.command.views, problem))
+        views = replace(access.command, problem=problem, asks_anyway=True)
+        access = replace(access, command=views)
     if runs_outside:
         reason = access.reason if access.reason == "program_home" else "outside_sandbox"
         confined = "off for this call, which runs outside of it"
@@ -276,12 +313,13 @@ async def _run(
 
 
 def _find_named_places(
-    policy: PathPolicy, read: "ReadCommand", *, program: Path, cwd: Path
+    policy: PathPolicy, read: "ReadCommand", met: "Met", *, program: Path, cwd: Path
 ) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
-    """Resolve every word of a command.
+    """Resolve the places that a command opens, as far as they are known, and its other words.
 
-    A word is resolved whole, and in the pieces that options, scripts and addresses are made of.
-    This is what a person has to see. It is no boundary: a script can build a path in other ways.
+    A word of which it is not known what it is for is resolved whole, and in the pieces that
+    options, scripts and addresses are made of. This is what a person has to see. It is no
+    boundary: a script can build a path in other ways.
 
     Returns why the command needs a question whatever was allowed before; the places that are
     the reason: the program's own files, else those likely to hold secrets and those outside the
@@ -290,13 +328,15 @@ def _find_named_places(
     from agent_core.tools.code.views import STREAMS  # noqa: PLC0415 - see above
 
     words = list(islice(dict.fromkeys(_words(read.words)), _MAX_WORDS + 1))
+    opened = dict.fromkeys(word for each in read.openings for word in (*each.paths, *each.places))
     places, paths = [*_resolve(policy, str(cwd), cwd)], list[str]()
     for base in (cwd, *read.folders[:1]):
-        for word in words[:_MAX_WORDS]:
+        for word in dict.fromkeys((*words[:_MAX_WORDS], *islice(opened, _MAX_WORDS))):
             if Path(os.path.normpath(base / word)) in STREAMS:
                 continue
             found = list(_resolve(policy, word, base))
-            likely = [str(each.path) for each in found[:1]] if _PATH.fullmatch(word) else []
+            is_path = word in opened or _PATH.fullmatch(word)
+            likely = [str(each.path) for each in found[:1]] if is_path else []
             names = [str(each.path) for each in found]
             # A name may be too long for `Path.exists`.
             paths += [name for name in names if name in likely or os.path.exists(name)]  # noqa: PTH110
@@ -309,10 +349,16 @@ def _find_named_places(
         own.append("a hard link to a file of the program")
     sensitive = [str(each.path) for each in places if each.sensitive]
     outside = [str(each.path) for each in places if not each.writable]
-    if len(words) > _MAX_WORDS:
+    if len(words) > _MAX_WORDS or len(opened) > _MAX_WORDS:
         outside.append(f"more than {_MAX_WORDS} words")
+    named = tuple(f"{place.rstrip('/')}/" for place in (*own, *sensitive, *outside))
+    beyond = [path for path in met.opened if not path.startswith(named)]
+    sensitive += [path for path in beyond if policy.needs_question(Path(path))]
+    outside += [path for path in beyond if not policy.is_below_write_root(Path(path))]
     reason = "sensitive" if sensitive else "outside_roots" if outside else None
     reason = "program_home" if own else reason
+    roots = tuple(f"{path.rstrip('/')}/" for path in paths)
+    paths += [path for path in met.opened if not path.startswith(roots) and path not in paths]
     return reason, tuple(dict.fromkeys([*own, *sensitive, *outside])), tuple(dict.fromkeys(paths))
 
 
@@ -340,7 +386,7 @@ def _words(argv: Iterable[str]) -> Iterator[str]:
     short option.
     """
     for argument in argv:
-        pieces = _BETWEEN.split(_ADDRESS.sub(" ", argument))
+        pieces = _BETWEEN.split(_DIVISION.sub(" ", _ADDRESS.sub(" ", argument)))
         for word in (argument, *(piece for piece in pieces if piece != argument)):
             if word:
                 yield word

@@ -87,9 +87,8 @@ _TOKENS = words_of(
     """
 )
 _BASH_ONLY = words_of("|& <( >( &> &>> <<<")
-_ASSIGNMENTS = words_of(
-    "variable_assignment variable_assignments declaration_command unset_command"
-)
+SETS_A_VARIABLE = "the script sets a variable"
+_ASSIGNMENTS = words_of("variable_assignments declaration_command unset_command")
 _RESERVED = words_of(
     """
     ! [[ ]] { } case coproc do done elif else esac fi for foreach function if in repeat select
@@ -207,8 +206,16 @@ class _Reader:
                 self._structure(node)
             case "for_statement":
                 self._for(node)
+            case "variable_assignment":
+                self._problem(SETS_A_VARIABLE)
+                value = node.child_by_field_name("value")
+                if value is not None:
+                    self._found.words.append(self._word(value))
+                name = node.child_by_field_name("name")
+                if name is None or name.type != "variable_name":
+                    self._unknown(node)
             case kind if kind in _ASSIGNMENTS:
-                self._problem("the script sets a variable")
+                self._problem(SETS_A_VARIABLE)
                 self._inside(node)
             case "function_definition":
                 self._problem("the script defines a function")

@@ -18,8 +18,10 @@ from msgspec import Struct, field
 
 from agent_core.errors import ToolError
 from agent_core.process import find_program
-from agent_core.tools.code.programs import only_reads
-from agent_core.tools.code.shell import Word, is_reserved, read_script
+from agent_core.tools.code.programs import is_program_of_its_name, is_python_of_environment
+from agent_core.tools.code.readers import Opening, is_known, is_reader, may_walk, opened_by
+from agent_core.tools.code.shell import SETS_A_VARIABLE, Word, is_reserved, read_script
+from agent_core.tools.code.texts import paths_among, runs_its_input
 from agent_core.tools.commands import is_plain_test
 from agent_core.tools.shells import (
     FIND_ACTIONS,
@@ -71,6 +73,11 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)[smhd]?|infinity", re.ASCII)
 _SETTING = re.compile(r"-[eux]+|-[eux]*o (?:errexit|nounset|noglob|pipefail|xtrace)")
 _FORMAT_THAT_SETS = re.compile(r"-|.*%[^A-Za-z%]*[hlLjzt]*n", re.DOTALL)
+_WRITES_ITS_WORDS = words_of(
+    "awk basename cut dirname echo gawk gsed jq mawk nawk paste printf sed seq tr"
+)
+"""Programs whose output may have a word of theirs in it, which another then opens."""
+
 _BRACKETS = re.compile(r"\[[!^]?\]?[^\]]*\]")
 _ADDED = Word("…", is_known=False, is_one=False)
 
@@ -79,13 +86,20 @@ class ReadCommand(Struct):
     """What was found in a command.
 
     Attributes:
-        words: every word of it and of what it runs that may be a path.
+        words: every word of it and of what it runs that may be a path, where it is not known what
+            the program opens.
+        openings: what the programs open of which that is known.
+        guesses: what programs may open at most that were given an unknown option.
+        unseen: why it is not known what a program opens that reads files.
         folders: other folders than its own that relative paths may start from.
     """
 
     views: list[CommandView] = field(default_factory=list[CommandView])
     problems: list[str] = field(default_factory=list[str])
     words: dict[str, None] = field(default_factory=dict[str, None])
+    openings: list[Opening] = field(default_factory=list[Opening])
+    guesses: list[Opening] = field(default_factory=list[Opening])
+    unseen: str | None = None
     folders: list[Path] = field(default_factory=list[Path])
 
     @property
@@ -94,7 +108,7 @@ class ReadCommand(Struct):
         problems = self.problems
         if not self.views:
             problems = [*problems, "it runs no program"]
-        return CommandViews(tuple(self.views), problems[0] if problems else None)
+        return CommandViews(tuple(self.views), problems[0] if problems else None, self.unseen)
 
 
 def read_command(
@@ -122,13 +136,21 @@ class _Reader:
         self._policy = policy
         self._found = ReadCommand()
         self._seen: set[tuple[object, ...]] = set()
-        self._patterns: set[tuple[str, int]] = set()
+        self._matches: dict[tuple[str, Path], list[str]] = {}
+        self._doubtful: dict[str, None] = {}
         self._count_of_scripts = 0
         self._has_relative = False
         self._repeats = False
+        self._is_in_find = False
+        self._texts: dict[str, None] = {}
+        self._uses_output = False
 
     def finish(self) -> ReadCommand:
         found = self._found
+        if self._uses_output:  # what one program writes may be a path that another opens
+            found.words |= self._texts
+            if self._texts or any(word.startswith("-") for word in found.words):
+                found.words |= self._doubtful  # an option may make a path of what is none
         if found.folders:
             if len(found.folders) > 1 or self._repeats:
                 self._problem("it changes the folder more than once")
@@ -150,6 +172,7 @@ class _Reader:
         """
         while words and _ASSIGNMENT.match(words[0].text):
             self._problem("it sets a variable")
+            self._note_words(words[:1])
             words = words[1:]
         if not words:
             return
@@ -160,9 +183,9 @@ class _Reader:
         if depth > _MAX_DEPTH or len(self._found.views) >= _MAX_VIEWS:
             self._problem("it runs more than is looked at")
             return
-        self._note_words(words[1:])
         name = words[0].text
         if not words[0].is_known:
+            self._note_words(words)
             self._problem(f"which program it runs is known only then: {name}")
             self._add(words, None)
             self._guess(words, depth=depth, language=language)
@@ -209,7 +232,7 @@ class _Reader:
                 self._problem(f"scripts of {kind} are not looked into")
             self._add(words, program)
             self._guess(words[1:], depth=depth)
-        elif not self._is_trusted(name, program):
+        elif not self._is_trusted(name, program, is_found_by_shell=depth > 0):
             self._problem(f"{name} is not known to be the {kind} of the system")
             self._add(words, program)
             self._guess(words[1:], depth=depth)
@@ -230,9 +253,11 @@ class _Reader:
             self._problem(f"it gives {kind} an option that is not known")
             self._guess(words, depth=depth)
             return
+        self._note_words(words[:count])
         words = words[count:]
         while kind == "env" and words and (words[0].text == "-" or "=" in words[0].text):
             self._problem("it changes the environment")
+            self._note_words(words[:1])
             words = words[1:]
         if kind == "timeout" and words:
             if not words[0].is_known or not _DURATION.fullmatch(words[0].text):
@@ -259,9 +284,11 @@ class _Reader:
                     if "dir" in word.text:
                         self._problem("find runs a program in other folders")
             elif word.text == ";" or (word.text == "+" and inner and inner[-1].text == "{}"):
+                self._is_in_find = True  # it opens what find meets
                 self.command(
                     [_with_unknown(each, "{}") for each in inner], language=None, depth=depth + 1
                 )
+                self._is_in_find = False
                 inner = None
             else:
                 inner.append(word)
@@ -301,6 +328,8 @@ class _Reader:
             self._problem("the environment changes what a shell does")
         if not words[position].is_known:
             self._problem("the script of a shell is known only when it runs")
+            self._note_words([words[position]])
+        self._note_words(words[position + 1 :])
         self._script(words[position].text, language=language, depth=depth)
 
     def _script(self, text: str, *, language: str, depth: int) -> None:
@@ -315,6 +344,8 @@ class _Reader:
         script = read_script(text, is_bash=language == "bash", env_names=[*self._env])
         for problem in script.problems:
             self._problem(problem)
+        if any(problem != SETS_A_VARIABLE for problem in script.problems):
+            self._note_words([Word(text)])
         self._repeats |= script.repeats
         self._note_words(script.words)
         for each in script.commands:
@@ -412,6 +443,7 @@ class _Reader:
 
     def _guess(self, words: Sequence[Word], *, depth: int, language: str | None = None) -> None:
         """Whatever may be a command among words that cannot be read for sure."""
+        self._note_words(words)
         words = [Word(words[0].text), *words[1:]] if words else []
         for position, word in enumerate(words[:_MAX_GUESSED]):
             if word.text.startswith("-") and re.search(r"\s", word.text):
@@ -428,49 +460,125 @@ class _Reader:
     def _add(self, words: Sequence[Word], program: str | None) -> None:
         unknown = next((n for n, word in enumerate(words) if not word.is_known), None)
         argv = tuple(word.text for word in words)
-        makes_no_file = unknown is None and only_reads(argv)
-        view = CommandView(argv, program, unknown_from=unknown, only_reads=makes_no_file)
+        name = Path(argv[0]).name
+        opening = None
+        if self._is_of_table(words[0], program):
+            opening = self._note_opening(name, words[1:])
+        else:
+            self._note_words(_named_by(words[1:], [*paths_among(name, argv[1:])]))
+            self._uses_output |= runs_its_input(name, argv[1:])
+        is_harmless = unknown is None and opening is not None and opening.only_reads
+        view = CommandView(
+            argv, program, unknown_from=unknown, only_reads=is_harmless, file=self._file(argv[0])
+        )
         self._found.views.append(view)
+
+    def _is_of_table(self, word: Word, program: str | None) -> bool:
+        """Whether it is known what a program does with its words: the system's, or a shell's."""
+        file = self._file(word.text)
+        if not word.is_known or program is None or not is_known(Path(word.text).name):
+            return False
+        if file is None:
+            return program == word.text  # the shell brings it
+        return not self._is_writable(Path(file)) and is_program_of_its_name(
+            Path(file), Path(program)
+        )
+
+    def _note_opening(self, name: str, words: Sequence[Word]) -> Opening | None:
+        """Note what a program of the table opens; return it if all of it is known."""
+        texts = self._expand(words)
+        opening = opened_by(name, texts)
+        is_whole = all(word.is_known or word.is_glob for word in words)
+        named = [] if opening is None else [*opening.paths, *opening.places]
+        if opening is None:
+            self._note_words(_named_by(words, [*paths_among(name, [w.text for w in words])]))
+        elif not is_whole:
+            self._note_words(_named_by(words, named))
+        others = [text for text in texts if text not in named]
+        if name in _WRITES_ITS_WORDS or not {"-o", "--only-matching", "-r"}.isdisjoint(texts):
+            self._texts |= dict.fromkeys(others)
+        if opening is not None and is_whole:
+            self._found.openings.append(opening)
+            return opening
+        self._uses_output |= not is_whole
+        if not is_whole:
+            self._doubtful |= dict.fromkeys(others)
+        if is_reader(name, texts) and not self._is_in_find:
+            self._found.unseen = f"it is not known what {name} opens"
+            if opening is None and may_walk(name):
+                folders = [text for text in texts if not text.startswith("-")]
+                walk = Opening(paths=folders or ["."], depth="tree", follows=True)
+                self._found.guesses.append(walk)
+        return None
+
+    def _expand(self, words: Sequence[Word]) -> list[str]:
+        """Return the words as a program gets them, with the names that patterns stand for now."""
+        texts: list[str] = []
+        for word in words:
+            if not word.is_glob:
+                texts.append(word.text)
+                continue
+            names = self._match(word.text)
+            for base in self._found.folders:
+                names = [*names, *self._match(word.text, base)]
+            texts += [name if name[:1] != "-" else f"-\0{name}" for name in names]
+        return texts
 
     def _note_words(self, words: Sequence[Word]) -> None:
         for word in words:
             self._found.words[word.text] = None
             if word.is_glob:
-                self._note_matches(word.text)
+                for base in self._found.folders:
+                    self._found.words |= dict.fromkeys(self._match(word.text, base))
+                self._found.words |= dict.fromkeys(self._match(word.text))
 
-    def _note_matches(self, pattern: str) -> None:
-        """Note the names that a pattern of the shell stands for now, and some more."""
-        if (key := (pattern, len(self._found.folders))) in self._patterns:
-            return
-        self._patterns.add(key)
+    def _match(self, pattern: str, base: Path | None = None) -> list[str]:
+        """Return the names that a pattern of the shell stands for now, and some more."""
+        key = (pattern, base or self._cwd)
+        if key in self._matches:
+            return self._matches[key]
         is_wide = sum(map(has_magic, pattern.split("/"))) > _MAX_STARS
-        if is_wide or len(self._patterns) > _MAX_PATTERNS or "[:" in pattern:
+        if is_wide or len(self._matches) > _MAX_PATTERNS or "[:" in pattern:
             self._problem(f"what the pattern {pattern} stands for is not known")
-            return
-        for base in (self._cwd, *self._found.folders):
-            # Shells differ in what stands in brackets: it is one character.
-            names = iglob(_BRACKETS.sub("?", pattern), root_dir=base)  # noqa: PTH207 - as shells do
-            self._found.words.update(dict.fromkeys(islice(names, _MAX_MATCHES)))
+            return []
+        # Shells differ in what stands in brackets: it is one character.
+        glob = _BRACKETS.sub("?", pattern)
+        names = list(islice(iglob(glob, root_dir=key[1]), _MAX_MATCHES))  # noqa: PTH207 - as shells do
+        self._matches[key] = names
+        return names
 
     def _resolve(self, name: str) -> str | None:
+        file = self._file(name)
+        if file is None:
+            return None
+        program = os.path.realpath(file)
+        if self._is_writable_link(file, program) and not is_python_of_environment(file, program):
+            self._problem(f"{name} is a link that tools can change")
+        return program
+
+    def _is_writable_link(self, file: str, program: str) -> bool:
+        below = map(self._policy.is_below_write_root, (Path(file), Path(program)))
+        return list(below) == [True, False]
+
+    def _file(self, name: str) -> str | None:
+        """Return where a program is found, links not followed."""
         try:
-            file = find_program(name, cwd=self._cwd, env=self._env)
+            return str(find_program(name, cwd=self._cwd, env=self._env))
         except ToolError:
             return None
-        program = Path(os.path.realpath(file))
-        below = map(self._policy.is_below_write_root, (file, program))
-        if list(below) == [True, False]:
-            self._problem(f"{name} is a link that tools can change")
-        return str(program)
 
     def _is_writable(self, path: Path) -> bool:
         return any(
             self._policy.is_below_write_root(each) for each in (path, Path(os.path.realpath(path)))
         )
 
-    def _is_trusted(self, name: str, program: str | None) -> bool:
+    def _is_trusted(
+        self, name: str, program: str | None, *, is_found_by_shell: bool = True
+    ) -> bool:
         """Whether it is a program of this name that lies where tools do not write."""
-        if program is None or ("/" not in name and self._is_shadowed(name)):
+        if program is None:
+            return False
+        if "/" not in name and is_found_by_shell and self._is_shadowed(name):
             return False
         folders = (folder for folder in self._search_path() if folder.startswith("/"))
         found = (which(Path(name).name, path=folder) for folder in folders)
@@ -483,10 +591,12 @@ class _Reader:
     def _is_shadowed(self, name: str) -> bool:
         """Whether tools write to a folder of PATH that a program would be found in first."""
         for folder in self._search_path():
-            if not folder.startswith("/") or self._is_writable(Path(folder)):
+            if not folder.startswith("/"):
                 return True
             if which(name, path=folder) is not None:
                 return False
+            if self._is_writable(Path(folder)):
+                return True
         return False
 
     def _search_path(self) -> list[str]:
@@ -494,6 +604,12 @@ class _Reader:
 
     def _is_shell(self, view: CommandView) -> bool:
         return bool(view.argv) and Path(view.argv[0]).name in SHELLS | OTHER_SHELLS
+
+
+def _named_by(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
+    """Return those of the words that are among the texts, or are written in parts of them."""
+    known = [word for word in words if word.text in texts]
+    return known + [Word(text) for text in texts if all(word.text != text for word in known)]
 
 
 def _with_unknown(word: Word, replaced: str) -> Word:

@@ -1,0 +1,428 @@
+"""What readers open: judged for questions, answers, rules and explanations alike."""
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_lines import CommandLines, Judged, make_program
+
+PROGRAMS = """
+    awk bash cat cp cut dash diff du echo egrep file find git grep head jq less ls my-tool nl
+    python3 rg rsync sed sort tail tar tee timeout tr tree uniq wc xargs zip
+"""
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """A project with secrets, links out of it and a home of a user, beside each other."""
+    for name in (
+        "project/src/deep",
+        "project/cfg",
+        "project/empty",
+        "project/secrets/deep",
+        "project/links",
+        "home",
+        "user/.ssh",
+        "outside",
+        "bin",
+    ):
+        (tmp_path / name).mkdir(parents=True)
+    for name in PROGRAMS.split():
+        make_program(tmp_path / "bin" / name)
+    (tmp_path / "bin" / "sh").symlink_to("dash")
+    texts = {
+        "project/a.txt": "a\n",
+        "project/src/b.py": "b\n",
+        "project/src/deep/c.py": "c\n",
+        "project/cfg/.env": "PASS=1\n",
+        "project/cfg/app.toml": "",
+        "project/secrets/deep/key.txt": "PASS\n",
+        "outside/notes.txt": "",
+        "user/.ssh/id_rsa": "key",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "project/links/outside").symlink_to(tmp_path / "outside")
+    return tmp_path
+
+
+def lines(folders: Path, rules: Sequence[Mapping[str, Any]] = ()) -> CommandLines:
+    environ = {"PATH": str(folders / "bin"), "HOME": str(folders / "user")}
+    return CommandLines(folders / "project", folders / "home", rules=rules, environ=environ)
+
+
+async def judge(folders: Path, line: str, rules: Sequence[Mapping[str, Any]] = ()) -> Judged:
+    return await lines(folders, rules).judge(shlex.split(line))
+
+
+def reason(judged: Judged) -> str | None:
+    assert judged.action is not None
+    return judged.action.access.reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "diff -N cfg empty",
+        "diff cfg empty",
+        "diff -r . empty",
+        "diff --recursive --new-file empty cfg",
+        "grep -r PASS .",
+        "grep -r PASS",
+        "grep -R PASS cfg",
+        "grep -rf a.txt cfg",
+        "grep -r -e PASS -- cfg",
+        "egrep -r PASS cfg",
+        "rg --hidden PASS",
+        "rg -. PASS cfg",
+        "rg -uu PASS",
+        "rg -uuu PASS",
+        "rg -g .env PASS",
+        "rg -g '.e*' PASS",
+        "rg -t all PASS",
+        "rg --hidden --follow PASS",
+        "find cfg -exec cat {} ;",
+        "find . -type f -exec grep PASS {} +",
+        "find . -name '.env' -exec cat {} ;",
+        "find . -exec cat {} ; -name '*.py'",
+        "find . ! -name '*.py' -exec cat {} ;",
+        "find . -name '*.py' -o -exec cat {} ;",
+        "tar czf x.tgz .",
+        "tar -c cfg -f x.tar",
+        "tar -C cfg -cf x.tar .",
+        "cp -r cfg copy",
+        "cp -a cfg copy",
+        "zip -r x.zip cfg",
+        "rsync -a cfg/ copy",
+        "git grep --untracked PASS",
+        "git diff --no-index cfg empty",
+        "sh -c 'cat cfg/.e*'",
+        "bash -c 'head -n5 cfg/.*'",
+        "bash -c 'cd cfg && cat .env'",
+        "timeout 5 grep -r PASS .",
+        "bash -c 'cat $(echo cfg/.env)'",
+        "bash -c 'x=cfg/.env; cat $x'",
+        "xargs -a cfg/.env cat",
+        "cat -- cfg/.env",
+        "head -n5 cfg/.env",
+        "grep -f cfg/.env a.txt",
+        "grep --file=cfg/.env a.txt",
+        "sed -n p cfg/.env",
+        "awk 1 cfg/.env",
+        "sort cfg/.env",
+        "less cfg/.env",
+        "wc --files0-from=cfg/.env",
+        "sort --files0-from=cfg/.env",
+        "file -f cfg/.env",
+        "git diff --no-index cfg/.env a.txt",
+    ],
+)
+async def test_a_secret_that_a_reader_opens_is_asked_for_always(folders: Path, line: str) -> None:
+    judged = await judge(folders, line, [{"decision": "allow", "command": "*"}])
+    assert (judged.decision, reason(judged)) == ("ask", "sensitive")
+    assert judged.action is not None
+    assert any(place.endswith(".env") for place in judged.action.access.places)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "diff -r links empty",
+        "grep -R PASS links",
+        "rg --follow PASS links",
+        "rg -L PASS",
+        "ls -RL links",
+        "find -L links",
+        "find links -follow",
+        "cp -rL links copy",
+        "tar -chf x.tar links",
+        "zip -r x.zip links",
+        "du -L links",
+        "tree -l links",
+        "cat links/outside/notes.txt",
+        "grep -r PASS links/outside",
+        "git diff --no-index links/outside empty",
+    ],
+)
+async def test_links_that_a_reader_follows_are_judged_by_where_they_lead(
+    folders: Path, line: str
+) -> None:
+    judged = await judge(folders, line, [{"decision": "allow", "command": "*"}])
+    assert (judged.decision, reason(judged)) == ("ask", "outside_roots")
+
+
+async def test_a_link_that_a_project_ships_to_a_folder_of_keys_is_sensitive(folders: Path) -> None:
+    key = folders / "project" / "server.key"
+    key.mkdir()
+    (key / "id").write_text("", encoding="utf-8")
+    (folders / "project" / "links" / "keys").symlink_to(key)
+    (folders / "project" / "links" / "outside").unlink()
+    for line in ("diff -r links empty", "grep -R x links", "rg -L x links", "ls -RL links"):
+        assert reason(await judge(folders, line)) == "sensitive"
+    for line in ("grep -r x links", "rg x links", "ls -R links", "find links", "cp -r links to"):
+        assert reason(await judge(folders, line)) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "grep -r word src",
+        "grep -rn '/api/v1' src",
+        "grep -rn --include=*.py word .",
+        "grep -r word . --exclude-dir=cfg",
+        "grep -r word . --exclude=.env",
+        "rg word",
+        "rg '/api/users'",
+        "rg -e /api -e '~/x' src",
+        "rg -t py word",
+        "rg -g '*.py' word",
+        "rg -g '!node_modules' word",
+        "rg -n word -r /api src",
+        "ls -R",
+        "ls -la cfg",
+        "tree",
+        "du -sh .",
+        "find . -name '*.py'",
+        "find . -path '*/src/*' -not -name '.env'",
+        "find . -name '*.py' -exec grep -n word {} +",
+        "find . -name '*.py' -print0",
+        "sed -n '/def f/,/return/p' a.txt",
+        "sed -i 's#/usr/bin#/bin#' a.txt",
+        "sed 's/a/b/' a.txt",
+        "awk '/error/ {print $2}' a.txt",
+        "awk -F/ '$3 > 5 {print $1 \"/\" $2}' a.txt",
+        "cut -d/ -f2 a.txt",
+        "tr / _",
+        "jq '.paths[\"/api/v1\"]' a.txt",
+        "echo /etc/passwd",
+        "git log --grep=/api --format='%h /%s'",
+        "git commit -m 'Serve /api/v1 from /etc'",
+        "git commit -am /etc/x",
+        "git grep '/api/v1'",
+        "pytest -k /api",
+        "python3 -m pytest -k '/api' src",
+        "curl -H 'X: /etc' -d '{\"p\": \"/etc/x\"}' http://localhost:8080/api",
+        "docker run --rm -v .:/app -w /app node npm test",
+        "docker exec web ls /app",
+        "docker compose exec web cat /etc/hosts",
+        "kubectl exec pod -- ls /app",
+        "gh api /repos/a/b",
+        "go test -run '/sub' ./...",
+        "sh -c 'grep -rn \"/api/v1\" src | head -n5'",
+        "bash -c 'rg /api src && git status # see /etc/hosts'",
+        "bash -c 'NODE_ENV=test grep /api src/b.py'",
+        'bash -c \'find src -name "*.py" | xargs grep -n "/api"\'',
+        'bash -c \'for f in src/*.py; do grep -n "/api" "$f"; done\'',
+        "timeout 60 grep -rn /api src",
+        "python3 -c 'print(10 / 3)'",
+    ],
+)
+async def test_words_that_a_program_does_not_open_are_no_paths(folders: Path, line: str) -> None:
+    for name in ("pytest", "curl", "docker", "kubectl", "gh", "go", "timeout"):
+        make_program(folders / "bin" / name)
+    judged = await judge(folders, line)
+    assert (judged.decision, reason(judged)) == ("ask", None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "docker run -v /:/host alpine ls",
+        "docker run --mount type=bind,source=/etc,target=/x alpine ls",
+        "docker run --unknown /etc alpine",
+        "docker cp /etc/passwd web:/x",
+        "curl -d @/etc/passwd http://localhost",
+        "curl -o /etc/x http://localhost",
+        "git commit -F /etc/passwd",
+        "git -C /etc status",
+        "sed r/etc/passwd a.txt",
+        "sed '1r /etc/passwd' a.txt",
+        "sed 's/[/]/;/w /etc/x' a.txt",
+        "awk 'BEGIN {getline x < \"/etc/passwd\"}'",
+        "bash -c 'echo /etc/passwd | xargs cat'",
+        "bash -c 'echo -e root | xargs grep /etc/passwd'",
+        "bash -c 'printf /etc/%s passwd | bash -s'",
+        "bash -c 'echo cat /etc/passwd | bash'",
+        "bash -c 'x=/etc/passwd; cat $x'",
+        "bash -c 'for x in /etc/passwd; do cat $x; done'",
+        "X=/etc/passwd my-tool",
+        "env X=/etc/passwd my-tool",
+        "my-tool --pattern /etc/passwd",
+        "./grep /etc/passwd a.txt",
+        "python3 -c 'open(\"/etc/passwd\")'",
+    ],
+)
+async def test_words_that_may_become_paths_are_judged(folders: Path, line: str) -> None:
+    for name in ("curl", "docker", "env"):
+        make_program(folders / "bin" / name)
+    make_program(folders / "project" / "grep")
+    judged = await lines(folders).judge(
+        ["env", *shlex.split(line)] if line[0] == "X" else shlex.split(line)
+    )
+    assert reason(judged) == "outside_roots"
+
+
+DENIES = [
+    {"decision": "allow", "command": "*"},
+    {"decision": "deny", "path": ["secrets/**"]},
+]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cat secrets/deep/key.txt",
+        "grep -r PASS src secrets",
+        "grep -rn PASS secrets/deep",
+        "grep -R PASS secrets",
+        "rg PASS",
+        "rg -n PASS .",
+        "rg --files",
+        "diff -r secrets src",
+        "diff secrets/deep empty",
+        "ls -R secrets",
+        "tree secrets",
+        "find secrets",
+        "find . -name '*.txt'",
+        "find src secrets -exec cat {} +",
+        "tar cf x.tar secrets",
+        "cp -r secrets copy",
+        "zip -r x.zip secrets",
+        "head -n5 secrets/deep/*",
+        "sh -c 'head -n5 secrets/*/*'",
+        "sh -c 'cd secrets && cat deep/key.txt'",
+        "sh -c 'grep -r PASS secrets | wc -l'",
+        "timeout 5 rg PASS",
+        "grep -r PASS secrets --unknown",
+        "rg --unknown PASS secrets",
+        "git grep --untracked PASS",
+        "git diff --no-index secrets src",
+        "sort secrets/deep/key.txt",
+        "wc -l secrets/deep/key.txt",
+        "sed -n p secrets/deep/key.txt",
+    ],
+)
+async def test_a_rule_that_denies_paths_denies_their_readers(folders: Path, line: str) -> None:
+    assert (await judge(folders, line, DENIES)).decision == "deny"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "grep -r PASS src",
+        "rg PASS src",
+        "ls",
+        "ls -R src",
+        "cat a.txt",
+        "find src",
+        "diff -r src empty",
+    ],
+)
+async def test_other_readers_stay_allowed(folders: Path, line: str) -> None:
+    assert (await judge(folders, line, DENIES)).decision == "allow"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cat --unknown a.txt",
+        "wc --files0-from=a.txt",
+        "sort --files0-from=a.txt",
+        "file -f a.txt",
+        "xargs cat",
+        "sh -c 'cat $x'",
+        "sh -c 'ls | xargs head'",
+        "sed -f a.txt src/b.py",
+        "git archive HEAD",
+    ],
+)
+async def test_a_reader_of_which_nothing_is_known_is_asked_for_where_paths_are_denied(
+    folders: Path, line: str
+) -> None:
+    judged = await judge(folders, line, DENIES)
+    assert judged.decision == "ask"
+    assert "only read" not in judged.scope
+    allowed = await judge(folders, line, [{"decision": "allow", "command": ["*"]}])
+    assert allowed.decision == "allow"
+
+
+async def test_an_unknown_option_is_remembered_word_for_word(folders: Path) -> None:
+    for line in ("ls --unknown", "grep -r --unknown word .", "rg --unknown word", "diff --x a b"):
+        judged = await judge(folders, line)
+        assert (judged.decision, reason(judged)) == ("ask", None)
+        assert f" as exactly: {line} " in judged.scope
+
+
+async def test_no_rule_allows_an_unknown_option_where_a_secret_may_be_met(folders: Path) -> None:
+    rules = [{"decision": "allow", "command": ["grep", "*"]}]
+    assert (await judge(folders, "grep -r --unknown word cfg", rules)).decision == "ask"
+    assert (await judge(folders, "grep -r --unknown word src", rules)).decision == "allow"
+
+
+async def test_an_answer_for_one_comparison_does_not_cover_another_folder(folders: Path) -> None:
+    first = await judge(folders, "diff a.txt src/b.py")
+    assert "diff with options that only read" in first.scope
+    other = await judge(folders, "diff -N cfg empty")
+    assert other.scope != first.scope
+    assert reason(other) == "sensitive"
+
+
+async def test_ignore_files_decide_what_ripgrep_opens(folders: Path) -> None:
+    project = folders / "project"
+    assert reason(await judge(folders, "rg PASS")) is None
+    (project / ".ignore").write_text("!.env\n", encoding="utf-8")
+    assert reason(await judge(folders, "rg PASS")) == "sensitive"
+    (project / ".ignore").write_text("secrets/\n", encoding="utf-8")
+    assert (await judge(folders, "rg PASS", DENIES)).decision == "allow"
+    assert (await judge(folders, "rg --no-ignore PASS", DENIES)).decision == "deny"
+    (project / "src" / ".ignore").write_text("!secrets\n", encoding="utf-8")
+    (project / "src" / "secrets").mkdir()
+    rules = [DENIES[0], {"decision": "deny", "path": ["src/secrets/**"]}]
+    assert (await judge(folders, "rg PASS", rules)).decision == "deny"
+
+
+async def test_a_tree_that_is_too_large_is_remembered_word_for_word(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_core.tools.code.opened._MAX_ENTRIES", 2)
+    judged = await judge(folders, "grep -r word src")
+    assert " as exactly: " in judged.scope
+    assert (await judge(folders, "grep -r word src", DENIES)).decision == "ask"
+
+
+@pytest.mark.parametrize("version", ["2", "4"])
+async def test_what_git_shows_of_tracked_files_is_judged_by_rules(
+    folders: Path, version: str
+) -> None:
+    project = folders / "project"
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folders / "user")}
+    git = shutil.which("git")
+    assert git is not None
+
+    def run(*words: str) -> None:
+        subprocess.run([git, *words], cwd=project, env=environ, check=True)  # noqa: S603 - git
+
+    run("init", "-q")
+    run("config", "index.version", version)
+    run("add", "src", "a.txt")
+    for line in ("git grep PASS", "git diff", "git show", "git log -p"):
+        assert (await judge(folders, line, DENIES)).decision == "allow"
+    run("add", "secrets")
+    for line in ("git grep PASS", "git diff", "git show", "git log -p", "git --no-pager diff"):
+        assert (await judge(folders, line, DENIES)).decision == "deny"
+    for line in (
+        "git grep PASS src",
+        "git diff -- src",
+        "git log",
+        "git status",
+        "git diff --stat",
+    ):
+        assert (await judge(folders, line, DENIES)).decision == "allow"
+    assert (await judge(folders, "git show HEAD:secrets/deep/key.txt", DENIES)).decision == "deny"
+    assert (await judge(folders, "git show HEAD:src/b.py", DENIES)).decision == "allow"

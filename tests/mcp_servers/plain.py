@@ -93,6 +93,19 @@ def listing() -> list[dict[str, Any]]:
             {"name": name, "inputSchema": schema(), "annotations": given}
             for name, given in hints.items()
         ]
+    if "open" in TRAITS:
+        hints = {
+            "fetch": {"readOnlyHint": True, "openWorldHint": True},
+            "fetch_as_text": {"readOnlyHint": True, "openWorldHint": "true"},
+            "fetch_as_number": {"readOnlyHint": True, "openWorldHint": 1},
+            "closed": {"readOnlyHint": True, "openWorldHint": False},
+            "unsaid_world": {"readOnlyHint": True, "openWorldHint": None},
+            "publish": {"openWorldHint": True},
+        }
+        tools += [
+            {"name": name, "inputSchema": schema(), "annotations": given}
+            for name, given in hints.items()
+        ]
     if "unclear" in TRAITS:
         unclear: dict[str, Any] = {
             "reads": {"readOnlyHint": True, "title": "Reads", "openWorldHint": "maybe"},
@@ -224,7 +237,7 @@ class Call:
     def run(self) -> None:
         note(f"call {self.name}")
         try:
-            result = text(WORK[self.name](self))
+            result = text(WORK.get(self.name, write)(self))
         except AnsweredElsewhereError:
             return
         send({"id": self.request_id, "result": result})

@@ -1,8 +1,9 @@
 """Which proxy stands between this machine and an address, and what of its address is secret."""
 
+import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import unquote, urlsplit
 
 from agent_core.errors import ConfigError, ErrorCode
@@ -10,7 +11,8 @@ from agent_core.errors import ConfigError, ErrorCode
 _SCHEMES = ("http", "https", "all")
 _CURE = (
     "must be http://host:port or https://host:port, where a name and a password may stand before "
-    'the host; [model] proxy sets another one for the models, and proxy = "" none'
+    'the host; [model] proxy sets another one for the models, and proxy = "" none; '
+    "NO_PROXY names hosts that are called directly"
 )
 
 
@@ -75,14 +77,32 @@ def _variable(scheme: str, environ: Mapping[str, str]) -> str:
     return environ.get(name.upper(), "").strip()
 
 
+def is_on_this_machine(url: str) -> bool:
+    """Return whether a URL names this machine: an address of its own, `localhost` or below it."""
+    try:
+        return _is_loopback((urlsplit(url).hostname or "").rstrip("."))
+    except ValueError:
+        return False
+
+
 def _is_loopback(host: str) -> bool:
     if host == "localhost" or host.endswith(".localhost"):
         return True
+    address = _address_of(host)
+    return address is not None and (address.is_loopback or address.is_unspecified)
+
+
+def _address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that a host is; a resolver also takes `127.1` and `0x7f000001` for one."""
     try:
         address = ip_address(host)
     except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
+        try:
+            return IPv4Address(socket.inet_aton(host)) if host.isascii() else None
+        except (OSError, ValueError):
+            return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
 
 
 def _is_exempt(host: str, port: int | None, no_proxy: str) -> bool:

@@ -537,7 +537,13 @@ def _read(tool: Tool) -> ToolSpec:
     hints = tool.annotations
     # A tool that claims to be both asks: one of the two claims is wrong.
     is_readonly = hints is not None and hints.read_only_hint is True and not hints.destructive_hint
-    spec = read_tool(tool.name, tool.description, tool.input_schema, is_readonly=is_readonly)
+    spec = read_tool(
+        tool.name,
+        tool.description,
+        tool.input_schema,
+        is_readonly=is_readonly,
+        is_open=hints is not None and hints.open_world_hint is True,
+    )
     if spec.fault:
         fault = f"the tool {tool.name[:100]!r} is left out: {spec.fault}"
         spec = replace(spec, fault=shortened(fault, MAX_REASON_CHARS))

@@ -93,6 +93,7 @@ class ToolSpec(Struct, frozen=True):
         description: shown to the model.
         input_schema: a JSON Schema of the arguments.
         is_readonly: the server declares that it changes nothing, and nothing that contradicts it.
+        is_open: the server declares that it reaches others, such as the web.
         fingerprint: of the whole description and schema: what a user's agreement is bound to.
         fault: why the tool is left out, if it is, as one clause; nothing else of it is kept then.
     """
@@ -101,12 +102,18 @@ class ToolSpec(Struct, frozen=True):
     description: str = ""
     input_schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
     is_readonly: bool = False
+    is_open: bool = False
     fingerprint: str = ""
     fault: str = ""
 
 
 def read_tool(
-    name: str, description: str | None, input_schema: Mapping[str, Any], *, is_readonly: bool
+    name: str,
+    description: str | None,
+    input_schema: Mapping[str, Any],
+    *,
+    is_readonly: bool,
+    is_open: bool = False,
 ) -> ToolSpec:
     """Take down a tool; one whose name or schema would make every request fail has a fault."""
 
@@ -131,6 +138,7 @@ def read_tool(
         description=shortened(text, MAX_DESCRIPTION_CHARS),
         input_schema=input_schema,
         is_readonly=is_readonly,
+        is_open=is_open,
         fingerprint=hashlib.sha256(json.dumps([text, schema]).encode()).hexdigest(),
     )
 

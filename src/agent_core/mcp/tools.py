@@ -236,12 +236,13 @@ class McpTools:
         if override.disabled or name in self._config.mcp.disabled_tools:
             return None
         permission = override.permission or ("readonly" if spec.is_readonly else "write")
+        reach = ["network"] if spec.is_open else []
         definition = ToolDefinition(
             name=name,
             description=spec.description,
             input_schema=whole_schema(spec.input_schema),
             permission=ToolPermission(permission),
-            tags={"mcp", permission, *(override.tags or ())},
+            tags={"mcp", permission, *reach, *(override.tags or ())},
             metadata={"mcp_server": server.server_id, "version": spec.fingerprint},
         )
 

@@ -39,6 +39,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from pydantic import TypeAdapter, ValidationError
 
 from agent_core.mcp.config import HttpServer, StdioServer
+from agent_core.mcp.route import RoutedTransport
 from agent_core.process import Child, Command, Launcher, find_program, open_child
 
 if TYPE_CHECKING:
@@ -276,6 +277,7 @@ async def http_streams(
             headers={**(headers or {}), **server.headers, "Accept-Encoding": "identity"},
             auth=auth or authorization,
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
+            transport=RoutedTransport(),
             event_hooks={"request": [_name_span], "response": [watch, _bound]},
         )
 
@@ -333,8 +335,9 @@ async def with_readable_messages(
     """Open the same transport, with messages that the SDK reads as they are meant.
 
     In a list of tools the hints are booleans or absent: the SDK takes `"true"`, `1` or `"yes"` for
-    true. A hint lowers a guard, so only what is true in JSON counts; and one hint that is no
-    boolean must not cost the whole list of tools. Output schemas are left out: the SDK throws away
+    true. `readOnlyHint` lowers a guard, so only what is true in JSON counts; `openWorldHint` raises
+    one, so whatever is given but false or null counts. One hint that is no boolean must not cost
+    the whole list of tools. Output schemas are left out: the SDK throws away
     the result of a call that was made if it does not fit one.
 
     In a result of a call, parts that the SDK would refuse, and the result with them, are text.
@@ -386,6 +389,8 @@ def _plain(item: Incoming) -> Incoming:
                         is_unclear = "destructiveHint" not in plain
                         if is_unclear and given.get("destructiveHint") is not None:
                             plain["readOnlyHint"] = False  # this is unclear then too
+                        if given.get("openWorldHint") not in (None, False):
+                            plain["openWorldHint"] = True  # it raises a guard
                         title = given.get("title")
                         has_title = isinstance(title, str)
                         tool["annotations"] = plain | ({"title": title} if has_title else {})

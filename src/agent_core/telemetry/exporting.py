@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +27,7 @@ _MOST_CHARS = 300
 _OFF = "or set OTEL_SDK_DISABLED=true"
 _PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 _GRPC = "opentelemetry-exporter-otlp-proto-grpc"
+_CREDENTIALS = "OTEL_PYTHON_EXPORTER_{}_CREDENTIAL_PROVIDER"
 _CARRIED = ("traceparent", "tracestate")
 
 
@@ -181,6 +183,16 @@ def _exporters(signal: str, environ: Mapping[str, str]) -> list[Any]:
     return made
 
 
+def _session(signal: str) -> Any:
+    """Return the session of an HTTP exporter; None if the environment names one that signs in."""
+    own = (_CREDENTIALS.format("OTLP_HTTP"), _CREDENTIALS.format(f"OTLP_HTTP_{signal.upper()}"))
+    if any(os.environ.get(name) for name in own):
+        return None
+    from agent_core.telemetry.sessions import ExportSession  # noqa: PLC0415 - of the extra
+
+    return ExportSession()
+
+
 def _exporter(signal: str, name: str) -> Any:
     if name == "otlp_proto_http":  # looking through what is installed takes a while
         if signal == "traces":
@@ -188,12 +200,12 @@ def _exporter(signal: str, name: str) -> Any:
                 OTLPSpanExporter,
             )
 
-            return OTLPSpanExporter()
+            return OTLPSpanExporter(session=_session(signal))
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415
             OTLPMetricExporter,
         )
 
-        return OTLPMetricExporter()
+        return OTLPMetricExporter(session=_session(signal))
     for point in entry_points(group=f"opentelemetry_{signal}_exporter", name=name):
         # Standard output is the answer's.
         return point.load()(out=sys.stderr) if name == "console" else point.load()()

@@ -25,6 +25,7 @@ from pydantic_core import SchemaValidator, core_schema
 
 from agent_core.budgets.prices import Prices
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.mcp.route import RoutedTransport
 from agent_core.providers.base import require_real_models
 from agent_core.providers.estimates import estimate_tools
 from agent_core.text import estimate_text
@@ -99,7 +100,7 @@ class PydanticAIAgentEngine:
             KgentError: category `config`; provider or name is missing, or cannot be used this way.
         """
         if self._model is None:
-            client = httpx2.AsyncClient()
+            client = httpx2.AsyncClient(transport=RoutedTransport())
             _build_model(config, client, key=_NO_KEY)
             run_in_loop(client.aclose, cancellation=Cancellation())
 
@@ -440,4 +441,5 @@ def build_http_client(config: KgentConfig) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
         timeout=httpx2.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
         event_hooks={"request": [keep_known_headers]},
+        transport=RoutedTransport(),
     )

@@ -4,11 +4,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TextIO
 
 from agent_core.cli.lines import InputLines
 from agent_core.cli.options import Options
+from agent_core.cli.terminal import Terminal
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.opening import open_descriptor
 from agent_core.text import shortened, visible
@@ -20,6 +22,7 @@ _PLAIN = re.compile(r"[\w./=:@%+, -]+")
 """A command without anything that a shell, or a rule, reads in its own way."""
 _RUN_COMMAND = "code.run_command"
 _STANDARD = {None, "-"}
+_CONTROLLING = "/dev/tty"
 
 
 @contextmanager
@@ -55,6 +58,41 @@ def open_answers(options: Options) -> Generator[InputLines]:
         yield InputLines(descriptor)
     finally:
         os.close(descriptor)
+
+
+class _Screen(Terminal):
+    """The controlling terminal, for questions alone; the output is held back meanwhile."""
+
+    def __init__(self, stream: TextIO, output: Terminal) -> None:
+        super().__init__(stream, stream, environ=os.environ)
+        self._output = output
+
+    @asynccontextmanager
+    async def question(self) -> AsyncGenerator[None]:
+        async with self._output.question(), super().question():
+            yield
+
+
+@contextmanager
+def open_screen(terminal: Terminal, lines: InputLines) -> Generator[tuple[Terminal, InputLines]]:
+    """Yield where questions are shown, and where they are answered.
+
+    A person who does not see standard error is asked on the controlling terminal. Where there is
+    none, nobody is asked: a question that is not seen must not wait for a key.
+    """
+    if terminal.is_watched or not lines.is_terminal:
+        yield terminal, lines
+        return
+    try:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY
+        descriptor = open_descriptor(_CONTROLLING, flags)
+    except OSError:
+        lines.end()
+        yield terminal, lines
+        return
+    encoding = sys.stderr.encoding
+    with os.fdopen(descriptor, "w", encoding=encoding, errors="backslashreplace") as stream:
+        yield _Screen(stream, terminal), InputLines(descriptor)
 
 
 def how_to_allow(denied: Sequence[PermissionRequest]) -> str:

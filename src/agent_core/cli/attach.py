@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -80,7 +79,7 @@ async def _attend(scene: Scene) -> int:
         shown.begun(handle)
         questions = _Questions(runtime, handle, shown.terminal, scene.prompt)
         stack.push_async_callback(questions.close)
-        is_asked = sys.stdin.isatty()
+        is_asked = scene.asks_person
         if is_asked:
             shown.on_event = questions.take
         watching = asyncio.create_task(watch(handle, shown, None))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from agent_core.cli.answers import how_to_allow, open_answers
+from agent_core.cli.answers import how_to_allow, open_answers, open_screen
 from agent_core.cli.content import GivenMessage, read_message
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.first_start import is_first_start, show_first_start
@@ -121,7 +121,9 @@ def carry_out(options: Options, prepare: Prepare, *, see_through: SeeThrough | N
                 stack.callback(shown.events.close)
             stack.enter_context(catch_signals(interrupt.receive, leave=shown.leave))
             lines = stack.enter_context(open_answers(options))
-            scene = Scene(options, prepare(terminal), shown, lines, interrupt)
+            begin = prepare(terminal)
+            screen, lines = stack.enter_context(open_screen(terminal, lines))
+            scene = Scene(options, begin, shown, screen, lines, interrupt)
             code = asyncio.run(_run_until_signal(scene, see_through or _run))
         except _InterruptedError:
             code = interrupt.exit_code or INTERRUPTED
@@ -198,13 +200,14 @@ class Scene:
         options: Options,
         begin: Begin,
         shown: Shown,
+        screen: Terminal,
         lines: InputLines,
         interrupt: "Interrupt",
     ) -> None:
         self.options, self.begin, self.shown, self.interrupt = options, begin, shown, interrupt
-        terminal, turn = shown.terminal, asyncio.Lock()
-        self.prompt = TerminalPrompt(terminal, lines, echoes=not lines.is_terminal, turn=turn)
-        self.elicit = TerminalElicitation(terminal, lines, turn=turn, descriptor=lines.descriptor)
+        self.asks_person, turn = lines.is_terminal, asyncio.Lock()
+        self.prompt = TerminalPrompt(screen, lines, echoes=not lines.is_terminal, turn=turn)
+        self.elicit = TerminalElicitation(screen, lines, turn=turn, descriptor=lines.descriptor)
 
     def open_runtime(self) -> "AgentRuntime":
         """The runtime of the project, whose questions are put here."""

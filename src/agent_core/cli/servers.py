@@ -6,11 +6,12 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from time import perf_counter
 
 from msgspec import Struct
 
+from agent_core.cli.answers import open_screen
 from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.figures import format_duration
 from agent_core.cli.lines import InputLines
@@ -154,22 +155,23 @@ def _report(server_id: str, found: _Connected) -> dict[str, object]:
 async def _connect(
     options: Options, server: ServerConfig, setup: Setup, terminal: Terminal, redactor: Redactor
 ) -> _Connected:
-    descriptor = sys.stdin.fileno()
     elicit = None
-    if options.action == "login":
-        elicit = TerminalElicitation(
-            terminal,
-            InputLines(descriptor),
-            turn=asyncio.Lock(),
-            descriptor=descriptor,
-            waits_for_login=True,
-        )
     problems: list[str] = []
 
     async def note(failure: ServerFailure) -> None:
         problems.append(failure.message)
 
-    with closing(Launcher()) as launcher:
+    with closing(Launcher()) as launcher, ExitStack() as stack:
+        if options.action == "login":
+            lines = InputLines(sys.stdin.fileno())
+            screen, lines = stack.enter_context(open_screen(terminal, lines))
+            elicit = TerminalElicitation(
+                screen,
+                lines,
+                turn=asyncio.Lock(),
+                descriptor=lines.descriptor,
+                waits_for_login=True,
+            )
         host = Host(
             launcher=launcher,
             sandbox=load_sandbox(setup, PathPolicy.of(setup)),

@@ -156,3 +156,91 @@ def test_a_question_that_waits_goes_away_with_its_run(home: Home, project: Path)
         session.type("\x15" + CTRL_D)
         session.wait_for_end()
     assert not (project / "b.txt").exists()
+
+
+def pasted(text: str) -> str:
+    return f"\x1b[200~{text}\x1b[201~"
+
+
+LINES = "".join(f"\r\nrow {number}" for number in range(20))
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        (pasted("!touch pwned"), "!touch pwned"),
+        (pasted("!touch pwned\n"), "!touch pwned"),
+        (pasted(" !touch pwned"), "!touch pwned"),
+        (pasted("!touch pwned" + LINES), ("!touch pwned" + LINES).replace("\r", "")),
+        ("!touch pwned\r!touch pwned\rmore\r", "!touch pwned\n!touch pwned\nmore"),
+        (pasted("/quit"), "/quit"),
+        ("/quit\rmore\r", "/quit\nmore"),
+        ("x\x7f" + pasted("!!! warning\n    touch pwned"), "!!! warning\n    touch pwned"),
+    ],
+)
+def test_a_paste_is_a_message_whatever_it_begins_with(
+    home: Home, project: Path, text: str, sent: str
+) -> None:
+    with (
+        ModelServer.in_thread(["Read it.", "Again."]) as server,
+        terminal(home, project, server, "chat") as session,
+    ):
+        session.wait_for(READY)
+        session.type(text)
+        time.sleep(0.3)  # a person looks at what was pasted
+        session.type(ENTER)
+        session.wait_for("Read it.")
+        assert texts(server) == sent
+        session.type("\x1b[A")  # from the history it is a message again
+        session.wait_for("[pasted text 1" if len(sent) > 100 else sent.rpartition("\n")[2])
+        time.sleep(0.3)
+        session.type(ENTER)
+        session.wait_for("Again.")
+        session.type(CTRL_D)
+        session.wait_for_end()
+    assert texts(server) == sent
+    assert not (project / "pwned").exists()
+
+
+def test_the_shell_has_a_prompt_and_takes_one_line(home: Home, project: Path) -> None:
+    with (
+        ModelServer.in_thread([]) as server,
+        terminal(home, project, server, "chat") as session,
+    ):
+        session.wait_for(READY)
+        session.type("!")
+        session.wait_for("shell> !")
+        session.type("echo of-the-shell")
+        time.sleep(0.3)
+        session.type("\x1b\r")  # no second line
+        session.type(pasted("; echo pasted\ntouch pwned\n"))
+        session.wait_for("takes one line: 1 more line of the paste left out")
+        session.type(ENTER)
+        session.wait_for("with your next message")
+        time.sleep(0.5)
+        session.type("\x1b[A")
+        session.wait_for("shell> !echo of-the-shell")
+        session.type(ENTER)
+        session.wait_for("with your next message")
+        session.type(CTRL_D)
+        session.wait_for_end()
+        shown = session.recording().text
+    assert shown.count("\nof-the-shell\npasted\n") == 2
+    assert not (project / "pwned").exists()
+
+
+def test_pasted_lines_name_no_command_where_nothing_is_drawn(home: Home, project: Path) -> None:
+    with (
+        ModelServer.in_thread(["One.", "Two.", "Three."]) as server,
+        terminal(home, project, server, "chat", "--plain") as session,
+    ):
+        session.wait_for("> ")
+        session.type("!touch pwned\r!touch pwned\r")
+        session.wait_for("Two.")
+        session.type("!echo of-the-shell\r")
+        session.wait_for("with your next message")
+        session.type(CTRL_D)
+        session.wait_for_end()
+        assert "\nof-the-shell" in session.recording().text
+    assert not (project / "pwned").exists()
+    assert texts(server) == "!touch pwned"

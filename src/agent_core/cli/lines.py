@@ -50,6 +50,10 @@ class InputLines:
                 termios.tcflush(self.descriptor, termios.TCIFLUSH)
                 self._buffer.clear()
 
+    async def has_more(self) -> bool:
+        """Return whether more came together with the last line, as in a paste."""
+        return bool(self._buffer) or (not self._ended and await self._goes_on(AT_ONCE_S))
+
     def take_typed(self) -> str:
         """Return what was typed and not read yet, an unfinished line included."""
         if not self.is_terminal:

@@ -125,7 +125,12 @@ class ChatCompleter(Completer):
         commands: what each does, by name.
         values: what may follow a command, by name.
         files: of the project.
+
+    Attributes:
+        names_command: tells whether a `/` at the beginning of the line names a command.
     """
+
+    names_command: Callable[[], bool] = staticmethod(lambda: True)
 
     def __init__(
         self, commands: Mapping[str, str], values: Mapping[str, Values], files: Files
@@ -157,7 +162,7 @@ class ChatCompleter(Completer):
                 start = mention.start() + 1 - len(before)
                 yield Completion(text, start, display=visible(name, one_line=True))
             return
-        if not before.startswith("/") or "\n" in before:
+        if not before.startswith("/") or "\n" in before or not self.names_command():
             return
         name, *words = before[1:].split(" ")
         if not words:

@@ -101,6 +101,7 @@ class Sent(Struct, eq=False):
     Attributes:
         start: starts its run.
         is_on_screen: it stands right above, as it was typed.
+        is_command: its `/` was typed to name a command.
         run: once it is started.
     """
 
@@ -108,6 +109,7 @@ class Sent(Struct, eq=False):
     start: Start
     attached: Sequence[Attached] = ()
     is_on_screen: bool = False
+    is_command: bool = False
     run: Running | None = None
     _starting: asyncio.Task[RunHandle[Any]] | None = None
 
@@ -271,26 +273,29 @@ class Chat:
 
     async def _read(self) -> None:
         while (entered := await self.line.next()) is not None:
-            text = self.line.unfold(entered).strip()
+            shown, acts = entered.text, entered.acts
+            text = self.line.unfold(shown).strip()
             first = text.partition(" ")[0]
+            is_command = acts and text.startswith("/")
             try:
-                if text.startswith("!"):
-                    await self._run_command(text[1:].strip())
-                elif text.startswith("/") and ":" not in first and "/" not in first[1:]:
-                    self._echo_typed(entered)
+                if acts and shown.startswith("!"):
+                    await self._run_command(shown[1:].strip())
+                elif is_command and ":" not in first and "/" not in first[1:]:
+                    self._echo_typed(shown)
                     await self._do_command(text)
                 else:
-                    await self._send(text, shown=entered)
+                    await self._send(text, shown=shown, is_command=is_command)
             except AgentCoreError as error:
                 self.fail(error.message)
-                if not text.startswith("/"):
-                    self.line.put(entered)
+                if not is_command:
+                    self.line.put(shown)
 
-    async def _send(self, text: str, *, shown: str) -> None:
-        message, attached = await self._message(text)
+    async def _send(self, text: str, *, shown: str, is_command: bool) -> None:
+        message, attached = await self._message(text, is_command=is_command)
         options = RunOptions(model=self.model, permission_mode=self.mode)
         start = partial(self.runtime.start, message, self.session_id, options=options, here=True)
-        await self.watch(shown, start, attached, is_on_screen=not self.terminal.can_draw)
+        is_on_screen = not self.terminal.can_draw
+        await self.watch(shown, start, attached, is_on_screen=is_on_screen, is_command=is_command)
         self._extra.clear()
 
     async def watch(
@@ -300,6 +305,7 @@ class Chat:
         attached: Sequence[Attached] = (),
         *,
         is_on_screen: bool,
+        is_command: bool = True,
     ) -> None:
         """Start a run, and show it when its turn has come; its message if that is not on screen.
 
@@ -308,7 +314,7 @@ class Chat:
         """
         setup = self.setup
         is_shared = setup.database_url is not None or setup.config.store.url_env is not None
-        sent = Sent(text, start, attached)
+        sent = Sent(text, start, attached, is_command=is_command)
         if not is_shared:
             await sent.begin()
         sent.is_on_screen = is_on_screen and not self._sent
@@ -317,10 +323,12 @@ class Chat:
         self._idle.clear()
         self.line.refresh()
 
-    async def _message(self, text: str) -> tuple[str | UserMessage, Sequence[Attached]]:
+    async def _message(
+        self, text: str, *, is_command: bool
+    ) -> tuple[str | UserMessage, Sequence[Attached]]:
         """What is sent: the words, with the files they name and what commands have said before."""
         message: str | UserMessage = text
-        if named := MCP_PROMPT.match(text):
+        if is_command and (named := MCP_PROMPT.match(text)):
             message = await self.runtime.mcp_prompt(*named.groups(default=""))
         attached = await asyncio.to_thread(attach_files, text, self._policy)
         files = [file.block for file in attached if file.block is not None]
@@ -374,7 +382,7 @@ class Chat:
         if run is not None:
             self.has_sent = True
             await self._show(sent, run)
-        elif not (sent.text.startswith("/") or self._leaving.is_set()):
+        elif not (sent.is_command or self._leaving.is_set()):
             self.line.put(sent.text)
 
     async def _show(self, sent: Sent, run: Running) -> None:
@@ -469,7 +477,7 @@ class Chat:
             return False
         sent = self._sent.pop()
         self._begin(sent.cancel())
-        self.line.put(sent.text)
+        self.line.put(sent.text, acts=sent.is_command)
         return True
 
     def next_mode(self) -> None:

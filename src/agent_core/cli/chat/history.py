@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from prompt_toolkit.history import History
 
 from agent_core.disk.locks import try_lock
 from agent_core.opening import open_descriptor
 
+_LEADS = ("!", "/")
 MOST_ENTRIES = 1000
 MOST_BYTES = 1_000_000
 _LONGEST_ENTRY = 16_384
@@ -34,6 +36,7 @@ class FileHistory(History):
         super().__init__()
         self._path = path
         self._clean = clean
+        self._messages: set[str] = set()
 
     def load_history_strings(self) -> Iterable[str]:
         """The entries, the last one first."""
@@ -45,13 +48,32 @@ class FileHistory(History):
                 os.close(descriptor)
         except OSError:
             return []
-        return [text for line in reversed(lines) if (text := _text(line))]
+        entries = [entry for line in lines if (entry := _entry(line))]
+        for text, is_message in entries:  # the last entry of a text tells what it is
+            (self._messages.add if is_message else self._messages.discard)(text)
+        return [text for text, _ in reversed(entries)]
+
+    def names_command(self, text: str) -> bool:
+        """Return whether an entry that begins with `!` or `/` was entered as a command."""
+        return text.startswith(_LEADS) and text not in self._messages
+
+    def add(self, text: str, *, names_command: bool) -> None:
+        """Add an entry, unless it is the last one again."""
+        if names_command or not text.startswith(_LEADS):
+            self._messages.discard(text)
+        else:
+            self._messages.add(text)
+        if self.get_strings()[-1:] != [text]:
+            self.append_string(text)
 
     def store_string(self, string: str) -> None:
         """Add an entry, unless it is very long."""
         if len(string) > _LONGEST_ENTRY:
             return
-        line = json.dumps({"text": self._clean(string)}).encode() + b"\n"
+        entry: dict[str, object] = {"text": self._clean(string)}
+        if string in self._messages:
+            entry["message"] = True
+        line = json.dumps(entry).encode() + b"\n"
         with suppress(OSError):
             self._add(line)
 
@@ -102,10 +124,14 @@ def _last_lines(descriptor: int) -> list[bytes]:
     return whole[-MOST_ENTRIES:]
 
 
-def _text(line: bytes) -> str | None:
+def _entry(line: bytes) -> tuple[str, bool] | None:
+    """Return a text, and whether it is a message whatever it begins with; None if damaged."""
     try:
         entry: object = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    text = entry.get("text") if isinstance(entry, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - it is checked next
-    return text if isinstance(text, str) else None
+    if not isinstance(entry, dict):
+        return None
+    fields = cast("dict[str, object]", entry)
+    text = fields.get("text")
+    return (text, fields.get("message") is True) if isinstance(text, str) and text else None

@@ -13,13 +13,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol, TextIO, cast
 
+from msgspec import Struct
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.completion import Completer
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.filters import Condition, has_completions, is_searching
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
-from prompt_toolkit.history import History
 from prompt_toolkit.input import create_input
 from prompt_toolkit.key_binding import ConditionalKeyBindings, KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
@@ -31,10 +30,17 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
+from agent_core.cli.chat.completion import ChatCompleter
+from agent_core.cli.chat.history import FileHistory
 from agent_core.cli.lines import AT_ONCE_S, REST_S
-from agent_core.text import short_line, visible
+from agent_core.text import plural, short_line, visible
 
 PROMPT = "> "
+SHELL_PROMPT = "shell> "
+_LEADS = ("!", "/")
+_LINE_ENDS = {Keys.ControlM, Keys.ControlJ}
+_PASTE_S = 0.01
+"""Seconds within which what follows a line end belongs to the same paste."""
 _LARGE_PASTE_LINES = 12
 _LARGE_PASTE_CHARS = 1500
 _SHOWN_QUEUED = 3
@@ -49,6 +55,7 @@ _STYLE = Style.from_dict(
     {
         "state": "dim",
         "queued": "dim",
+        "shell": "bold",
         "completion-menu": "noreverse bg:default fg:default",
         "completion-menu.completion": "noreverse bg:default fg:default",
         "completion-menu.completion.current": "reverse bg:default fg:default",
@@ -113,6 +120,37 @@ class Pastes:
         return re.sub(names, lambda found: self._known[found[0]], text)
 
 
+class Entered(Struct, frozen=True):
+    """A line that was entered.
+
+    Attributes:
+        text: the line, `!` or `/` included.
+        acts: its `!` or `/` was typed as the first key of an empty line, so that it names a
+            command; in any other line, such as a pasted one, it is a letter of the message.
+    """
+
+    text: str
+    acts: bool = False
+
+
+class _RecallingBuffer(Buffer):
+    """A buffer that calls back around the moment in which a line of the history takes its place."""
+
+    leaving: Callable[[], object] = staticmethod(lambda: None)
+    recalled: Callable[[], object] = staticmethod(lambda: None)
+
+    @property
+    def working_index(self) -> int:
+        """The number of the line."""
+        return super().working_index
+
+    @working_index.setter
+    def working_index(self, value: int) -> None:
+        self.leaving()
+        Buffer.working_index.__set__(self, value)
+        self.recalled()
+
+
 class EditedLine:
     """The line on a terminal that can draw.
 
@@ -123,23 +161,38 @@ class EditedLine:
     """
 
     def __init__(
-        self, out: TextIO, conversation: Conversation, *, completer: Completer, history: History
+        self,
+        out: TextIO,
+        conversation: Conversation,
+        *,
+        completer: ChatCompleter,
+        history: FileHistory,
     ) -> None:
         self._out = out
         self._conversation = conversation
-        self._entered: asyncio.Queue[str | None] = asyncio.Queue()
+        self._history = history
+        self._entered: asyncio.Queue[Entered | None] = asyncio.Queue()
+        self._acts = False
+        self._drafts: set[str] = set()
+        self._is_burst = False
+        self._pause_s = float("inf")
+        self._is_pasting = False
+        self._sending: asyncio.TimerHandle | None = None
+        completer.names_command = lambda: self._acts
         self._suspended = 0
         self._partial = ""
         self._slots: dict[str, Sequence[str]] = {}
         self._pastes = Pastes()
         self.stream = cast("TextIO", LineStream(out, self.write))
-        self._buffer = Buffer(
+        self._buffer = _RecallingBuffer(
             multiline=True,
             completer=completer,
             complete_while_typing=True,
             history=history,
             accept_handler=self._accept,
+            on_text_changed=self._note_text,
         )
+        self._buffer.leaving, self._buffer.recalled = self._note_draft, self._note_recall
         self._app: Application[None] = Application(
             layout=self._layout(),
             key_bindings=ConditionalKeyBindings(self._keys(), ~is_searching),
@@ -164,7 +217,7 @@ class EditedLine:
         if self._app.is_running and not self._app.is_done:
             self._app.exit()
 
-    async def next(self) -> str | None:
+    async def next(self) -> Entered | None:
         """What is entered next; None where the user leaves."""
         return await self._entered.get()
 
@@ -177,11 +230,12 @@ class EditedLine:
         """What stands on the line."""
         return self._buffer.text
 
-    def put(self, text: str) -> None:
-        """Write a text on the line, before what stands there."""
+    def put(self, text: str, *, acts: bool = False) -> None:
+        """Write a text on the line, before what stands there; see `Entered.acts`."""
         typed = self._buffer.text
         joined = "\n".join(filter(None, (text, typed)))
         self._buffer.set_document(type(self._buffer.document)(joined), bypass_readonly=True)
+        self._acts = acts and not typed
         self.refresh()
 
     def clear(self) -> None:
@@ -233,7 +287,31 @@ class EditedLine:
         return REST_S if self._buffer.text and not opening.is_set() else AT_ONCE_S
 
     def _note_key(self, _: object) -> None:
-        self._last_key = asyncio.get_running_loop().time()
+        """Notice whether the key was typed, or is one of many that came together."""
+        now = asyncio.get_running_loop().time()
+        self._pause_s, self._last_key = now - self._last_key, now
+        if self._pause_s > AT_ONCE_S:
+            self._is_burst = self._is_pasting = False
+        if self._sending is not None:  # more follows the line end: this is a paste
+            self._sending.cancel()
+            self._sending = None
+            self._acts, self._is_pasting = False, True
+            self._buffer.insert_text("\n")
+
+    def _note_text(self, _: object) -> None:
+        """Notice that a line names no command any more."""
+        text = self._buffer.text
+        if text[:1] not in _LEADS or (text[0] == "!" and "\n" in text):
+            self._acts = False
+
+    def _note_draft(self) -> None:
+        if self._acts:
+            self._drafts.add(self._buffer.text)
+
+    def _note_recall(self) -> None:
+        text = self._buffer.text
+        self._acts = text in self._drafts or self._history.names_command(text)
+        self._note_text(None)
 
     @asynccontextmanager
     async def suspended(self) -> AsyncGenerator[None]:
@@ -272,16 +350,50 @@ class EditedLine:
         buffer = self._buffer
         if self._opening is not None:
             self._opening.set()
-        elif buffer.document.text_before_cursor.endswith("\\"):
+        elif self._is_pasting:
+            buffer.insert_text("\n")
+        elif buffer.document.text_before_cursor.endswith("\\") and not self._is_shell:
             buffer.delete_before_cursor()
             buffer.insert_text("\n")
+        elif self._acts and self._is_burst:  # typed at once with its line end: does more follow?
+            loop = asyncio.get_running_loop()
+            self._sending = loop.call_later(AT_ONCE_S, self._send)
         else:
             buffer.validate_and_handle()
 
+    def _send(self) -> None:
+        self._sending = None
+        self._buffer.validate_and_handle()
+        self.refresh()
+
     def _accept(self, buffer: Buffer) -> bool:
-        if buffer.text.strip():
-            self._entered.put_nowait(buffer.text)
+        text, acts = buffer.text, self._acts
+        self._drafts.clear()
+        if text.strip():
+            self._history.add(text, names_command=acts)
+            self._entered.put_nowait(Entered(text, acts))
+        buffer.reset()  # the buffer would add the text to the history again
         return False
+
+    @property
+    def _is_shell(self) -> bool:
+        """Whether the line is for the shell."""
+        return self._acts and self._buffer.text.startswith("!")
+
+    def _prompt(self) -> StyleAndTextTuples:
+        return [("class:shell", SHELL_PROMPT)] if self._is_shell else [("", PROMPT)]
+
+    def _paste(self, text: str) -> None:
+        """Add a pasted text; the shell's line takes one line of it."""
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if not self._is_shell:
+            self._buffer.insert_text(self._pastes.fold(text))
+            return
+        first, *rest = text.rstrip("\n").split("\n")
+        self._buffer.insert_text(first)
+        if rest:
+            left = plural(len(rest), "more line")
+            self.write(f"the shell takes one line: {left} of the paste left out\n")
 
     def _layout(self) -> Layout:
         search = SearchToolbar(
@@ -292,7 +404,7 @@ class EditedLine:
         line = Window(
             BufferControl(
                 self._buffer,
-                input_processors=[BeforeInput(PROMPT)],
+                input_processors=[BeforeInput(self._prompt)],
                 search_buffer_control=search.control,
                 preview_search=True,
             ),
@@ -342,8 +454,27 @@ class EditedLine:
     def _below(self) -> StyleAndTextTuples:
         return [("class:state", self._conversation.state(shutil.get_terminal_size().columns - 1))]
 
+    def _text_keys(self) -> KeyBindings:
+        """The keys that add text in a way of their own."""
+        keys, buffer = KeyBindings(), self._buffer
+        is_empty = Condition(lambda: not buffer.text)
+
+        @keys.add(Keys.BracketedPaste)
+        def _(event: KeyPressEvent) -> None:
+            self._paste(event.data)
+
+        @keys.add("!", filter=is_empty)
+        @keys.add("/", filter=is_empty)
+        def _(event: KeyPressEvent) -> None:
+            buffer.insert_text(event.data)
+            before = event.previous_key_sequence
+            is_pasted = self._pause_s <= _PASTE_S and before and before[-1].key in _LINE_ENDS
+            self._acts = self._is_burst = not is_pasted
+
+        return keys
+
     def _keys(self) -> KeyBindings:
-        keys, buffer, conversation = KeyBindings(), self._buffer, self._conversation
+        keys, buffer, conversation = self._text_keys(), self._buffer, self._conversation
         is_choosing = Condition(
             lambda: (
                 buffer.complete_state is not None
@@ -364,12 +495,8 @@ class EditedLine:
 
         @keys.add("escape", "enter")
         def _(_event: KeyPressEvent) -> None:
-            buffer.insert_text("\n")
-
-        @keys.add(Keys.BracketedPaste)
-        def _(event: KeyPressEvent) -> None:
-            pasted = event.data.replace("\r\n", "\n").replace("\r", "\n")
-            buffer.insert_text(self._pastes.fold(pasted))
+            if not self._is_shell:
+                buffer.insert_text("\n")
 
         @keys.add("c-c")
         def _(_event: KeyPressEvent) -> None:

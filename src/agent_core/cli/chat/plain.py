@@ -7,7 +7,7 @@ from itertools import takewhile
 from operator import eq
 from typing import TextIO, cast
 
-from agent_core.cli.chat.line import PROMPT, Conversation, LineStream
+from agent_core.cli.chat.line import PROMPT, Conversation, Entered, LineStream
 from agent_core.cli.lines import InputLines
 
 
@@ -29,6 +29,7 @@ class PlainLine:
         self._closed = asyncio.Event()
         self._reading: asyncio.Task[str | None] | None = None
         self._draft = ""
+        self._is_followed = False
         self._is_asking = False
         self.stream = cast("TextIO", LineStream(out, self.write))
 
@@ -45,19 +46,27 @@ class PlainLine:
         """Nothing: what is typed is not known before its end."""
         return ""
 
-    async def next(self) -> str | None:
+    async def next(self) -> Entered | None:
         """What is entered next; None where the input has ended."""
         entered: list[str] = []
+        acts = False
         while (line := await self._read_line()) is not None:
+            is_first, was_followed = not entered, self._is_followed
+            self._is_followed = await self._lines.has_more()
+            if is_first:
+                is_alone = not (was_followed or self._is_followed)
+                acts = is_alone and line.startswith(("!", "/"))
+                if acts and line.startswith("!"):
+                    return Entered(line, acts=True)
             goes_on = line.endswith("\\")
             entered.append(line.removesuffix("\\"))
             if not goes_on:
                 text = "\n".join(entered)
                 entered.clear()
                 if text.strip():
-                    return text
+                    return Entered(text, acts)
                 self.refresh()
-        return "\n".join(entered) or None
+        return Entered("\n".join(entered)) if entered else None
 
     async def _read_line(self) -> str | None:
         while True:
@@ -77,8 +86,9 @@ class PlainLine:
         """The text as it is."""
         return text
 
-    def put(self, text: str) -> None:
+    def put(self, text: str, *, acts: bool = False) -> None:
         """Show the text, to be typed again."""
+        del acts
         self.write(f"not sent: {text}\n")
 
     def clear(self) -> None:

@@ -5,15 +5,11 @@ name alone decides nothing, for `..`, a link or another spelling of it may lead 
 """
 
 import os
-import re
 import stat
 import tempfile
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from fnmatch import fnmatchcase, translate
-from functools import lru_cache, partial
-from glob import escape
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -31,6 +27,7 @@ from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
+from agent_core.tools.sensitive import SensitivePaths, same, user_homes
 from agent_core.types import (
     Access,
     ContentBlock,
@@ -45,11 +42,9 @@ if TYPE_CHECKING:
     from agent_core.process import CompletedProcess, Output
     from agent_core.process.sandbox import Sandbox, SandboxPlan
 
-_GLOB = frozenset("*?[")
 _READERS = ("code.list_dir", "code.read_file", "code.search")
 _DATABASE = ("", "-wal", "-shm", "-journal")
 _FOR_MODELS = ("AGENTS.md", "CLAUDE.md", "rules", "skills")
-_NEVER = r"(?!)"
 _LONGEST_PATH = 4096
 _MAX_LINKS_SEARCHED = 100_000
 _MOST_DENIED = 20
@@ -88,9 +83,8 @@ class PathPolicy:
         own: those of them that are read only after a question.
         readable: what is below `own` and meant for models: instructions, skills, a project.
         free: a folder below `protected` that is not: the project of a session.
-        sensitive: patterns of `tools.sensitive_paths`. One without a slash is a glob for a name
-            anywhere in a path, one with a slash a path (and all below it), or a glob for one;
-            a relative one starts at the project, unless it begins with `*`.
+        sensitive: entries of `tools.sensitive_paths`, see `SensitivePaths`.
+        homes: of users, where what is hidden is sensitive.
         denied: what a listing or a search of a folder above it leaves out, by rules of the user's.
     """
 
@@ -103,6 +97,7 @@ class PathPolicy:
         own: Iterable[Path] = (),
         readable: Iterable[Path] = (),
         sensitive: Sequence[str] = (),
+        homes: Iterable[Path] = (),
         denied: PathGlobs | None = None,
         free: Path | None = None,
     ) -> None:
@@ -114,12 +109,9 @@ class PathPolicy:
         self._own_folded = _Folders.of(map(_fold, self._own))
         self._readable = _Folders.of(readable)
         self._write_roots = (project, *write_roots)
-        self._names = [_same(pattern) for pattern in sensitive if "/" not in pattern]
-        paths = [_resolved_pattern(name, project) for name in sensitive if "/" in name]
-        self._sensitive_paths = _any_of(paths)
-        self._sensitive_folders = _Folders.of(map(Path, paths))
-        # The same few names stand in all the paths of a walk.
-        self._is_sensitive_name = lru_cache(maxsize=4096)(partial(_fits, _any_of(self._names)))
+        self._sensitive = SensitivePaths(
+            sensitive, project=project, homes=homes, roots=(*self._write_roots, *self._own)
+        )
 
     @classmethod
     def of(cls, setup: Setup) -> Self:
@@ -140,14 +132,16 @@ class PathPolicy:
             own=own,
             readable=readable,
             sensitive=_filled(tools.sensitive_paths, setup),
+            homes=user_homes(os.environ.get("HOME")),
             denied=_denied_paths(setup),
             free=project if setup.is_workspace else None,
         )
 
     @property
     def name_patterns(self) -> Sequence[str]:
-        """The sensitive patterns that are about a name, whatever the folder."""
-        return self._names
+        """The sensitive patterns about a name, whatever the folder, that no template fits."""
+        names = [name for name in self._sensitive.names if not name.endswith("*")]
+        return [*names, *(f"{folder}/" for folder in self._sensitive.folders)]
 
     def resolve(self, given: str, *, base: Path | None = None) -> ResolvedPath:
         """Follow a path to where it leads.
@@ -193,10 +187,7 @@ class PathPolicy:
 
     def is_sensitive(self, path: Path) -> bool:
         """Whether its name or its folder is one that secrets have. `path` is absolute."""
-        if any(map(self._is_sensitive_name, self.shown(path).split("/"))):
-            return True
-        folded = _same(str(path))
-        return bool(self._sensitive_paths.match(folded)) or self._sensitive_folders.hold(folded)
+        return self._sensitive.hold(path)
 
     def is_closed(self, path: Path) -> bool:
         """Whether a listing or a search of a folder above it leaves it out. `path` is resolved."""
@@ -257,7 +248,7 @@ class PathPolicy:
 
     def _is_own(self, path: Path, *, is_same: bool = False) -> bool:
         text = str(path)
-        return not self._readable.hold(text) and (is_same or self._own_folded.hold(_same(text)))
+        return not self._readable.hold(text) and (is_same or self._own_folded.hold(same(text)))
 
 
 def _filled(patterns: Iterable[str], setup: Setup) -> list[str]:
@@ -291,15 +282,6 @@ class _Folders(Struct, frozen=True):
         return path in self.exact or path.startswith(self.beginnings)
 
 
-def _any_of(globs: Iterable[str]) -> re.Pattern[str]:
-    """An expression for whatever one of the globs fits."""
-    return re.compile("|".join(map(translate, globs)) or _NEVER)
-
-
-def _fits(pattern: re.Pattern[str], name: str) -> bool:
-    return pattern.match(_same(name)) is not None
-
-
 def _is_below_same_folder(path: Path, roots: Iterable[Path]) -> bool:
     """Whether it is below a root, by another spelling or another mount of the same folder."""
     above = {_identity(part) for part in (path, *path.parents)}
@@ -311,23 +293,8 @@ def _no_path(given: str, reason: str) -> ToolError:
     return ToolError(ErrorCode.VALIDATION_ERROR, message)
 
 
-def _resolved_pattern(pattern: str, project: Path) -> str:
-    expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a `~` without a user stays as it is
-    if _GLOB.isdisjoint(expanded):
-        return _same(os.path.realpath(project / expanded))
-    base = "" if expanded.startswith(("/", "*")) else f"{escape(str(project))}/"
-    return _same(f"{base}{expanded}")
-
-
 def _fold(path: Path) -> Path:
-    return Path(_same(str(path)))
-
-
-def _same(text: str) -> str:
-    """The same for all spellings that some file system takes for one name."""
-    if text.isascii():
-        return text.lower()
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
+    return Path(same(str(path)))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

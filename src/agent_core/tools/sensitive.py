@@ -1,0 +1,191 @@
+"""Places that are likely to hold secrets: what the settings list, and what is hidden in a home."""
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from fnmatch import translate
+from functools import lru_cache
+from pathlib import Path
+
+from agent_core.tools.shells import words_of
+
+_TEMPLATES = (".dist", ".example", ".sample", ".template")
+"""Ends of the names of files that show which settings there are, and hold none."""
+
+_NEVER = re.compile(r"(?!)")
+_OTHER_HOMES = re.compile(
+    r"(?:/home/[^/]+|/users/[^/]+|/root|/var/root|/mnt/[a-z]/users/[^/]+|[a-z]:/users/[^/]+)(?=/)"
+)
+_HIDDEN = re.compile(r"\.[^/]*|library|appdata")
+
+_HARMLESS = words_of(
+    """
+    .asdf .bun/bin .bun/install .bundle/cache .cabal/packages .cargo/bin .cargo/git
+    .cargo/registry .composer/cache .composer/vendor .conda/envs .conda/pkgs .coursier
+    .dotnet/sdk .dotnet/shared .elan .fnm .gem/ruby .ghcup .gradle/caches .gradle/wrapper
+    .hex/packages .ivy2/cache .jenv .julia/artifacts .julia/compiled .julia/packages .juliaup
+    .linuxbrew .local/bin .local/lib .local/pipx .local/share/doc .local/share/fnm
+    .local/share/man .local/share/mise/installs .local/share/pipx .local/share/pnpm
+    .local/share/uv .local/share/virtualenvs .m2/repository .m2/wrapper .nix-profile
+    .node_modules .nodenv .npm/_cacache .npm/_npx .nuget/packages .nvm .opam .pnpm-store
+    .pub-cache/bin .pub-cache/git .pub-cache/hosted .pyenv .rbenv .rustup .sbt/boot
+    .sdkman/candidates .soong-agent/test-runs .stack/programs .stack/snapshots
+    .terraform.d/plugin-cache
+    .virtualenvs .volta .yarn/berry .yarn/cache
+    .cache/bazel .cache/bazelisk .cache/ccache .cache/composer .cache/coursier .cache/cypress
+    .cache/deno .cache/electron .cache/go-build .cache/golangci-lint .cache/huggingface/datasets
+    .cache/huggingface/hub .cache/matplotlib .cache/ms-playwright .cache/mypy .cache/node
+    .cache/node-gyp .cache/pdm .cache/pip .cache/pnpm .cache/pre-commit .cache/puppeteer
+    .cache/pylint .cache/pypoetry .cache/ruff .cache/sccache .cache/torch .cache/typescript
+    .cache/uv .cache/yarn .cache/zig
+    library/caches/cocoapods library/caches/cypress library/caches/electron
+    library/caches/go-build library/caches/golangci-lint library/caches/homebrew
+    library/caches/ms-playwright library/caches/pip library/caches/pypoetry
+    library/caches/typescript library/caches/uv library/caches/yarn library/documentation
+    library/pnpm library/python
+    appdata/local/go-build appdata/local/npm-cache appdata/local/pip/cache appdata/local/pnpm
+    appdata/local/programs/python appdata/local/uv/cache appdata/local/yarn/cache
+    appdata/roaming/npm appdata/roaming/nvm appdata/roaming/python
+    """
+)
+"""Caches and libraries of interpreters and package managers below a home, and documentation."""
+
+
+class SensitivePaths:
+    """The places that ask before they are read.
+
+    Entries read like ignore patterns: a name or a glob for one is meant anywhere, `dir/` is a
+    folder of this name anywhere, a slash elsewhere makes it a path from the project, and `**` is
+    any number of folders. A path from `~`, and an absolute one, is meant as well. A template of
+    settings (`.env.example`) is not sensitive unless an entry names its end.
+
+    Args:
+        entries: as they are written, placeholders filled.
+        project: a resolved folder.
+        homes: of users, where hidden entries are sensitive; none: they are not.
+        roots: folders that are never hidden, because work is done there: the project and others.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[str],
+        *,
+        project: Path,
+        homes: Iterable[Path] = (),
+        roots: Iterable[Path] = (),
+    ) -> None:
+        everything = [".*"] if "/" in entries else []
+        entries = [entry for entry in entries if entry.strip("/")]
+        self.names = [same(entry) for entry in entries if "/" not in entry]
+        folders = [same(entry[:-1]) for entry in entries if entry.find("/") == len(entry) - 1]
+        paths = [entry for entry in entries if "/" in entry.rstrip("/")]
+        self.folders = folders
+        self._is_name = _any_of(map(translate, self.names))
+        ends = tuple(_TEMPLATES)
+        self._is_template = _any_of(translate(each) for each in self.names if each.endswith(ends))
+        self._is_folder = _any_of(map(translate, folders))
+        found = [expression for path in paths for expression in _expressions(path, project)]
+        self._is_path = _any_of([*everything, *found])
+        self._project = f"{project}".rstrip("/") + "/"
+        spellings = {spelt for home in homes for spelt in (str(home), os.path.realpath(home))}
+        self._homes = tuple(f"{same(home).rstrip('/')}/" for home in spellings if home != os.sep)
+        above = tuple(f"{home}x" for home in self._homes)
+        self._roots = tuple(
+            root
+            for root in (f"{same(str(each)).rstrip('/')}/" for each in roots)
+            if not any(path.startswith(root) for path in above)
+        )
+        # The same few names are in all the paths of a walk.
+        self.is_sensitive_name = lru_cache(maxsize=4096)(self._fits_name)
+        self._is_folder_name = lru_cache(maxsize=4096)(self._fits_folder)
+
+    def hold(self, path: Path) -> bool:
+        """Whether a path is sensitive, or is in a folder that is. It is absolute."""
+        text = str(path)
+        parts = text.removeprefix(self._project).split("/")
+        if any(map(self.is_sensitive_name, parts)):
+            return True
+        if any(map(self._is_folder_name, parts[:-1])):
+            return True
+        if self._is_folder_name(parts[-1]) and path.is_dir():
+            return True
+        folded = same(text)
+        return self._is_path.match(folded) is not None or self._is_hidden(folded)
+
+    def _fits_name(self, name: str) -> bool:
+        folded = same(name)
+        if folded.endswith(_TEMPLATES):
+            return self._is_template.match(folded) is not None
+        return self._is_name.match(folded) is not None
+
+    def _fits_folder(self, name: str) -> bool:
+        return self._is_folder.match(same(name)) is not None
+
+    def _is_hidden(self, path: str) -> bool:
+        """Whether a path is below something hidden in a home, and not known to be harmless."""
+        if not self._homes or f"{path}/".startswith(self._roots):
+            return False
+        home = next((home for home in self._homes if path.startswith(home)), None)
+        if home is None:
+            found = _OTHER_HOMES.match(path)
+            home = f"{found[0]}/" if found else None
+        if home is None or not _HIDDEN.fullmatch(path[len(home) :].partition("/")[0]):
+            return False
+        parts = path[len(home) :].split("/")
+        return not any("/".join(parts[:end]) in _HARMLESS for end in range(1, len(parts) + 1))
+
+
+def user_homes(home: str | None) -> list[Path]:
+    """Return the home folders of the user: of the environment, and of the account."""
+    found = [Path(home)] if home else []
+    try:
+        import pwd  # noqa: PLC0415 - not on all systems
+
+        found.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
+    except (ImportError, KeyError):
+        found.append(Path.home())
+    return [each for each in found if each.is_absolute()]
+
+
+def same(text: str) -> str:
+    """Return the same text for all spellings that some file system takes for one name."""
+    if text.isascii():
+        return text.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
+
+
+def _expressions(entry: str, project: Path) -> Iterable[str]:
+    """Yield expressions for a path and all below it, with links in its fixed part followed."""
+    expanded = os.path.expanduser(entry)  # noqa: PTH111 - a `~` without a user stays as it is
+    if expanded.startswith("*/"):
+        expanded = f"**/{expanded[2:]}"
+    below = str(project).rstrip("/")
+    starts = [f"{below}/{expanded.lstrip('/')}"]
+    if expanded.startswith("/"):  # also as an absolute path
+        starts.append(expanded)
+    if expanded.startswith("**/"):  # also outside
+        starts.append(f"/{expanded}")
+    for start in starts:
+        named = re.sub(r"/+", "/", start).rstrip("/")
+        # Only what is in front of the first wildcard can be looked up.
+        parts = named.split("/")
+        wild = next((n for n, part in enumerate(parts) if re.search(r"[*?\[]", part)), len(parts))
+        fixed, rest = "/".join(parts[:wild]) or "/", parts[wild:]
+        if start.startswith(f"{below}/"):
+            wild_project = below.count("/") + 1
+            fixed, rest = (below, parts[wild_project:]) if wild < wild_project else (fixed, rest)
+        for base in dict.fromkeys((os.path.normpath(fixed), os.path.realpath(fixed))):
+            yield re.escape(same(base).rstrip("/")) + "".join(map(_part, rest)) + r"(?:/.*)?\Z"
+
+
+def _part(part: str) -> str:
+    if part == "**":
+        return "(?:/[^/]*)*"
+    text = translate(same(part)).replace(".*", "[^/]*")
+    return "/" + text.removesuffix(r"\Z").removesuffix(r"\z")
+
+
+def _any_of(expressions: Iterable[str]) -> re.Pattern[str]:
+    texts = list(expressions)
+    return re.compile("|".join(texts), re.DOTALL) if texts else _NEVER

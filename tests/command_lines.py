@@ -10,6 +10,7 @@ from agent_core.config.load import read_setup
 from agent_core.errors import ToolError
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
+from agent_core.process.sandbox import Sandbox
 from agent_core.runtime.permission_rules import load_rules
 from agent_core.tools import Action, Toolbox, ToolContext
 from agent_core.tools.code import code_tools
@@ -49,6 +50,7 @@ class CommandLines:
         home: of the program; its settings are written anew.
         rules: tables of `[[permissions.rules]]`.
         environ: what the commands see.
+        settings: more of `config.toml`; with `[sandbox]` the commands are confined.
     """
 
     def __init__(
@@ -58,13 +60,16 @@ class CommandLines:
         *,
         rules: Sequence[Mapping[str, Any]],
         environ: Mapping[str, str],
+        settings: str = "",
     ) -> None:
         tables = "".join(f"[[permissions.rules]]\n{_key_values(rule)}" for rule in rules)
-        settings = f'[model]\nprovider = "ollama"\nname = "m"\n{tables}'
+        settings = f'[model]\nprovider = "ollama"\nname = "m"\n{settings}{tables}'
         (home / "config.toml").write_text(settings, encoding="utf-8")
         setup = read_setup(project, home_dir=home)
         self.launcher = Launcher()
-        workspace = Workspace.of(setup, launcher=self.launcher, environ=environ)
+        is_confined = setup.config.sandbox.mode != "off"
+        sandbox = Sandbox.of(setup, own=PathPolicy.of(setup).protected) if is_confined else None
+        workspace = Workspace.of(setup, launcher=self.launcher, sandbox=sandbox, environ=environ)
         found = load_rules(setup, PathPolicy.of(setup), environ=environ)
         permissions = setup.config.permissions
         self._guard = PermissionGuard(None, permissions, rules=found, project_dir=project)
@@ -78,9 +83,9 @@ class CommandLines:
             is_cancelled=lambda: False,
         )
 
-    async def judge(self, argv: Sequence[str]) -> Judged:
+    async def judge(self, argv: Sequence[str], **options: object) -> Judged:
         """Prepare a call and decide about it."""
-        call = CALL.model_copy(update={"arguments": {"argv": list(argv)}})
+        call = CALL.model_copy(update={"arguments": {"argv": list(argv), **options}})
         tool, parsed = self._tools.resolve(call)
         try:
             action = await tool.prepare(parsed, self._context)

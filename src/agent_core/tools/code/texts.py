@@ -63,6 +63,12 @@ _CONTAINER = OptionTable(
 _SSH = OptionTable("-46AaCNTnqtv", "-Fiplo", leading=True)
 _INTERPRETERS = words_of("bun deno ipython node perl php pypy pypy3 python python2 python3 ruby")
 _RUNS_INPUT = SHELLS | OTHER_SHELLS | _INTERPRETERS | words_of("parallel at batch")
+_RUNNERS = (
+    *(("bundle", "exec"), ("hatch", "run"), ("npm", "exec"), ("pdm", "run"), ("pipenv", "run")),
+    *(("pnpm", "exec"), ("poetry", "run"), ("uv", "run"), ("bunx",), ("npx",), ("pnpx",)),
+)
+"""Programs that run the one behind them, among those of the project."""
+
 _SED_FILE = re.compile(r"[rRwW]\s*([^\s;}]+)")
 _PYTHON = re.compile(r"(?:pypy|python)[\d.]*")
 
@@ -70,6 +76,11 @@ _PYTHON = re.compile(r"(?:pypy|python)[\d.]*")
 def paths_among(name: str, words: Sequence[str]) -> Iterator[str]:
     """Yield the words of a program that may be paths."""
     words = list(words)
+    for runner in _RUNNERS:
+        count = len(runner)
+        if (name, *words[: count - 1]) == runner and words[count - 1 :]:
+            name, words = words[count - 1], words[count:]
+            break
     if _PYTHON.fullmatch(name) and len(words) > 1 and words[0] == "-m":
         name, words = words[1], words[2:]
     if name in {"docker", "podman", "nerdctl"}:

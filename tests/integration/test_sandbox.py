@@ -450,7 +450,8 @@ async def test_what_a_repository_runs_by_its_settings_stays_as_it_is(
     )
     await run_one(home, project, sh(script))
     after = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
-    assert after == before
+    assert {path: after.pop(path, None) for path in before} == before
+    assert {path.suffix for path in after} <= {".disabled"}
 
 
 async def test_what_leads_git_to_other_hooks_and_settings_stays_as_it_is(
@@ -488,8 +489,10 @@ async def test_what_leads_git_to_other_hooks_and_settings_stays_as_it_is(
     )
     answer, _, _ = await run_one(home, project, sh(f'for i in {tried}; do echo x > "$i"; done'))
     after = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
-    assert after == before
-    assert f"{project}/apart/hooks/update" in answer["blocked_by_sandbox"]
+    assert {path: after.pop(path, None) for path in before} == before
+    assert {path.suffix for path in after} == {".disabled"}
+    assert f"{project}/settings" in answer["blocked_by_sandbox"]
+    assert any(f"{project}/apart/hooks/update" in one for one in answer["disabled_repositories"])
 
 
 async def test_a_repository_that_is_written_to_beside_the_project_keeps_its_hooks(

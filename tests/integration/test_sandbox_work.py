@@ -1,68 +1,19 @@
 """The sandbox does not damage work: real Git and real programs, confined, through whole runs."""
 
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent_core.process.confinement import probe
-from agent_core.providers.scripted import Calls, Says, ScriptedCall
-from agent_core.types import EventType
+from confined_work import AUTHOR, ON, git, run_all, start
 from isolation import Home
-from runtimes import CONFIG, Asked, collect, runtime
 
 pytestmark = pytest.mark.skipif(
     not (probe().landlock and probe().seccomp and probe().namespaces),
     reason="the kernel has no Landlock, no seccomp or no user namespaces",
 )
-
-ON = CONFIG + '\n[sandbox]\nmode = "auto"\n'
-AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@example.com")
-
-
-def git(folder: Path, *arguments: str) -> str:
-    """Run Git outside of any sandbox, and return its output."""
-    return start(["git", "-C", str(folder), *AUTHOR, *arguments])
-
-
-def start(argv: list[str]) -> str:
-    """Run a program outside of any sandbox, and return its output."""
-    done = subprocess.run(argv, check=True, capture_output=True, text=True)  # noqa: S603
-    return done.stdout
-
-
-async def run_all(
-    home: Home, project: Path, *scripts: str, config: str = ON, **more: Any
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Run shell scripts as commands of one run; return their results, and what was shown."""
-    calls: list[Calls | Says] = [
-        Calls(
-            calls=[
-                ScriptedCall(
-                    name="code.run_command", arguments={"argv": ["sh", "-c", script], **more}
-                )
-            ]
-        )
-        for script in scripts
-    ]
-    asked = Asked("allow_once")
-    async with runtime(
-        home, project, [*calls, Says(text="done")], config=config, permission_callback=asked
-    ) as made:
-        events = await collect(await made.start("go", session_id="s1"))
-        session = (await made.list_sessions())[0]
-        path = await made.get_node_path(session.active_node_id or "")
-    answers = [
-        {"error": result.error}
-        | {k: v for b in result.content if b.type == "json" for k, v in b.data.items()}
-        for node in path
-        for result in node.results
-    ]
-    shown = [e.payload["text"] for e in events if e.event_type is EventType.TOOL_PROGRESS]
-    return answers, shown
 
 
 @pytest.fixture
@@ -110,6 +61,90 @@ async def test_untracked_files_are_cleaned_away(home: Home, branches: Path) -> N
     assert answer["exit_code"] == 0, answer
     assert not (branches / "build").exists()
     assert not (branches / ".env").exists()
+
+
+COMMIT = (
+    f"echo new > new && git add new && git {' '.join(AUTHOR)} commit -qm made"
+    f" && git stash list && git branch more && git branch -q -D more && git status --porcelain"
+)
+
+
+async def test_a_linked_working_tree_is_committed_to(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    main = tmp_path / "main"
+    git(tmp_path, "init", "-q", "main")
+    git(main, "commit", "-qm", "one", "--allow-empty")
+    project.rmdir()
+    git(main, "worktree", "add", "-q", str(project), "-b", "tree")
+    (main / "file").write_text("old", encoding="utf-8")
+    settings = (main / ".git/config").read_bytes()
+    attack = (
+        f"echo x > {main}/.git/hooks/pre-commit; echo x >> {main}/.git/config;"
+        f" echo x > {main}/file; echo gitdir: x > .git; git config core.pager x;"
+        f" rm -rf {main}/.git/hooks; true"
+    )
+    answers, _ = await run_all(home, project, COMMIT, attack)
+    assert answers[0]["exit_code"] == 0, answers
+    assert git(main, "log", "--format=%s", "tree").split() == ["made", "one"]
+    assert (main / ".git/config").read_bytes() == settings
+    assert (main / ".git/hooks").is_dir()
+    assert not (main / ".git/hooks/pre-commit").exists()
+    assert (main / "file").read_text(encoding="utf-8") == "old"
+    assert git(project, "status", "--porcelain") == ""
+    assert f"{main}/.git/hooks/pre-commit" in answers[1]["blocked_by_sandbox"]
+
+
+@pytest.mark.parametrize("is_tree", [False, True], ids=["repository", "working tree"])
+async def test_a_folder_of_a_repository_is_committed_to(
+    home: Home, project: Path, is_tree: bool
+) -> None:
+    top = main = project / "top"
+    git(project, "init", "-q", "top")
+    git(main, "commit", "-qm", "one", "--allow-empty")
+    if is_tree:
+        top = project / "tree"
+        git(main, "worktree", "add", "-q", str(top), "-b", "tree")
+    inner = top / "deep" / "inner"
+    inner.mkdir(parents=True)
+    attack = f"echo x > ../beside; echo x > {main}/.git/hooks/pre-commit; true"
+    answers, _ = await run_all(home, inner, COMMIT, attack)
+    assert answers[0]["exit_code"] == 0, answers
+    assert git(top, "log", "--format=%s", "--name-only").split() == [
+        "made",
+        "deep/inner/new",
+        "one",
+    ]
+    assert not (top / "deep/beside").exists()
+    assert not (main / ".git/hooks/pre-commit").exists()
+
+
+async def test_a_submodule_is_committed_to(home: Home, project: Path, tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "origin")
+    git(tmp_path / "origin", "commit", "-qm", "one", "--allow-empty")
+    git(project, "init", "-q")
+    allowed = ("-c", "protocol.file.allow=always")
+    git(project, *allowed, "submodule", "add", "-q", str(tmp_path / "origin"), "m")
+    attack = "echo x > ../.git/modules/m/hooks/pre-commit; echo x > ../.git/HEAD; true"
+    answers, _ = await run_all(home, project / "m", COMMIT, attack)
+    assert answers[0]["exit_code"] == 0, answers
+    assert git(project / "m", "log", "--format=%s").split() == ["made", "one"]
+    assert not (project / ".git/modules/m/hooks/pre-commit").exists()
+    assert (project / ".git/HEAD").read_text(encoding="utf-8") != "x\n"
+
+
+async def test_a_file_that_names_somebody_elses_repository_opens_nothing(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    main = tmp_path / "main"
+    git(tmp_path, "init", "-q", "main")
+    git(main, "commit", "-qm", "one", "--allow-empty")
+    git(main, "worktree", "add", "-q", str(tmp_path / "tree"), "-b", "tree")
+    for named in (main / ".git", main / ".git/worktrees/tree"):
+        (project / ".git").write_text(f"gitdir: {named}\n", encoding="utf-8")
+        answers, _ = await run_all(home, project, f"echo x > {main}/.git/refs/heads/x")
+        assert answers[-1]["exit_code"] != 0
+        assert not (main / ".git/refs/heads/x").exists()
 
 
 LOCAL_PACKAGE = """

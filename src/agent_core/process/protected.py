@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from agent_core.opening import open_descriptor
 from agent_core.process.confinement import nearest
+from agent_core.process.repositories import executes
 
 REPOSITORY = (".git/hooks", ".git/config")
 """What Git runs, and what says what it runs."""
@@ -76,9 +77,19 @@ class ProtectedFiles:
             one that the project may become.
         project: where relative paths start.
         folders: those that are written to; nothing else is looked at.
+        is_watched: a `RepositoryWatch` looks at repositories afterwards. Those below the folders
+            are then protected only if Git executes something for them: the others can be removed.
     """
 
-    def __init__(self, patterns: Sequence[str], *, project: Path, folders: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        *,
+        project: Path,
+        folders: Sequence[Path],
+        is_watched: bool = False,
+    ) -> None:
+        self._is_watched = is_watched
         self._paths = [one for one in patterns if "/" in one and not one.startswith(".git/")]
         self._in_git = [one[len(".git/") :] for one in patterns if one.startswith(".git/")]
         names = [pattern.casefold() for pattern in patterns if "/" not in pattern]
@@ -145,9 +156,17 @@ class ProtectedFiles:
             if self._is_named(name.casefold()) and not _is_dependency(Path(path), self._folders):
                 yield os.path.realpath(path)
             elif name == ".git" and self._in_git:
+                if self._is_left_to_the_watch(path):
+                    continue
                 yield from _as_far_as_it_goes(self._find_by_name(path))
             elif name == "HEAD" and self._in_git and _is_repository(Path(path).parent):
+                if self._is_left_to_the_watch(str(Path(path).parent)):
+                    continue
                 yield from _as_far_as_it_goes(self._find_in_repository(Path(path).parent))
+
+    def _is_left_to_the_watch(self, entry: str) -> bool:
+        is_root = entry.removesuffix("/.git") in self._folders
+        return self._is_watched and not is_root and not executes(entry)
 
     def _find_by_name(self, path: str) -> Iterator[str]:
         """What is protected of what is called `.git`: a repository, or a file that names one."""
@@ -182,6 +201,8 @@ class ProtectedFiles:
                 self._note_link(repository / part)
                 yield os.path.realpath(repository / part)
             for place in (repository, *_folders(repository / "worktrees")):
+                if place != repository and self._is_left_to_the_watch(str(place)):
+                    continue
                 yield from self._find_pointers(place, settings=repository / "config")
         settings = [folder / "config", folder / "config.worktree"]
         settings += [Path(name).expanduser() for name in _USER_SETTINGS]

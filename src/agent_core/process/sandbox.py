@@ -28,6 +28,7 @@ from agent_core.process.child import Command
 from agent_core.process.confinement import Confinement, Hole, Rule, missing, nearest, probe
 from agent_core.process.hidden import HiddenFiles
 from agent_core.process.protected import REPOSITORY, ProtectedFiles
+from agent_core.process.repositories import RepositoryWatch, find_outer
 
 _INSTALLATION = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
 """What this program is run from: in a project's own environment, a command could change it."""
@@ -54,8 +55,10 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         read: those that they may read, beside; None is everything.
         home: of the program; what the user has put there may be read by programs of the user's.
         own: places of the program itself, which stay as they are.
-        protected: finds what else does.
+        protected: finds what else does, for commands and tools, whose repositories are watched.
+        protected_from_own: the same, for programs of the user's own.
         hidden: finds what programs cannot open.
+        watch: looks for repositories that commands and tools made.
         unfinished: notes of temporary folders.
     """
 
@@ -65,7 +68,9 @@ class Sandbox(Struct, frozen=True, kw_only=True):
     home: Path
     own: tuple[Path, ...]
     protected: ProtectedFiles
+    protected_from_own: ProtectedFiles
     hidden: HiddenFiles
+    watch: RepositoryWatch
     unfinished: UnfinishedWrites
 
     @classmethod
@@ -85,18 +90,23 @@ class Sandbox(Struct, frozen=True, kw_only=True):
                 write.append(Path(tempfile.gettempdir()).resolve())
         else:
             write = [place(path) for path in config.write]
+        if project in write and (repository := find_outer(project)) is not None:
+            write.append(Path(repository))
         patterns = REPOSITORY if config.protect is None else config.protect
+        protected = partial(
+            ProtectedFiles,
+            [fill_placeholders(each, home=home, project=project) for each in patterns],
+            project=project,
+            folders=write,
+        )
         return cls(
             config=config,
             write=tuple(dict.fromkeys(write)),
             read=None if config.read == "all" else tuple(place(path) for path in config.read),
             home=home,
             own=(*own, *(place.resolve() for place in _INSTALLATION)),
-            protected=ProtectedFiles(
-                [fill_placeholders(each, home=home, project=project) for each in patterns],
-                project=project,
-                folders=write,
-            ),
+            protected=protected(is_watched=config.protect is None),
+            protected_from_own=protected(),
             hidden=HiddenFiles(
                 setup.session_db,
                 places=(
@@ -105,6 +115,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
                 ),
                 folders=(*write, home),
             ),
+            watch=RepositoryWatch(write, home=notes),
             unfinished=UnfinishedWrites(notes and notes / "unfinished", is_optional=True),
         )
 
@@ -149,7 +160,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             required |= {"protect"} if config.protect is not None else set()
         # What is not there yet is not held free: the program itself may be about to make it.
         own = (str(path) for path in self.own if nearest(str(path), write) and path.exists())
-        found = self.protected.find()
+        found = (self.protected_from_own if kind == "own" else self.protected).find()
         hidden, unhidden = self.hidden.find()
         confinement = Confinement(
             write=tuple(write),

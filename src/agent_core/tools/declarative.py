@@ -7,7 +7,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from agent_core.tools.registry import check_own_name, plain_access
 from agent_core.tools.schema import SchemaCheck
 from agent_core.tools.script import check_argv, fill_argv, parse_script, placeholders
 from agent_core.tools.values import storable_text
-from agent_core.tools.workspace import keep_output, show_denial, timeout_result
+from agent_core.tools.workspace import keep_output, show_denial, show_disabled, timeout_result
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -196,9 +196,14 @@ def _build_tool(
     ) -> ToolResult:
         """Take what the program prints, a result as JSON or text; any code but 0 is an error."""
         command = Command(argv=argv, cwd=cwd, env=env, stdin=orjson.dumps(arguments))
-        async with plan.confine(command) if plan else nullcontext(command) as confined:
+        disabled: list[str] = []
+        async with AsyncExitStack() as stack:
+            if plan is not None:
+                watch = plan.sandbox.watch.watch(restores=True)
+                disabled = await stack.enter_async_context(watch)
+                command = await stack.enter_async_context(plan.confine(command))
             finished = await run(
-                confined,
+                command,
                 launcher=launcher,
                 timeout_s=timeout_ms / 1000,
                 stdout_limit_bytes=file.stdout_limit_bytes or limits.stdout_limit_bytes,
@@ -209,11 +214,13 @@ def _build_tool(
         finally:
             finished.discard()
         denied = show_denial(plan, finished, cwd=cwd, context=context)
-        if not denied:
+        found = denied | show_disabled(disabled, context=context)
+        if not found:
             return result
-        note = TextBlock(text=f"blocked by the sandbox: {', '.join(denied['blocked_by_sandbox'])}")
+        said = {"blocked_by_sandbox": "blocked by the sandbox", "disabled_repositories": "disabled"}
+        notes = [TextBlock(text=f"{said[key]}: {', '.join(found[key])}") for key in found]
         return result.model_copy(
-            update={"content": [*result.content, note], "metadata": result.metadata | denied}
+            update={"content": [*result.content, *notes], "metadata": result.metadata | found}
         )
 
     return Tool(

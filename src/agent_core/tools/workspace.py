@@ -22,6 +22,7 @@ from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Launcher
 from agent_core.process.environment import command_environment
+from agent_core.process.repositories import RepositoryWatch
 from agent_core.text import shortened
 from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker
@@ -350,6 +351,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
         launcher: starts programs.
         sandbox: confines them; None: nothing does.
         unfinished: notes of writes in progress.
+        watch: looks for repositories that a program made; None: nothing does.
         protect: what `[sandbox]` protects beside the settings of repositories.
     """
 
@@ -363,6 +365,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
     launcher: Launcher = field(default_factory=Launcher)
     sandbox: "Sandbox | None" = None
     unfinished: UnfinishedWrites
+    watch: RepositoryWatch | None = None
     protect: Sequence[str] = ()
 
     @classmethod
@@ -377,6 +380,12 @@ class Workspace(Struct, frozen=True, kw_only=True):
     ) -> Self:
         """The workspace a configuration describes."""
         tools = setup.config.tools
+        if sandbox is not None:
+            watch = sandbox.watch
+        else:
+            folders = [setup.project, *setup.write_roots]
+            watch = RepositoryWatch(folders, home=setup.writable_home)
+        watch.recover()
         return cls(
             boundaries=PathPolicy.of(setup),
             limits=tools,
@@ -385,6 +394,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
             launcher=launcher,
             sandbox=sandbox,
             unfinished=UnfinishedWrites.at(setup.writable_home),
+            watch=watch,
             plans_dir=setup.plans_dir,
             register=register,
             protect=_filled(setup.config.sandbox.protect or (), setup),
@@ -519,6 +529,18 @@ def show_denial(
     kept = denial.named(_MOST_DENIED)
     context.progress(f"blocked by the sandbox: {', '.join(kept)}")
     return {"blocked_by_sandbox": kept}
+
+
+def show_disabled(disabled: Sequence[str], *, context: ToolContext) -> dict[str, Any]:
+    """Return what was disabled of repositories after a program, for the result; shown at once."""
+    if not disabled:
+        return {}
+    kept = list(disabled[:_MOST_DENIED])
+    if more := len(disabled) - len(kept):
+        kept.append(f"… (+{more} more)")
+    for text in kept:
+        context.progress(f"repository disabled: {text}")
+    return {"disabled_repositories": kept}
 
 
 def timeout_result(program: str, timeout_ms: int, content: Sequence[ContentBlock]) -> ToolResult:

@@ -31,6 +31,7 @@ from agent_core.tools.workspace import (
     code_tool,
     keep_output,
     show_denial,
+    show_disabled,
     timeout_result,
 )
 from agent_core.types import (
@@ -281,6 +282,10 @@ async def _run(
         stack.enter_context(disk_errors(place.shown))
         address = stack.enter_context(folder_address(place.path))
         command = Command(argv=argv, cwd=address, env=workspace.env)
+        disabled: list[str] = []
+        if workspace.watch is not None:
+            watch = workspace.watch.watch(restores=plan is not None)
+            disabled = await stack.enter_async_context(watch)
         if plan is not None:
             command = await stack.enter_async_context(plan.confine(command))
         finished = await run(
@@ -305,6 +310,7 @@ async def _run(
         if faults:
             answer["not_kept"] = "; ".join(faults)
         answer |= show_denial(plan, finished, cwd=place.path, context=context)
+        answer |= show_disabled(disabled, context=context)
     finally:
         finished.discard()
     if finished.timed_out:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 
 from agent_core.errors import AgentCoreError
-from agent_core.process import Command, find_program, run
+from agent_core.process import Command, environment, find_program, run
 from kgent.config import CheckSpec
 from kgent.errors import ErrorCategory, ErrorInfo
 from kgent.records import RunEnvironment, summary_line
@@ -15,16 +15,16 @@ from kgent.state import CheckResult
 CHECKS = "checks"
 """The folder of the archive with what the checks printed."""
 
-COMMAND_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR")
-"""The variables of the environment that a program of a run gets."""
+COMMAND_VARIABLES = ("PATH", "TMPDIR")
+"""The variables of the environment that a program of a run gets beside those of every command."""
 
 _OUTPUT_BYTES = 65_536
 _SHOWN_OUTPUT = 2000
 
 
 def command_environment(env: RunEnvironment) -> dict[str, str]:
-    """The environment of the programs of a run, whose home is `workspace/`."""
-    known = {name: os.environ[name] for name in COMMAND_VARIABLES if name in os.environ}
+    """Return the environment of the programs of a run, whose home is `workspace/`."""
+    known = environment.command_environment(COMMAND_VARIABLES, os.environ)
     return {**known, "HOME": str(env.sandbox_root / "workspace")}
 
 

@@ -5,8 +5,15 @@ from collections.abc import Collection, Mapping
 INHERITED = frozenset({"LANG", "TZ", "TERM", "USER", "LOGNAME"})
 """Inherited in any case, with `LC_*`: text, times and the user are wrong without them."""
 
-UNATTENDED = {"EDITOR": "true", "GIT_EDITOR": "true", "PAGER": "cat", "GIT_PAGER": "cat"}
-"""Nobody can use an editor or a pager of a command: these take what they are given and end."""
+UNATTENDED = {
+    **dict.fromkeys(("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR"), "true"),
+    **dict.fromkeys(("PAGER", "GIT_PAGER"), "cat"),
+    "GIT_TERMINAL_PROMPT": "0",
+}
+"""Nobody can use an editor, a pager or a prompt of a command: with these it ends at once.
+
+Git takes its variables before its settings: a `core.editor` or `sequence.editor` is not started.
+"""
 
 
 def command_environment(names: Collection[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -42,5 +49,5 @@ def configured_names(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def is_unattended(name: str, value: str) -> bool:
-    """Return whether a variable is an editor or a pager that ends at once."""
+    """Return whether a variable is an editor, a pager or a prompt that ends at once."""
     return UNATTENDED.get(name) == value

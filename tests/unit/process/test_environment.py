@@ -14,7 +14,8 @@ def test_a_command_gets_locale_time_zone_terminal_and_user_beside_the_allowed_na
 
     env = command_environment(["PATH"], environ)
 
-    editors = {"EDITOR": "true", "GIT_EDITOR": "true", "PAGER": "cat", "GIT_PAGER": "cat"}
+    editors = dict.fromkeys(("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR"), "true")
+    editors |= {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
     assert env == mine | editors | {"PATH": "/bin"}
     assert all(is_unattended(name, env[name]) for name in editors)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent_core.api import AgentRuntime, RunHandle
 from agent_core.cli.options import COMPLETED, Options
-from agent_core.cli.prompt import request_facts
+from agent_core.cli.prompt import fact_lines
 from agent_core.cli.run import CONTINUES_LATER, carry_out
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal
@@ -71,8 +71,8 @@ def _show(question: ApprovalRecord, terminal: Terminal, clean: Clean) -> None:
     asked = f"{question.asked_at.astimezone():%Y-%m-%d %H:%M}"
     line(f"{question.request_id}  {asked}  {question.tool_name}  {question.state}")
     line(f"  session: {question.session_id}")
-    for name, value in request_facts(request):
-        line(f"  {name}: {value}")
+    for fact in fact_lines(request):
+        line(fact)
     if len(question.agent_path) > 1:
         line(f"  agents: {' > '.join(question.agent_path)}")
     line(f"  for the session it would cover: {request.target_scope}")

@@ -5,8 +5,9 @@ import re
 import shlex
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 
-from agent_core.cli.layout import cells
+from agent_core.cli.layout import cells, wrapped
 from agent_core.cli.lines import AT_ONCE_S, InputLines
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.permissions.questions import UnattendedError
@@ -37,7 +38,7 @@ _HELP = {
     "a": 'allow it, and all else that "a covers" names, until the session ends',
     "n": "deny this call",
     "e": "deny it, with a reason that the model reads",
-    "v": "page through the whole diff",
+    "v": "page through the whole question: what was left out above, and the diff",
     "w": "show the rule, and add it to rules.toml, for all sessions",
 }
 _CUT = re.compile(r"… (\d+) more lines?")
@@ -53,7 +54,7 @@ _STRAY = (
     ' standard input use -, as in: soong-agent run "…" -'
 )
 _LONGEST_VALUE = 4000
-_MOST_DIFF_LINES = 200
+_ENDS_SHOWN = 2
 _LEAST_ROWS = 6
 _INDENT = "    "
 
@@ -141,28 +142,24 @@ class TerminalPrompt:
                     raise
 
     def show(self, request: PermissionRequest) -> None:
-        """Show what is asked for, without asking."""
-        self._show_facts(request)
-        self._show_diff(_diff_of(request), most=_MOST_DIFF_LINES)
+        """Show all that is asked for, without asking."""
+        self._show_title(request)
+        for line in fact_lines(request):
+            for part in self._terminal.wrap(line):
+                self._terminal.line(part)
+        for line in _diff_of(request):
+            self._show_change(line)
 
     async def _ask_person(self, request: PermissionRequest) -> PermissionDecision:
         terminal = self._terminal
         if terminal.can_draw:  # set off from what happened before
             terminal.line("")
         rule = str(request.metadata.get("rule") or "")
-        diff = _diff_of(request)
-        scope = _scope_beside_target(request)
-        is_remembered = scope != THIS_CALL_ONLY
-        covers = terminal.wrap(f"  a covers: {scope}")
+        is_remembered = _scope_beside_target(request) != THIS_CALL_ONLY
         choices = ["y once", *["a for the session"] * is_remembered, "n no", "e no, with a reason"]
-        choices += ["v the diff"] * bool(diff) + ["w always, by a rule"] * bool(rule) + ["? help"]
-        menu = [f"  {line}" for line in _folded(choices, terminal.width - 2)]
-        # The head of the question stays on the screen: it says what is to be done.
-        frame = self._rows([*self._show_facts(request), *covers, *menu]) + 3
-        rows = max(terminal.rows - frame, _LEAST_ROWS)
-        self._show_diff(diff, most=self._count_fitting(diff, rows))
-        for line in covers:
-            terminal.line(line)
+        choices += ["w always, by a rule"] * bool(rule) + ["? help"]
+        whole = self._show_question(request, choices)
+        menu = self._menu(choices)
         while True:
             pressed = await self._press("> ", menu)
             key = pressed.strip().casefold()
@@ -185,12 +182,39 @@ class TerminalPrompt:
                     terminal.line("allowed; adding the rule to rules.toml")
                     return _answered(Decision.ALLOW_ONCE, always=True)
                 terminal.leave_line()
-            elif key == "v" and diff:
-                await self._page(diff)
+            elif key == "v" and whole:
+                await self._page(whole)
             elif key == "?":
                 terminal.line(_explain(choices))
             else:
                 terminal.line("that is none of the keys:", Style.WARN)
+
+    def _show_question(self, request: PermissionRequest, choices: list[str]) -> list[str]:
+        """Show what fits of a question, its head in any case; return all of it, if more is there.
+
+        Where there is more, or a diff, a choice is added that shows it.
+        """
+        terminal, diff = self._terminal, _diff_of(request)
+        see = "v the diff" if diff else "v the whole"
+        head = self._show_title(request)
+        frame = self._rows([*head, *self._menu([*choices, see])]) + 3
+        room = max(terminal.rows - frame - (_LEAST_ROWS if diff else 0), _LEAST_ROWS)
+        blocks = [*fact_blocks(request), [f"  a covers: {_scope_beside_target(request)}"]]
+        parts = [[part for line in block for part in self._broken(line)] for block in blocks]
+        shown = _cut(parts, room)
+        for line in chain.from_iterable(shown[:-1]):
+            terminal.line(line)
+        rows = room - sum(map(len, shown)) + _LEAST_ROWS
+        self._show_diff(diff, most=self._count_fitting(diff, max(rows, _LEAST_ROWS)))
+        for line in shown[-1]:
+            terminal.line(line)
+        left_out = [*chain.from_iterable(parts)] if shown != parts else []
+        if whole := [*left_out, *diff]:
+            choices.insert(choices.index("e no, with a reason") + 1, see)
+        return whole
+
+    def _menu(self, choices: Sequence[str]) -> list[str]:
+        return [f"  {line}" for line in _folded(choices, self._terminal.width - 2)]
 
     async def _press(self, question: str, menu: Sequence[str] = ()) -> str:
         """A key alone where the terminal can, a key and Enter elsewhere."""
@@ -234,28 +258,29 @@ class TerminalPrompt:
                 return
             start = end
 
-    def _show_facts(self, request: PermissionRequest) -> list[str]:
-        """Say what is asked for, and return the lines."""
+    def _show_title(self, request: PermissionRequest) -> list[str]:
+        """Say which tool asks, and return the lines."""
         danger = ", dangerous" if request.dangerous else ""
         title = f"{request.tool_name} asks for permission ({request.permission}{danger})"
-        facts = [
-            f"  {name}: {shortened(visible(value, one_line=True), _LONGEST_VALUE)}"
-            for name, value in request_facts(request)
-        ]
         head = self._terminal.wrap(title)
-        lines = [line for fact in facts for line in self._terminal.wrap(fact)]
         for line in head:
             self._terminal.line(line, Style.BOLD)
-        for line in lines:
-            self._terminal.line(line)
-        return [*head, *lines]
+        return head
+
+    def _broken(self, line: str) -> list[str]:
+        """Return the lines that a fact takes on the screen; words longer than one are broken."""
+        room = self._terminal.width - 1 - len(_INDENT)  # pages are indented
+        parts = wrapped(line, room, breaks=False)
+        if any(cells(part) > room for part in parts):
+            parts = wrapped(line, room)
+        return parts
 
     def _show_diff(self, diff: Sequence[str], *, most: int) -> None:
         for line in diff[:most]:
-            self._show_change(line)
+            self._show_change(shortened(line, _LONGEST_VALUE))
         if len(diff) > most:
-            hidden = _count_hidden(diff, most)
-            self._terminal.line(f"    … {plural(hidden, 'more line')} not shown", Style.WARN)
+            hidden = plural(_count_hidden(diff, most), "more line")
+            self._terminal.line(f"    … {hidden} not shown, v shows the whole", Style.WARN)
 
     def _rows(self, lines: Sequence[str]) -> int:
         """How much of the screen they take."""
@@ -271,7 +296,7 @@ class TerminalPrompt:
 
     def _show_change(self, line: str) -> None:
         style = {"+": Style.GOOD, "-": Style.BAD}.get(line[:1], Style.DIM)
-        self._terminal.line(f"{_INDENT}{shortened(line, _LONGEST_VALUE)}", style)
+        self._terminal.line(f"{_INDENT}{line}", style)
 
 
 def _is_text(pressed: str, *, settle_s: float) -> bool:
@@ -301,6 +326,19 @@ def _scope_beside_target(request: PermissionRequest) -> str:
     if scope.endswith(exactly):
         scope = f"{scope.removesuffix(exactly)}, with exactly these words and in this folder"
     return visible(scope, one_line=True)
+
+
+def _cut(parts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
+    """Return the parts in about so many lines: of the longest, the beginning and the end."""
+    shown = [[*part] for part in parts]
+    for part in sorted(shown, key=len, reverse=True):
+        over = sum(map(len, shown)) - most
+        kept = max(len(part) - over - 1, 2 * _ENDS_SHOWN)
+        if over <= 0 or kept >= len(part) - 1:
+            break
+        left = plural(len(part) - kept, "line")
+        part[kept - _ENDS_SHOWN : -_ENDS_SHOWN] = [f"    … {left} not shown, v shows the whole"]
+    return shown
 
 
 def _diff_of(request: PermissionRequest) -> list[str]:
@@ -334,6 +372,20 @@ def is_answer(line: str) -> bool:
     return line.strip().casefold() in _ANSWERS
 
 
+def fact_blocks(request: PermissionRequest) -> list[list[str]]:
+    """Return the lines of each fact; further lines are marked, and cannot pass for another fact."""
+    blocks: list[list[str]] = []
+    for name, value in request_facts(request):
+        first, *rest = (visible(line, one_line=True) for line in value.split("\n"))
+        blocks.append([f"  {name}: {first}", *(f"    | {line}" for line in rest)])
+    return blocks
+
+
+def fact_lines(request: PermissionRequest) -> list[str]:
+    """Return all facts as lines."""
+    return [*chain.from_iterable(fact_blocks(request))]
+
+
 def request_facts(request: PermissionRequest) -> list[tuple[str, str]]:
     """What a person needs to know to decide, most important first."""
     metadata = request.metadata
@@ -344,7 +396,7 @@ def request_facts(request: PermissionRequest) -> list[tuple[str, str]]:
         agent += f" {request.agent_id}, child of run {request.parent_run_id}"
     hook = request.hook_summary or {}
     facts = [
-        ("target", target),
+        ("target", str(metadata.get("lines") or target)),
         ("reason", _REASONS.get(reason, reason)),
         ("paths", ", ".join(metadata.get("places") or ())),
         ("asked by", str(metadata.get("asked_by") or "")),

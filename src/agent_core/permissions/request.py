@@ -30,12 +30,14 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.types import PermissionRequest
 
-MAX_SUMMARY = 8_000
+MAX_SUMMARY = 1_000_000
+"""More characters than a command can have: what is asked is there as a whole."""
 MAX_REASON = 2_000
-MAX_DIFF = 60_000
+MAX_DIFF = 1_000_000
 MAX_LINE = 4_000
 MAX_PLACES = 50
 MAX_COVERS = 2_000
+_MAX_IN_EVENT = 8_000
 _SMALL = 1_048_576
 """Bytes of a file that is compared by what is in it."""
 
@@ -124,6 +126,8 @@ def build_request(
     metadata["sandbox"] = line(access.confined or "off")
     if access.target is not None:
         metadata["target"] = line(access.target, MAX_SUMMARY)
+        if "\n" in access.target:
+            metadata["lines"] = _visible_lines(redactor.text(access.target))
     if access.reason is not None:
         metadata["reason"] = line(access.reason)
     if access.places:
@@ -164,6 +168,12 @@ def build_request(
     )
 
 
+def _visible_lines(text: str) -> str:
+    """Return a text of several lines whose other control characters are spelled out."""
+    lines = (visible(each, one_line=True) for each in text.split("\n"))
+    return shortened("\n".join(lines), MAX_SUMMARY)
+
+
 def agent_path(run: RunIdentity) -> list[str]:
     """The agents above a run's and its own, from the root down: no child starts children."""
     return [each for each in (run.parent_agent_id, run.agent_id) if each is not None]
@@ -200,8 +210,13 @@ def _state(path: str) -> list[Any]:
 
 
 def event_payload(request: "PermissionRequest") -> dict[str, Any]:
-    """The request as an event's payload, without the diff: the call itself is in the history."""
+    """The request as an event's payload, cut and without diff: the call is in the history."""
     payload = request.model_dump(mode="json")
     payload["tags"] = sorted(request.tags)
-    payload["metadata"].pop("diff", None)
+    payload["args_summary"] = shortened(request.args_summary, _MAX_IN_EVENT)
+    metadata = payload["metadata"]
+    metadata.pop("diff", None)
+    metadata.pop("lines", None)
+    if "target" in metadata:
+        metadata["target"] = shortened(metadata["target"], _MAX_IN_EVENT)
     return payload

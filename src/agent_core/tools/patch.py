@@ -275,8 +275,8 @@ def _quote(line: str) -> str:
     return repr(shortened(line, 100))
 
 
-def unified_diff(old: str, new: str, *, shown: str) -> str:
-    """A unified diff of two texts, at most about 40,000 characters, marked where it is cut.
+def unified_diff(old: str, new: str, *, shown: str, most: int = _MAX_CHARACTERS) -> str:
+    """Return a unified diff of two texts, of about `most` characters, marked where it is cut.
 
     Only what lies between the first and the last difference is compared line by line; where that
     is more than 1,000 lines, all of it is shown as replaced.
@@ -306,8 +306,8 @@ def unified_diff(old: str, new: str, *, shown: str) -> str:
                     lines += (f"-{line}" for line in before[i:j])
                     lines += (f"+{line}" for line in after[k:m])
     text = "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
-    if len(text) > _MAX_CHARACTERS:
-        end = text.rfind("\n", 0, _MAX_CHARACTERS) + 1 or _MAX_CHARACTERS
+    if len(text) > most:
+        end = text.rfind("\n", 0, most) + 1 or most
         begin, rest = text[:end].removesuffix("\n"), text[end:]
         more = rest.count("\n")
         text = f"{begin}\n… {more} {noun(more, 'more line')} (+{len(rest)} characters)\n"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import orjson
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.text import noun, shorten_name
+from agent_core.text import shorten_name, shortened
 from agent_core.tools.base import (
     Action,
     Concurrency,
@@ -45,7 +45,7 @@ Handler = Callable[[dict[str, Any], ToolContext], Awaitable[ToolReturn] | ToolRe
 ALWAYS_ASKS = frozenset({"dangerous", "network"})
 """Tags that ask even where the tool only reads."""
 
-_MAX_SUMMARY = 4000
+_MAX_SUMMARY = 1_000_000
 
 
 def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
@@ -152,11 +152,10 @@ def _definition(
 def plain_access(definition: ToolDefinition, arguments: Mapping[str, Any]) -> Access:
     """What is known of a call whose effects are not: it asks unless it only reads."""
     line = orjson.dumps(storable_facts(arguments)).decode()
-    cut = len(line) - _MAX_SUMMARY
     writes = definition.permission is ToolPermission.WRITE
     return Access(
         asks=writes or not ALWAYS_ASKS.isdisjoint(definition.tags),
-        summary=line if cut <= 0 else f"{line[:_MAX_SUMMARY]}… (+{cut} {noun(cut, 'character')})",
+        summary=shortened(line, _MAX_SUMMARY),
         dangerous="dangerous" in definition.tags,
     )
 

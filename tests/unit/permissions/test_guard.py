@@ -12,7 +12,7 @@ from agent_core.config.models import PermissionsConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.permissions.questions import PermissionCallback
-from agent_core.permissions.request import MAX_SUMMARY
+from agent_core.permissions.request import MAX_DIFF, MAX_SUMMARY
 from agent_core.redaction.redactor import Redactor
 from agent_core.types import (
     Access,
@@ -491,7 +491,7 @@ async def test_a_request_hides_secrets_and_hides_nothing_else() -> None:
         asks=True,
         summary=f"echo {SECRET}\n\x1b[2J\u202e\u200b\U000e0041 password=hunter2 \udc80",
         target="/p/a\rb",
-        diff=f"+{SECRET}\n+\x1b]0;title\x07\n" + "x" * 100_000,
+        diff=f"+{SECRET}\n+\x1b]0;title\x07\n" + "x" * MAX_DIFF,
     )
     await new_guard(user).require(CALL, TOOL, access, RUN, journal)
     asked = user.asked[0]

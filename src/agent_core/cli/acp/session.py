@@ -39,7 +39,7 @@ from agent_core.cli.acp.updates import (
     fenced,
     text_content,
 )
-from agent_core.cli.prompt import request_facts
+from agent_core.cli.prompt import fact_lines
 from agent_core.cli.run import MCP_PROMPT
 from agent_core.cli.view import ANSWER
 from agent_core.config.load import resolve_model
@@ -430,7 +430,7 @@ class EditorSession:
         return self._translation.id_of(request.agent_id, tool_call_id)
 
     def _question(self, request: PermissionRequest) -> ToolCallUpdate:
-        facts = "\n".join(f"{name}: {value}" for name, value in request_facts(request))
+        facts = "\n".join(line.removeprefix("  ") for line in fact_lines(request))
         diff = str(request.metadata.get("diff") or "")
         danger = "dangerous: " if request.dangerous else ""
         return ToolCallUpdate(

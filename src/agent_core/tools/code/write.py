@@ -28,6 +28,9 @@ from agent_core.types import ToolPermission
 
 _PLAN_NAME = re.compile(r"[a-z0-9_-]{1,80}\.md")
 
+_MAX_DIFF = 1_000_000
+"""Characters of a diff in a question, which is there as a whole."""
+
 
 class WriteFile(Arguments):
     """Write a whole text file. An existing one is only replaced with `overwrite`."""
@@ -89,7 +92,8 @@ def _prepare_write(workspace: Workspace, arguments: WriteFile, context: ToolCont
     if before is not None and (source is None or before.content is None):
         diff = f"--- {place.shown}\n+++ {place.shown}\n(all of it is replaced)\n"
     else:
-        diff = unified_diff("" if source is None else source.text, text, shown=place.shown)
+        before_text = "" if source is None else source.text
+        diff = unified_diff(before_text, text, shown=place.shown, most=_MAX_DIFF)
     verb = "create" if before is None else "replace"
     return _replacement(
         workspace,
@@ -140,7 +144,7 @@ def _prepare_edit(workspace: Workspace, arguments: EditFile, context: ToolContex
         before,
         content,
         summary=f"edit {place.shown} ({count} change{'s' * (count != 1)})",
-        diff=unified_diff(source.text, text, shown=place.shown),
+        diff=unified_diff(source.text, text, shown=place.shown, most=_MAX_DIFF),
         answer={"path": place.shown, "edits_applied": count, "bytes_written": len(content)},
     )
 

@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from agent_core import PermissionRequest
 from agent_core.providers.scripted import Calls, Says, ScriptedCall
 from agent_core.types import EventType
 from isolation import Home
@@ -28,6 +29,14 @@ async def run_all(
     home: Home, project: Path, *scripts: str, config: str = ON, **more: Any
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Run shell scripts as commands of one run; return their results, and what was shown."""
+    answers, shown, _ = await run_asked(home, project, *scripts, config=config, **more)
+    return answers, shown
+
+
+async def run_asked(
+    home: Home, project: Path, *scripts: str, config: str = ON, **more: Any
+) -> tuple[list[dict[str, Any]], list[str], list[PermissionRequest]]:
+    """Run them in the same way, and return what was asked, too."""
     calls: list[Calls | Says] = [
         Calls(
             calls=[
@@ -52,4 +61,4 @@ async def run_all(
         for result in node.results
     ]
     shown = [e.payload["text"] for e in events if e.event_type is EventType.TOOL_PROGRESS]
-    return answers, shown
+    return answers, shown, asked.requests

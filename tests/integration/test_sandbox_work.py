@@ -1,13 +1,16 @@
 """The sandbox does not damage work: real Git and real programs, confined, through whole runs."""
 
+import shutil
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent_core.process.confinement import probe
-from confined_work import AUTHOR, ON, git, run_all, start
+from confined_work import AUTHOR, ON, git, run_all, run_asked, start
 from isolation import Home
 
 pytestmark = pytest.mark.skipif(
@@ -208,3 +211,125 @@ async def test_a_protected_name_is_not_meant_in_folders_of_dependencies(
     assert (project / "own.pem").read_text(encoding="utf-8") == "old"
     for name in inside:
         assert (project / name).read_text(encoding="utf-8") == "new"
+
+
+MANAGER = """
+from multiprocessing import Manager
+if __name__ == "__main__":
+    with Manager() as manager:
+        print(manager.list([1]))
+"""
+FORK_SERVER = """
+import multiprocessing
+if __name__ == "__main__":
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=print)
+    process.start()
+    process.join()
+"""
+LISTEN = "require('net').createServer().listen(process.cwd() + '/socket')"
+CONNECT = "require('net').connect('/run/socket')"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "program"),
+    [
+        ("manager.py", MANAGER, sys.executable),
+        ("server.py", FORK_SERVER, sys.executable),
+        ("listen.js", LISTEN, "node"),
+        ("connect.js", CONNECT, "node"),
+    ],
+)
+async def test_a_socket_that_is_refused_names_the_rule(
+    home: Home, project: Path, name: str, text: str, program: str
+) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    (project / name).write_text(text, encoding="utf-8")
+    (answer,), _ = await run_all(home, project, f"{program} {name}")
+    assert answer["exit_code"] != 0
+    (blocked,) = answer["blocked_by_sandbox"]
+    assert 'rule "sockets"' in blocked
+
+
+TEMPORARY = """
+public class T {
+    public static void main(String[] given) throws Exception {
+        System.out.println(java.io.File.createTempFile("some", null));
+        System.out.println(java.nio.file.Files.createTempDirectory("some"));
+    }
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed")
+async def test_java_has_a_temporary_folder(home: Home, project: Path) -> None:
+    (project / "T.java").write_text(TEMPORARY, encoding="utf-8")
+    (answer,), _ = await run_all(home, project, 'echo "$TMPDIR"; java T.java')
+    assert answer["exit_code"] == 0, answer
+    folder, *made = answer["stdout"].split()
+    assert len(made) == 2
+    assert all(place.startswith(f"{folder}/") for place in made)
+
+
+def write_npm_package(project: Path) -> None:
+    package = project / "own-package"
+    package.mkdir()
+    (package / "package.json").write_text('{"name": "own-package", "version": "1.0.0"}')
+    (project / "package.json").write_text('{"name": "project", "version": "1.0.0"}')
+    with tarfile.open(project / "own-package.tgz", "w:gz") as archive:
+        archive.add(package, "package")
+
+
+INSTALL = "npm install --no-audit --no-fund ./own-package.tgz"
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+async def test_a_package_is_installed_with_a_cache_of_the_call(home: Home, project: Path) -> None:
+    write_npm_package(project)
+    (answer,), _ = await run_all(home, project, INSTALL, network=True)
+    assert answer["exit_code"] == 0, answer
+    assert "blocked_by_sandbox" not in answer
+    assert (project / "node_modules/own-package/package.json").exists()
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+async def test_a_cache_that_is_listed_is_kept(home: Home, project: Path, tmp_path: Path) -> None:
+    write_npm_package(project)
+    (tmp_path / "cache").mkdir()
+    config = ON + f'caches = ["{tmp_path}/cache"]\n'
+    script = f"npm_config_cache={tmp_path}/cache {INSTALL}"
+    (answer,), _ = await run_all(home, project, script, config=config, network=True)
+    assert answer["exit_code"] == 0, answer
+    assert (tmp_path / "cache/_cacache").is_dir()
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+async def test_a_cache_that_is_refused_is_named(home: Home, project: Path, tmp_path: Path) -> None:
+    write_npm_package(project)
+    script = f"npm_config_cache={tmp_path}/cache {INSTALL}"
+    (answer,), _ = await run_all(home, project, script, network=True)
+    assert answer["exit_code"] != 0
+    assert any(each.startswith(f"{tmp_path}/cache") for each in answer["blocked_by_sandbox"])
+
+
+async def test_only_landlock_runs_unasked_and_puts_settings_back(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = replace(probe(), namespaces=False, network_namespace=False, bubblewrap=None)
+    for module in ("confinement", "sandbox"):
+        monkeypatch.setattr(f"agent_core.process.{module}.probe", lambda: only)
+    git(project, "init", "-q")
+    settings = (project / ".git/config").read_bytes()
+    lines = "git config core.fsmonitor x; echo x > .git/hooks/pre-commit; touch ../beside; true"
+    (project / "script").write_text(lines, encoding="utf-8")
+    config = ON + "ask_inside = false\n"
+    (answer,), _, asked = await run_asked(home, project, "sh script", config=config)
+    assert asked == []
+    assert (project / ".git/config").read_bytes() == settings
+    assert not (project / ".git/hooks/pre-commit").exists()
+    assert not (project.parent / "beside").exists()
+    assert len(answer["disabled_repositories"]) == 2
+    for more in ('protect = ["x"]\n', f'write = ["{project}", "{home.path.parent}"]\n'):
+        _, _, asked = await run_asked(home, project, "true", config=config + more)
+        assert len(asked) == 1

@@ -115,10 +115,14 @@ def read_setup(
     if not memory_dir.is_relative_to(home):
         problem = Problem("memory.memory_dir", f"must be below the home {home}, not {memory_dir}")
         raise _invalid(place, [problem])
-    for number, value in enumerate(chosen.sandbox.write or ()):
+    lists = {"write": chosen.sandbox.write or [], "caches": chosen.sandbox.caches}
+    values = [
+        (f"{key}[{at}]", value) for key, each in lists.items() for at, value in enumerate(each)
+    ]
+    for key, value in values:
         if in_project(value).is_relative_to(home):
             message = f"must not lie in the home {home}: no program writes there"
-            raise _invalid(place, [Problem(f"sandbox.write[{number}]", message)])
+            raise _invalid(place, [Problem(f"sandbox.{key}", message)])
     return Setup(
         home=home,
         project=project,
@@ -469,6 +473,7 @@ def _find_problems(config: Config) -> Iterator[Problem]:
         *(("tools.allowed_write_roots", root) for root in config.tools.allowed_write_roots),
         *(("tools.sensitive_paths", path) for path in config.tools.sensitive_paths),
         *(("sandbox.write", path) for path in config.sandbox.write or ()),
+        *(("sandbox.caches", path) for path in config.sandbox.caches),
         *(("sandbox.protect", path) for path in config.sandbox.protect or ()),
         *(("sandbox.read", path) for path in config.sandbox.read if config.sandbox.read != "all"),
     ]

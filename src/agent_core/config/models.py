@@ -508,6 +508,7 @@ class SandboxConfig(Section):
     write: list[Place] | None = None
     read: _PlacesOrAll = "all"
     protect: list[Annotated[str, Field(min_length=1)]] | None = None
+    caches: list[Place] = []
     ask_inside: bool = True
 
 

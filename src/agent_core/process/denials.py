@@ -8,6 +8,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,6 +20,17 @@ _REFUSED = re.compile(
     r"|\b(?:EACCES|EPERM|EROFS|EBUSY)\b",
     re.IGNORECASE,
 )
+_READ_ONLY = re.compile(r"read-only file system|\bEROFS\b", re.IGNORECASE)
+_MISSING = re.compile(r"no such file or directory|\bENOENT\b", re.IGNORECASE)
+_CREATED = re.compile(
+    r"\b(?:mkdir\w*|mk[ds]temp|creat\w*|touch|copy\w*|rename|link|writ\w+)\b", re.I
+)
+_CREATED_WITH_PARENTS = re.compile(r"\bENOENT\b.*, (?:mkdir|mkdtemp|copyfile) ['\"]")
+"""How Node reports a folder that it could not make together with those above it."""
+
+_CONNECTED = re.compile(r"\b(?:listen|bind|connect)\b", re.IGNORECASE)
+_SOCKET_TEXT = 'a Unix socket with a name (rule "sockets": none can be made or connected to)'
+_UNNAMED_TEXT = 'a file that the program did not name (rule "write")'
 _UNREACHABLE = re.compile(
     r"network is unreachable|could(?:n't| not) resolve|name or service not known"
     r"|temporary failure in name resolution|no route to host|nodename nor servname"
@@ -44,18 +56,22 @@ class Denial(Struct, frozen=True, kw_only=True):
         paths: files that it could have changed or read without its confinement.
         network: it tried to reach the network.
         socket: it tried to make a socket, of Unix above all.
+        unnamed: it tried to write to what it has not named.
     """
 
     paths: tuple[str, ...] = ()
     network: bool = False
     socket: bool = False
+    unnamed: bool = False
 
     def named(self, most: int) -> list[str]:
         """What it is, in words: the paths, so many of them, and what has none."""
         more = len(self.paths) - most
         rest = [f"… (+{more} more)"] if more > 0 else []
         rest += ["the network"] if self.network else []
-        return [*self.paths[:most], *rest, *(["a socket"] if self.socket else [])]
+        rest += [_SOCKET_TEXT] if self.socket else []
+        rest += [_UNNAMED_TEXT] if self.unnamed else []
+        return [*self.paths[:most], *rest]
 
 
 def find_denial(output: str, confinement: Confinement, *, cwd: Path | str) -> Denial | None:
@@ -70,21 +86,41 @@ def find_denial(output: str, confinement: Confinement, *, cwd: Path | str) -> De
         cwd: where it ran.
     """
     paths = dict[str, None]()
-    network = socket = False
+    network = socket = unnamed = False
     earlier = deque[str](maxlen=_LINES_OF_A_CALL)
     for line in output.splitlines()[-_MOST_LINES:]:
         cut = line[:_LONGEST_LINE]
         network |= not confinement.network and _UNREACHABLE.search(cut) is not None
-        if _REFUSED.search(cut):
-            found = (os.path.normpath(Path(cwd, name)) for name in _names(cut))
+        names = list(_names(cut)) if _REFUSED.search(cut) or _MISSING.search(cut) else []
+        found = [os.path.normpath(Path(cwd, name)) for name in names]
+        if not _REFUSED.search(cut):
+            created = (path for path in found if _cannot_be_missing(path, cut))
+            paths |= dict.fromkeys(filter(partial(_is_refused, confinement=confinement), created))
+        elif _CONNECTED.search(cut) and any("/" in name for name in names):
+            socket = True  # whatever the path is: it is the socket that is refused
+        else:
             is_busy = _BUSY.search(cut) is not None
             refused = [path for path in found if _is_refused(path, confinement, is_busy=is_busy)]
             paths |= dict.fromkeys(refused)
-            socket |= not refused and any(map(_SOCKET.search, (*earlier, cut)))
+            is_socket = not refused and any(map(_SOCKET.search, (*earlier, cut)))
+            socket |= is_socket
+            is_named = bool(refused) or any("/" in name for name in names)
+            unnamed |= _READ_ONLY.search(cut) is not None and not (is_named or is_socket)
         earlier.append(cut)
-    if not (paths or network or socket):
+    unnamed = unnamed and not paths
+    if not (paths or network or socket or unnamed):
         return None
-    return Denial(paths=tuple(paths), network=network, socket=socket)
+    return Denial(paths=tuple(paths), network=network, socket=socket, unnamed=unnamed)
+
+
+def _cannot_be_missing(path: str, line: str) -> bool:
+    """Return whether a program says that something is missing which it was about to make.
+
+    Some programs look for a folder that they could not make, and report what they then find.
+    """
+    if not _CREATED.search(line) or os.path.lexists(path):
+        return False
+    return _CREATED_WITH_PARENTS.search(line) is not None or os.path.isdir(os.path.dirname(path))  # noqa: PTH112, PTH120
 
 
 def _names(line: str) -> Iterator[str]:
@@ -96,7 +132,7 @@ def _names(line: str) -> Iterator[str]:
     yield from _WORD.findall(_QUOTED.sub(" ", line))
 
 
-def _is_refused(path: str, confinement: Confinement, *, is_busy: bool) -> bool:
+def _is_refused(path: str, confinement: Confinement, *, is_busy: bool = False) -> bool:
     try:
         real = os.path.realpath(path)
         if nearest(real, confinement.hidden):

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,19 @@ _MEMORY = (".lock", "users", "tenants")
 """The lock of the shared memory, and the memories of users and tenants: they are for their runs."""
 
 _MOST_HOLES = 5
+_UNHELD: frozenset[Rule] = frozenset(("attributes", "signals"))
+"""What a system that has only Landlock cannot enforce, and users of `ask_inside` accept there."""
+
+_CACHES = {
+    "npm_config_cache": "~/.npm",
+    "PIP_CACHE_DIR": "~/.cache/pip",
+    "UV_CACHE_DIR": "~/.cache/uv",
+    "YARN_CACHE_FOLDER": "~/.cache/yarn",
+    "BUN_INSTALL_CACHE_DIR": "~/.bun/install/cache",
+    "COMPOSER_CACHE_DIR": "~/.cache/composer",
+    "GOCACHE": "~/.cache/go-build",
+}
+"""The variables that tell package managers where their cache is, and where it is without them."""
 
 Kind = Literal["command", "tool", "own"]
 """Whose program it is: the model's command; a tool of the user's that the model calls; a hook or a
@@ -51,7 +64,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
 
     Attributes:
         config: the settings.
-        write: resolved folders and files that programs may write to.
+        write: resolved folders and files that programs may write to, caches among them.
         read: those that they may read, beside; None is everything.
         home: of the program; what the user has put there may be read by programs of the user's.
         own: places of the program itself, which stay as they are.
@@ -101,7 +114,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         )
         return cls(
             config=config,
-            write=tuple(dict.fromkeys(write)),
+            write=tuple(dict.fromkeys([*write, *(place(path) for path in config.caches)])),
             read=None if config.read == "all" else tuple(place(path) for path in config.read),
             home=home,
             own=(*own, *(place.resolve() for place in _INSTALLATION)),
@@ -173,7 +186,28 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         holes = missing(confinement, probe())
         holes += [Hole(rule="protect", text=text) for text in found.holes]
         holes += [Hole(rule="hidden", text=text) for text in unhidden]
-        return SandboxPlan(self, confinement, tuple(holes), tuple(found.unwanted))
+        return SandboxPlan(
+            self,
+            confinement,
+            tuple(holes),
+            tuple(found.unwanted),
+            self._must_ask(confinement, holes),
+        )
+
+    def _must_ask(self, confinement: Confinement, holes: list[Hole]) -> bool:
+        """Return whether a command is asked for because of what this system cannot enforce.
+
+        Where there is only Landlock, it is not for what Landlock cannot hold a program to, and the
+        watch puts the settings of repositories back. What the user protects is asked for.
+        """
+        able = probe()
+        if able.has_mounts or not able.landlock or self.config.protect is not None:
+            return bool(holes)
+        found = confinement.protect
+        own = {str(path) for path in self.own}
+        left = missing(replace(confinement, protect=tuple(own.intersection(found))), able)
+        held = {hole.text for hole in missing(confinement, able)} - {hole.text for hole in left}
+        return any(hole.rule not in _UNHELD and hole.text not in held for hole in holes)
 
 
 class SandboxPlan(Struct, frozen=True):
@@ -184,12 +218,14 @@ class SandboxPlan(Struct, frozen=True):
         confinement: what it may touch, its temporary folder aside.
         holes: what of that this system cannot keep.
         unwanted: files that are not there yet, and are removed if the program makes them.
+        must_ask: the holes are such that a command is asked for despite `ask_inside = false`.
     """
 
     sandbox: Sandbox
     confinement: Confinement
     holes: tuple[Hole, ...] = ()
     unwanted: tuple[str, ...] = ()
+    must_ask: bool = False
 
     @property
     def words(self) -> str:
@@ -222,7 +258,7 @@ class SandboxPlan(Struct, frozen=True):
                 raise ToolError(ErrorCode.INTERNAL_ERROR, message, retryable=True) from error
             yield replace(
                 command,
-                env={**command.env, "TMPDIR": folder},
+                env={**command.env, **_own_variables(command.env, folder, it.write)},
                 confinement=replace(it, write=(*it.write, folder)),
             )
         finally:
@@ -243,6 +279,22 @@ class SandboxPlan(Struct, frozen=True):
                         if not _is_below_link(path):
                             path.unlink()
                 _remove(folder)
+
+
+def _own_variables(env: Mapping[str, str], folder: str, write: Sequence[str]) -> dict[str, str]:
+    """Return the variables that lead programs to the temporary folder of their call.
+
+    A cache that can be written to, or that the user has put elsewhere, stays where it is.
+    """
+    option = f"-Djava.io.tmpdir={folder}"
+    java = f'"{option}"' if " " in folder else option
+    found = {"TMPDIR": folder}
+    found["JAVA_TOOL_OPTIONS"] = " ".join(filter(None, (env.get("JAVA_TOOL_OPTIONS"), java)))
+    for name, usual in _CACHES.items():
+        place = os.path.realpath(Path(usual).expanduser())
+        if name not in env and not nearest(place, write):
+            found[name] = f"{folder}/caches/{name.lower()}"
+    return found
 
 
 def _is_below_link(path: Path) -> bool:

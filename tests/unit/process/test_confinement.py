@@ -154,6 +154,13 @@ def test_the_profile_for_macos_denies_last_what_is_protected() -> None:
         ("mv: cannot move 'deep' to 'x': Device or resource busy", ("{out}/in/deep",)),
         ("mv: cannot move 'else' to 'x': Device or resource busy", ()),
         ("nothing about '{out}/x'", ()),
+        ("npm error ENOENT: no such file or directory, mkdir '{out}/x'", ("{out}/x",)),
+        ("ENOENT: no such file or directory, mkdir '{out}/x/y'", ("{out}/x/y",)),
+        ("touch: cannot touch '{out}/x': No such file or directory", ("{out}/x",)),
+        ("mkdir: cannot create directory '{out}/x/y': No such file or directory", ()),
+        ("cat: {out}/x: No such file or directory", ()),
+        ("ENOENT: no such file or directory, open '{out}/x'", ()),
+        ("ENOENT: no such file or directory, mkdir 'x'", ()),
     ],
 )
 def test_output_tells_what_was_refused(line: str, paths: tuple[str, ...], tmp_path: Path) -> None:
@@ -167,6 +174,7 @@ def test_output_tells_what_was_refused(line: str, paths: tuple[str, ...], tmp_pa
     assert found == tuple(path.format(out=tmp_path) for path in paths)
 
 
+NAMED_SOCKET = 'a Unix socket with a name (rule "sockets": none can be made or connected to)'
 OF_A_SOCKET = """  with socket.socket(socket.AF_UNIX) as listener:
 PermissionError: [Errno 13] Permission denied
 """
@@ -177,13 +185,28 @@ PermissionError: [Errno 13] Permission denied
     [
         (OF_A_SOCKET, True),
         ("error: can't create socket: Permission denied", True),
+        ("Error: listen EACCES: permission denied {in_it}/x.sock", True),
+        ("Error: listen EACCES: permission denied 0.0.0.0:80", False),
+        ("Error: connect EACCES /run/x.sock", True),
         ("a socket\ntouch: cannot touch 'here': No such file or directory", False),
         ("PermissionError: [Errno 13] Permission denied", False),
     ],
 )
 def test_output_tells_that_a_socket_was_refused(output: str, is_one: bool, tmp_path: Path) -> None:
-    denial = find_denial(output, Confinement(write=(str(tmp_path),)), cwd=tmp_path)
-    assert (denial.named(3) if denial else []) == ["a socket"] * is_one
+    said = output.replace("{in_it}", str(tmp_path))
+    denial = find_denial(said, Confinement(write=(str(tmp_path),)), cwd=tmp_path)
+    assert (denial.named(3) if denial else []) == [NAMED_SOCKET] * is_one
+
+
+def test_a_read_only_file_without_a_name_is_told(tmp_path: Path) -> None:
+    confinement = Confinement(write=(str(tmp_path),))
+    output = 'Exception in thread "main" java.io.IOException: Read-only file system\n\tat T.main()'
+    denial = find_denial(output, confinement, cwd=tmp_path)
+    assert denial is not None
+    assert denial.named(3) == ['a file that the program did not name (rule "write")']
+    output = "touch: cannot touch '/proc/x': Read-only file system"
+    denial = find_denial(output, confinement, cwd=tmp_path)
+    assert denial is None or not denial.unnamed
 
 
 def test_a_protected_link_is_named_as_a_hole(inside: Path) -> None:

@@ -265,7 +265,7 @@ def _confine(
         return replace(access, reason=reason, confined=confined), None
     plan = sandbox.plan("command", wants_network=has_network)
     scope = f"{access.scope}, in the sandbox{', with the network' if has_network else ''}"
-    asks = sandbox.config.ask_inside or bool(plan.holes or access.reason) or has_network
+    asks = sandbox.config.ask_inside or plan.must_ask or bool(access.reason) or has_network
     names = tuple(sorted({*access.env_names, "TMPDIR"}))
     return replace(access, confined=plan.words, scope=scope, asks=asks, env_names=names), plan
 

@@ -209,12 +209,13 @@ async def _list_files(arguments: _ListFiles, call: ToolCallScope) -> ToolAnswer:
 
 
 class _GrepFiles(Arguments):
-    """Search files line by line, case-sensitive; binary files are skipped."""
+    """Search files line by line, case-sensitive; ignored and binary files are skipped."""
 
     pattern: Annotated[str, Field(min_length=1, description="A regular expression.")]
     path: Annotated[str, Field(min_length=1, description="A file or folder to search in.")] = "."
     glob: Annotated[str | None, Field(min_length=1, description="Only these, like *.md.")] = None
     regex: Annotated[bool, Field(description="False: `pattern` is plain text.")] = True
+    include_ignored: Annotated[bool, Field(description="Search ignored files too.")] = False
     limit: Annotated[int, Field(ge=1, le=1000, description="How many matches at most.")] = 100
 
 

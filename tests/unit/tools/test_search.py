@@ -56,6 +56,39 @@ async def test_ignored_files_stay_out_even_if_a_glob_names_them(code: Code, proj
     assert places(await code("search", query="needle", glob="*.log")) == []
 
 
+async def test_matches_that_ignore_files_hide_are_counted_and_can_be_included(
+    code: Code, project: Path
+) -> None:
+    write(project / ".gitignore", "*.log\nbuild/\n.env\n")
+    for name in ("a.log", "build/b.txt", "build/.env", "c.txt", ".git/d.txt", ".env"):
+        write(project / name, "needle\nneedle\nother\n")
+    found = await code("search", query="needle")
+    assert places(found) == [("c.txt", 1), ("c.txt", 2)]
+    assert found["ignored_matches"] == 4
+    assert found["note"] == "4 more matches in ignored files; set include_ignored to search them"
+    limited = await code("search", query="needle", limit=1)
+    assert (limited["truncated"], limited["ignored_matches"]) == (True, 4)
+    assert (await code("search", query="needle", glob="*.log"))["ignored_matches"] == 2
+    assert len((await code("search", query="needle", path="build"))["matches"]) == 2
+    both = await code("search", query="needle", include_ignored=True)
+    assert {path for path, _ in places(both)} == {"a.log", "build/b.txt", "c.txt"}
+    assert "ignored_matches" not in both
+    assert (await code("search", query="absent")) == {"matches": [], "truncated": False}
+    in_file = await code("search", query="needle", path="a.log")
+    assert (len(in_file["matches"]), "note" in in_file) == (2, False)
+
+
+async def test_ignored_files_that_take_too_long_to_count_are_mentioned(
+    code: Code, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_core.tools.code.search._COUNT_SECONDS", 0)
+    write(project / ".gitignore", "*.log\n")
+    write(project / "a.log", "needle\n")
+    found = await code("search", query="needle")
+    assert found["matches"] == []
+    assert "set include_ignored" in found["note"]
+
+
 @pytest.mark.parametrize(
     ("glob", "expected"),
     [

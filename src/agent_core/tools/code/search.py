@@ -6,8 +6,8 @@ import re
 import stat
 import sysconfig
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import cache, partial
 from pathlib import Path
 from threading import Event
@@ -18,6 +18,7 @@ from pydantic import Field
 from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Child, Command, open_child
+from agent_core.text import plural
 from agent_core.text.wildcards import Glob
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.files import belongs_to_kernel, disk_errors, open_file
@@ -41,6 +42,12 @@ _ALWAYS = (
 )
 
 
+_COUNT_SECONDS = 3.0
+"""How long the matches that ignore files hide are counted."""
+
+_COUNT = ("--count", "--sort=none")
+
+
 class Search(Arguments):
     """Search lines for a plain text, case-sensitive; ignored and binary files are skipped."""
 
@@ -49,6 +56,7 @@ class Search(Arguments):
     glob: Annotated[str | None, Field(min_length=1)] = None
     limit: Annotated[int, Field(ge=1, le=10_000)] = 200
     regex: bool = False
+    include_ignored: Annotated[bool, Field(description="Search ignored files too.")] = False
     context: Annotated[int, Field(ge=0, le=20, description="Lines around.")] = 0
 
 
@@ -80,9 +88,61 @@ async def _search(
     """
     is_file = await asyncio.to_thread(_check_file, place)
     folder = place.path.parent if is_file else place.path
+    argv = _build_argv(workspace, place, arguments, glob)
+    query = ["--", arguments.query, f"./{place.path.name}" if is_file else "./"]
+
+    async def run(*options: str) -> dict[str, Any]:
+        try:
+            async with (
+                asyncio.timeout(workspace.limits.default_timeout_ms / 1000),
+                start(*options) as child,
+            ):
+                complaint = asyncio.create_task(_read_complaint(child))
+                try:
+                    found = await _collect(workspace, place, arguments, glob, child, folder)
+                    if not found["truncated"] and (reason := await complaint):
+                        message = f"no such search: {reason}"
+                        raise ToolError(ErrorCode.VALIDATION_ERROR, message)
+                    return found
+                finally:
+                    await _cancel(complaint)  # it reads from a pipe that is closed next
+        except TimeoutError as error:
+            message = f"the search in {place.shown} took too long; search a smaller part"
+            raise ToolError(ErrorCode.TIMEOUT, message, details={"timed_out": True}) from error
+
+    @asynccontextmanager
+    async def start(*options: str) -> AsyncGenerator[Child]:
+        with disk_errors(place.shown), folder_address(folder) as address:
+            command = Command(argv=[*argv, *options, *query], cwd=address, env={})
+            async with open_child(command, launcher=workspace.launcher) as child:
+                yield child
+
+    stop = Event()
+    checking = asyncio.create_task(asyncio.to_thread(_has_unfit_ignore_file, folder, stop))
+    searching, ignores = asyncio.create_task(run()), not arguments.include_ignored and not is_file
+    try:
+        await asyncio.wait([checking, searching], return_when=asyncio.FIRST_COMPLETED)
+        if not searching.done() and await checking:
+            await _cancel(searching)
+            searching, ignores = asyncio.create_task(run("--no-ignore")), False
+        found = await searching
+        if ignores:
+            found |= await _count_hidden(workspace, place, glob, start, folder, found)
+        return found
+    finally:
+        stop.set()
+        await _cancel(searching, checking)
+
+
+def _build_argv(
+    workspace: Workspace, place: ResolvedPath, arguments: Search, glob: Glob | None
+) -> list[str]:
+    """Return the program and its options, without the query and the place."""
     argv = [str(ripgrep()), *_ALWAYS]
     if not arguments.regex:
         argv.append("--fixed-strings")
+    if arguments.include_ignored:
+        argv.append("--no-ignore")
     if arguments.context:
         argv.append(f"--context={arguments.context}")
     if place.path == Path(place.path.anchor):
@@ -91,41 +151,7 @@ async def _search(
         argv += (f"--iglob=!{pattern}" for pattern in workspace.boundaries.name_patterns)
     if glob:
         argv += glob.options()
-    query = ["--", arguments.query, f"./{place.path.name}" if is_file else "./"]
-
-    async def run(*options: str) -> dict[str, Any]:
-        with disk_errors(place.shown), folder_address(folder) as address:
-            command = Command(argv=[*argv, *options, *query], cwd=address, env={})
-            try:
-                async with (
-                    asyncio.timeout(workspace.limits.default_timeout_ms / 1000),
-                    open_child(command, launcher=workspace.launcher) as child,
-                ):
-                    complaint = asyncio.create_task(_read_complaint(child))
-                    try:
-                        found = await _collect(workspace, place, arguments, glob, child, folder)
-                        if not found["truncated"] and (reason := await complaint):
-                            message = f"no such search: {reason}"
-                            raise ToolError(ErrorCode.VALIDATION_ERROR, message)
-                        return found
-                    finally:
-                        await _cancel(complaint)  # it reads from a pipe that is closed next
-            except TimeoutError as error:
-                message = f"the search in {place.shown} took too long; search a smaller part"
-                raise ToolError(ErrorCode.TIMEOUT, message, details={"timed_out": True}) from error
-
-    stop = Event()
-    checking = asyncio.create_task(asyncio.to_thread(_has_unfit_ignore_file, folder, stop))
-    searching = asyncio.create_task(run())
-    try:
-        await asyncio.wait([checking, searching], return_when=asyncio.FIRST_COMPLETED)
-        if not searching.done() and await checking:
-            await _cancel(searching)
-            searching = asyncio.create_task(run("--no-ignore"))
-        return await searching
-    finally:
-        stop.set()
-        await _cancel(searching, checking)
+    return argv
 
 
 async def _cancel(*tasks: asyncio.Task[Any]) -> None:
@@ -144,6 +170,7 @@ async def _collect(
 ) -> dict[str, Any]:
     """Read matches, and the lines around them, until the program ends or there are enough."""
     boundaries = workspace.boundaries
+    is_closed = partial(_is_closed, workspace, place, folder)
     matches: list[dict[str, Any]] = []
     recent: deque[tuple[int, str]] = deque(maxlen=arguments.context)
     current, is_hidden = "", False
@@ -153,12 +180,9 @@ async def _collect(
             if glob is not None and not glob.matches(path):
                 continue
             if path != current:
-                current, last, whole = path, None, folder / path
+                current, last = path, None
                 recent.clear()
-                # A closed place was allowed by the user.
-                target = Path(os.path.realpath(whole))  # noqa: ASYNC240 - short, once for each file
-                is_closed = boundaries.is_closed(whole) or boundaries.is_closed(target)
-                is_hidden = is_closed and not place.is_closed
+                is_hidden = is_closed(path)
             if is_hidden:
                 continue
             if last and 0 < number - last["line"] <= arguments.context:
@@ -173,6 +197,69 @@ async def _collect(
                 matches.append(last)
             recent.append((number, text))
     return {"matches": matches, "truncated": False}
+
+
+def _is_closed(workspace: Workspace, place: ResolvedPath, folder: Path, path: str) -> bool:
+    """Return whether a file is left out: read only after a question, in a place that is not."""
+    if place.is_closed:
+        return False  # allowed by the user
+    whole = folder / path
+    boundaries = workspace.boundaries
+    return boundaries.is_closed(whole) or boundaries.is_closed(Path(os.path.realpath(whole)))
+
+
+async def _count_hidden(
+    workspace: Workspace,
+    place: ResolvedPath,
+    glob: Glob | None,
+    start: Callable[..., AbstractAsyncContextManager[Child]],
+    folder: Path,
+    found: dict[str, Any],
+) -> dict[str, Any]:
+    """Return how many matches are in ignored files, for the result; empty if there are none."""
+    counts: dict[str, int] = {}
+    not_ignored: dict[str, int] = {}
+    is_whole = True
+    try:
+        async with asyncio.timeout(_COUNT_SECONDS):
+            if found["truncated"]:  # else all files that are not ignored are known
+                async with start(*_COUNT) as child:
+                    await _count_lines(child, not_ignored)
+            async with start(*_COUNT, "--no-ignore") as child:
+                await _count_lines(child, counts)
+    except TimeoutError:
+        is_whole = False
+    known = {match["path"] for match in found["matches"]}
+
+    def add_up() -> int:
+        return sum(
+            count
+            for path, count in counts.items()
+            if path not in not_ignored
+            and workspace.boundaries.shown(folder / path) not in known
+            and (glob is None or glob.matches(path))
+            and not _is_closed(workspace, place, folder, path)
+        )
+
+    hidden = await asyncio.to_thread(add_up)
+    cure = "set include_ignored to search them"
+    if hidden:
+        words = plural(hidden, "more match", "more matches")
+        note = f"{'' if is_whole else 'at least '}{words} in ignored files; {cure}"
+        return {"ignored_matches": hidden, "note": note}
+    return {} if is_whole else {"note": f"ignored files are too large to count matches; {cure}"}
+
+
+async def _count_lines(child: Child, counts: dict[str, int]) -> None:
+    """Add the number of matching lines of each file."""
+    rest = b""
+    async with aclosing(child.stdout) as chunks:
+        async for chunk in chunks:
+            *records, rest = (rest + chunk).split(b"\n")
+            for record in records:
+                path, _, count = record.rpartition(b"\0")
+                if path and count.isdigit():
+                    counts[os.fsdecode(path).removeprefix("./")] = int(count)
 
 
 async def _read_lines(child: Child) -> AsyncGenerator[tuple[str, int, str, bool]]:

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.runtime.permission_rules import load_rules
 from agent_core.text import visible
 from agent_core.tools.workspace import PathPolicy
-from agent_core.types import CommandView, PermissionExplanation
+from agent_core.types import CommandView, CommandViews, PermissionExplanation
 
 _IN_MEMORY = (
     "answers for a session are kept in the memory of their process; it alone can show and forget"
@@ -70,6 +70,22 @@ def _named_call(options: Options) -> tuple[str, dict[str, Any]] | str:
     return options.tool, cast("dict[str, Any]", arguments)
 
 
+_MOST_MET = 20
+
+
+def _shown_some(paths: Sequence[str]) -> str:
+    more = len(paths) - _MOST_MET
+    return "\n".join((*paths[:_MOST_MET], *([f"… (+{more} more)"] if more > 0 else [])))
+
+
+def _command_facts(command: CommandViews) -> Iterator[tuple[str, str]]:
+    yield "runs", "\n".join(map(_shown_view, command.views)) or "no program"
+    if command.problem:
+        yield "not by a rule", command.problem
+    elif command.unseen:
+        yield "not known", f"{command.unseen}: rules with a path may be about it"
+
+
 def _facts(found: PermissionExplanation) -> Iterator[tuple[str, str]]:
     yield "decision", found.decision
     yield "because of", found.by
@@ -79,13 +95,13 @@ def _facts(found: PermissionExplanation) -> Iterator[tuple[str, str]]:
     if found.cwd:
         yield "in", found.cwd
     if found.command is not None:
-        yield "runs", "\n".join(map(_shown_view, found.command.views)) or "no program"
-        if found.command.problem:
-            yield "not by a rule", found.command.problem
+        yield from _command_facts(found.command)
     if found.reason:
         yield "its own reason", "\n".join((found.reason, *found.places))
     elif found.paths:
         yield "paths", "\n".join(found.paths)
+    if found.met:
+        yield "opens below", _shown_some(found.met)
     if found.hosts is not None:
         yield "hosts", ", ".join(found.hosts) or "none that can be seen"
     yield "sandbox", found.confined or "off for this call"

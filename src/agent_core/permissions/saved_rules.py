@@ -9,7 +9,7 @@ import re
 import shlex
 import time
 import tomllib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ class SavedRules:
         remembered with its arguments, and a command that runs several programs or is not
         understood.
         """
-        subject = _subject(definition, access, hosts)
+        subject = _subject(definition, access, hosts, self._rules.around.is_writable)
         if subject is None:
             return None
         lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in subject]
@@ -216,9 +216,12 @@ class SavedRules:
 
 
 def _subject(
-    definition: ToolDefinition, access: Access, hosts: Sequence[str] | None
+    definition: ToolDefinition,
+    access: Access,
+    hosts: Sequence[str] | None,
+    is_writable: Callable[[Path], bool],
 ) -> list[tuple[str, Any]] | None:
-    """What the rule about a call would be about; None where a rule cannot say it."""
+    """Return the keys that a rule about a call would have; None where a rule cannot say it."""
     if access.reason is not None:
         return None
     tool = ("tool", definition.name)
@@ -232,7 +235,10 @@ def _subject(
             return None
         if access.target != shlex.join(words):  # a wrapper was looked through
             return None
-        if "/" in words[0]:
+        # A link of the project is named by itself: it is no program of the system.
+        if view.file is not None and is_writable(Path(view.file)):
+            words[0] = view.file
+        elif "/" in words[0]:
             words[0] = str(view.program)
         return [tool, ("command", words)]
     only_reads = definition.permission is ToolPermission.READONLY and not access.dangerous

@@ -97,6 +97,7 @@ async def explain_call(
         reason=access.reason,
         places=access.places,
         paths=access.paths,
+        met=access.met,
         hosts=None if verdict.hosts is None else tuple(verdict.hosts),
         command=access.command,
         confined=access.confined,

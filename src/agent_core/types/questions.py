@@ -89,6 +89,7 @@ class PermissionExplanation(Frozen):
         reason: why it is asked for whatever was allowed before.
         places: the paths that are the reason.
         paths: every path that the call names.
+        met: what a command opens below the folders among them.
         hosts: of a network call.
         command: what a command would run.
         confined: what the sandbox does with the call; None: it is not confined.
@@ -105,6 +106,7 @@ class PermissionExplanation(Frozen):
     reason: str | None = None
     places: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    met: tuple[str, ...] = ()
     hosts: tuple[str, ...] | None = None
     command: CommandViews | None = None
     confined: str | None = None

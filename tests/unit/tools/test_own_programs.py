@@ -2,13 +2,20 @@
 
 import os
 import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command_lines import CommandLines, Judged, make_program
+from agent_core.config.load import read_setup
+from agent_core.permissions.saved_rules import SavedRules
+from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.permission_rules import load_rules
+from agent_core.tools.workspace import PathPolicy
+from agent_core.types import ToolDefinition
+from command_lines import RUN, CommandLines, Judged, make_program
 
 
 @pytest.fixture
@@ -84,6 +91,23 @@ async def test_the_interpreter_of_the_project_is_not_the_systems(
     words = [word.format(bin=place / "bin") for word in command]
     for line in (".venv/bin/python -c 1", f"{place}/project/.venv/bin/python3 -c 1"):
         assert (await judge(place, line, words)).decision == "ask"
+
+
+@pytest.mark.parametrize("line", [".venv/bin/python -m pytest", "python -m pytest"])
+async def test_a_saved_rule_names_the_interpreter_of_the_project(place: Path, line: str) -> None:
+    path = ("project/.venv/bin", "bin")
+    judged = await judge(place, line, path=path)
+    assert judged.action is not None
+    environ = {"PATH": os.pathsep.join(str(place / folder) for folder in path)}
+    setup = read_setup(place / "project", home_dir=place / "home")
+    rules = load_rules(setup, PathPolicy.of(setup), environ=environ)
+    definition = ToolDefinition(name="code.run_command", description="")
+    saved = SavedRules(place / "home", rules, Redactor({}))
+    rule = saved.propose(definition, judged.action.access, RUN, None)
+    assert rule is not None
+    command = tomllib.loads(rule)["permissions"]["rules"][0]["command"]
+    assert command == [str(place / "project/.venv/bin/python"), "-m", "pytest"]
+    assert (await judge(place, line, command, path=path)).decision == "allow"
 
 
 async def test_another_link_of_the_environment_is_in_doubt(place: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from command_lines import CommandLines, Judged, make_program
 
 PROGRAMS = """
-    awk bash cat cp cut dash diff du echo egrep file find git grep head jq less ls my-tool nl
-    python3 rg rsync sed sort tail tar tee timeout tr tree uniq wc xargs zip
+    7z ack ag awk bash cat cp cut dash diff du echo egrep file find git grep head jq less ls my-tool
+    nl     python3 rg rsync scp sed sort tail tar tee timeout tr tree uniq wc xargs zip
 """
 
 
@@ -106,6 +106,12 @@ def reason(judged: Judged) -> str | None:
         "bash -c 'head -n5 cfg/.*'",
         "bash -c 'cd cfg && cat .env'",
         "timeout 5 grep -r PASS .",
+        "sh -c 'find . -type f | xargs cat'",
+        "sh -c 'find . -print0 | xargs -0 head'",
+        "sh -c 'ls -A cfg | xargs cat'",
+        "bash -c 'for f in $(find . -type f); do cat \"$f\"; done'",
+        "bash -c 'find . -type f | while true; do cat \"$f\"; done'",
+        "ag --hidden PASS",
         "bash -c 'cat $(echo cfg/.env)'",
         "bash -c 'x=cfg/.env; cat $x'",
         "xargs -a cfg/.env cat",
@@ -220,11 +226,18 @@ async def test_a_link_that_a_project_ships_to_a_folder_of_keys_is_sensitive(fold
         'bash -c \'find src -name "*.py" | xargs grep -n "/api"\'',
         'bash -c \'for f in src/*.py; do grep -n "/api" "$f"; done\'',
         "timeout 60 grep -rn /api src",
+        "sh -c 'find . -name x; echo \"$HOME\"'",
+        "sh -c 'ls | xargs echo'",
+        "sh -c 'find . -name \"*.py\" | wc -l'",
+        "sh -c 'ls | xargs wc -l'",
+        "npx jest -t 'GET /api'",
+        "uv run pytest -k /api",
+        "ag /api src",
         "python3 -c 'print(10 / 3)'",
     ],
 )
 async def test_words_that_a_program_does_not_open_are_no_paths(folders: Path, line: str) -> None:
-    for name in ("pytest", "curl", "docker", "kubectl", "gh", "go", "timeout"):
+    for name in ("pytest", "curl", "docker", "kubectl", "gh", "go", "npx", "uv"):
         make_program(folders / "bin" / name)
     judged = await judge(folders, line)
     assert (judged.decision, reason(judged)) == ("ask", None)
@@ -340,6 +353,9 @@ async def test_other_readers_stay_allowed(folders: Path, line: str) -> None:
         "sh -c 'ls | xargs head'",
         "sed -f a.txt src/b.py",
         "git archive HEAD",
+        "ack PASS src",
+        "scp -r src host:x",
+        "7z a x.7z src",
     ],
 )
 async def test_a_reader_of_which_nothing_is_known_is_asked_for_where_paths_are_denied(
@@ -426,3 +442,17 @@ async def test_what_git_shows_of_tracked_files_is_judged_by_rules(
         assert (await judge(folders, line, DENIES)).decision == "allow"
     assert (await judge(folders, "git show HEAD:secrets/deep/key.txt", DENIES)).decision == "deny"
     assert (await judge(folders, "git show HEAD:src/b.py", DENIES)).decision == "allow"
+
+
+async def test_an_explanation_names_what_a_reader_opens(folders: Path) -> None:
+    judged = await judge(folders, "grep -r word src")
+    assert judged.action is not None
+    access = judged.action.access
+    project = folders / "project"
+    assert access.paths == (str(project / "src"),)
+    below = ("b.py", "deep", "deep/c.py")
+    assert set(access.met) == {str(project / "src" / name) for name in below}
+    judged = await judge(folders, "rg --unknown word src")
+    assert judged.action is not None
+    assert judged.action.access.command is not None
+    assert judged.action.access.command.unseen == "it is not known what rg opens"

@@ -128,6 +128,11 @@ class Program:
         self._adjust = adjust
 
     @property
+    def opens_nothing(self) -> bool:
+        """Whether none of its operands is opened."""
+        return self._texts == _NOTHING_OPENED
+
+    @property
     def may_walk(self) -> bool:
         """Whether it can open what is below a folder."""
         return self._depth != "itself" or bool(self._walks)
@@ -265,6 +270,19 @@ def _adjust_jq(_: Opening, __: _Options, texts: list[str]) -> bool:
     return bool(texts) and not re.search(r"\b(?:import|include)\b", texts[0])
 
 
+def _adjust_ag(opening: Opening, options: _Options, _: list[str]) -> bool:
+    shown = {"-a", "-t", "-u", "--all-text", "--all-types", "--hidden", "--unrestricted"}
+    opening.has_hidden = any(name in shown for name, _ in options)
+    opening.ignores = not opening.has_hidden
+    return True
+
+
+def _adjust_ls(opening: Opening, options: _Options, _: list[str]) -> bool:
+    shown = {"-A", "-a", "-f", "--all", "--almost-all"}
+    opening.has_hidden = any(name in shown for name, _ in options)
+    return True
+
+
 def _adjust_copy(opening: Opening, options: _Options, _: list[str]) -> bool:
     """Take the last operand of a copy for what it writes."""
     targets = _values(options, "-t", "--target-directory")
@@ -328,6 +346,20 @@ _NOTHING_OPENED = 10_000
 """As many operands as no command has: none of them is opened."""
 
 PROGRAMS: Mapping[str, Program] = {
+    "ag": Program(
+        """
+        -FHLQSatUciloqsuvw --all-text --all-types --column --count --files-with-matches
+        --fixed-strings --hidden --ignore-case --literal --nocolor --nofilename --nogroup
+        --numbers --smart-case --unrestricted --word-regexp
+        """,
+        "-ABCGgm --after --before --context --depth --file-search-regex --ignore --max-count",
+        depth="tree",
+        follows="-f --follow",
+        texts=1,
+        default=".",
+        is_reader=False,
+        adjust=_adjust_ag,
+    ),
     "awk": _AWK,
     "basename": Program("-az --multiple --zero", "-s --suffix", texts=_NOTHING_OPENED),
     "cat": Program(
@@ -419,6 +451,7 @@ PROGRAMS: Mapping[str, Program] = {
         walks="-R --recursive",
         follows="-L --dereference",
         default=".",
+        adjust=_adjust_ls,
     ),
     "mawk": _AWK,
     "md5sum": _SUMS,
@@ -506,6 +539,7 @@ PROGRAMS: Mapping[str, Program] = {
         names_only=True,
         follows="-l",
         default=".",
+        adjust=_adjust_ls,
     ),
     "true": Program(texts=_NOTHING_OPENED),
     "uname": Program(
@@ -702,6 +736,8 @@ def _open_find(words: Sequence[str]) -> Opening | None:
             found.only_reads &= word in _FIND_FILES
         else:
             return None
+    if found.names_only:  # another program may open what it lists
+        found.included = names[:1] if is_plain else []
     return found
 
 
@@ -747,6 +783,10 @@ def _open_tar(words: Sequence[str]) -> Opening | None:
     return found
 
 
+_UNTOLD = words_of("7z 7za ack bsdtar cpio pax scp ugrep")
+"""Programs that open what is below folders, with options that are in no table."""
+
+
 def opened_by(name: str, words: Sequence[str]) -> Opening | None:
     """Return what a program of this name opens with these words; None if that cannot be told."""
     match name:
@@ -763,13 +803,18 @@ def opened_by(name: str, words: Sequence[str]) -> Opening | None:
 
 def is_known(name: str) -> bool:
     """Whether the table says what a program of this name opens."""
-    return name in PROGRAMS or name in {"find", "git", "tar"}
+    return name in PROGRAMS or name in {"find", "git", "tar"} or name in _UNTOLD
 
 
 def may_walk(name: str) -> bool:
     """Whether a program of this name can show what is below a folder."""
     program = PROGRAMS.get(name)
-    return program.may_walk if program else name in {"find", "tar"}
+    return program.may_walk if program else name != "git"
+
+
+def opens_nothing(name: str) -> bool:
+    """Whether a program of this name opens none of its operands."""
+    return name in PROGRAMS and PROGRAMS[name].opens_nothing
 
 
 _GIT_CHANGES = words_of(

@@ -19,7 +19,14 @@ from msgspec import Struct, field
 from agent_core.errors import ToolError
 from agent_core.process import find_program
 from agent_core.tools.code.programs import is_program_of_its_name, is_python_of_environment
-from agent_core.tools.code.readers import Opening, is_known, is_reader, may_walk, opened_by
+from agent_core.tools.code.readers import (
+    Opening,
+    is_known,
+    is_reader,
+    may_walk,
+    opened_by,
+    opens_nothing,
+)
 from agent_core.tools.code.shell import SETS_A_VARIABLE, Word, is_reserved, read_script
 from agent_core.tools.code.texts import paths_among, runs_its_input
 from agent_core.tools.commands import is_plain_test
@@ -149,6 +156,10 @@ class _Reader:
         found = self._found
         if self._uses_output:  # what one program writes may be a path that another opens
             found.words |= self._texts
+            for opening in found.openings:  # the names that it lists may be opened
+                if opening.names_only:
+                    opening.names_only = False
+                    opening.depth = "folder" if opening.depth == "itself" else opening.depth
             if self._texts or any(word.startswith("-") for word in found.words):
                 found.words |= self._doubtful  # an option may make a path of what is none
         if found.folders:
@@ -500,6 +511,8 @@ class _Reader:
         if opening is not None and is_whole:
             self._found.openings.append(opening)
             return opening
+        if not is_whole and opens_nothing(name):
+            return None
         self._uses_output |= not is_whole
         if not is_whole:
             self._doubtful |= dict.fromkeys(others)

@@ -49,14 +49,14 @@ _COUNT = ("--count", "--sort=none")
 
 
 class Search(Arguments):
-    """Search lines for a plain text, case-sensitive; ignored and binary files are skipped."""
+    """Search lines for a plain text, case-sensitive; binary files are skipped."""
 
     query: Annotated[str, Field(min_length=1)]
     path: Annotated[str, Field(min_length=1)] = "."
     glob: Annotated[str | None, Field(min_length=1)] = None
     limit: Annotated[int, Field(ge=1, le=10_000)] = 200
     regex: bool = False
-    include_ignored: Annotated[bool, Field(description="Search ignored files too.")] = False
+    include_ignored: bool = False
     context: Annotated[int, Field(ge=0, le=20, description="Lines around.")] = 0
 
 

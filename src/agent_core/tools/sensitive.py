@@ -102,14 +102,21 @@ class SensitivePaths:
 
     def hold(self, path: Path) -> bool:
         """Whether a path is sensitive, or is in a folder that is. It is absolute."""
-        text = str(path)
+        return self.hold_text(str(path))
+
+    def hold_text(self, text: str) -> bool:
+        """Whether the same is true of a path as text."""
         parts = text.removeprefix(self._project).split("/")
         if any(map(self.is_sensitive_name, parts)):
             return True
         if any(map(self._is_folder_name, parts[:-1])):
             return True
-        if self._is_folder_name(parts[-1]) and path.is_dir():
+        if self._is_folder_name(parts[-1]) and os.path.isdir(text):  # noqa: PTH112 - text
             return True
+        return self.hold_place(text)
+
+    def hold_place(self, text: str) -> bool:
+        """Whether a path is sensitive by where it is, whatever the names in it."""
         folded = same(text)
         return self._is_path.match(folded) is not None or self._is_hidden(folded)
 

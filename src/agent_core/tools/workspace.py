@@ -47,6 +47,8 @@ _READERS = ("code.list_dir", "code.read_file", "code.search")
 _DATABASE = ("", "-wal", "-shm", "-journal")
 _FOR_MODELS = ("AGENTS.md", "CLAUDE.md", "rules", "skills")
 _LONGEST_PATH = 4096
+_PACKAGES = frozenset({"dist-packages", "node_modules", "site-packages"})
+"""Folders of installed packages, in a project."""
 _MAX_LINKS_SEARCHED = 100_000
 _MOST_DENIED = 20
 
@@ -194,11 +196,35 @@ class PathPolicy:
         """Whether a listing or a search of a folder above it leaves it out. `path` is resolved."""
         if self._denied is not None and self._denied.touch(str(path)):
             return True
-        return self.needs_question(path)
-
-    def needs_question(self, path: Path) -> bool:
-        """Whether reading it asks, by the policy alone. `path` is resolved."""
         return self.is_sensitive(path) or self._is_own(path)
+
+    def find_denied(self, paths: Iterable[str]) -> str | None:
+        """Return the first path that a rule of the user's keeps from tools that read."""
+        return None if self._denied is None else self._denied.find_touched(paths)
+
+    def find_secrets(self, paths: Iterable[str]) -> list[str]:
+        """Return the places that a reader of folders above them may not read unasked.
+
+        The certificates and templates of installed packages are no secrets of the project.
+
+        Args:
+            paths: many resolved paths, as text.
+        """
+        packages = f"{str(self.project).rstrip('/')}/"
+
+        def is_secret(path: str) -> bool:
+            if path.startswith(packages) and not _PACKAGES.isdisjoint(path.split("/")):
+                return self._sensitive.hold_place(path)
+            return self._sensitive.hold_text(path)
+
+        own = bool(self._own)
+        return [path for path in paths if is_secret(path) or (own and self._is_own(Path(path)))]
+
+    def find_outside(self, paths: Iterable[str]) -> list[str]:
+        """Return those of many resolved paths that are in no folder that tools write to."""
+        roots = tuple(f"{str(root).rstrip('/')}/" for root in self._write_roots)
+        exact = {str(root) for root in self._write_roots}
+        return [path for path in paths if not path.startswith(roots) and path not in exact]
 
     def refuse_protected(self, place: ResolvedPath) -> None:
         """Keep the program's own files from being written, under whatever name.

@@ -403,6 +403,22 @@ async def test_ignore_files_decide_what_ripgrep_opens(folders: Path) -> None:
     assert (await judge(folders, "rg PASS", rules)).decision == "deny"
 
 
+async def test_files_of_installed_packages_are_no_secrets_on_the_way(folders: Path) -> None:
+    project = folders / "project"
+    for place in (
+        "src/.venv/lib/python3/site-packages/certifi/cacert.pem",
+        "src/node_modules/a/.env",
+    ):
+        (project / place).parent.mkdir(parents=True)
+        (project / place).write_text("", encoding="utf-8")
+        assert reason(await judge(folders, "grep -r word src")) is None
+        assert reason(await judge(folders, f"cat {place}")) == "sensitive"
+    (project / "src" / "node_modules" / "out").symlink_to(folders / "user" / ".ssh")
+    assert reason(await judge(folders, "grep -R word src")) is not None
+    rules = [DENIES[0], {"decision": "deny", "path": ["src/node_modules/a/.env"]}]
+    assert (await judge(folders, "grep -r word src", rules)).decision == "deny"
+
+
 async def test_a_tree_that_is_too_large_is_remembered_word_for_word(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -161,7 +161,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         cwd=place.path,
         env=workspace.env,
         reason=reason,
-        opens_only_what_may_be_read=read.unseen is None and not _find_closed(policy, met),
+        opens_only_what_may_be_read=read.unseen is None and policy.find_denied(met.opened) is None,
         policy=policy,
     )
     shown = shlex.join(arguments.argv)
@@ -208,16 +208,10 @@ def _meet_guesses(policy: PathPolicy, read: "ReadCommand", cwd: Path) -> "Met":
     guessed = Met()
     for opening in read.guesses:
         meet(opening, cwd, guessed)
-    outside = (path for path in guessed.opened if not policy.is_below_write_root(Path(path)))
-    found = next(chain(_find_closed(policy, guessed), outside), None)
-    if found is not None:
-        read.problems.append(f"{read.unseen}: it may be {found}")
+    found = [*policy.find_secrets(guessed.opened), *policy.find_outside(guessed.opened)]
+    if found:
+        read.problems.append(f"{read.unseen}: it may be {found[0]}")
     return guessed
-
-
-def _find_closed(policy: PathPolicy, met: "Met") -> list[str]:
-    """Return what is met that cannot be read without a question."""
-    return [path for path in met.opened if policy.is_closed(Path(path))]
 
 
 def _changes_nothing(read: "ReadCommand", command: "CommandLine") -> bool:
@@ -359,8 +353,8 @@ def _find_named_places(
         outside.append(f"more than {_MAX_WORDS} words")
     named = tuple(f"{place.rstrip('/')}/" for place in (*own, *sensitive, *outside))
     beyond = [path for path in met.opened if not path.startswith(named)]
-    sensitive += [path for path in beyond if policy.needs_question(Path(path))]
-    outside += [path for path in beyond if not policy.is_below_write_root(Path(path))]
+    sensitive += policy.find_secrets(beyond)
+    outside += policy.find_outside(beyond)
     reason = "sensitive" if sensitive else "outside_roots" if outside else None
     reason = "program_home" if own else reason
     roots = tuple(f"{path.rstrip('/')}/" for path in paths)

@@ -19,6 +19,7 @@ from agent_core import (
     ToolContext,
     tool,
 )
+from agent_core.cli.prompt import request_facts
 from agent_core.providers.estimates import estimate_tools
 from agent_core.providers.scripted import Calls, Fails, Hangs, calls
 from agent_core.types import ReplayResult, RuntimeEvent, Usage
@@ -281,6 +282,34 @@ async def test_i10_a_childs_question_names_the_child_and_its_parent(
     assert (request.parent_agent_id, request.parent_run_id) == (handle.agent_id, handle.run_id)
     assert request.agent_role == "sub"
     assert (project / "a.txt").read_text() == "x"
+    definition = child.agent.agent_definition_id
+    assert definition is not None
+    assert request.metadata["agent_definition"] == definition
+    assert request.metadata["agent_task"] == "write"
+    facts = dict(request_facts(request))
+    assert facts["agent"].startswith(f"sub {definition}, {request.agent_id}, child of run ")
+    assert facts["its task"] == "write"
+    asked_by_parent = Asked("allow_once")
+    alone = Cast({"alone": [calls("code.write_file", path="b.txt", content="x"), "written"]})
+    async with runtime(home, project, alone, permission_callback=asked_by_parent) as made:
+        await made.run("alone", session_id="s2")
+    (request,) = asked_by_parent.requests
+    assert not request.metadata.keys() & {"agent_definition", "agent_task"}
+
+
+async def test_the_task_in_a_question_is_one_short_line(home: Home, project: Path) -> None:
+    task = "write\nthe file " + "long " * 200 + "end"
+    played = Cast({
+        "go": [sub(task), "done"],
+        task: [calls("code.write_file", path="a.txt", content="x"), "written"],
+    })  # fmt: skip
+    asked = Asked("deny")
+    async with runtime(home, project, played, permission_callback=asked) as made:
+        await go(made)
+    (request,) = asked.requests
+    shown = request.metadata["agent_task"]
+    assert shown.startswith("write the file long")
+    assert len(shown) <= 250
 
 
 async def test_d9_a_child_that_fails_does_not_cancel_the_one_beside_it(

@@ -183,7 +183,10 @@ class OrchestratorSpawner(ChildSpawner):
             )
             reason = "first_idle" if dispatch.worker_agent_id is None else "named"
             run = self._child_identity(
-                AgentRole.WORKER, worker.agent_id(session_id), worker.definition_id
+                AgentRole.WORKER,
+                worker.agent_id(session_id),
+                worker.definition_id,
+                task=dispatch.summary,
             )
             workers.claim(run.agent_id, run.run_id)  # from the choice to here nothing waits
             facts = {

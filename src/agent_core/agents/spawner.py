@@ -286,7 +286,9 @@ class ChildSpawner:
         definition = self._deps.definitions.get(assignment.agent_definition_id or default)
         tools = await self._check_tools(role, assignment.allowed_tools)
         parked = await self._find_parked(context)
-        run = self._child_identity(role, new_id("agent"), definition.agent_definition_id)
+        run = self._child_identity(
+            role, new_id("agent"), definition.agent_definition_id, task=assignment.summary
+        )
         if parked is not None:
             ids = {"run_id": parked.run_id, "agent_id": parked.agent_id}
             run = run.model_copy(update=ids)
@@ -350,7 +352,9 @@ class ChildSpawner:
         is_offered = self._options.offers(name, is_free=not does_work(name))
         return self._deps.is_disabled(name) or not is_offered
 
-    def _child_identity(self, role: AgentRole, agent_id: str, definition_id: str) -> RunIdentity:
+    def _child_identity(
+        self, role: AgentRole, agent_id: str, definition_id: str, *, task: str
+    ) -> RunIdentity:
         parent = self._parent.run
         return RunIdentity(
             session_id=parent.session_id,
@@ -362,6 +366,7 @@ class ChildSpawner:
             permission_mode=parent.permission_mode,
             parent_agent_id=parent.agent_id,
             parent_run_id=parent.run_id,
+            task=task,
         )
 
     def _agent_record(

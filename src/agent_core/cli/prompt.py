@@ -393,6 +393,8 @@ def request_facts(request: PermissionRequest) -> list[tuple[str, str]]:
     target = str(metadata.get("target") or "")
     agent = request.agent_role
     if request.parent_run_id:
+        definition = metadata.get("agent_definition")
+        agent += f" {definition}," if definition else ""
         agent += f" {request.agent_id}, child of run {request.parent_run_id}"
     hook = request.hook_summary or {}
     facts = [
@@ -406,6 +408,7 @@ def request_facts(request: PermissionRequest) -> list[tuple[str, str]]:
         ("sandbox", str(metadata.get("sandbox") or "")),
         ("environment", request.env_summary),
         ("agent", agent),
+        ("its task", str(metadata.get("agent_task") or "")),
         # Of a hook that let the call pass; empty if it gave no reason.
         ("hook", f"{hook.get('command')}: {hook['reason']}" if hook.get("reason") else ""),
     ]

@@ -6,7 +6,7 @@ names. A call with a reason of its own has no grant: its answer is for this call
 
 import json
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -121,8 +121,7 @@ def build_request(
         return shortened(visible(redactor.text(text), one_line=True), limit)
 
     metadata: dict[str, Any] = {"tool_call_id": call.tool_call_id}
-    if run.parent_agent_id is not None:
-        metadata["agent_path"] = agent_path(run)
+    metadata |= _agent_facts(run, line)
     metadata["sandbox"] = line(access.confined or "off")
     if access.target is not None:
         metadata["target"] = line(access.target, MAX_SUMMARY)
@@ -172,6 +171,18 @@ def _visible_lines(text: str) -> str:
     """Return a text of several lines whose other control characters are spelled out."""
     lines = (visible(each, one_line=True) for each in text.split("\n"))
     return shortened("\n".join(lines), MAX_SUMMARY)
+
+
+def _agent_facts(run: RunIdentity, line: Callable[[str], str]) -> dict[str, Any]:
+    """Return what tells a child agent from others; nothing for the agent that the user talks to."""
+    if run.parent_agent_id is None:
+        return {}
+    facts: dict[str, Any] = {"agent_path": agent_path(run)}
+    if run.agent_definition_id is not None:
+        facts["agent_definition"] = run.agent_definition_id
+    if run.task:
+        facts["agent_task"] = line(run.task)
+    return facts
 
 
 def agent_path(run: RunIdentity) -> list[str]:

@@ -205,7 +205,7 @@ class ArtifactRecord(Frozen):
 
 
 class RunIdentity(Frozen):
-    """Who a run is: ids, role and modes, the same from its first event to its last."""
+    """Who a run is: ids, role, modes, and the beginning of a child's task; it never changes."""
 
     session_id: SafeId
     agent_id: SafeId
@@ -216,6 +216,7 @@ class RunIdentity(Frozen):
     permission_mode: PermissionMode = "ask"
     parent_agent_id: SafeId | None = None
     parent_run_id: SafeId | None = None
+    task: str | None = None
 
 
 class CancelResult(Frozen):

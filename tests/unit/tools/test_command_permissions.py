@@ -626,6 +626,7 @@ gpg.format = ssh
 user.signingkey = ~/.ssh/id_ed25519.pub
 core.hooksPath = .husky/_
 core.hooksPath = missing
+core.hooksPath = /dev/null
 core.fsmonitor = true
 core.untrackedCache = true
 core.sparseCheckout = true
@@ -673,6 +674,28 @@ async def test_usual_settings_of_a_repository_leave_git_a_reader(
         file.write(f'{heading}\n\t{key} = "{value}" # as tools write it\n')
     for command in ("git status", "git diff", "git log", "git show"):
         assert "only read" in (await access(commands, command)).scope
+
+
+@pytest.mark.parametrize(
+    "name", [".git/config", ".git/commondir", ".git/index", ".git/config.worktree", "sub/.git"]
+)
+async def test_a_repository_with_a_pipe_in_it_is_not_waited_for(
+    commands: Code, repository: Path, name: str
+) -> None:
+    (repository / name).unlink(missing_ok=True)
+    os.mkfifo(repository / name)
+    for line in ("git status", "git diff", "git grep word", "rg word"):
+        seen = await access(commands, line)
+        assert seen.asks
+        assert name == ".git/index" or line == "rg word" or " as exactly: " in seen.scope
+
+
+async def test_an_ignore_file_that_is_a_pipe_is_not_waited_for(
+    commands: Code, repository: Path
+) -> None:
+    os.mkfifo(repository / ".ignore")
+    (repository / ".env").write_text("", encoding="utf-8")
+    assert (await access(commands, "rg word")).reason == "sensitive"
 
 
 async def test_a_plain_repository_below_leaves_git_a_reader(

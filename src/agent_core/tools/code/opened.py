@@ -9,9 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from agent_core.opening import read_bytes
 from agent_core.tools.code.readers import Opening
-from agent_core.tools.code.repositories import find_tracked
+from agent_core.tools.code.repositories import find_tracked, read_regular
 
 _MAX_ENTRIES = 50_000
 _MAX_IGNORE_FILE = 262_144
@@ -131,12 +130,10 @@ class _Walk:
             if not os.path.lexists(file):
                 continue
             try:
-                is_plain = file.is_file() and not file.is_symlink()
-                is_plain &= file.stat().st_size <= _MAX_IGNORE_FILE
-                text = read_bytes(file).decode("utf-8", "replace") if is_plain else ""
-            except OSError:
-                is_plain, text = False, ""
-            self._has_hidden |= not is_plain
+                text = read_regular(file, _MAX_IGNORE_FILE).decode("utf-8", "replace")
+            except (OSError, ValueError):
+                text = ""
+                self._has_hidden = True
             lines = [line.strip() for line in text.splitlines()]
             shown = [part for line in lines if line[:1] == "!" for part in _name_parts(line[1:])]
             self._shown += [_any_of(shown)] if shown else []

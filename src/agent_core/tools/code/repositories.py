@@ -18,7 +18,7 @@ from shutil import which
 
 from msgspec import Struct
 
-from agent_core.opening import read_bytes
+from agent_core.opening import open_descriptor
 
 _MAX_CONFIG_BYTES = 64_000
 _MAX_INCLUDES = 10
@@ -85,10 +85,12 @@ def find_tracked(cwd: Path, words: Sequence[str]) -> list[str] | None:
         words: commits and paths; without any path all files are meant.
     """
     tree = next((each for each in (cwd, *cwd.parents) if os.path.lexists(each / ".git")), None)
-    folder = tree and _find_git_dir(tree)
-    if tree is None or folder is None:
+    if tree is None:
         return None if words else []
     try:
+        folder = _find_git_dir(tree)
+        if folder is None:
+            return None
         entries = list(_read_index(folder / "index"))
     except (OSError, ValueError, struct.error, IndexError):
         return None
@@ -114,12 +116,29 @@ def _find_git_dir(tree: Path) -> Path | None:
     mode = repository.lstat().st_mode
     if stat.S_ISDIR(mode):
         return repository
-    if not stat.S_ISREG(mode) or repository.stat().st_size > _MAX_CONFIG_BYTES:
+    if not stat.S_ISREG(mode):
         return None
-    text = read_bytes(repository).decode("utf-8", "surrogateescape")
+    text = read_regular(repository, _MAX_CONFIG_BYTES).decode("utf-8", "surrogateescape")
     if not text.startswith("gitdir: "):
         return None
     return Path(os.path.realpath(tree / text[len("gitdir: ") :].rstrip("\r\n")))
+
+
+def read_regular(file: Path, limit: int) -> bytes:
+    """Return the content of a file that a project may have made anything of.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no regular file, or is larger than the limit.
+    """
+    descriptor = open_descriptor(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(f"{file} is no regular file")
+        data = opened.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"{file} is too large")
+    return data
 
 
 def _is_plain(tree: Path) -> bool:
@@ -130,7 +149,8 @@ def _is_plain(tree: Path) -> bool:
             return False
         common = folder
         if os.path.lexists(folder / "commondir"):
-            text = read_bytes(folder / "commondir").decode("utf-8", "surrogateescape")
+            data = read_regular(folder / "commondir", _MAX_CONFIG_BYTES)
+            text = data.decode("utf-8", "surrogateescape")
             common = Path(os.path.realpath(folder / text.rstrip("\r\n")))
         whole = (folder / "HEAD", common / "objects", common / "refs")
         if not all(each.exists() for each in whole):
@@ -149,7 +169,7 @@ def _is_plain(tree: Path) -> bool:
             hooks = tree / os.path.expanduser(setting.value)  # noqa: PTH111 - as git does
     try:
         names = [hook.name.casefold() for hook in Path(hooks).iterdir()]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:
         return False
@@ -222,9 +242,8 @@ def _read_settings(file: Path, includes: int) -> Iterator[Setting]:
         OSError: it cannot be read.
         ValueError: it is not known how git reads it.
     """
-    if not stat.S_ISREG(file.stat().st_mode) or file.stat().st_size > _MAX_CONFIG_BYTES:
-        raise ValueError(file)
-    text = read_bytes(file).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    data = read_regular(file, _MAX_CONFIG_BYTES)
+    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     if "\0" in text:
         raise ValueError(file)
     for setting in parse_settings(text.replace("\r\n", "\n")):
@@ -308,9 +327,7 @@ def _read_index(file: Path) -> Iterator[tuple[int, str]]:
     """
     if not os.path.lexists(file):
         return
-    if file.stat().st_size > _MAX_INDEX_BYTES:
-        raise ValueError(file)
-    data = read_bytes(file)
+    data = read_regular(file, _MAX_INDEX_BYTES)
     magic, version, count = struct.unpack_from(">4sII", data)
     if magic != b"DIRC" or version not in {2, 3, 4}:
         raise ValueError(file)

@@ -66,6 +66,48 @@ async def test_untracked_files_are_cleaned_away(home: Home, branches: Path) -> N
     assert not (branches / ".env").exists()
 
 
+async def test_git_replaces_what_is_protected_and_tracked(home: Home, branches: Path) -> None:
+    git(branches, "config", "core.hooksPath", ".husky")
+    (branches / ".husky").mkdir()
+    (branches / ".husky/pre-push").write_text("main\n", encoding="utf-8")
+    git(branches, "add", ".")
+    git(branches, "commit", "-qm", "hooks")
+    git(branches, "checkout", "-q", "feature")
+    (branches / "own.pem").write_text("untracked\n", encoding="utf-8")
+    settings = '"*.pem", ".git/hooks", ".git/config"'
+    config = ON + f"ask_inside = false\nprotect = [{settings}]\n"
+    scripts = (
+        "git checkout main && git checkout feature && git checkout main && git status --porcelain",
+        "echo x > cert.pem; echo x > .husky/pre-push; echo x > own.pem; rm -f .git/config; true",
+    )
+    answers, _, asked = await run_asked(home, branches, *scripts, config=config)
+    assert answers[0]["exit_code"] == 0, answers
+    assert (branches / ".husky/pre-push").read_text(encoding="utf-8") == "main\n"
+    assert (branches / "cert.pem").read_text(encoding="utf-8") == "main\n"
+    assert (branches / "own.pem").read_text(encoding="utf-8") == "untracked\n"
+    assert len(answers[1]["blocked_by_sandbox"]) == 4
+    assert f"Git can replace {branches}/cert.pem" in asked[0].metadata["sandbox"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "git rebase -x 'echo x > cert.pem' HEAD",
+        "git -c core.pager=x checkout feature; echo x > cert.pem",
+        "git checkout feature; git apply patch",
+        "./git checkout feature",
+    ],
+)
+async def test_nothing_else_replaces_what_is_protected_and_tracked(
+    home: Home, branches: Path, script: str
+) -> None:
+    (branches / "git").write_text("#!/bin/sh\necho x > cert.pem\n", encoding="utf-8")
+    (branches / "git").chmod(0o755)
+    (branches / "patch").write_text(git(branches, "diff", "main", "feature"), encoding="utf-8")
+    await run_all(home, branches, script, config=ON + 'protect = ["*.pem"]\n')
+    assert (branches / "cert.pem").read_text(encoding="utf-8") == "main\n"
+
+
 COMMIT = (
     f"echo new > new && git add new && git {' '.join(AUTHOR)} commit -qm made"
     f" && git stash list && git branch more && git branch -q -D more && git status --porcelain"

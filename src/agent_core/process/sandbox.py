@@ -26,6 +26,7 @@ from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process.child import Command
 from agent_core.process.confinement import Confinement, Hole, Rule, missing, nearest, probe
+from agent_core.process.git_index import find_replaceable
 from agent_core.process.hidden import HiddenFiles
 from agent_core.process.protected import REPOSITORY, ProtectedFiles
 from agent_core.process.repositories import RepositoryWatch, find_outer
@@ -143,13 +144,20 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             return wanted or kind == "own"
         return self.config.network == "on"
 
-    def plan(self, kind: Kind, *, wants_network: bool = False) -> "SandboxPlan":
-        """What one program may touch, and what of that cannot be kept; blocks on files.
+    def plan(
+        self, kind: Kind, *, wants_network: bool = False, is_git: bool = False
+    ) -> "SandboxPlan":
+        """Decide what one program may touch, and what of that cannot be kept; blocks on files.
+
+        Args:
+            kind: whose it is.
+            wants_network: it needs the network.
+            is_git: it is Git, and replaces only files that it tracks.
 
         Raises:
             ToolError: `tool_not_available`; a rule that is required cannot be kept.
         """
-        plan = self.examine(kind, wants_network=wants_network)
+        plan = self.examine(kind, wants_network=wants_network, is_git=is_git)
         required = plan.confinement.required
         wanted = list(dict.fromkeys(hole.text for hole in plan.holes if hole.rule in required))
         if wanted:
@@ -161,8 +169,10 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             )
         return plan
 
-    def examine(self, kind: Kind, *, wants_network: bool = False) -> "SandboxPlan":
-        """The same, also where a rule that is required cannot be kept."""
+    def examine(
+        self, kind: Kind, *, wants_network: bool = False, is_git: bool = False
+    ) -> "SandboxPlan":
+        """Decide the same, also where a rule that is required cannot be kept."""
         config, read, write = self.config, self.read, [str(path) for path in self.write]
         if read is not None and kind != "command":
             read = (*read, self.home)
@@ -174,6 +184,8 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         # What is not there yet is not held free: the program itself may be about to make it.
         own = (str(path) for path in self.own if nearest(str(path), write) and path.exists())
         found = (self.protected_from_own if kind == "own" else self.protected).find()
+        tracked = find_replaceable(found.paths) if is_git else []
+        found = replace(found, paths=[path for path in found.paths if path not in tracked])
         hidden, unhidden = self.hidden.find()
         confinement = Confinement(
             write=tuple(write),
@@ -191,7 +203,8 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             confinement,
             tuple(holes),
             tuple(found.unwanted),
-            self._must_ask(confinement, holes),
+            tuple(tracked),
+            must_ask=bool(tracked) or self._must_ask(confinement, holes),
         )
 
     def _must_ask(self, confinement: Confinement, holes: list[Hole]) -> bool:
@@ -218,6 +231,7 @@ class SandboxPlan(Struct, frozen=True):
         confinement: what it may touch, its temporary folder aside.
         holes: what of that this system cannot keep.
         unwanted: files that are not there yet, and are removed if the program makes them.
+        tracked: protected paths that Git may replace, because it tracks them or may bring them.
         must_ask: the holes are such that a command is asked for despite `ask_inside = false`.
     """
 
@@ -225,6 +239,7 @@ class SandboxPlan(Struct, frozen=True):
     confinement: Confinement
     holes: tuple[Hole, ...] = ()
     unwanted: tuple[str, ...] = ()
+    tracked: tuple[str, ...] = ()
     must_ask: bool = False
 
     @property
@@ -235,7 +250,8 @@ class SandboxPlan(Struct, frozen=True):
         said.append(f"writes only to {', '.join([*it.write, 'a temporary folder of its own'])}")
         if read is not None:
             said.append(f"reads only there, what programs need, and {', '.join(read) or 'no more'}")
-        texts = list(dict.fromkeys(hole.text for hole in self.holes))
+        texts = [f"Git can replace {path}, which is protected" for path in self.tracked]
+        texts = list(dict.fromkeys([*texts, *(hole.text for hole in self.holes)]))
         if more := texts[_MOST_HOLES:]:
             texts[_MOST_HOLES:] = [f"and {len(more)} more"]
         if texts:

@@ -37,6 +37,7 @@ from agent_core.tools.workspace import (
 from agent_core.types import (
     Access,
     CommandView,
+    CommandViews,
     JsonBlock,
     ToolPermission,
     ToolResult,
@@ -63,6 +64,16 @@ _OF_THE_SHELL = frozenset(
     (":", "break", "cd", "continue", "exit", "return", "set", "shift", "wait")
 )
 """What the shell has no file for, and what changes no more than the shell itself."""
+
+_REPLACING = frozenset(
+    (
+        *("checkout", "cherry-pick", "merge", "mv", "pull", "rebase", "reset", "restore"),
+        *("revert", "rm", "stash", "status", "switch"),
+    )
+)
+"""What Git replaces and removes tracked files with; and a look at what it did."""
+
+_EXECUTING = ("-x", "--exec", "--upload-pack")
 
 _TESTS = frozenset(("[", "test"))
 _PATH = re.compile(r"(?=.*[/.])[^-\s'\"=;|&<>()`,:{}$*?\[][^\s'\"=;|&<>()`,:{}$*?\[]*")
@@ -257,11 +268,37 @@ def _confine(
         reason = access.reason if access.reason == "program_home" else "outside_sandbox"
         confined = "off for this call, which runs outside of it"
         return replace(access, reason=reason, confined=confined), None
-    plan = sandbox.plan("command", wants_network=has_network)
+    is_git = access.command is not None and _only_replaces_tracked(access.command, sandbox)
+    plan = sandbox.plan("command", wants_network=has_network, is_git=is_git)
     scope = f"{access.scope}, in the sandbox{', with the network' if has_network else ''}"
     asks = sandbox.config.ask_inside or plan.must_ask or bool(access.reason) or has_network
     names = tuple(sorted({*access.env_names, "TMPDIR"}))
     return replace(access, confined=plan.words, scope=scope, asks=asks, env_names=names), plan
+
+
+def _only_replaces_tracked(command: CommandViews, sandbox: "Sandbox") -> bool:
+    """Return whether all that runs is Git with words that make it replace files that it tracks."""
+    from agent_core.process.confinement import nearest  # noqa: PLC0415 - in a sandbox only
+
+    write = list(map(str, sandbox.write))
+
+    def is_git(view: CommandView) -> bool:
+        words = view.argv
+        if words and view.program == words[0]:
+            return view.program in _OF_THE_SHELL
+        return (
+            len(words) > 1
+            and view.program is not None
+            and Path(words[0]).name == "git"
+            and not nearest(view.program, write)
+            and words[1] in _REPLACING
+            and not any(word.startswith(_EXECUTING) for word in words[2:])
+        )
+
+    views = command.views
+    return command.problem is None and all(
+        is_git(view) and view.unknown_from is None and not view.writes for view in views
+    )
 
 
 async def _run(

@@ -25,6 +25,7 @@ from agent_core.tools.code.write import write_file
 from agent_core.tools.files import disk_errors, open_file, read_state
 from agent_core.tools.results import in_own_thread
 from agent_core.tools.schema import Arguments
+from agent_core.tools.text import SAMPLE_BYTES, encoding_of
 from agent_core.tools.workspace import PathPolicy, ResolvedPath, Workspace
 from agent_core.types import JsonBlock, ToolResult
 from kgent.cancellation import Cancellation
@@ -143,26 +144,30 @@ async def _read_file(arguments: _ReadFile, call: ToolCallScope) -> ToolAnswer:
 
 
 def _read_bytes(place: ResolvedPath, arguments: _ReadFile) -> dict[str, Any]:
-    """A page of a file by bytes, as text; a character is not cut in two."""
+    """Return a page of a file by bytes, as text; a character is not cut in two."""
     start = arguments.offset or 0
     with disk_errors(place.shown), open_file(place.path) as file:
         size = os.fstat(file.fileno()).st_size
+        sample = file.read(SAMPLE_BYTES)
+        encoding = encoding_of(sample, complete=len(sample) < SAMPLE_BYTES)
         file.seek(start)
         raw = file.read(arguments.limit)
     end = start + len(raw)
+    name = encoding.name if encoding else "utf-8"
+    decoder = codecs.getincrementaldecoder(name)("replace")
+    content = decoder.decode(raw, end >= size)
     if end < size:
-        text = codecs.getincrementaldecoder("utf-8")("replace")
-        content = text.decode(raw)
-        end -= len(text.getstate()[0])
+        end -= len(decoder.getstate()[0])
         if end == start:
-            content, end = raw.decode(errors="replace"), start + len(raw)
-    else:
-        content = raw.decode(errors="replace")
-    is_binary = b"\0" in raw
+            content, end = raw.decode(name, errors="replace"), start + len(raw)
+    if start == 0 and encoding and encoding.mark:
+        content = content.removeprefix("\ufeff")
+    is_binary = encoding is None or "\0" in content
     return {
         "path": place.shown,
         "content": "" if is_binary else content,
         "binary": is_binary,
+        "encoding": None if is_binary or encoding is None else encoding.shown,
         "bytes": size,
         "truncated": end < size,
         "next_offset": end if end < size else None,
@@ -170,7 +175,10 @@ def _read_bytes(place: ResolvedPath, arguments: _ReadFile) -> dict[str, Any]:
 
 
 class _WriteFile(Arguments):
-    """Write a whole text file (UTF-8) below workspace/ or deliverables/; replaces what is there."""
+    """Write a whole text file below workspace/ or deliverables/.
+
+    It replaces what is there, in the same encoding; a new file is UTF-8.
+    """
 
     path: Annotated[str, Field(min_length=1, description=_PATH)]
     content: Annotated[str, Field(description="All of the file.")]
@@ -188,7 +196,8 @@ async def _write_file(arguments: _WriteFile, call: ToolCallScope) -> ToolAnswer:
         )
     action = await call.prepare(write_file, {**arguments.model_dump(), "overwrite": True})
     name = call.paths.shown(Path(action.access.target or ""))
-    created = cast("dict[str, Any]", await action.run())["created"]
+    answer = cast("dict[str, Any]", await action.run())
+    created, size = answer["created"], answer["bytes_written"]
     verb = "created" if created else "replaced"
     call.note("file.written", f"{verb} {name}", {"path": name, "bytes": size})
     data: dict[str, Any] = {"path": name, "bytes": size, "created": created}

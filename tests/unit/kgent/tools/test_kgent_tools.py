@@ -362,6 +362,31 @@ def shell(tmp_path: Path) -> RunEnvironment:
     return a_context(tmp_path, tools={"shell": {"enabled": True, "allowed_commands": allowed}})
 
 
+@pytest.mark.parametrize(
+    "encoding", ["gb18030", "utf-16", "utf-8-sig"], ids=["GBK", "UTF-16", "UTF-8 with a mark"]
+)
+def test_a_text_keeps_its_encoding_and_line_ends(context: RunEnvironment, encoding: str) -> None:
+    file = context.sandbox_root / "workspace" / "a.txt"
+    text = "请检查这个单位是否正确。\n年龄和地址\n"
+    file.write_bytes(text.replace("\n", "\r\n").encode(encoding))
+    page = do(context, "read_file", path="workspace/a.txt").data
+    assert page is not None
+    assert page["content"] == text
+    pages, offset = list[str](), 0
+    while offset is not None:
+        part = do(context, "read_file", path="workspace/a.txt", offset=offset, limit=9).data
+        assert part is not None
+        assert part["encoding"] == page["encoding"]
+        pages.append(part["content"])
+        offset = part["next_offset"]
+    assert "".join(pages) == text.replace("\n", "\r\n")
+    new = text + "第三行\n"
+    written = do(context, "write_file", path="workspace/a.txt", content=new).data
+    assert file.read_bytes() == new.replace("\n", "\r\n").encode(encoding)
+    assert written is not None
+    assert written["bytes"] == file.stat().st_size
+
+
 def test_an_allowed_command_runs_in_the_workspace_with_a_small_environment(
     shell: RunEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,19 @@ async def test_ordinary_work_is_not_asked_for(home: Home, project: Path) -> None
     assert [path for path, verdict in found.items() if verdict.decision != "allow"] == []
 
 
+async def test_links_to_the_project_and_among_installed_packages_change_nothing(
+    home: Home, project: Path
+) -> None:
+    installed = project / ".next" / "node_modules"
+    installed.mkdir(parents=True)
+    (project / "packages" / "one").mkdir(parents=True)
+    (installed / "one").symlink_to(project / "packages" / "one")
+    (project / ".self").symlink_to(".")
+    (project / ".above").symlink_to("..")
+    found = await judge(home, project, "a.py", "packages/one/index.js")
+    assert {verdict.decision for verdict in found.values()} == {"allow"}
+
+
 async def test_files_that_other_programs_execute_or_obey_are_asked_for(
     home: Home, project: Path
 ) -> None:

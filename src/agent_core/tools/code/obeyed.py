@@ -179,14 +179,16 @@ def _is_hook(path: Path, value: str, tree: Path) -> bool:
 
 def _is_linked(path: Path, root: Path) -> bool:
     """Return whether a file is reached under an obeyed name, or from the user's home folder."""
-    targets = chain(_links_from_home(root), _obeyed_links_below(root))
-    return any(target == path or target in path.parents for target in targets)
+    targets = chain(_links_from_home(), _obeyed_links_below(root))
+    # A link to all of the project, or more, says nothing about one file.
+    inside = (target for target in targets if root in target.parents)
+    return any(target == path or target in path.parents for target in inside)
 
 
-def _links_from_home(root: Path) -> Iterator[Path]:
+def _links_from_home() -> Iterator[Path]:
     with suppress(RuntimeError):  # a user without a home
         for folder in (Path("~").expanduser(), Path("~/.config").expanduser()):
-            yield from (target for target in _links_in(folder) if root in target.parents)
+            yield from _links_in(folder)
 
 
 def _obeyed_links_below(root: Path) -> Iterator[Path]:

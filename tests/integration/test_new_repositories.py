@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -215,7 +216,7 @@ async def test_a_look_that_was_killed_is_made_up_for_by_the_next_start(
     assert not (home.path / "unfinished").exists()
 
 
-def test_a_large_tree_is_read_once(tmp_path: Path) -> None:
+def test_a_large_tree_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2_500):
         folder = tmp_path / f"{number % 50}" / f"{number}"
         folder.mkdir(parents=True)
@@ -225,5 +226,16 @@ def test_a_large_tree_is_read_once(tmp_path: Path) -> None:
     watch.begin()
     time.sleep(2.1)  # until the times of the folders tell them from later ones
     known = watch.begin()
-    known = watch.begin()
-    assert watch.end(known, restores=True) == []
+    read: list[str] = []
+    scandir = os.scandir
+
+    def count(path: str) -> object:
+        read.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", count)
+    (tmp_path / "7/7/.git").mkdir()
+    (tmp_path / "7/7/.git/config").write_text("[core]\nfsmonitor = x\n", encoding="utf-8")
+    (disabled,) = watch.end(known, restores=True)
+    assert disabled.startswith(f"{tmp_path}/7/7/.git/config was moved to ")
+    assert read == [f"{tmp_path}/7/7"]

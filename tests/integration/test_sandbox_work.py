@@ -221,6 +221,7 @@ def write_wheel(folder: Path, version: str) -> Path:
     return wheel
 
 
+@pytest.mark.timeout(600)  # it makes an environment with pip in it
 @pytest.mark.parametrize("protect", ["", 'protect = ["*.pem"]\n'], ids=["default", "names"])
 async def test_an_environment_is_upgraded_and_removed(
     home: Home, project: Path, protect: str

@@ -307,7 +307,7 @@ def _own_variables(env: Mapping[str, str], folder: str, write: Sequence[str]) ->
     found = {"TMPDIR": folder}
     found["JAVA_TOOL_OPTIONS"] = " ".join(filter(None, (env.get("JAVA_TOOL_OPTIONS"), java)))
     for name, usual in _CACHES.items():
-        place = os.path.realpath(Path(usual).expanduser())
+        place = os.path.realpath(os.path.expanduser(usual))  # noqa: PTH111 - there may be no home
         if name not in env and not nearest(place, write):
             found[name] = f"{folder}/caches/{name.lower()}"
     return found

@@ -830,3 +830,21 @@ _GIT_CHANGES = words_of(
 def is_reader(name: str, words: Sequence[str]) -> bool:
     """Whether a program of the table may show what is in files, with whatever options."""
     return name != "git" or split_git(words)[0] not in _GIT_CHANGES
+
+
+_WRITES_ITS_WORDS = words_of(
+    "awk basename cut dirname echo gawk gsed jq mawk nawk paste printf sed seq tr"
+)
+_ONLY_MATCHING = re.compile(r"-[A-Za-z]*o[A-Za-z]*|--only-matching")
+_REPLACING = re.compile(r"-[A-Za-z]*r.*|--replace(?:=.*)?", re.DOTALL)
+
+
+def writes_its_words(name: str, words: Sequence[str]) -> bool:
+    """Whether the output of a program may have a word of its own in it."""
+    if name in {"ag", "egrep", "fgrep", "grep", "rg"}:
+        replaces = name == "rg" and any(map(_REPLACING.fullmatch, words))
+        return replaces or any(map(_ONLY_MATCHING.fullmatch, words))
+    is_format = name in {"find", "git"} and any(
+        "printf" in word or "format" in word for word in words
+    )
+    return is_format or name in _WRITES_ITS_WORDS

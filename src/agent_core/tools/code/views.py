@@ -26,6 +26,7 @@ from agent_core.tools.code.readers import (
     may_walk,
     opened_by,
     opens_nothing,
+    writes_its_words,
 )
 from agent_core.tools.code.shell import SETS_A_VARIABLE, Word, is_reserved, read_script
 from agent_core.tools.code.texts import paths_among, runs_its_input
@@ -80,11 +81,6 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)[smhd]?|infinity", re.ASCII)
 _SETTING = re.compile(r"-[eux]+|-[eux]*o (?:errexit|nounset|noglob|pipefail|xtrace)")
 _FORMAT_THAT_SETS = re.compile(r"-|.*%[^A-Za-z%]*[hlLjzt]*n", re.DOTALL)
-_WRITES_ITS_WORDS = words_of(
-    "awk basename cut dirname echo gawk gsed jq mawk nawk paste printf sed seq tr"
-)
-"""Programs whose output may have a word of theirs in it, which another then opens."""
-
 _BRACKETS = re.compile(r"\[[!^]?\]?[^\]]*\]")
 _ADDED = Word("…", is_known=False, is_one=False)
 
@@ -150,6 +146,9 @@ class _Reader:
         self._repeats = False
         self._is_in_find = False
         self._texts: dict[str, None] = {}
+        self._passed_on: dict[str, None] = {}
+        self._consumers = 0
+        self._has_option_value = False
         self._uses_output = False
 
     def finish(self) -> ReadCommand:
@@ -160,7 +159,9 @@ class _Reader:
                 if opening.names_only:
                     opening.names_only = False
                     opening.depth = "folder" if opening.depth == "itself" else opening.depth
-            if self._texts or any(word.startswith("-") for word in found.words):
+            if self._consumers > 1:
+                found.words |= self._passed_on
+            if self._texts or self._has_option_value:
                 found.words |= self._doubtful  # an option may make a path of what is none
         if found.folders:
             if len(found.folders) > 1 or self._repeats:
@@ -359,6 +360,7 @@ class _Reader:
             self._note_words([Word(text)])
         self._repeats |= script.repeats
         self._note_words(script.words)
+        self._has_option_value |= any(word.text.startswith("-") for word in script.words)
         for each in script.commands:
             before = len(self._found.views)
             self.command(each.words, language=language, depth=depth + 1)
@@ -506,14 +508,18 @@ class _Reader:
         elif not is_whole:
             self._note_words(_named_by(words, named))
         others = [text for text in texts if text not in named]
-        if name in _WRITES_ITS_WORDS or not {"-o", "--only-matching", "-r"}.isdisjoint(texts):
-            self._texts |= dict.fromkeys(others)
+        if writes_its_words(name, texts):
+            # A program that opens what another prints may print for a third.
+            is_first = is_whole or opens_nothing(name)
+            kept = self._texts if is_first else self._passed_on
+            kept |= dict.fromkeys(others)
         if opening is not None and is_whole:
             self._found.openings.append(opening)
             return opening
         if not is_whole and opens_nothing(name):
             return None
         self._uses_output |= not is_whole
+        self._consumers += not is_whole
         if not is_whole:
             self._doubtful |= dict.fromkeys(others)
         if is_reader(name, texts) and not self._is_in_find:

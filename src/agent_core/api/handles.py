@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from agent_core.runtime.sessions import Sessions
     from agent_core.types import InspectResult
 
-AnyDecision = Decision | Literal["allow_once", "allow_for_session", "deny"]
+AnyDecision = (
+    Decision | Literal["allow_once", "allow_for_session", "allow_reads", "allow_edits", "deny"]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

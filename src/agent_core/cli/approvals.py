@@ -14,14 +14,18 @@ from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import ANSWER
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.permissions.request import wide_of
 from agent_core.text import visible
 from agent_core.types import ApprovalRecord, Decision, RunStatus
 
 _DECISIONS = {
     "allow": Decision.ALLOW_ONCE,
     "session": Decision.ALLOW_FOR_SESSION,
+    "reads": Decision.ALLOW_READS,
+    "edits": Decision.ALLOW_EDITS,
     "deny": Decision.DENY,
 }
+_WIDE = {Decision.ALLOW_READS, Decision.ALLOW_EDITS}
 _MOST = 1_000
 
 
@@ -76,6 +80,8 @@ def _show(question: ApprovalRecord, terminal: Terminal, clean: Clean) -> None:
     if len(question.agent_path) > 1:
         line(f"  agents: {' > '.join(question.agent_path)}")
     line(f"  for the session it would cover: {request.target_scope}")
+    if wide := wide_of(request):
+        line(f"  {wide[0].removeprefix('allow_')} would cover: {wide[1]}")
     for each in str(request.metadata.get("diff") or "").splitlines():
         line(f"    {each}")
     if question.decision is not None:
@@ -131,4 +137,9 @@ async def _find(runtime: AgentRuntime, prefix: str) -> ApprovalRecord:
 
 async def _answer(runtime: AgentRuntime, options: Options) -> RunHandle:
     decision = _DECISIONS[options.decision]
+    if decision in _WIDE:
+        offered = wide_of((await _find(runtime, options.id)).request)
+        if offered is None or offered[0] is not decision:
+            message = f"{options.decision} is no answer to {options.id}; nothing was answered"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     return await runtime.answer(options.id, decision, options.reason, decided_by="cli")

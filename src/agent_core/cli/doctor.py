@@ -5,6 +5,7 @@ by side. Without a configuration that can be used, what depends on it is not che
 """
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -91,6 +92,7 @@ async def _examine(options: Options) -> list[Finding]:
             _examine_servers(opened.project),
             _examine_ripgrep(launcher),
             asyncio.to_thread(_examine_terminal),
+            asyncio.to_thread(_examine_permissions, setup),
             asyncio.to_thread(_examine_sandbox, setup),
             asyncio.to_thread(_examine_database, setup),
             asyncio.to_thread(_examine_memory, setup),
@@ -322,7 +324,10 @@ def _examine_terminal() -> list[Finding]:
     """Whether questions can be asked, and what the screen can show."""
     name = "terminal"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        cure = "none is needed; questions are then answered by lines of standard input"
+        cure = (
+            "none is needed; questions are then answered by lines of standard input, or on the"
+            " controlling terminal if only standard error is elsewhere"
+        )
         return [Finding(name, "remark", "standard input or error is no terminal", cure)]
     columns = shutil.get_terminal_size().columns
     kind = os.environ.get("TERM") or "unknown"
@@ -333,6 +338,29 @@ def _examine_terminal() -> list[Finding]:
     if kind in {"dumb", "unknown"}:
         return [Finding(name, "remark", f"TERM is {kind}: there is no formatting", "set TERM")]
     return [Finding(name, "ok", f"{kind}, {columns} columns")]
+
+
+def _examine_permissions(setup: Setup | None) -> list[Finding]:
+    """Compare the settings with the recommended ones for daily work."""
+    name = "permissions"
+    if setup is None:
+        return [_unknown(name)]
+    config = setup.config
+    wanted = {
+        "permissions": {"readers": "allow", "save_rules": True},
+        "sandbox": {"mode": "auto"},
+    }
+    lines = [
+        f"[{section}] {key} = {json.dumps(value)}"
+        for section, settings in wanted.items()
+        for key, value in settings.items()
+        if getattr(getattr(config, section), key) != value
+        and (section, key, config.sandbox.mode) != ("sandbox", "mode", "required")
+    ]
+    if not lines:
+        return [Finding(name, "ok", "the settings recommended for daily work")]
+    cure = f"for daily work, in config.toml: {', '.join(lines)}"
+    return [Finding(name, "remark", "more questions than daily work needs", cure)]
 
 
 def _examine_sandbox(setup: Setup | None) -> list[Finding]:

@@ -382,6 +382,8 @@ _DECISIONS = {
     "deny": "denied",
     "allow_once": "allowed once",
     "allow_for_session": "allowed for session",
+    "allow_reads": "allowed with all that only reads",
+    "allow_edits": "allowed with all edits",
 }
 
 

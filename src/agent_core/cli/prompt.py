@@ -11,7 +11,7 @@ from agent_core.cli.layout import cells, wrapped
 from agent_core.cli.lines import AT_ONCE_S, InputLines
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.permissions.questions import UnattendedError
-from agent_core.permissions.request import THIS_CALL_ONLY
+from agent_core.permissions.request import THIS_CALL_ONLY, wide_of
 from agent_core.text import plural, shortened, visible
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
 
@@ -26,6 +26,8 @@ _ANSWERS = {
 _CONFIRMATIONS = {
     Decision.ALLOW_ONCE: "allowed once",
     Decision.ALLOW_FOR_SESSION: "allowed for the session",
+    Decision.ALLOW_READS: "allowed, with every command that only reads",
+    Decision.ALLOW_EDITS: "allowed, with every edit",
     Decision.DENY: "denied",
 }
 _KEYS = {
@@ -33,9 +35,15 @@ _KEYS = {
     "a": Decision.ALLOW_FOR_SESSION,
     "n": Decision.DENY,
 }
+_WIDE_KEYS = {
+    Decision.ALLOW_READS: ("r", "all that only reads"),
+    Decision.ALLOW_EDITS: ("d", "all edits"),
+}
 _HELP = {
     "y": "allow this call",
     "a": 'allow it, and all else that "a covers" names, until the session ends',
+    "r": 'allow it, and all else that "r covers" names: commands that only read',
+    "d": 'allow it, and all else that "d covers" names: edits of ordinary files',
     "n": "deny this call",
     "e": "deny it, with a reason that the model reads",
     "v": "page through the whole question: what was left out above, and the diff",
@@ -55,6 +63,7 @@ _STRAY = (
 )
 _LONGEST_VALUE = 4000
 _ENDS_SHOWN = 2
+_LONG_WORD_ROWS = 3
 _LEAST_ROWS = 6
 _INDENT = "    "
 
@@ -97,6 +106,8 @@ class TerminalPrompt:
         self._echoes = echoes
         self.unanswered: list[PermissionRequest] = []
         self._turn = turn or asyncio.Lock()
+        self._waiting: list[PermissionRequest] = []
+        self._given_before: dict[str, PermissionDecision] = {}
 
     async def __call__(self, request: PermissionRequest) -> PermissionDecision:
         """Show the request and get an answer: a key of a person, or a line of a pipe or file.
@@ -105,8 +116,16 @@ class TerminalPrompt:
             UnattendedError: the input has ended.
         """
         if self._lines.is_terminal:
-            async with self._turn:
-                return await self._ask_at_rest(request)
+            self._waiting.append(request)
+            try:
+                async with self._turn:
+                    if given := self._given_before.pop(request.request_id, None):
+                        return given  # by an answer to another question, which covers this one
+                    answer = await self._ask_at_rest(request)
+            finally:
+                self._waiting.remove(request)
+            self._settle(request, answer)
+            return answer
         async with self._turn, self._terminal.question_at_rest(self._lines, request.tool_name):
             self.show(request)
             scope = request.target_scope or THIS_CALL_ONLY
@@ -124,6 +143,22 @@ class TerminalPrompt:
             elif self._echoes:
                 self._terminal.line(_CONFIRMATIONS[decision])
             return _answered(decision)
+
+    def _settle(self, request: PermissionRequest, answer: PermissionDecision) -> None:
+        """Give the same answer to the questions that wait for their turn and are covered by it."""
+
+        def scope(one: PermissionRequest) -> object:
+            if answer.decision is Decision.ALLOW_FOR_SESSION:
+                return one.target_scope
+            return answer.decision if answer.decision in _wide_of(one) else None
+
+        covers = scope(request)
+        if answer.decision in {Decision.ALLOW_ONCE, Decision.DENY} or covers is None:
+            return
+        for other in self._waiting:
+            is_of_session = other.session_id == request.session_id
+            if is_of_session and scope(other) == covers != THIS_CALL_ONLY:
+                self._given_before[other.request_id] = answer
 
     async def _ask_at_rest(self, request: PermissionRequest) -> PermissionDecision:
         """Ask a person who types nothing else; a text that is no answer returns to its line."""
@@ -156,14 +191,18 @@ class TerminalPrompt:
             terminal.line("")
         rule = str(request.metadata.get("rule") or "")
         is_remembered = _scope_beside_target(request) != THIS_CALL_ONLY
-        choices = ["y once", *["a for the session"] * is_remembered, "n no", "e no, with a reason"]
+        choices = ["y once", *["a for the session"] * is_remembered]
+        wide = _wide_of(request)
+        choices += [f"{key} {what}" for key, what, _ in wide.values()]
+        choices += ["n no", "e no, with a reason"]
         choices += ["w always, by a rule"] * bool(rule) + ["? help"]
         whole = self._show_question(request, choices)
         menu = self._menu(choices)
         while True:
             pressed = await self._press("> ", menu)
             key = pressed.strip().casefold()
-            if decision := _KEYS.get(key) or _ANSWERS.get(key):
+            wider = next((each for each, (known, *_) in wide.items() if known == key), None)
+            if decision := wider or _KEYS.get(key) or _ANSWERS.get(key):
                 shown = decision
                 if decision is Decision.ALLOW_FOR_SESSION and not is_remembered:
                     shown = Decision.ALLOW_ONCE
@@ -199,7 +238,9 @@ class TerminalPrompt:
         head = self._show_title(request)
         frame = self._rows([*head, *self._menu([*choices, see])]) + 3
         room = max(terminal.rows - frame - (_LEAST_ROWS if diff else 0), _LEAST_ROWS)
-        blocks = [*fact_blocks(request), [f"  a covers: {_scope_beside_target(request)}"]]
+        covers = [f"  a covers: {_scope_beside_target(request)}"]
+        covers += [f"  {key} covers: {what}" for key, _, what in _wide_of(request).values()]
+        blocks = [*fact_blocks(request), covers]
         parts = [[part for line in block for part in self._broken(line)] for block in blocks]
         shown = _cut(parts, room)
         for line in chain.from_iterable(shown[:-1]):
@@ -208,7 +249,10 @@ class TerminalPrompt:
         self._show_diff(diff, most=self._count_fitting(diff, max(rows, _LEAST_ROWS)))
         for line in shown[-1]:
             terminal.line(line)
-        left_out = [*chain.from_iterable(parts)] if shown != parts else []
+        left_out: list[str] = []
+        if shown != parts:  # pages are indented
+            every = chain.from_iterable(blocks)
+            left_out = [part for line in every for part in self._broken(line, indent=len(_INDENT))]
         if whole := [*left_out, *diff]:
             choices.insert(choices.index("e no, with a reason") + 1, see)
         return whole
@@ -267,11 +311,11 @@ class TerminalPrompt:
             self._terminal.line(line, Style.BOLD)
         return head
 
-    def _broken(self, line: str) -> list[str]:
-        """Return the lines that a fact takes on the screen; words longer than one are broken."""
-        room = self._terminal.width - 1 - len(_INDENT)  # pages are indented
+    def _broken(self, line: str, *, indent: int = 0) -> list[str]:
+        """Return the lines that a fact takes on the screen; words of several lines are broken."""
+        room = self._terminal.width - 1 - indent
         parts = wrapped(line, room, breaks=False)
-        if any(cells(part) > room for part in parts):
+        if any(cells(part) > _LONG_WORD_ROWS * room for part in parts):
             parts = wrapped(line, room)
         return parts
 
@@ -307,7 +351,7 @@ def _is_text(pressed: str, *, settle_s: float) -> bool:
 
 def _explain(choices: Sequence[str]) -> str:
     """What the keys of a question do; of the diff and of a rule only where it has them."""
-    absent = {"v", "w"} - {choice[0] for choice in choices}
+    absent = {"r", "d", "v", "w"} - {choice[0] for choice in choices}
     lines = [f"  {key}  {what}" for key, what in _HELP.items() if key not in absent]
     return "\n".join([*lines, "  1, 2, 3 are y, a, n; Ctrl-C ends the run"])
 
@@ -326,6 +370,16 @@ def _scope_beside_target(request: PermissionRequest) -> str:
     if scope.endswith(exactly):
         scope = f"{scope.removesuffix(exactly)}, with exactly these words and in this folder"
     return visible(scope, one_line=True)
+
+
+def _wide_of(request: PermissionRequest) -> dict[Decision, tuple[str, str, str]]:
+    """Return the wider answer that a question takes: its key, its name, what it covers."""
+    offered = wide_of(request)
+    if offered is None or offered[0] not in _WIDE_KEYS:
+        return {}
+    decision, covers = offered
+    key, name = _WIDE_KEYS[decision]
+    return {decision: (key, name, visible(covers, one_line=True))}
 
 
 def _cut(parts: Sequence[Sequence[str]], most: int) -> list[list[str]]:

@@ -477,6 +477,7 @@ class PermissionsConfig(Section):
     """Who is asked for what."""
 
     readonly_default: Literal["allow", "ask"] = "allow"
+    readers: Literal["ask", "allow"] = "ask"
     write_without_callback: Literal["deny"] = "deny"
     unattended: Literal["deny", "wait", "park"] = "deny"
     remember_scope: Literal["session", "session_stored"] = "session"

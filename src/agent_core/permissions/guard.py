@@ -22,7 +22,14 @@ from agent_core.permissions.questions import (
     Questions,
     denied,
 )
-from agent_core.permissions.request import Grant, build_grant, build_request
+from agent_core.permissions.request import (
+    Grant,
+    WideGrant,
+    build_grant,
+    build_request,
+    build_wide_grant,
+    shown_line,
+)
 from agent_core.redaction.redactor import Redactor
 from agent_core.types import (
     Access,
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     from agent_core.permissions.saved_rules import SavedRules
 
 _MAX_SHOWN = 1_000
+_WIDE = {Decision.ALLOW_READS, Decision.ALLOW_EDITS}
 _PLAN = "plan mode"
 
 
@@ -51,6 +59,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
         by: what has decided it: a rule, an answer that is remembered, a setting.
         grant: what an answer for the session would cover, or the given one covers; None: this
             call only.
+        wide: the wider answer that the question offers; None: there is none.
         always: the rule that would allow such calls from now on, where it can be saved.
         asked_by: the user's rule that asks, if one does.
         hosts: what a network call, or a command, names; None for others.
@@ -60,6 +69,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     decision: RuleDecision
     by: str
     grant: Grant | None = None
+    wide: WideGrant | None = None
     always: str | None = None
     asked_by: str | None = None
     hosts: Sequence[str] | None = None
@@ -112,6 +122,8 @@ class PermissionGuard:
         self.grants: GrantStore = SessionGrants()
         self._policy = Policy(config, network or NetworkConfig())
         self._may_remember = config.allow_for_session_enabled
+        self._passes_readers = config.readers == "allow"
+        self._open: dict[str, tuple[str, set[str]]] = {}
         self._lists = (allowed, denied)
         self._mode = mode
         self._project_dir = project_dir or Path.cwd()
@@ -173,17 +185,48 @@ class PermissionGuard:
                 return Verdict(decision="deny", by=by, hosts=hosts, refusal=refusal)
             if judged is PolicyDecision.ALLOW:
                 return Verdict(decision="allow", by="no question is needed", hosts=hosts)
-        grant = build_grant(call, definition, access, hosts) if self._may_remember else None
-        known = grant and await self.grants.find_grant(run.session_id, grant.key)
-        if known is not None:
-            return Verdict(decision="allow", by=f"the answer {known.grant_id}", grant=grant)
+        return await self._judge_by_answers(
+            call, definition, access, run, hosts=hosts, by_rules=by_rules
+        )
+
+    async def _judge_by_answers(
+        self,
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        *,
+        hosts: Sequence[str] | None,
+        by_rules: Verdict | None,
+    ) -> Verdict:
+        """Allow what a remembered answer covers, or commands that only read; ask for the rest."""
+        wide = None
+        if by_rules is None and hosts is None:
+            wide = build_wide_grant(access, self._project_dir)
+        if wide is not None and wide.decision is Decision.ALLOW_READS and self._passes_readers:
+            return Verdict(decision="allow", by="[permissions] readers")
+        grant = None
+        if self._may_remember:
+            grant = build_grant(call, definition, access, hosts)
+        else:
+            wide = None
+        for one in (grant, wide and wide.grant):
+            known = one and await self.grants.find_grant(run.session_id, one.key)
+            if known is not None:
+                return Verdict(decision="allow", by=f"the answer {known.grant_id}", grant=one)
         always = None
         if self._saved is not None and by_rules is None:
             always = self._saved.propose(definition, access, run, hosts)
         asked_by = by_rules.by if by_rules else None
         by = asked_by or _why(definition, access)
         return Verdict(
-            decision="ask", by=by, grant=grant, always=always, asked_by=asked_by, hosts=hosts
+            decision="ask",
+            by=by,
+            grant=grant,
+            wide=wide,
+            always=always,
+            asked_by=asked_by,
+            hosts=hosts,
         )
 
     def _refuse(
@@ -252,7 +295,7 @@ class PermissionGuard:
             raise PermissionDeniedError(
                 ErrorCode.PERMISSION_DENIED, verdict.refusal, details=details
             )
-        grant = verdict.grant
+        grant, wide = verdict.grant, verdict.wide
         request = build_request(
             call,
             definition,
@@ -260,33 +303,52 @@ class PermissionGuard:
             run,
             hosts=verdict.hosts,
             covers=grant.covers if grant else None,
+            wide=wide,
             rule=verdict.always,
             asked_by=verdict.asked_by,
             project_dir=self._project_dir,
             redactor=self._redactor,
         )
         asked = perf_counter()
-        answer = await self.questions.ask(
-            request, journal, call=call, definition=definition, access=access, run=run
-        )
+        keys = {each.key for each in (grant, wide and wide.grant) if each is not None}
+        self._open[request.request_id] = run.session_id, keys
+        try:
+            answer = await self.questions.ask(
+                request, journal, call=call, definition=definition, access=access, run=run
+            )
+        finally:
+            del self._open[request.request_id]
         waited_s = perf_counter() - asked
         if answer.decision is Decision.DENY:
             reason = f": {answer.reason}" if answer.reason else ""
             raise denied(f"the user denied {definition.name}{reason}")
-        if answer.decision is Decision.ALLOW_FOR_SESSION and grant is not None:
-            from agent_core.types import PermissionGrant  # noqa: PLC0415 - few runs need it
-
-            await self.grants.add_grant(
-                PermissionGrant(
-                    grant_id=new_id("grant"),
-                    session_id=run.session_id,
-                    tool_name=definition.name,
-                    covers=str(request.target_scope),
-                    key=grant.key,
-                    created_at=utc_now(),
-                )
-            )
+        if answer.decision in _WIDE:
+            if wide is None or wide.decision is not answer.decision:
+                raise denied(f"{answer.decision} is no answer to the question about this call")
+            grant = wide.grant
+        if answer.decision is not Decision.ALLOW_ONCE and grant is not None:
+            await self._remember(grant, definition, run, answer.decision)
         return waited_s
+
+    async def _remember(
+        self, grant: Grant, definition: ToolDefinition, run: RunIdentity, decision: Decision
+    ) -> None:
+        """Add a grant, and settle the open questions of the session that it covers."""
+        from agent_core.types import PermissionGrant  # noqa: PLC0415 - few runs need it
+
+        await self.grants.add_grant(
+            PermissionGrant(
+                grant_id=new_id("grant"),
+                session_id=run.session_id,
+                tool_name=definition.name,
+                covers=shown_line(grant.covers, self._redactor),
+                key=grant.key,
+                created_at=utc_now(),
+            )
+        )
+        for request_id, (session_id, keys) in [*self._open.items()]:
+            if session_id == run.session_id and grant.key in keys:
+                await self.questions.settle(request_id, decision)
 
     async def forget(self, grant_or_session_id: str) -> int:
         """Drop an answer, or all of a session, and return how many there were."""

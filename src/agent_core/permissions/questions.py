@@ -115,6 +115,7 @@ class Questions:
         self._store: QuestionStore | None = None
         self._pause_s: float | None = None
         self._answered: dict[str, asyncio.Event] = {}
+        self._covered: dict[str, asyncio.Future[PermissionDecision]] = {}
         self._runs: Counter[str] = Counter()
 
     @property
@@ -136,6 +137,18 @@ class Questions:
             return False
         event.set()
         return True
+
+    async def settle(self, request_id: str, decision: Decision) -> None:
+        """Answer an open question that an answer to another one covers."""
+        from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
+
+        covered = self._covered.get(request_id)
+        if covered is not None and not covered.done():
+            covered.set_result(PermissionDecision(decision=decision))
+        if self._store is not None:
+            by, decider = "session", current_decider()
+            await self._store.answer(request_id, decision, reason=None, by=by, decider=decider)
+            self.take(request_id)
 
     def is_open_here(self, request_id: str) -> bool:
         """Return whether a question waits for its answer in this process."""
@@ -257,11 +270,16 @@ class Questions:
         journal.note(EventType.PERMISSION_REQUESTED, event_payload(request), tool_call_id=call_id)
         await journal.commit()
         asking = self._start(callback, request)
+        covered = self._covered[request.request_id] = asyncio.get_running_loop().create_future()
         try:
-            await asyncio.wait([asking], timeout=self._timeout_s)
-            answer = _outcome(asking)
+            await asyncio.wait(
+                [asking, covered], timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            answer = covered.result() if covered.done() else _outcome(asking)
         finally:
             asking.cancel()
+            covered.cancel()
+            del self._covered[request.request_id]
         if isinstance(answer, UnattendedError):
             answer = _UNANSWERED
         if isinstance(answer, str):

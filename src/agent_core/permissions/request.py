@@ -8,6 +8,7 @@ import json
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,13 @@ _MAX_IN_EVENT = 8_000
 _SMALL = 1_048_576
 """Bytes of a file that is compared by what is in it."""
 
+_ALL_READS = (
+    "every command that only reads, and opens only what may be read without a question, in the"
+    " project"
+)
+_ALL_EDITS = "every edit of ordinary files of the project"
+WIDE = "wide"
+"""In the metadata of a request: the wider answer that it takes, and what that covers."""
 THIS_CALL_ONLY = "this call only"
 
 
@@ -49,6 +57,27 @@ class Grant(Struct, frozen=True):
 
     covers: str
     key: str
+
+
+class WideGrant(Struct, frozen=True):
+    """An answer that covers more than calls like this one, and the decision that gives it."""
+
+    decision: Decision
+    grant: Grant
+
+
+def build_wide_grant(access: Access, project_dir: Path) -> WideGrant | None:
+    """Return the wider answer that a question about this call offers; None of any other call."""
+    if access.reason is not None:
+        return None
+    if access.command is not None and access.reads:
+        decision, what = Decision.ALLOW_READS, _ALL_READS
+    elif access.edits and not access.dangerous:
+        decision, what = Decision.ALLOW_EDITS, _ALL_EDITS
+    else:
+        return None
+    covers = f"{what} {project_dir}, until the session ends"
+    return WideGrant(decision, Grant(covers, _digest([decision, str(project_dir)])))
 
 
 def build_grant(
@@ -96,6 +125,7 @@ def build_request(
     *,
     hosts: Sequence[str] | None,
     covers: str | None,
+    wide: WideGrant | None = None,
     rule: str | None = None,
     asked_by: str | None = None,
     project_dir: Path,
@@ -110,6 +140,7 @@ def build_request(
         run: who makes it.
         hosts: the hosts it names, if it is a network call.
         covers: what an answer for the session would cover; None for this call only.
+        wide: the wider answer that the question offers, if it does.
         rule: what an answer "always" would add to the user's rules, if it can.
         asked_by: the user's rule that asks, if one does.
         project_dir: the folder of calls that have none of their own.
@@ -117,14 +148,12 @@ def build_request(
     """
     from agent_core.types import PermissionRequest  # noqa: PLC0415 - few runs need it
 
-    def line(text: str, limit: int = MAX_LINE) -> str:
-        return shortened(visible(redactor.text(text), one_line=True), limit)
-
+    line = partial(shown_line, redactor=redactor)
     metadata: dict[str, Any] = {"tool_call_id": call.tool_call_id}
     metadata |= _agent_facts(run, line)
     metadata["sandbox"] = line(access.confined or "off")
     if access.target is not None:
-        metadata["target"] = line(access.target, MAX_SUMMARY)
+        metadata["target"] = line(access.target, limit=MAX_SUMMARY)
         if "\n" in access.target:
             metadata["lines"] = _visible_lines(redactor.text(access.target))
     if access.reason is not None:
@@ -135,6 +164,8 @@ def build_request(
             metadata["places"].append(f"… (+{more} more)")
     if rule is not None:
         metadata["rule"] = rule
+    if wide is not None:
+        metadata[WIDE] = {"decision": wide.decision.value, "covers": line(wide.grant.covers)}
     if asked_by is not None:
         metadata["asked_by"] = line(asked_by)
     if access.diff is not None:
@@ -155,7 +186,7 @@ def build_request(
         tool_name=definition.name,
         permission=definition.permission,
         tags=set(definition.tags),
-        args_summary=line(access.summary, MAX_SUMMARY),
+        args_summary=line(access.summary, limit=MAX_SUMMARY),
         target_scope=line(covers or THIS_CALL_ONLY),
         cwd=line(access.cwd or str(project_dir)),
         env_summary=line(", ".join(access.env_names)),
@@ -165,6 +196,11 @@ def build_request(
         suggested_decision=Decision.DENY if is_doubtful else Decision.ALLOW_ONCE,
         metadata=metadata,
     )
+
+
+def shown_line(text: str, redactor: Redactor, limit: int = MAX_LINE) -> str:
+    """Return a text as one line for people, without secrets and control characters."""
+    return shortened(visible(redactor.text(text), one_line=True), limit)
 
 
 def _visible_lines(text: str) -> str:
@@ -183,6 +219,15 @@ def _agent_facts(run: RunIdentity, line: Callable[[str], str]) -> dict[str, Any]
     if run.task:
         facts["agent_task"] = line(run.task)
     return facts
+
+
+def wide_of(request: "PermissionRequest") -> tuple[Decision, str] | None:
+    """Return the wider answer that a question takes, and what it covers in words."""
+    match request.metadata.get(WIDE):
+        case {"decision": str(decision), "covers": str(covers)}:
+            return Decision(decision), covers
+        case _:
+            return None
 
 
 def agent_path(run: RunIdentity) -> list[str]:

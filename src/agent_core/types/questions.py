@@ -47,7 +47,8 @@ class PermissionDecision(Frozen):
         def __init__(
             self,
             *,
-            decision: Decision | Literal["allow_once", "allow_for_session", "deny"],
+            decision: Decision
+            | Literal["allow_once", "allow_for_session", "allow_reads", "allow_edits", "deny"],
             reason: str | None = None,
             metadata: dict[str, Any] = ...,
         ) -> None: ...

@@ -73,10 +73,17 @@ class ToolResult(Frozen):
 
 
 class Decision(StrEnum):
-    """What the user said. A deny is for this call only."""
+    """What the user said. A deny is for this call only.
+
+    `allow_reads` and `allow_edits` allow, until the session ends, every command of the project
+    that only reads, or every edit of its ordinary files. Only a question about such a call takes
+    them.
+    """
 
     ALLOW_ONCE = "allow_once"
     ALLOW_FOR_SESSION = "allow_for_session"
+    ALLOW_READS = "allow_reads"
+    ALLOW_EDITS = "allow_edits"
     DENY = "deny"
 
 
@@ -110,6 +117,8 @@ class Access:
         runs: the absolute paths of files that a call would run, where `command` does not name
             them.
         only_reads: a command that certainly changes nothing; looked at in plan mode only.
+        reads: a command that certainly changes nothing, and opens only what may be read without a
+            question.
         edits: an ordinary file of the project is written: nothing that is protected, or that
             other programs execute or obey.
     """
@@ -133,4 +142,5 @@ class Access:
     command: CommandViews | None = None
     runs: tuple[str, ...] = ()
     only_reads: bool = False
+    reads: bool = False
     edits: bool = False

@@ -371,3 +371,29 @@ async def test_a_command_is_named_once_in_its_question(screen: Screen) -> None:
     await answered(screen, ["n"], asked)
     assert screen.text.count(command) == 1
     assert "a covers: code.run_command: /usr/bin/make, with exactly these words" in screen.text
+
+
+def reading(number: int, decision: str = "allow_reads") -> PermissionRequest:
+    wide = {"decision": decision, "covers": "every command that only reads in the project /p"}
+    return request().model_copy(update={"request_id": f"req_{number}", "metadata": {"wide": wide}})
+
+
+@pytest.mark.parametrize(("key", "decision"), [("r", "allow_reads"), ("d", "allow_edits")])
+async def test_a_wider_answer_is_told_and_settles_what_waits(
+    screen: Screen, key: str, decision: str
+) -> None:
+    first = asyncio.create_task(screen.prompt(reading(1, decision)))
+    await screen.see("? help")
+    second = asyncio.create_task(screen.prompt(reading(2, decision)))
+    other = asyncio.create_task(screen.prompt(request().model_copy(update={"request_id": "req_3"})))
+    await asyncio.sleep(0)
+    screen.type(key)
+    assert (await first).decision == (await second).decision == decision
+    await screen.see("? help")
+    await screen.see("> ")
+    screen.type(key)  # is no answer to a question that does not offer it
+    await screen.see("none of the keys")
+    await screen.see("> ")
+    screen.type("n")
+    assert (await other).decision is Decision.DENY
+    assert screen.text.count("every command that only reads in the project /p") == 1

@@ -48,7 +48,7 @@ from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ConfigError, StorageError
 from agent_core.loop.options import RunOptions
 from agent_core.permissions.questions import PermissionCallback, UnattendedError
-from agent_core.permissions.request import THIS_CALL_ONLY
+from agent_core.permissions.request import THIS_CALL_ONLY, wide_of
 from agent_core.text import shortened
 from agent_core.types import (
     Decision,
@@ -86,6 +86,8 @@ _END_REASONS: dict[EndReason, StopReason] = {
 _DECISIONS = {
     "allow_once": Decision.ALLOW_ONCE,
     "allow_for_session": Decision.ALLOW_FOR_SESSION,
+    "allow_reads": Decision.ALLOW_READS,
+    "allow_edits": Decision.ALLOW_EDITS,
     "deny": Decision.DENY,
 }
 
@@ -468,7 +470,16 @@ def _options(request: PermissionRequest) -> list[PermissionOption]:
         kind="allow_always",
     )
     reject = PermissionOption(option_id="deny", name="Reject", kind="reject_once")
-    return [once, reject] if scope == THIS_CALL_ONLY else [once, always, reject]
+    wide = [
+        PermissionOption(
+            option_id=offered[0].value,
+            name=f"Allow for this session: {shortened(offered[1], _LONGEST_TITLE)}",
+            kind="allow_always",
+        )
+        for offered in (wide_of(request),)
+        if offered is not None
+    ]
+    return [once, *[always] * (scope != THIS_CALL_ONLY), *wide, reject]
 
 
 def _decided(decision: Decision, reason: str | None = None) -> PermissionDecision:

@@ -50,6 +50,8 @@ def add_parser(commands: Commands) -> None:
     )
     answer.add_argument("--reason", metavar="<text>", help="a reason for the model")
     answer.add_argument("id", metavar="request", help="the id of the question, or its beginning")
-    answer.add_argument("decision", choices=("allow", "session", "deny"), help="the answer")
+    answer.add_argument(
+        "decision", choices=("allow", "session", "reads", "edits", "deny"), help="the answer"
+    )
     for action in (listing, answer):
         add_path(action)

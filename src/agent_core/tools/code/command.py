@@ -190,8 +190,13 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         met=(*met.opened, *met.tracked, *guessed.opened),
         command=read.for_rules,
     )
-    if context.run.permission_mode == "plan":
-        access = replace(access, only_reads=_changes_nothing(read, command))
+    changes_nothing = _changes_nothing(read, command)
+    opens_freely = reason is None and command.opens_only_what_may_be_read
+    access = replace(
+        access,
+        only_reads=changes_nothing and context.run.permission_mode == "plan",
+        reads=changes_nothing and opens_freely,
+    )
     argv = [str(program), *arguments.argv[1:]]
     plan = None
     if workspace.sandbox is not None:

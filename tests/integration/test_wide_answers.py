@@ -1,0 +1,115 @@
+"""One answer for everything that only reads, or for every edit, until the session ends."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from agent_core import PermissionDecision, PermissionRequest
+from agent_core.providers.scripted import Calls, ScriptedCall, calls
+from agent_core.types import Decision
+from isolation import Home
+from runtimes import CONFIG, Asked, ask, runtime
+
+
+def command(*argv: str) -> Any:
+    return calls("code.run_command", argv=[*argv])
+
+
+READS: list[Any] = [
+    command("ls"),
+    command("cat", "a.txt"),
+    command("grep", "-rn", "/api/v1", "a.txt"),
+    command("sh", "-c", "cat a.txt | head -1"),
+]
+OTHERS: list[Any] = [
+    command("touch", "b.txt"),
+    command("cat", ".env"),
+    command("sh", "-c", "cat a.txt > b.txt"),
+]
+
+
+@pytest.fixture
+def files(project: Path) -> Path:
+    (project / "a.txt").write_text("one\n", encoding="utf-8")
+    (project / ".env").write_text("KEY=x\n", encoding="utf-8")
+    return project
+
+
+async def asked_targets(home: Home, project: Path, asked: Asked, config: str = CONFIG) -> list[str]:
+    script = [*READS, *OTHERS, "done"]
+    made = runtime(home, project, script, config=config, permission_callback=asked)
+    async with made:
+        await ask(made)
+    return [str(request.metadata["target"]) for request in asked.requests]
+
+
+async def test_one_answer_covers_commands_that_only_read(home: Home, files: Path) -> None:
+    asked = Asked("allow_reads", "deny", "deny", "deny")
+    targets = await asked_targets(home, files, asked)
+    assert targets == ["ls", "touch b.txt", "cat .env", "sh -c 'cat a.txt > b.txt'"]
+    wide = asked.requests[0].metadata["wide"]
+    assert wide["decision"] == "allow_reads"
+    assert wide["covers"].startswith("every command that only reads")
+    assert str(files) in wide["covers"]
+    assert all("wide" not in request.metadata for request in asked.requests[1:])
+
+
+async def test_a_setting_lets_commands_that_only_read_pass(home: Home, files: Path) -> None:
+    asked = Asked("deny", "deny", "deny")
+    config = CONFIG + '[permissions]\nreaders = "allow"\n'
+    targets = await asked_targets(home, files, asked, config)
+    assert targets == ["touch b.txt", "cat .env", "sh -c 'cat a.txt > b.txt'"]
+
+
+async def test_one_answer_covers_ordinary_edits(home: Home, files: Path) -> None:
+    paths = ["b.txt", "src/c.py", "AGENTS.md", ".env", "d.txt"]
+    script = [calls("code.write_file", path=p, content="x", overwrite=True) for p in paths]
+    asked = Asked("allow_edits", "deny", "deny")
+    made = runtime(home, files, [*script, "done"], config=CONFIG, permission_callback=asked)
+    async with made:
+        await ask(made)
+    targets = [Path(request.metadata["target"]).name for request in asked.requests]
+    assert targets == ["b.txt", "AGENTS.md", ".env"]
+    assert (files / "d.txt").exists()
+
+
+async def test_an_answer_that_the_question_does_not_offer_allows_nothing(
+    home: Home, files: Path
+) -> None:
+    asked = Asked("allow_reads")
+    made = runtime(
+        home,
+        files,
+        [command("touch", "b.txt"), "done"],
+        config=CONFIG,
+        permission_callback=asked,
+    )
+    async with made:
+        await ask(made)
+    assert not (files / "b.txt").exists()
+
+
+async def test_an_answer_settles_the_open_questions_that_it_covers(home: Home, files: Path) -> None:
+    asked: list[PermissionRequest] = []
+    both, forever = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: PermissionRequest) -> PermissionDecision:
+        asked.append(request)
+        if len(asked) == 2:
+            both.set()
+            await forever.wait()  # nobody answers this one
+        await both.wait()
+        return PermissionDecision(decision=Decision.ALLOW_FOR_SESSION)
+
+    read = ScriptedCall(name="code.read_file", arguments={"path": "a.txt"})
+    config = CONFIG + '[permissions]\nreadonly_default = "ask"\n'
+    script: list[Any] = [Calls(calls=[read, read]), "done"]
+    made = runtime(home, files, script, config=config, permission_callback=cast("Asked", answer))
+    async with made, asyncio.timeout(50):
+        await ask(made)
+        closed = await made.approvals("s1", is_open=False)
+    assert len(asked) == 2
+    assert {each.decision for each in closed} == {Decision.ALLOW_FOR_SESSION}
+    assert {each.decided_by for each in closed} == {"callback", "session"}

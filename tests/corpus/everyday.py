@@ -55,7 +55,7 @@ def make_project(base: Path) -> Path:
     project = base / "project"
     for name in (
         *("src", "tests", "lib", "bin", ".venv/bin", "node_modules/.bin", "build"),
-        *(".git/objects", ".git/refs", ".git/hooks"),
+        *(".git/objects", ".git/refs", ".git/hooks", ".husky/_"),
     ):
         (project / name).mkdir(parents=True)
     for name in ("home", "user/.ssh", "bin", "outside"):
@@ -77,6 +77,7 @@ def make_project(base: Path) -> Path:
         ".git/config": "[core]\n\tbare = false\n\thooksPath = .husky/_\n[pull]\n\trebase = true\n"
         '[branch "main"]\n\tremote = origin\n\tvscode-merge-base = origin/main\n',
         ".git/hooks/pre-commit": "#!/bin/sh\n",
+        ".husky/_/pre-commit": "#!/bin/sh\n",
         "README.md": "",
         "package.json": "{}",
         "src/app.py": "def main(): ...\n",

@@ -127,6 +127,15 @@ def reason(judged: Judged) -> str | None:
         "sort --files0-from=cfg/.env",
         "file -f cfg/.env",
         "git diff --no-index cfg/.env a.txt",
+        "grep -r --exclude-dir=.env PASS .",
+        "grep -r --exclude=cfg PASS .",
+        "grep -r --include=cfg/.env PASS .",
+        "grep -r --include='*/.env' PASS .",
+        "diff -N --from-file=cfg empty",
+        "diff -rN --to-file cfg empty",
+        "git show :0:cfg/.env",
+        "git show :0:.env",
+        "git show 'HEAD^{/a:b}:.env'",
     ],
 )
 async def test_a_secret_that_a_reader_opens_is_asked_for_always(folders: Path, line: str) -> None:
@@ -364,6 +373,11 @@ async def test_other_readers_stay_allowed(folders: Path, line: str) -> None:
         "ack PASS src",
         "scp -r src host:x",
         "7z a x.7z src",
+        "git grep --untracked PASS '*'",
+        "git grep --untracked PASS ':(top)src'",
+        "git grep --no-index PASS 'secret\\\\s'",
+        "git diff --no-index 'sec?ets' src",
+        "git show a:b:c:d:e:f:g:h:i:j:k:l",
     ],
 )
 async def test_a_reader_of_which_nothing_is_known_is_asked_for_where_paths_are_denied(
@@ -402,6 +416,10 @@ async def test_ignore_files_decide_what_ripgrep_opens(folders: Path) -> None:
     assert reason(await judge(folders, "rg PASS")) is None
     (project / ".ignore").write_text("!.env\n", encoding="utf-8")
     assert reason(await judge(folders, "rg PASS")) == "sensitive"
+    (project / ".ignore").write_text(".env/\n", encoding="utf-8")  # a folder of this name only
+    assert reason(await judge(folders, "rg -. PASS")) == "sensitive"
+    (project / ".ignore").write_text(".env\n", encoding="utf-8")
+    assert reason(await judge(folders, "rg -. PASS")) is None
     (project / ".ignore").write_text("secrets/\n", encoding="utf-8")
     assert (await judge(folders, "rg PASS", DENIES)).decision == "allow"
     assert (await judge(folders, "rg --no-ignore PASS", DENIES)).decision == "deny"
@@ -454,7 +472,12 @@ async def test_what_git_shows_of_tracked_files_is_judged_by_rules(
     for line in ("git grep PASS", "git diff", "git show", "git log -p"):
         assert (await judge(folders, line, DENIES)).decision == "allow"
     run("add", "secrets")
-    for line in ("git grep PASS", "git diff", "git show", "git log -p", "git --no-pager diff"):
+    for line in (
+        *("git grep PASS", "git diff", "git show", "git log -p", "git --no-pager diff"),
+        *("git diff --check HEAD", "git log --check", "git status -v", "git status -svv"),
+        *("git show --stat 1234567", "git show --stat v1", "git log --color-words"),
+        "git grep PASS -- a.txt 'secret\\s'",
+    ):
         assert (await judge(folders, line, DENIES)).decision == "deny"
     for line in (
         "git grep PASS src",
@@ -462,6 +485,8 @@ async def test_what_git_shows_of_tracked_files_is_judged_by_rules(
         "git log",
         "git status",
         "git diff --stat",
+        "git show --stat",
+        "git show --stat HEAD~2",
     ):
         assert (await judge(folders, line, DENIES)).decision == "allow"
     assert (await judge(folders, "git show HEAD:secrets/deep/key.txt", DENIES)).decision == "deny"

@@ -60,9 +60,11 @@ class _Walk:
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._included = _any_of(opening.included)
-        self._excluded = re.compile("|".join(map(translate, opening.excluded)) or _NEVER.pattern)
+        self._excluded = _exactly(opening.excluded)
+        self._excluded_folders = _exactly(opening.excluded_folders)
         self._shown = [_any_of(part for glob in opening.shown for part in _name_parts(glob))]
         self._ignored: set[str] = set()
+        self._ignored_folders: set[str] = set()
         self._has_hidden = opening.has_hidden
         self._seen: set[str] = set()
 
@@ -87,13 +89,13 @@ class _Walk:
 
     def _entry(self, entry: os.DirEntry[str], folders: list[str]) -> Iterator[str]:
         opening = self._opening
-        if self._leaves_out(entry.name):
-            return
         if (is_link := entry.is_symlink()) and not opening.follows:
             return
         try:
             is_folder = entry.is_dir()
         except OSError:
+            return
+        if self._leaves_out(entry.name, is_folder=is_folder and not is_link):
             return
         path = os.path.realpath(entry.path) if is_link else entry.path
         if is_folder:
@@ -105,12 +107,14 @@ class _Walk:
         ):
             yield from dict.fromkeys((entry.path, path))
 
-    def _leaves_out(self, name: str) -> bool:
-        folded = name.casefold()
-        if self._excluded.match(name):
+    def _leaves_out(self, name: str, *, is_folder: bool) -> bool:
+        excluded = self._excluded_folders if is_folder else self._excluded
+        if excluded.match(name):
             return True
-        if name not in self._ignored and (self._has_hidden or not name.startswith(".")):
+        is_ignored = name in self._ignored or (is_folder and name in self._ignored_folders)
+        if not is_ignored and (self._has_hidden or not name.startswith(".")):
             return False
+        folded = name.casefold()
         return not any(shown.match(folded) for shown in self._shown)
 
     def _read_ignore_files_above(self, root: Path) -> None:
@@ -120,7 +124,8 @@ class _Walk:
         for folder in above[: above.index(top) + 1] if top else above[:1]:
             for line in self._read_ignore_files(str(folder), is_in_repository=top is not None):
                 if found := _PLAIN_NAME.fullmatch(line):
-                    self._ignored.add(found[1])
+                    ignored = self._ignored_folders if line.endswith("/") else self._ignored
+                    ignored.add(found[1])
 
     def _read_ignore_files(self, folder: str, *, is_in_repository: bool = False) -> list[str]:
         """Note what may be shown although it is hidden, and return the lines that leave out."""
@@ -151,3 +156,7 @@ def _name_parts(glob: str) -> Iterator[str]:
 def _any_of(globs: Iterable[str]) -> re.Pattern[str]:
     texts = [translate(glob.casefold()) for glob in globs]
     return re.compile("|".join(texts)) if texts else _NEVER
+
+
+def _exactly(globs: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, globs)) or _NEVER.pattern)

@@ -33,7 +33,8 @@ class Opening(Struct, kw_only=True):
         ignores: it leaves out what ignore files name.
         shown: globs for names that it opens even if they are hidden.
         included: globs that names of files fit; with none all do.
-        excluded: globs for names that it leaves out.
+        excluded: globs for names of files that it leaves out.
+        excluded_folders: the same for folders.
         tracked: it opens what git tracks below these paths, or all that it tracks if there are
             none; None: nothing.
         only_reads: it makes no file, runs nothing and connects to nothing.
@@ -49,6 +50,7 @@ class Opening(Struct, kw_only=True):
     shown: list[str] = field(default_factory=list[str])
     included: list[str] = field(default_factory=list[str])
     excluded: list[str] = field(default_factory=list[str])
+    excluded_folders: list[str] = field(default_factory=list[str])
     tracked: list[str] | None = None
     only_reads: bool = True
 
@@ -177,12 +179,16 @@ def _adjust_grep(opening: Opening, options: _Options, _: list[str]) -> bool:
         return True
     included, excluded = _values(options, "--include"), _values(options, "--exclude")
     folders = [name.rstrip("/") for name in _values(options, "--exclude-dir")]
-    if not excluded and not any(map(_has_brackets, included)):
+    if not excluded and all(map(_is_for_names, included)):
         opening.included = included
-    # A glob with a slash is compared with more than the name.
-    left_out = [*folders, *([] if included else excluded)]
-    opening.excluded = [name for name in left_out if "/" not in name and not _has_brackets(name)]
+    opening.excluded = [] if included else [*filter(_is_for_names, excluded)]
+    opening.excluded_folders = [*filter(_is_for_names, folders)]
     return True
+
+
+def _is_for_names(glob: str) -> bool:
+    """Whether a glob is certainly compared with single names, and read in one way."""
+    return "/" not in glob and not _has_brackets(glob)
 
 
 def _has_brackets(glob: str) -> bool:
@@ -274,6 +280,13 @@ def _adjust_ag(opening: Opening, options: _Options, _: list[str]) -> bool:
     shown = {"-a", "-t", "-u", "--all-text", "--all-types", "--hidden", "--unrestricted"}
     opening.has_hidden = any(name in shown for name, _ in options)
     opening.ignores = not opening.has_hidden
+    return True
+
+
+def _adjust_diff(opening: Opening, options: _Options, _: list[str]) -> bool:
+    """Add what every operand is compared with; it may be a folder, too."""
+    values = _values(options, "--from-file", "--to-file")
+    opening.paths += [value for value in values if value != "-"]
     return True
 
 
@@ -391,12 +404,16 @@ PROGRAMS: Mapping[str, Program] = {
         --side-by-side --strip-trailing-cr --suppress-common-lines --text
         --unidirectional-new-file --unified
         """,
-        "-CFIUWx --exclude --label --ignore-matching-lines --show-function-line --width",
-        files="-X --exclude-from --from-file --to-file",
+        """
+        -CFIUWx --exclude --from-file --label --ignore-matching-lines --show-function-line
+        --to-file --width
+        """,
+        files="-X --exclude-from",
         other="-l --paginate",
         depth="folder",
         walks="-r --recursive",
         always_follows=True,
+        adjust=_adjust_diff,
     ),
     "dirname": Program("-z --zero", texts=_NOTHING_OPENED),
     "du": Program(
@@ -636,10 +653,12 @@ _GIT: Mapping[str, OptionTable] = {
 _FORMATS = re.compile(r"--(?:format|pretty)=(?!.*%[-+ ]?(?:G|\())[^\0]*", re.DOTALL)
 """A format that shows no signature, which would run a program that checks it."""
 
-_PATCHES = frozenset(spell_out("-Lcpu --patch --patch-with-stat --unified --word-diff -U"))
+_PATCHES = frozenset(
+    spell_out("-LUcpu --check --color-words --patch --patch-with-stat --unified --word-diff")
+)
 _SUMMARIES = frozenset(
     spell_out(
-        "-s --check --dirstat --name-only --name-status --no-patch --numstat --quiet --raw "
+        "-s --dirstat --name-only --name-status --no-patch --numstat --quiet --raw "
         "--shortstat --stat --summary"
     )
 )
@@ -650,6 +669,37 @@ def split_git(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     while words and words[0] in {"--no-pager", "-P"}:
         words = words[1:]
     return (words[0], words[1:]) if words else ("", [])
+
+
+_MOST_COLONS = 10
+_PATHSPEC = re.compile(r"\A:|[*?\[\\]")
+"""What makes git take an operand for a pattern, or for a path from the top."""
+
+_COMMIT = re.compile(r"(?:HEAD|@)(?:[~^]\d*)*")
+"""A name that is certainly that of a commit, not of a file that is stored."""
+
+
+def _behind_colons(word: str) -> list[str]:
+    """Return what may be the path of a file in a commit, or in a stage of the index."""
+    return [word[at.end() :] for at in re.finditer(":", word)]
+
+
+def _shows_content(subcommand: str, names: set[str], operands: Sequence[str]) -> bool:
+    """Whether git shows what is in the files that it tracks."""
+    match subcommand:
+        case "grep":
+            return True
+        case "diff":
+            return not names & _SUMMARIES or bool(names & _PATCHES)
+        case "show":  # of a stored file it shows all, whatever the options
+            is_summary = names & _SUMMARIES and not names & _PATCHES
+            return not is_summary or not all(map(_COMMIT.fullmatch, operands))
+        case "log":
+            return bool(names & _PATCHES)
+        case "status":
+            return not names.isdisjoint({"-v", "--verbose"})
+        case _:
+            return False
 
 
 def _open_git(words: Sequence[str]) -> Opening | None:
@@ -666,22 +716,19 @@ def _open_git(words: Sequence[str]) -> Opening | None:
     names = {name for name, _ in options}
     if subcommand == "grep" and "-e" not in names:
         operands = operands[1:]
-    of_commits = [word.partition(":")[2] for word in operands]
+    if any(word.count(":") > _MOST_COLONS for word in operands):
+        return None
+    of_commits = [path for word in operands for path in _behind_colons(word)]
     of_lines = [value.rpartition(":")[2] for value in _values(options, "-L")]
     found = Opening(
         paths=[*operands, *filter(None, [*of_commits, *of_lines])], places=_values(options, "-O")
     )
     if not names.isdisjoint({"--no-index", "--untracked"}):
+        if any(map(_PATHSPEC.search, operands)):
+            return None
         found.depth = "tree"
         found.paths = operands or ["."]
-    elif (
-        (
-            subcommand in {"diff", "grep", "show"}
-            and not (names & _SUMMARIES and not names & _PATCHES)
-        )
-        or subcommand == "grep"
-        or (subcommand == "log" and names & _PATCHES)
-    ):
+    elif _shows_content(subcommand, names, operands):
         found.tracked = operands
     return found
 

@@ -100,7 +100,7 @@ def find_tracked(cwd: Path, words: Sequence[str]) -> list[str] | None:
         commit, colon, path = word.partition(":")
         if colon and commit and path:
             limits.append(os.path.realpath(tree / path))
-        elif colon or re.search(r"[*?\[]", word):
+        elif colon or re.search(r"[*?\[\\]", word):
             return files
         elif os.path.lexists(cwd / word):
             limits.append(os.path.realpath(cwd / word))

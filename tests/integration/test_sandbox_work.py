@@ -13,6 +13,7 @@ from agent_core.process.confinement import probe
 from confined_work import AUTHOR, ON, git, run_all, run_asked, start
 from isolation import Home
 
+FROM_FILES = ("-c", "protocol.file.allow=always")
 pytestmark = pytest.mark.skipif(
     not (probe().landlock and probe().seccomp and probe().namespaces),
     reason="the kernel has no Landlock, no seccomp or no user namespaces",
@@ -168,14 +169,82 @@ async def test_a_submodule_is_committed_to(home: Home, project: Path, tmp_path: 
     git(tmp_path, "init", "-q", "origin")
     git(tmp_path / "origin", "commit", "-qm", "one", "--allow-empty")
     git(project, "init", "-q")
-    allowed = ("-c", "protocol.file.allow=always")
-    git(project, *allowed, "submodule", "add", "-q", str(tmp_path / "origin"), "m")
+    git(project, *FROM_FILES, "submodule", "add", "-q", str(tmp_path / "origin"), "m")
     attack = "echo x > ../.git/modules/m/hooks/pre-commit; echo x > ../.git/HEAD; true"
     answers, _ = await run_all(home, project / "m", COMMIT, attack)
     assert answers[0]["exit_code"] == 0, answers
     assert git(project / "m", "log", "--format=%s").split() == ["made", "one"]
     assert not (project / ".git/modules/m/hooks/pre-commit").exists()
     assert (project / ".git/HEAD").read_text(encoding="utf-8") != "x\n"
+
+
+@pytest.fixture
+def modules(project: Path, tmp_path: Path) -> Path:
+    """A project with a submodule `m`, whose origin has one commit more, and a branch `feature`."""
+    origin = tmp_path / "origin"
+    git(tmp_path, "init", "-q", "-b", "main", "origin")
+    (origin / "a").write_text("one\n", encoding="utf-8")
+    git(origin, "add", ".")
+    git(origin, "commit", "-qm", "one")
+    git(project, "init", "-q", "-b", "main")
+    git(project, *FROM_FILES, "submodule", "add", "-q", str(origin), "m")
+    (project / "b").write_text("main\n", encoding="utf-8")
+    git(project, "add", ".")
+    git(project, "commit", "-qm", "one")
+    git(project, "checkout", "-qb", "feature")
+    (project / "b").write_text("feature\n", encoding="utf-8")
+    git(project, "commit", "-qam", "two")
+    git(project, "checkout", "-q", "main")
+    (origin / "a").write_text("two\n", encoding="utf-8")
+    git(origin, "commit", "-qam", "two")
+    return project
+
+
+async def test_submodules_are_updated(home: Home, modules: Path) -> None:
+    answers, _ = await run_all(
+        home,
+        modules,
+        "git -c protocol.file.allow=always submodule update --remote && cat m/a",
+        "git submodule update && cat m/a",
+        "git checkout --recurse-submodules feature && cat b && git status --short",
+        "rm -rf m/.git m/a && git submodule update -f && cat m/a",
+    )
+    assert [each["exit_code"] for each in answers] == [0, 0, 0, 0], answers
+    assert answers[0]["stdout"].endswith("two\n")
+    assert answers[1]["stdout"].endswith("one\n")
+    assert answers[2]["stdout"] == "feature\n"
+    assert answers[3]["stdout"].endswith("one\n")
+    assert all("disabled_repositories" not in each for each in answers)
+
+
+async def test_settings_and_hooks_of_submodules_are_put_back(home: Home, modules: Path) -> None:
+    inner = modules / ".git/modules/m"
+    before = (inner / "config").read_text(encoding="utf-8")
+    (modules / "evil").mkdir()
+    answers, _ = await run_all(
+        home,
+        modules,
+        "git -C m config core.fsmonitor 'touch ran; false'",
+        "echo 'touch ran' > .git/modules/m/hooks/post-checkout;"
+        " chmod +x .git/modules/m/hooks/post-checkout",
+        "echo evil > .git/modules/m/commondir",
+    )
+    assert all(each["disabled_repositories"] for each in answers[:2]), answers
+    assert (inner / "config").read_text(encoding="utf-8") == before
+    assert not (inner / "hooks/post-checkout").exists()
+    assert not (inner / "commondir").exists()
+    git(modules, "status")
+    assert not list(modules.rglob("ran"))
+
+
+async def test_a_submodule_whose_settings_execute_something_stays_as_it_is(
+    home: Home, modules: Path
+) -> None:
+    git(modules / "m", "config", "core.fsmonitor", "true")
+    answers, _ = await run_all(
+        home, modules, "git -C m config core.pager x", "echo x > .git/modules/m/hooks/pre-commit"
+    )
+    assert all(each["exit_code"] != 0 and each["blocked_by_sandbox"] for each in answers), answers
 
 
 async def test_a_file_that_names_somebody_elses_repository_opens_nothing(
@@ -271,7 +340,9 @@ if __name__ == "__main__":
     process.join()
 """
 LISTEN = "require('net').createServer().listen(process.cwd() + '/socket')"
+LISTEN_HERE = "require('net').createServer().listen('here.s')"
 CONNECT = "require('net').connect('/run/socket')"
+CONNECT_HERE = "require('net').connect('here.s')"
 
 
 @pytest.mark.parametrize(
@@ -280,7 +351,9 @@ CONNECT = "require('net').connect('/run/socket')"
         ("manager.py", MANAGER, sys.executable),
         ("server.py", FORK_SERVER, sys.executable),
         ("listen.js", LISTEN, "node"),
+        ("listen-here.js", LISTEN_HERE, "node"),
         ("connect.js", CONNECT, "node"),
+        ("connect-here.js", CONNECT_HERE, "node"),
     ],
 )
 async def test_a_socket_that_is_refused_names_the_rule(

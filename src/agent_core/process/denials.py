@@ -29,6 +29,11 @@ _CREATED_WITH_PARENTS = re.compile(r"\bENOENT\b.*, (?:mkdir|mkdtemp|copyfile) ['
 """How Node reports a folder that it could not make together with those above it."""
 
 _CONNECTED = re.compile(r"\b(?:listen|bind|connect)\b", re.IGNORECASE)
+_NAMED_SOCKET = re.compile(
+    r"\b(?:listen|bind|connect) (?:EACCES|EPERM)(?:: [a-z ]+)? (?!\S*:\d+\s*$)(?!\d+\s*$)\S+\s*$"
+)
+"""How Node reports a socket with a name, which may be in the current folder; not a port."""
+
 _SOCKET_TEXT = 'a Unix socket with a name (rule "sockets": none can be made or connected to)'
 _UNNAMED_TEXT = 'a file that the program did not name (rule "write")'
 _UNREACHABLE = re.compile(
@@ -96,7 +101,9 @@ def find_denial(output: str, confinement: Confinement, *, cwd: Path | str) -> De
         if not _REFUSED.search(cut):
             created = (path for path in found if _cannot_be_missing(path, cut))
             paths |= dict.fromkeys(filter(partial(_is_refused, confinement=confinement), created))
-        elif _CONNECTED.search(cut) and any("/" in name for name in names):
+        elif _NAMED_SOCKET.search(cut) or (
+            _CONNECTED.search(cut) and any("/" in name for name in names)
+        ):
             socket = True  # whatever the path is: it is the socket that is refused
         else:
             is_busy = _BUSY.search(cut) is not None

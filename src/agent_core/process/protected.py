@@ -197,11 +197,14 @@ class ProtectedFiles:
                 repositories.append(Path(inner))
                 folders[:] = {"modules"}.intersection(folders)
         for repository in repositories:
-            for part in self._in_git:
-                self._note_link(repository / part)
-                yield os.path.realpath(repository / part)
+            is_module = repository != folder and _is_repository(repository)
+            if not (is_module and self._is_left_to_the_watch(str(repository))):
+                for part in self._in_git:
+                    self._note_link(repository / part)
+                    yield os.path.realpath(repository / part)
             for place in (repository, *_folders(repository / "worktrees")):
-                if place != repository and self._is_left_to_the_watch(str(place)):
+                is_inner = is_module or place != repository
+                if is_inner and self._is_left_to_the_watch(str(place)):
                     continue
                 yield from self._find_pointers(place, settings=repository / "config")
         settings = [folder / "config", folder / "config.worktree"]

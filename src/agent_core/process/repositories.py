@@ -81,6 +81,9 @@ _FILTERS = {
 }
 """What `git lfs install --local` writes."""
 
+_UPDATES = frozenset(("checkout", "merge", "none", "rebase"))
+"""How a submodule is updated, without a command for it."""
+
 _WORKTREE = re.compile(rb"^[ \t]*worktree[ \t]*=[ \t]*([^\n]+)$", re.MULTILINE)
 
 
@@ -182,6 +185,8 @@ def _unknown_settings(path: str, content: bytes) -> Iterator[str]:
 def _is_harmless(section: str, name: str, key: str, value: str) -> bool:
     if section == "filter" and name == "lfs":
         return _FILTERS.get(key) == value
+    if section == "submodule" and key == "update":
+        return value in _UPDATES
     keys = _HARMLESS.get(section, "").split()
     return key in keys or "*" in keys
 

@@ -169,6 +169,19 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
+def read_beginning(path: str | os.PathLike[str], limit: int) -> bytes:
+    """Return the beginning of a regular file; of anything else, and if it cannot be read, nothing.
+
+    It does not wait for a pipe.
+    """
+    with suppress(OSError, ValueError):
+        descriptor = open_descriptor(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return file.read(limit)
+    return b""
+
+
 def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
     r"""Return the text of a file, with `\\n` at the end of each line.
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -14,9 +13,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from agent_core.opening import open_descriptor
+from agent_core.opening import read_beginning
 from agent_core.process.confinement import nearest
-from agent_core.process.repositories import executes
+from agent_core.process.repositories import examine, executes, index_entries
 
 REPOSITORY = (".git/hooks", ".git/config")
 """What Git runs, and what says what it runs."""
@@ -251,6 +250,32 @@ class ProtectedFiles:
             self._holes.add(f"{path} is a link, which can be replaced by another one")
 
 
+def find_replaceable(paths: list[str]) -> list[str]:
+    """Return those of some paths in working trees that Git may replace.
+
+    Git tracks the file, or a file in the folder; or there is nothing, and another branch may bring
+    it. Blocks on files.
+    """
+    by_tree: dict[str, list[str]] = {}
+    for path in paths:
+        tree = next((each for each in Path(path).parents if os.path.lexists(each / ".git")), None)
+        if tree is not None and f"/{path.removeprefix(str(tree))}/".find("/.git/") < 0:
+            by_tree.setdefault(str(tree), []).append(path)
+    found: list[str] = []
+    for tree, inside in by_tree.items():
+        state = examine(f"{tree}/.git")
+        left = set(filter(os.path.lexists, inside))
+        found += [path for path in inside if path not in left]
+        for _, name in index_entries(state):
+            path = f"{tree}/{name}"
+            hits = {each for each in left if path == each or path.startswith(f"{each}/")}
+            left -= hits
+            found += sorted(hits)
+            if not left:
+                break
+    return found
+
+
 def _is_dependency(path: Path, roots: Sequence[str]) -> bool:
     """Return whether a package manager fills a folder that a path lies in, below a root."""
     return any(
@@ -283,13 +308,7 @@ def _first_line(path: Path) -> str:
 
 
 def _beginning(path: Path) -> str:
-    """The text of a file; of a pipe, which would keep us waiting, there is none."""
-    with suppress(OSError, ValueError):
-        fd = open_descriptor(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                return file.read(_LONGEST_SETTINGS).decode(errors="replace")
-    return ""
+    return read_beginning(path, _LONGEST_SETTINGS).decode(errors="replace")
 
 
 def _entries(root: str) -> Iterator[str]:

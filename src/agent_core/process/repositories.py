@@ -23,7 +23,8 @@ from msgspec import Struct
 
 from agent_core.aio import to_the_end
 from agent_core.disk.unfinished import Note, Notes
-from agent_core.opening import open_descriptor, read_bytes
+from agent_core.opening import open_descriptor, read_beginning, read_bytes
+from agent_core.process.git_index import GITLINK, read_index
 
 logger = logging.getLogger(__name__)
 
@@ -108,15 +109,21 @@ class State(Struct, frozen=True):
 class _Folder(Struct, frozen=True):
     stamp: tuple[int, int, int]
     read_at: int
-    inner: tuple[str, ...]
-    entries: tuple[str, ...]
+    inner: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
+    is_listed: bool = True
 
 
 class Known(Struct):
-    """The repositories there were before a program, and the note that they are to be looked at."""
+    """The repositories there were before a program, and the note that they are to be looked at.
+
+    Attributes:
+        unlisted: folders that could not be looked through.
+    """
 
     states: dict[str, State]
     note: Note | None = None
+    unlisted: frozenset[str] = frozenset()
 
 
 def executes(entry: str) -> bool:
@@ -132,19 +139,19 @@ def examine(entry: str) -> State:
     is_pointer = os.path.islink(entry) or not os.path.isdir(entry)  # noqa: PTH112, PTH114
     folder = os.path.realpath(entry)
     if not os.path.isdir(folder):  # noqa: PTH112
-        contents[entry] = _read(entry)
+        contents[entry] = read_beginning(entry, _LARGEST_FILE)
         named = _first_line(contents[entry]).removeprefix("gitdir:").strip()
         folder = _resolve(os.path.dirname(entry), named)  # noqa: PTH120
     pointer = f"{folder}/commondir"
     common = folder
     if os.path.lexists(pointer):
-        contents[pointer] = _read(pointer)
+        contents[pointer] = read_beginning(pointer, _LARGEST_FILE)
         common = _resolve(folder, _first_line(contents[pointer]))
         if os.path.dirname(folder) != f"{common}/worktrees":  # noqa: PTH120
             executed.add((pointer, "another repository"))
     for path in dict.fromkeys((f"{common}/config", f"{folder}/config.worktree")):
         if os.path.lexists(path):
-            contents[path] = _read(path)
+            contents[path] = read_beginning(path, _LARGEST_FILE)
             executed.update((path, line) for line in _unknown_settings(path, contents[path]))
     executed.update(_hooks(f"{common}/hooks"))
     return State(
@@ -156,10 +163,16 @@ def examine(entry: str) -> State:
     )
 
 
+def index_entries(state: State) -> Iterator[tuple[int, str]]:
+    """Yield the modes and paths in the index of a repository; none of one that is broken."""
+    is_long = b"sha256" in state.contents.get(f"{state.folder}/config", b"")
+    return read_index(f"{state.folder}/index", digest=32 if is_long else 20)
+
+
 def _is_owned(entry: str, folder: str, common: str, contents: dict[str, bytes]) -> bool:
     tree = os.path.realpath(os.path.dirname(entry))  # noqa: PTH120
     if folder != common:
-        named = _resolve(folder, _first_line(_read(f"{folder}/gitdir")))
+        named = _resolve(folder, _first_line(read_beginning(f"{folder}/gitdir", _LARGEST_FILE)))
         return os.path.dirname(folder) == f"{common}/worktrees" and named == f"{tree}/.git"  # noqa: PTH120
     found = _WORKTREE.search(contents.get(f"{folder}/config", b""))
     return found is not None and _resolve(folder, os.fsdecode(found[1]).strip()) == tree
@@ -192,21 +205,17 @@ def _is_harmless(section: str, name: str, key: str, value: str) -> bool:
 
 
 def _hooks(folder: str) -> Iterator[tuple[str, str]]:
-    with suppress(OSError):
-        for name in os.listdir(folder):  # noqa: PTH208
-            if not name.endswith((".sample", ".disabled")):
-                path = f"{folder}/{name}"
-                yield path, hashlib.sha256(_read(path)).hexdigest()
-
-
-def _read(path: str) -> bytes:
-    """Return the beginning of a file; of a pipe, which would keep us waiting, there is none."""
-    with suppress(OSError, ValueError):
-        fd = open_descriptor(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                return file.read(_LARGEST_FILE)
-    return b""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except PermissionError:  # Git opens what is in it all the same
+        yield folder, "it cannot be listed"
+        return
+    except OSError:
+        return
+    for name in names:
+        if not name.endswith((".sample", ".disabled")):
+            path = f"{folder}/{name}"
+            yield path, hashlib.sha256(read_beginning(path, _LARGEST_FILE)).hexdigest()
 
 
 def _first_line(content: bytes) -> str:
@@ -264,6 +273,7 @@ class RepositoryWatch:
         self._folders = list(dict.fromkeys(map(str, folders)))
         self._tree: dict[str, _Folder] = {}
         self._is_whole = True
+        self._unlisted = frozenset[str]()
         self._lock = threading.Lock()
         self._left: list[str] = []
         self._notes_folder: Path | None = None
@@ -297,6 +307,7 @@ class RepositoryWatch:
         with self._lock:
             self._recover()
             known = Known({entry: examine(entry) for entry in self._find()})
+            known.unlisted = self._unlisted
             with suppress(OSError):
                 self._note(known)
             return known
@@ -305,6 +316,10 @@ class RepositoryWatch:
         """Disable what was not known, and return what was done, in words. Blocks on files."""
         with self._lock:
             disabled = [*self._left, *self._disable(known.states, restores=restores)]
+            disabled += [
+                f"{path} cannot be listed: it was not looked through for new repositories"
+                for path in sorted(self._unlisted - known.unlisted)
+            ]
             self._left = []
             self._forget(known)
             return disabled
@@ -369,6 +384,10 @@ class RepositoryWatch:
                 pending += folder.inner
                 entries |= dict.fromkeys(folder.entries)
         self._is_whole = len(self._tree) < _MOST_FOLDERS
+        unlisted = [path for path, folder in self._tree.items() if not folder.is_listed]
+        self._unlisted = frozenset(unlisted)
+        if unlisted or not self._is_whole:
+            _add_submodules(entries)
         return list(entries)
 
     def _disable(self, known: dict[str, State], *, restores: bool) -> list[str]:
@@ -420,6 +439,19 @@ class RepositoryWatch:
         return any(f"{above}/".startswith(f"{folder.rstrip('/')}/") for folder in self._folders)
 
 
+def _add_submodules(entries: dict[str, None]) -> None:
+    """Add the submodules that indexes name, which Git enters wherever they are."""
+    pending = [entry for entry in entries if entry.endswith("/.git")]
+    for entry in pending:  # it grows meanwhile
+        tree = os.path.dirname(entry)  # noqa: PTH120
+        names = (name for mode, name in index_entries(examine(entry)) if mode == GITLINK)
+        for name in names:
+            inner = f"{tree}/{name}/.git"
+            if inner not in entries and os.path.lexists(inner):
+                entries[inner] = None
+                pending.append(inner)
+
+
 def _find_fresh(entry: str, before: State | None, executed: frozenset[tuple[str, str]]) -> set[str]:
     """Return the files by which Git would execute what it did not execute before.
 
@@ -457,6 +489,8 @@ def _read_folder(path: str, known: _Folder | None) -> _Folder | None:
         read_at = time.time_ns()
         with os.scandir(path) as listed:
             found = [(each.name, each.is_dir(follow_symlinks=False)) for each in listed]
+    except PermissionError:
+        return _Folder((0, 0, 0), 0, is_listed=False)
     except OSError:
         return None
     names = {name for name, _ in found}

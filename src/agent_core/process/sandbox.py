@@ -26,9 +26,8 @@ from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process.child import Command
 from agent_core.process.confinement import Confinement, Hole, Rule, missing, nearest, probe
-from agent_core.process.git_index import find_replaceable
 from agent_core.process.hidden import HiddenFiles
-from agent_core.process.protected import REPOSITORY, ProtectedFiles
+from agent_core.process.protected import REPOSITORY, ProtectedFiles, find_replaceable
 from agent_core.process.repositories import RepositoryWatch, find_outer
 
 _INSTALLATION = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])

@@ -1,11 +1,12 @@
 """Which files Git tracks, read from the index that real Git has written."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from agent_core.process.git_index import find_replaceable
+from agent_core.process.protected import find_replaceable
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -33,5 +34,12 @@ def test_tracked_files_and_folders_are_found(tmp_path: Path, version: str, diges
 def test_a_broken_index_has_no_files(tmp_path: Path, content: bytes) -> None:
     git(tmp_path, "init", "-q")
     (tmp_path / ".git/index").write_bytes(content)
+    (tmp_path / "a").touch()
+    assert find_replaceable([str(tmp_path / "a")]) == []
+
+
+def test_a_pipe_in_place_of_an_index_is_not_waited_for(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    os.mkfifo(tmp_path / ".git/index")
     (tmp_path / "a").touch()
     assert find_replaceable([str(tmp_path / "a")]) == []

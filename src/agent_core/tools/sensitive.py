@@ -27,7 +27,8 @@ _HARMLESS = words_of(
     .hex/packages .ivy2/cache .jenv .julia/artifacts .julia/compiled .julia/packages .juliaup
     .linuxbrew .local/bin .local/lib .local/pipx .local/share/doc .local/share/fnm
     .local/share/man .local/share/mise/installs .local/share/pipx .local/share/pnpm
-    .local/share/uv .local/share/virtualenvs .m2/repository .m2/wrapper .nix-profile
+    .local/share/uv/python .local/share/uv/tools .local/share/virtualenvs .m2/repository
+    .m2/wrapper .nix-profile
     .node_modules .nodenv .npm/_cacache .npm/_npx .nuget/packages .nvm .opam .pnpm-store
     .pub-cache/bin .pub-cache/git .pub-cache/hosted .pyenv .rbenv .rustup .sbt/boot
     .sdkman/candidates .soong-agent/test-runs .stack/programs .stack/snapshots
@@ -50,6 +51,14 @@ _HARMLESS = words_of(
     """
 )
 """Caches and libraries of interpreters and package managers below a home, and documentation."""
+
+_CREDENTIALS = frozenset(
+    (
+        *(".git-credentials", ".netrc", ".npmrc", ".pypirc", ".yarnrc", ".yarnrc.yml", "npmrc"),
+        *("auth.json", "credentials", "credentials.json", "credentials.toml", "pip.conf"),
+    )
+)
+"""Names of files and folders that hold passwords, in caches and libraries, too."""
 
 
 class SensitivePaths:
@@ -140,6 +149,8 @@ class SensitivePaths:
         if home is None or not _HIDDEN.fullmatch(path[len(home) :].partition("/")[0]):
             return False
         parts = path[len(home) :].split("/")
+        if parts[-1] in _CREDENTIALS:
+            return True
         return not any("/".join(parts[:end]) in _HARMLESS for end in range(1, len(parts) + 1))
 
 

@@ -449,3 +449,24 @@ async def test_only_landlock_runs_unasked_and_puts_settings_back(
     for more in ('protect = ["x"]\n', f'write = ["{project}", "{home.path.parent}"]\n'):
         _, _, asked = await run_asked(home, project, "true", config=config + more)
         assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "cd a/b && cat ../../top",
+        "cd a/b && cat ../../top && cd ../..",
+        "cd a && cat in && cd .. && cat top",
+        "cd a && (cat in; ls ..) | sort",
+    ],
+)
+async def test_a_folder_that_a_script_enters_is_where_its_paths_start(
+    home: Home, project: Path, script: str
+) -> None:
+    (project / "a/b").mkdir(parents=True)
+    for name in ("top", "a/in"):
+        (project / name).write_text("x\n", encoding="utf-8")
+    quiet = f"{ON}ask_inside = false\n"
+    (answer,), _, asked = await run_asked(home, project, script, config=quiet)
+    assert answer["exit_code"] == 0, answer
+    assert asked == []

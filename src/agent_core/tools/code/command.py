@@ -210,7 +210,7 @@ def _meet_all(read: "ReadCommand", cwd: Path) -> "Met":
 
     met = Met()
     for opening in read.openings:
-        for base in (cwd, *read.folders[:1]):
+        for base in read.bases(cwd):
             meet(opening, base, met)
     if not met.is_complete and read.unseen is None:
         read.unseen = "it reads more files than are looked at"
@@ -371,8 +371,9 @@ def _find_named_places(
 
     words = list(islice(dict.fromkeys(_words(read.words)), _MAX_WORDS + 1))
     opened = dict.fromkeys(word for each in read.openings for word in (*each.paths, *each.places))
-    places, paths = [*_resolve(policy, str(cwd), cwd)], list[str]()
-    for base in (cwd, *read.folders[:1]):
+    places, paths = [*_resolve(policy, str(cwd), cwd)], list(map(str, read.starts))
+    places += (place for start in paths for place in _resolve(policy, start, cwd))
+    for base in read.bases(cwd):
         for word in dict.fromkeys((*words[:_MAX_WORDS], *islice(opened, _MAX_WORDS))):
             if Path(os.path.normpath(base / word)) in STREAMS:
                 continue

@@ -62,6 +62,7 @@ class ReadScript(Struct):
         inputs: here-documents, which a shell would run.
         problems: why this may not be all, or not be it.
         repeats: a part of it may run several times.
+        enters_first: nothing of it runs unless the `cd` that it begins with succeeds.
     """
 
     commands: list[SimpleCommand] = field(default_factory=list[SimpleCommand])
@@ -69,6 +70,7 @@ class ReadScript(Struct):
     inputs: list[str] = field(default_factory=list[str])
     problems: list[str] = field(default_factory=list[str])
     repeats: bool = False
+    enters_first: bool = False
 
 
 _STRUCTURE = words_of(
@@ -172,7 +174,18 @@ class _Reader:
         gaps = (self._source[: root.start_byte], self._source[root.end_byte :])
         if any(gap.strip(b" \t\n") for gap in gaps):
             self._problem("a part of the script cannot be read")
+        self._found.enters_first = self._enters_first(root)
         self._statement(root)
+
+    def _enters_first(self, root: "Node") -> bool:
+        """Return whether nothing runs unless a `cd` before it succeeds: `cd x && a && b`."""
+        first = root.children[0] if len(root.children) == 1 else root
+        while first.type == "list":
+            if [each.type for each in first.children[1:-1]] != ["&&"]:
+                return False
+            first = first.children[0]
+        words = self._source[first.start_byte : first.end_byte].split()
+        return first.type == "command" and words[:1] == [b"cd"]
 
     def _problem(self, text: str) -> None:
         if text not in self._found.problems:

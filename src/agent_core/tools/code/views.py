@@ -47,6 +47,7 @@ STREAMS = frozenset(
     Path("/dev", name) for name in ("null", "zero", "stdin", "stdout", "stderr", "tty")
 )
 _MAX_VIEWS = 300
+_MOST_STARTS = 2
 _MAX_DEPTH = 12
 _MAX_SCRIPTS = 30
 _MAX_GUESSED = 64
@@ -95,6 +96,8 @@ class ReadCommand(Struct):
         guesses: what programs may open at most that were given an unknown option.
         unseen: why it is not known what a program opens that reads files.
         folders: other folders than its own that relative paths may start from.
+        starts: all folders that relative paths start from, where it is known that a script enters
+            one before anything else; then its own folder is none of them.
     """
 
     views: list[CommandView] = field(default_factory=list[CommandView])
@@ -104,6 +107,11 @@ class ReadCommand(Struct):
     guesses: list[Opening] = field(default_factory=list[Opening])
     unseen: str | None = None
     folders: list[Path] = field(default_factory=list[Path])
+    starts: tuple[Path, ...] = ()
+
+    def bases(self, cwd: Path) -> tuple[Path, ...]:
+        """Return the folders that relative paths are resolved from."""
+        return self.starts or (cwd, *self.folders[:1])
 
     @property
     def for_rules(self) -> CommandViews:
@@ -144,6 +152,8 @@ class _Reader:
         self._count_of_scripts = 0
         self._has_relative = False
         self._repeats = False
+        self._enters_first = False
+        self._entered: list[Word] = []
         self._is_in_find = False
         self._texts: dict[str, None] = {}
         self._passed_on: dict[str, None] = {}
@@ -164,11 +174,23 @@ class _Reader:
             if self._texts or self._has_option_value:
                 found.words |= self._doubtful  # an option may make a path of what is none
         if found.folders:
+            found.starts = self._starts()
+            if not found.starts:
+                self._note_words(self._entered)
             if len(found.folders) > 1 or self._repeats:
                 self._problem("it changes the folder more than once")
             if self._has_relative or not all(map(os.path.isabs, self._search_path())):
                 self._problem("it names a program or a target by a path from a changed folder")
         return found
+
+    def _starts(self) -> tuple[Path, ...]:
+        """Return the folders that relative paths start from, if that is known for sure."""
+        found = self._found
+        ends_with_cd = found.views[-1].argv[:1] == ("cd",)  # nothing starts from the last one
+        folders = found.folders[:-1] if ends_with_cd else found.folders
+        is_known = self._enters_first and not found.problems and not self._repeats
+        # Each but the first is read as if it were entered from the first.
+        return tuple(folders) if is_known and len(folders) <= _MOST_STARTS else ()
 
     def _problem(self, text: str) -> None:
         if text not in self._found.problems:
@@ -354,6 +376,7 @@ class _Reader:
         self._seen.add(key)
         self._count_of_scripts += 1
         script = read_script(text, is_bash=language == "bash", env_names=[*self._env])
+        self._enters_first |= script.enters_first and depth == 0
         for problem in script.problems:
             self._problem(problem)
         if any(problem != SETS_A_VARIABLE for problem in script.problems):
@@ -411,12 +434,18 @@ class _Reader:
                 texts = [word.text for word in rest]
                 if texts and texts[0].startswith("-") and texts[0] != "-":
                     self._problem(f"it gives {name} an option that is not known")
+                self._repeats |= name == "trap"
                 script = " ".join(texts) if name == "eval" else "".join(texts[:1])
                 if script != "-":
                     self._script(script, language=language, depth=depth + 1)
             case _ if name in _PLAIN_BUILTINS:
                 if not self._is_plain(name, rest):
                     self._problem(f"it gives {name} words that may change what the shell does")
+                if name == "cd" and self._enters_first and len(self._found.views) < _MAX_VIEWS:
+                    self._entered += rest  # they count as folders
+                    argv = tuple(word.text for word in words)
+                    self._found.views.append(CommandView(argv, self._resolve(name) or name))
+                    return
                 self._add(words, self._resolve(name) or name)
             case _:
                 self._problem(f"{name} changes what the shell does")
@@ -449,10 +478,14 @@ class _Reader:
         target = texts[0] if len(texts) == 1 else None
         if target is None or target.startswith("-") or not target:
             return False
-        folder = os.path.realpath(self._cwd / target)
-        self._found.folders.append(Path(folder))
+        entered = self._found.folders
+        base = entered[0] if self._enters_first and entered else self._cwd
+        folder = os.path.realpath(base / target)
+        # From a folder behind a link, `..` leads a shell back to where the link is.
+        self._enters_first &= os.path.normpath(base / target) == folder and os.path.isdir(folder)  # noqa: PTH112
+        entered.append(Path(folder))
         # A shell takes `..` as text, a program follows links first.
-        return folder == os.path.realpath(os.path.normpath(self._cwd / target))
+        return folder == os.path.realpath(os.path.normpath(base / target))
 
     def _guess(self, words: Sequence[Word], *, depth: int, language: str | None = None) -> None:
         """Whatever may be a command among words that cannot be read for sure."""

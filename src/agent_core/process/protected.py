@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from agent_core.opening import read_beginning
 from agent_core.process.confinement import nearest
-from agent_core.process.repositories import examine, executes, index_entries
+from agent_core.process.repositories import examine, executes, tracked_paths
 
 REPOSITORY = (".git/hooks", ".git/config")
 """What Git runs, and what says what it runs."""
@@ -266,7 +266,7 @@ def find_replaceable(paths: list[str]) -> list[str]:
         state = examine(f"{tree}/.git")
         left = set(filter(os.path.lexists, inside))
         found += [path for path in inside if path not in left]
-        for _, name in index_entries(state):
+        for name in tracked_paths(state):
             path = f"{tree}/{name}"
             hits = {each for each in left if path == each or path.startswith(f"{each}/")}
             left -= hits

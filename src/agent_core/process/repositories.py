@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from agent_core.aio import to_the_end
 from agent_core.disk.unfinished import Note, Notes
+from agent_core.git.index import find_submodules, read_index
 from agent_core.opening import open_descriptor, read_beginning, read_bytes
-from agent_core.process.git_index import GITLINK, read_index
 
 logger = logging.getLogger(__name__)
 
@@ -163,10 +163,14 @@ def examine(entry: str) -> State:
     )
 
 
-def index_entries(state: State) -> Iterator[tuple[int, str]]:
-    """Yield the modes and paths in the index of a repository; none of one that is broken."""
-    is_long = b"sha256" in state.contents.get(f"{state.folder}/config", b"")
-    return read_index(f"{state.folder}/index", digest=32 if is_long else 20)
+def tracked_paths(state: State) -> Iterator[str]:
+    """Yield the paths in the index of a repository; none of one that is broken."""
+    index = read_index(Path(state.folder), digest_bytes=_digest_bytes(state))
+    yield from map(os.fsdecode, index.items if index else ())
+
+
+def _digest_bytes(state: State) -> int:
+    return 32 if b"sha256" in state.contents.get(f"{state.folder}/config", b"") else 20
 
 
 def _is_owned(entry: str, folder: str, common: str, contents: dict[str, bytes]) -> bool:
@@ -444,8 +448,8 @@ def _add_submodules(entries: dict[str, None]) -> None:
     pending = [entry for entry in entries if entry.endswith("/.git")]
     for entry in pending:  # it grows meanwhile
         tree = os.path.dirname(entry)  # noqa: PTH120
-        names = (name for mode, name in index_entries(examine(entry)) if mode == GITLINK)
-        for name in names:
+        state = examine(entry)
+        for name in find_submodules(Path(state.folder), digest_bytes=_digest_bytes(state)):
             inner = f"{tree}/{name}/.git"
             if inner not in entries and os.path.lexists(inner):
                 entries[inner] = None

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from agent_core.snapshots.git_index import read_index
+from agent_core.git.index import find_submodules, read_index
 from agent_core.snapshots.records import GitState, LeftOut, LeftOutReason, Snapshot
 from agent_core.snapshots.store import SnapshotStore
 
@@ -208,3 +208,20 @@ def test_a_broken_index_is_unknown(store: SnapshotStore, repo: Path, broken: byt
 def test_a_hostile_head_leads_nowhere(store: SnapshotStore, repo: Path, head: str) -> None:
     (repo / ".git" / "HEAD").write_text(head)
     assert state(store.record(repo)).head is None
+
+
+@pytest.mark.parametrize("version", ["2", "4"])
+@pytest.mark.parametrize("is_split", [False, True])
+def test_submodules_are_found_whatever_the_checksum(
+    repo: Path, version: str, *, is_split: bool
+) -> None:
+    assert find_submodules(repo / ".git", digest_bytes=20) == []
+    head = git(repo, "rev-parse", "HEAD")
+    git(repo, "update-index", "--add", "--cacheinfo", f"160000,{head},sub/inner")
+    git(repo, "update-index", "--index-version", version)
+    if is_split:
+        git(repo, "update-index", "--split-index")
+    place = repo / ".git" / "index"
+    place.write_bytes(place.read_bytes()[:-20] + bytes(range(20)))
+    assert "160000" in git(repo, "ls-files", "--stage"), "git reads it"
+    assert find_submodules(repo / ".git", digest_bytes=20) == ["sub/inner"]

@@ -17,7 +17,8 @@ from fnmatch import translate
 from itertools import chain, islice
 from pathlib import Path
 
-from agent_core.opening import read_bytes
+from agent_core.git.repository import Repository
+from agent_core.git.settings import read_settings
 
 _HARMLESS = frozenset(
     {
@@ -75,11 +76,7 @@ _DOCUMENTS = frozenset(_IN_CAPITALS.split())
 _DEPENDENCIES = frozenset({"node_modules", "bower_components", "site-packages", "__pycache__"})
 _ENVIRONMENT = "pyvenv.cfg"
 
-_SETTING = re.compile(r"^[ \t]*(?:\[[^\]\n]*\][ \t]*)?([A-Za-z][\w-]*)[ \t]*=[ \t]*(.+)$", re.M)
-_COMMENT = re.compile(r"[ \t][;#]")
 _BETWEEN_WORDS = re.compile(r"[\s\"'`;|&()<>!=]+")
-_MOST_SETTINGS = 2**20
-_MOST_INCLUDED = 50
 _MOST_ENTRIES = 5_000
 """How far a project is searched for links; upper levels first."""
 
@@ -121,40 +118,34 @@ def _has_obeyed_name(parts: tuple[str, ...]) -> bool:
 
 def _is_named_by_git(path: Path) -> bool:
     """Return whether settings of Git name a file, or the folder of hooks that it is in."""
-    pending: deque[tuple[Path, Path]] = deque()
     for tree in path.parents:
         if not os.path.lexists(tree / ".git"):
             continue
-        for folder in _repository_folders(tree / ".git"):
-            if any(target == path for target in _links_in(folder / "hooks")):
+        files = list(_user_settings())
+        if (repository := Repository.at(tree)) is not None:
+            common = repository.common
+            if path in _links_in(common / "hooks"):
                 return True
-            pending += [(folder / name, tree) for name in ("config", "config.worktree")]
-        pending += [(file, tree) for file in _user_settings()]
-    seen: set[tuple[Path, Path]] = set()
-    while pending and len(seen) < _MOST_INCLUDED:
-        file, tree = pending.popleft()
-        if (file, tree) in seen:
-            continue
-        seen.add((file, tree))
-        for key, value in _SETTING.findall(_text_of(file).replace("\\\n", "")):
-            if key.lower() == "hookspath" and _is_hook(path, value, tree):
-                return True
-            for word in filter(None, _BETWEEN_WORDS.split(value)):
-                if path in (_resolve(word, tree), included := _resolve(word, file.parent)):
-                    return True
-                if key.lower() == "path" and included is not None:
-                    pending.append((included, tree))
+            files += [common / "config", repository.folder / "config.worktree"]
+        if any(_is_named_in(file, path, tree) for file in files):
+            return True
     return False
 
 
-def _repository_folders(named: Path) -> Iterator[Path]:
-    """Yield the folders with the settings of a repository, which `.git` is, or names."""
-    folder = named
-    if named.is_file():
-        folder = named.parent / _text_of(named).partition("\n")[0].removeprefix("gitdir:").strip()
-    yield folder
-    if common := _text_of(folder / "commondir").strip():
-        yield folder / common
+def _is_named_in(file: Path, path: Path, tree: Path) -> bool:
+    """Return whether a file of settings names a path, or may name it: it cannot be read."""
+    try:
+        for setting in read_settings(file):
+            if setting.name == "core.hookspath" and _is_hook(path, setting.value, tree):
+                return True
+            for word in filter(None, _BETWEEN_WORDS.split(setting.value)):
+                if path in (_resolve(word, tree), _resolve(word, setting.file.parent)):
+                    return True
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return False
 
 
 def _user_settings() -> Iterator[Path]:
@@ -168,7 +159,7 @@ def _user_settings() -> Iterator[Path]:
 
 def _is_hook(path: Path, value: str, tree: Path) -> bool:
     """Return whether a file is in the folder of hooks of a setting, or reached by a link in it."""
-    hooks = _resolve(_COMMENT.split(value)[0].strip(' \t"'), tree)
+    hooks = _resolve(value, tree)
     if hooks is None:
         return False
     is_inside = path.parent == hooks or (
@@ -227,11 +218,3 @@ def _resolve(name: str, folder: Path) -> Path | None:
     with suppress(OSError, ValueError, RuntimeError):
         return Path(os.path.realpath(folder / Path(name).expanduser()))
     return None
-
-
-def _text_of(file: Path) -> str:
-    """Return the text of an ordinary file that is not too long; empty otherwise."""
-    with suppress(OSError, ValueError):
-        if file.is_file() and file.stat().st_size <= _MOST_SETTINGS:
-            return read_bytes(file).decode(errors="replace")
-    return ""

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from agent_core.disk.reading import read_text_file
 from agent_core.tools.code.readers import Opening
-from agent_core.tools.code.repositories import find_tracked, read_regular
+from agent_core.tools.code.repositories import find_tracked
 
 _MAX_ENTRIES = 50_000
 _MAX_IGNORE_FILE = 262_144
@@ -135,10 +136,13 @@ class _Walk:
             if not os.path.lexists(file):
                 continue
             try:
-                text = read_regular(file, _MAX_IGNORE_FILE).decode("utf-8", "replace")
-            except (OSError, ValueError):
-                text = ""
+                content = read_text_file(file, _MAX_IGNORE_FILE + 1)
+            except OSError:
+                content = b""
                 self._has_hidden = True
+            if len(content) > _MAX_IGNORE_FILE:
+                self._has_hidden = True
+            text = content[:_MAX_IGNORE_FILE].decode("utf-8", "replace")
             lines = [line.strip() for line in text.splitlines()]
             shown = [part for line in lines if line[:1] == "!" for part in _name_parts(line[1:])]
             self._shown += [_any_of(shown)] if shown else []

@@ -10,22 +10,16 @@ are trusted.
 
 import os
 import re
-import stat
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import which
 
-from msgspec import Struct
+from agent_core.git.index import GITLINK, Item
+from agent_core.git.repository import Repository
+from agent_core.git.settings import Setting, read_settings
 
-from agent_core.opening import open_descriptor
-
-_MAX_CONFIG_BYTES = 64_000
-_MAX_INCLUDES = 10
 _MAX_TREE_ENTRIES = 50_000
-_MAX_INDEX_BYTES = 64_000_000
 _OF_A_REPOSITORY = ("HEAD", "objects", "refs")
-_GITLINK = 0o160000
 
 _BOOLEANS = frozenset({"", "0", "1", "false", "no", "off", "on", "true", "yes"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
@@ -49,7 +43,6 @@ _RUNS_UNLESS_BOOLEAN = re.compile(r"core\.(?:fsmonitor|pager)|pager\..*", re.DOT
 _RUNS_UNLESS_FALSE = re.compile(
     r"log\.showsignature|remote\..*\.promisor|status\.submodulesummary", re.DOTALL
 )
-_INCLUDES = re.compile(r"include\.path|includeif\..*\.path", re.DOTALL)
 _FORMATS = re.compile(r"format\.pretty|pretty\..*", re.DOTALL)
 _LFS = re.compile(
     r"git-lfs (?:clean|smudge)(?: --skip)?(?: --)? %f|git-lfs filter-process(?: --skip)?"
@@ -58,13 +51,6 @@ _LFS = re.compile(
 
 _HOOK_OF_READERS = "post-index-change"
 """Called when `git status` writes what it has learnt into the index; no other hook is."""
-
-
-class Setting(Struct, frozen=True):
-    """One setting: `remote.origin.url`, with the parts in front of and behind in lower case."""
-
-    name: str
-    value: str
 
 
 def find_plain_tree(cwd: Path) -> Path | None:
@@ -87,14 +73,11 @@ def find_tracked(cwd: Path, words: Sequence[str]) -> list[str] | None:
     tree = next((each for each in (cwd, *cwd.parents) if os.path.lexists(each / ".git")), None)
     if tree is None:
         return None if words else []
-    try:
-        folder = _find_git_dir(tree)
-        if folder is None:
-            return None
-        entries = list(_read_index(folder / "index"))
-    except (OSError, ValueError, struct.error, IndexError):
+    repository = _open_repository(tree)
+    items = repository and _read_items(repository)
+    if items is None:
         return None
-    files = [os.path.realpath(tree / name) for _, name in entries]
+    files = [os.path.realpath(tree / os.fsdecode(name)) for name in items]
     limits: list[str] = []
     for word in words:
         commit, colon, path = word.partition(":")
@@ -110,55 +93,34 @@ def find_tracked(cwd: Path, words: Sequence[str]) -> list[str] | None:
     return [*limits, *(file for file in files if file.startswith(below))]
 
 
-def _find_git_dir(tree: Path) -> Path | None:
-    """Return the folder that `.git` is, or that a file of this name leads to."""
-    repository = tree / ".git"
-    mode = repository.lstat().st_mode
-    if stat.S_ISDIR(mode):
-        return repository
-    if not stat.S_ISREG(mode):
-        return None
-    text = read_regular(repository, _MAX_CONFIG_BYTES).decode("utf-8", "surrogateescape")
-    if not text.startswith("gitdir: "):
-        return None
-    return Path(os.path.realpath(tree / text[len("gitdir: ") :].rstrip("\r\n")))
+def _open_repository(tree: Path) -> Repository | None:
+    """Return the repository of a working tree, unless another one could be put in its place."""
+    return None if os.path.islink(tree / ".git") else Repository.at(tree)  # noqa: PTH114
 
 
-def read_regular(file: Path, limit: int) -> bytes:
-    """Return the content of a file that a project may have made anything of.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no regular file, or is larger than the limit.
-    """
-    descriptor = open_descriptor(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError(f"{file} is no regular file")
-        data = opened.read(limit + 1)
-    if len(data) > limit:
-        raise ValueError(f"{file} is too large")
-    return data
+def _read_items(repository: Repository) -> Mapping[bytes, Item] | None:
+    """Return what the index names; None if it cannot be read."""
+    if not os.path.lexists(repository.index):
+        return {}
+    index = repository.read_index()
+    return None if index is None else index.items
 
 
 def _is_plain(tree: Path) -> bool:
-    """Whether the repository of a working tree is whole, and runs nothing when it is read."""
+    """Return whether a working tree has a whole repository that runs nothing when it is read."""
+    repository = _open_repository(tree)
+    if repository is None:
+        return False
+    folder, common = repository.folder, repository.common
+    if common == folder and os.path.lexists(folder / "commondir"):
+        return False  # it cannot be read
     try:
-        folder = _find_git_dir(tree)
-        if folder is None:
-            return False
-        common = folder
-        if os.path.lexists(folder / "commondir"):
-            data = read_regular(folder / "commondir", _MAX_CONFIG_BYTES)
-            text = data.decode("utf-8", "surrogateescape")
-            common = Path(os.path.realpath(folder / text.rstrip("\r\n")))
-        whole = (folder / "HEAD", common / "objects", common / "refs")
-        if not all(each.exists() for each in whole):
-            return False  # git would go on looking elsewhere
+        if not ((common / "objects").exists() and (common / "refs").exists()):
+            return False  # git would look elsewhere
         files = [common / "config"]
         if os.path.lexists(folder / "config.worktree"):
             files.append(folder / "config.worktree")
-        settings = [each for file in files for each in _read_settings(file, _MAX_INCLUDES)]
+        settings = [each for file in files for each in read_settings(file)]
     except (OSError, ValueError):
         return False
     hooks = common / "hooks"
@@ -177,7 +139,7 @@ def _is_plain(tree: Path) -> bool:
 
 
 def _runs_something(setting: Setting, tree: Path, folder: Path) -> bool:
-    """Whether git runs or connects to something because of a setting, or looks elsewhere."""
+    """Return whether git runs or connects to something because of a setting, or looks elsewhere."""
     name, value = setting.name, setting.value
     if _RUNS.fullmatch(name):
         return not (name.startswith("filter.") and _LFS.fullmatch(value) and _has_system_lfs(tree))
@@ -198,7 +160,7 @@ def _has_system_lfs(tree: Path) -> bool:
 
 
 def _are_all_plain_below(tree: Path) -> bool:
-    """Whether the repositories below one, whose settings git follows too, are plain.
+    """Return whether the repositories below one, whose settings git follows too, are plain.
 
     In a tree that is too large to look through, git only follows those that the index names.
     """
@@ -219,144 +181,10 @@ def _are_all_plain_below(tree: Path) -> bool:
 
 
 def _are_submodules_plain(tree: Path) -> bool:
-    try:
-        folder = _find_git_dir(tree)
-        entries = list(_read_index(folder / "index")) if folder else []
-    except (OSError, ValueError, struct.error, IndexError):
+    repository = _open_repository(tree)
+    items = repository and _read_items(repository)
+    if items is None:
         return False
-    below = [tree / name for mode, name in entries if mode == _GITLINK]
+    below = [tree / os.fsdecode(name) for name, (mode, _) in items.items() if mode == GITLINK]
     populated = [each for each in below if os.path.lexists(each / ".git")]
     return all(_is_plain(each) and _are_all_plain_below(each) for each in populated)
-
-
-_KEY = re.compile(r"([A-Za-z][A-Za-z0-9-]*)[ \t]*")
-_SECTION = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t]+"((?:[^"\\\n]|\\.)*)")?\]')
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"', "\n": ""}
-
-
-def _read_settings(file: Path, includes: int) -> Iterator[Setting]:
-    """Yield the settings of a file, and of the files that it includes.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is not known how git reads it.
-    """
-    data = read_regular(file, _MAX_CONFIG_BYTES)
-    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
-    if "\0" in text:
-        raise ValueError(file)
-    for setting in parse_settings(text.replace("\r\n", "\n")):
-        yield setting
-        if _INCLUDES.fullmatch(setting.name):
-            if includes <= 0:
-                raise ValueError(file)
-            path = file.parent / os.path.expanduser(setting.value)  # noqa: PTH111 - as git does
-            if os.path.lexists(path):
-                yield from _read_settings(path, includes - 1)
-
-
-def parse_settings(text: str) -> Iterator[Setting]:
-    """Yield the settings in the text of a file.
-
-    Raises:
-        ValueError: a part of it is not written as git expects.
-    """
-    at, section = 0, ""
-    while at < len(text):
-        if text[at] in " \t\n\r":
-            at += 1
-        elif text[at] in "#;":
-            at = text.find("\n", at) % (len(text) + 1)
-        elif found := _SECTION.match(text, at):
-            name, below = found[1].lower(), found[2]
-            section = name if below is None else ".".join((name, _ESCAPED.sub(r"\1", below)))
-            at = found.end()
-        elif section and (found := _KEY.match(text, at)):
-            value, at = _read_value(text, found.end())
-            yield Setting(f"{section}.{found[1].lower()}", value)
-        else:
-            raise ValueError(text[at : at + 80])
-
-
-def _read_value(text: str, at: int) -> tuple[str, int]:
-    """Return the value that begins at a place, and the place behind it."""
-    if at == len(text) or text[at] == "\n" or text[at] in "#;":
-        end = text.find("\n", at)
-        return "true", len(text) if end < 0 else end
-    if text[at] != "=":
-        raise ValueError(text[at : at + 80])
-    value, is_quoted, at = "", False, at + 1
-    kept = 0  # blanks at the end of a value belong to it only in quotes
-    while at < len(text):
-        char = text[at]
-        if char == "\n" and not is_quoted:
-            break
-        if char == "\n":
-            raise ValueError(value)
-        if char == "\\":
-            if text[at + 1 : at + 2] not in _ESCAPES:
-                raise ValueError(value)
-            value += _ESCAPES[text[at + 1]]
-            kept = len(value)
-            at += 2
-            continue
-        if char == '"':
-            is_quoted = not is_quoted
-            kept = len(value)
-        elif char in "#;" and not is_quoted:
-            end = text.find("\n", at)
-            at = len(text) if end < 0 else end
-            break
-        else:
-            value += char
-            if is_quoted or char not in " \t\r":
-                kept = len(value)
-        at += 1
-    if is_quoted:
-        raise ValueError(value)
-    return value[:kept].lstrip(" \t"), at
-
-
-def _read_index(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield mode and name of what the index of a repository names.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError, struct.error, IndexError: it is not of a known kind.
-    """
-    if not os.path.lexists(file):
-        return
-    data = read_regular(file, _MAX_INDEX_BYTES)
-    magic, version, count = struct.unpack_from(">4sII", data)
-    if magic != b"DIRC" or version not in {2, 3, 4}:
-        raise ValueError(file)
-    at, name = 12, b""
-    for _ in range(count):
-        (mode,) = struct.unpack_from(">I", data, at + 24)
-        (flags,) = struct.unpack_from(">H", data, at + 60)
-        start = at + (64 if flags & 0x4000 else 62)
-        if version == 4:  # how many bytes to cut from the name before, then what follows it
-            cut, start = _read_number(data, start)
-            end = data.index(b"\0", start)
-            name = name[: len(name) - cut] + data[start:end]
-            at = end + 1
-        else:
-            end = data.index(b"\0", start)
-            name = data[start:end]
-            at += (end - at + 8) // 8 * 8
-        if mode >> 12 not in {0o4, 0o10, 0o12, 0o16} or not name:
-            raise ValueError(file)
-        yield mode, os.fsdecode(name)
-    if data[at : at + 4] == b"link":  # the rest is in another file
-        raise ValueError(file)
-
-
-def _read_number(data: bytes, at: int) -> tuple[int, int]:
-    byte = data[at]
-    number = byte & 0x7F
-    while byte & 0x80:
-        at += 1
-        byte = data[at]
-        number = ((number + 1) << 7) | (byte & 0x7F)
-    return number, at + 1

@@ -5,6 +5,7 @@ here, a missing path does: an index that is not understood is unreadable, and ne
 """
 
 import hashlib
+import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,9 @@ Item = tuple[int, bytes]
 _MAX_BYTES = 256 << 20
 _HASHES = {20: "sha1", 32: "sha256"}
 _FOLDER_MODE = 0o040000
+GITLINK = 0o160000
+"""The mode of a folder that is a repository of its own."""
+_PACKED_GITLINK = GITLINK.to_bytes(4)
 _STATUS_BYTES = 40
 _MODE_AT = 24
 _ONLY_ITS_NAME = 0x2000
@@ -71,16 +75,18 @@ class GitIndex(Struct):
         return hashlib.new(_HASHES[self.digest_bytes], stored).digest()
 
 
-def read_index(folder: Path) -> GitIndex | None:
+def read_index(folder: Path, *, digest_bytes: int | None = None) -> GitIndex | None:
     """Read the index in a `.git`; None if there is none, or if it cannot be read.
 
     Args:
         folder: `.git`.
+        digest_bytes: the size of a digest in this repository; then an index with a wrong checksum
+            is read too, as Git itself does.
     """
     try:
-        index, shared = _read(folder / "index")
+        index, shared = _read(folder / "index", digest_bytes)
         if shared is not None:
-            rest, _ = _read(folder / f"sharedindex.{shared}")
+            rest, _ = _read(folder / f"sharedindex.{shared}", digest_bytes)
             index.items = {**rest.items, **index.items}
             index.is_whole = False
     except (OSError, struct.error, ValueError, IndexError):
@@ -88,7 +94,25 @@ def read_index(folder: Path) -> GitIndex | None:
     return index
 
 
-def _read(place: Path) -> tuple[GitIndex, str | None]:
+def find_submodules(folder: Path, *, digest_bytes: int) -> list[str]:
+    """Return the paths of the repositories that an index names, relative to its working tree.
+
+    Args:
+        folder: `.git`.
+        digest_bytes: the size of a digest in this repository.
+    """
+    try:
+        content = read_text_file(folder / "index", _MAX_BYTES)
+    except OSError:
+        return []
+    if _PACKED_GITLINK not in content and b"link" not in content:
+        return []  # as in most repositories; reading all of a large index takes a while
+    index = read_index(folder, digest_bytes=digest_bytes)
+    items = index.items.items() if index else ()
+    return [os.fsdecode(name) for name, (mode, _) in items if mode == GITLINK]
+
+
+def _read(place: Path, digest_bytes: int | None) -> tuple[GitIndex, str | None]:
     """Read one file; also returns the digest of the file that holds the rest, if there is one.
 
     Raises:
@@ -107,6 +131,8 @@ def _read(place: Path) -> tuple[GitIndex, str | None]:
             return _decoded(content[:-20], 20)
         except (ValueError, IndexError, struct.error):
             return _decoded(content[:-32], 32)
+    if digest_bytes is not None:
+        return _decoded(content[:-digest_bytes], digest_bytes)
     raise ValueError(place)
 
 

@@ -216,6 +216,20 @@ async def test_a_look_that_was_killed_is_made_up_for_by_the_next_start(
     assert not (home.path / "unfinished").exists()
 
 
+def test_what_one_of_two_programs_has_made_was_not_there_for_the_other(root: Path) -> None:
+    watch = RepositoryWatch([root], home=None)
+    first = watch.begin()
+    git(root, "init", "-q", "x")
+    git(root / "x", "config", "core.fsmonitor", "evil")
+    second = watch.begin()
+    assert len(watch.end(first, restores=True)) == 1
+    (root / "x/.git/config.disabled").rename(root / "x/.git/config")
+    assert len(watch.end(second, restores=True)) == 1
+    assert not (root / "x/.git/config").exists()
+    (root / "x/.git/config.disabled").rename(root / "x/.git/config")  # the user's choice
+    assert watch.end(watch.begin(), restores=True) == []
+
+
 def test_a_large_tree_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2_500):
         folder = tmp_path / f"{number % 50}" / f"{number}"
@@ -223,7 +237,7 @@ def test_a_large_tree_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for name in range(20):
             (folder / f"{name}").touch()
     watch = RepositoryWatch([tmp_path], home=None)
-    watch.begin()
+    watch.end(watch.begin(), restores=True)
     time.sleep(2.1)  # until the times of the folders tell them from later ones
     known = watch.begin()
     read: list[str] = []

@@ -280,6 +280,7 @@ class RepositoryWatch:
         self._unlisted = frozenset[str]()
         self._lock = threading.Lock()
         self._left: list[str] = []
+        self._under_way: list[Known] = []
         self._notes_folder: Path | None = None
         if home is not None:
             key = hashlib.sha256("\0".join(self._folders).encode("utf-8", "surrogateescape"))
@@ -310,8 +311,13 @@ class RepositoryWatch:
         """Return the repositories that there are, and note that they are to be looked at."""
         with self._lock:
             self._recover()
-            known = Known({entry: examine(entry) for entry in self._find()})
-            known.unlisted = self._unlisted
+            if self._under_way:  # what a program has made meanwhile was not there before
+                first = self._under_way[0]
+                known = Known(first.states, unlisted=first.unlisted)
+            else:
+                known = Known({entry: examine(entry) for entry in self._find()})
+                known.unlisted = self._unlisted
+            self._under_way.append(known)
             with suppress(OSError):
                 self._note(known)
             return known
@@ -319,13 +325,15 @@ class RepositoryWatch:
     def end(self, known: Known, *, restores: bool) -> list[str]:
         """Disable what was not known, and return what was done, in words. Blocks on files."""
         with self._lock:
-            disabled = [*self._left, *self._disable(known.states, restores=restores)]
+            try:
+                disabled = [*self._left, *self._disable(known.states, restores=restores)]
+            finally:
+                self._forget(known)
             disabled += [
                 f"{path} cannot be listed: it was not looked through for new repositories"
                 for path in sorted(self._unlisted - known.unlisted)
             ]
             self._left = []
-            self._forget(known)
             return disabled
 
     def recover(self) -> None:
@@ -366,6 +374,7 @@ class RepositoryWatch:
         place.with_suffix(".new").rename(place)
 
     def _forget(self, known: Known) -> None:
+        self._under_way = [each for each in self._under_way if each is not known]
         if known.note is not None and self._notes_folder is not None:
             for suffix in (".known", ".new"):
                 with suppress(OSError):

@@ -458,6 +458,7 @@ async def test_only_landlock_runs_unasked_and_puts_settings_back(
         "cd a/b && cat ../../top && cd ../..",
         "cd a && cat in && cd .. && cat top",
         "cd a && (cat in; ls ..) | sort",
+        "cd a && echo x >> in && cd .. && cat top",
     ],
 )
 async def test_a_folder_that_a_script_enters_is_where_its_paths_start(

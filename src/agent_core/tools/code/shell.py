@@ -180,7 +180,12 @@ class _Reader:
     def _enters_first(self, root: "Node") -> bool:
         """Return whether nothing runs unless a `cd` before it succeeds: `cd x && a && b`."""
         first = root.children[0] if len(root.children) == 1 else root
-        while first.type == "list":
+        while first.type == "list" or (
+            # The redirection of the last command; one of `cd` is in no list.
+            first.type == "redirected_statement" and first.children[0].type == "list"
+        ):
+            if first.type == "redirected_statement":
+                first = first.children[0]
             if [each.type for each in first.children[1:-1]] != ["&&"]:
                 return False
             first = first.children[0]

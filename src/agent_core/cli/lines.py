@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 
 _LONGEST_LINE = 65_536
 AT_ONCE_S = 0.05
-"""What follows within this time was not typed by a person."""
+"""Input that follows within this time was not typed by a person."""
 REST_S = 1.0
 """Seconds without a key after which typing has come to rest."""
 
@@ -117,7 +117,7 @@ class InputLines:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person types them."""
+        """True if a person types them."""
         if self._ended:
             return False
         try:
@@ -126,7 +126,7 @@ class InputLines:
             return False
 
     async def answer(self, ask: Callable[[], object], *, is_key: bool = False) -> str | None:
-        """What is entered once `ask` was called; None if nothing can come.
+        """Return the line entered after `ask` was called; None if nothing can come.
 
         At a terminal, what comes at once is one answer: neither a pasted text nor what was typed
         ahead holds an answer among other words.
@@ -165,7 +165,7 @@ class InputLines:
     def _unbuffered(self, again: Callable[[], object] = lambda: None) -> Generator[None]:
         """Have the terminal hand on each key at once, and not show it; signals stay.
 
-        A shell sets modes of its own before a suspended process goes on: then they are set anew,
+        A shell sets modes of its own before a suspended process continues: then they are set anew,
         and `again` is called.
         """
         try:

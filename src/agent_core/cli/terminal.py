@@ -283,7 +283,7 @@ class Terminal:
 
     @property
     def keeps_text(self) -> bool:
-        """Whether `give_back` has a line to put a text on."""
+        """True if `give_back` has a line to put a text on."""
         return False
 
     def give_back(self, text: str) -> bool:

@@ -169,7 +169,7 @@ class Rule(Struct, frozen=True, dict=True):
 
     @property
     def is_for_every_command(self) -> bool:
-        """Whether its words are a single `*`."""
+        """Return whether its words are a single `*`."""
         return self.table.command == [["*"]]
 
     def allows_writes(self, views: Iterable[CommandView]) -> bool:
@@ -234,7 +234,7 @@ class Rule(Struct, frozen=True, dict=True):
         return is_named or self._closed.find_touched(named.met) is not None
 
     def may_concern_files(self, named: Named) -> bool:
-        """Whether it denies, or asks for, paths that the call may read without naming them."""
+        """Return whether it denies or asks for paths that a call may read without naming them."""
         table = self.table
         is_restriction = table.decision != "allow" and table.path is not None
         return is_restriction and table.host is None and self._is_for(named)

@@ -26,13 +26,13 @@ _CREATED = re.compile(
     r"\b(?:mkdir\w*|mk[ds]temp|creat\w*|touch|copy\w*|rename|link|writ\w+)\b", re.I
 )
 _CREATED_WITH_PARENTS = re.compile(r"\bENOENT\b.*, (?:mkdir|mkdtemp|copyfile) ['\"]")
-"""How Node reports a folder that it could not make together with those above it."""
+"""The message of Node for a folder that it could not make with the folders above."""
 
 _CONNECTED = re.compile(r"\b(?:listen|bind|connect)\b", re.IGNORECASE)
 _NAMED_SOCKET = re.compile(
     r"\b(?:listen|bind|connect) (?:EACCES|EPERM)(?:: [a-z ]+)? (?!\S*:\d+\s*$)(?!\d+\s*$)\S+\s*$"
 )
-"""How Node reports a socket with a name, which may be in the current folder; not a port."""
+"""The message of Node for a named socket, perhaps in the current folder; not for a port."""
 
 _SOCKET_TEXT = 'a Unix socket with a name (rule "sockets": none can be made or connected to)'
 _UNNAMED_TEXT = 'a file that the program did not name (rule "write")'

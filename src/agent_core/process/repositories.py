@@ -32,7 +32,7 @@ _MOST_FOLDERS = 200_000
 _MOST_ROUNDS = 8
 _LARGEST_FILE = 1_000_000
 _SETTLED_NS = 2_000_000_000
-"""How old the last change of a folder must be for its time to tell it from a later one."""
+"""The age at which the last change of a folder cannot be taken for a later one."""
 
 _NOT_SEARCHED = frozenset(("objects", "refs", "logs", "hooks", "info", "lfs"))
 """Folders of a repository in which Git looks for no other."""
@@ -80,16 +80,16 @@ _FILTERS = {
     "process": "git-lfs filter-process",
     "required": "true",
 }
-"""What `git lfs install --local` writes."""
+"""The settings that `git lfs install --local` writes."""
 
 _UPDATES = frozenset(("checkout", "merge", "none", "rebase"))
-"""How a submodule is updated, without a command for it."""
+"""The ways to update a submodule that run no command."""
 
 _WORKTREE = re.compile(rb"^[ \t]*worktree[ \t]*=[ \t]*([^\n]+)$", re.MULTILINE)
 
 
 class State(Struct, frozen=True):
-    """What Git would follow for one entry called `.git`, or one folder that is a repository.
+    """The files that Git would follow for an entry called `.git`, or a folder of a repository.
 
     Attributes:
         folder: of the repository, links resolved.

@@ -41,7 +41,7 @@ _MEMORY = (".lock", "users", "tenants")
 
 _MOST_HOLES = 5
 _UNHELD: frozenset[Rule] = frozenset(("attributes", "signals"))
-"""What a system that has only Landlock cannot enforce, and users of `ask_inside` accept there."""
+"""Rules that Landlock alone cannot enforce, which `ask_inside = false` accepts there."""
 
 _CACHES = {
     "npm_config_cache": "~/.npm",

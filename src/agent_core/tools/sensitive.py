@@ -110,11 +110,11 @@ class SensitivePaths:
         self._is_folder_name = lru_cache(maxsize=4096)(self._fits_folder)
 
     def hold(self, path: Path) -> bool:
-        """Whether a path is sensitive, or is in a folder that is. It is absolute."""
+        """Return whether a path is sensitive, or is in a folder that is. It is absolute."""
         return self.hold_text(str(path))
 
     def hold_text(self, text: str) -> bool:
-        """Whether the same is true of a path as text."""
+        """Return whether the same is true of a path as text."""
         parts = text.removeprefix(self._project).split("/")
         if any(map(self.is_sensitive_name, parts)):
             return True
@@ -125,7 +125,7 @@ class SensitivePaths:
         return self.hold_place(text)
 
     def hold_place(self, text: str) -> bool:
-        """Whether a path is sensitive by where it is, whatever the names in it."""
+        """Return whether a path is sensitive by where it is, whatever the names in it."""
         folded = same(text)
         return self._is_path.match(folded) is not None or self._is_hidden(folded)
 
@@ -139,7 +139,7 @@ class SensitivePaths:
         return self._is_folder.match(same(name)) is not None
 
     def _is_hidden(self, path: str) -> bool:
-        """Whether a path is below something hidden in a home, and not known to be harmless."""
+        """Return whether a path is below a hidden entry of a home that is not known as harmless."""
         if not self._homes or f"{path}/".startswith(self._roots):
             return False
         home = next((home for home in self._homes if path.startswith(home)), None)

@@ -377,7 +377,7 @@ class EditedLine:
 
     @property
     def _is_shell(self) -> bool:
-        """Whether the line is for the shell."""
+        """True if the line is for the shell."""
         return self._acts and self._buffer.text.startswith("!")
 
     def _prompt(self) -> StyleAndTextTuples:

@@ -71,7 +71,7 @@ _REPLACING = frozenset(
         *("revert", "rm", "stash", "status", "switch"),
     )
 )
-"""What Git replaces and removes tracked files with; and a look at what it did."""
+"""The commands of Git that replace and remove tracked files, or show what was done."""
 
 _EXECUTING = ("-x", "--exec", "--upload-pack")
 

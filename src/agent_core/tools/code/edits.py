@@ -1,4 +1,4 @@
-"""Which edits change ordinary files of the project, and nothing that another program obeys."""
+"""Edits judged: of ordinary files of the project, or of files that other programs obey."""
 
 import os
 from pathlib import Path

@@ -78,7 +78,7 @@ _ENVIRONMENT = "pyvenv.cfg"
 
 _BETWEEN_WORDS = re.compile(r"[\s\"'`;|&()<>!=]+")
 _MOST_ENTRIES = 5_000
-"""How far a project is searched for links; upper levels first."""
+"""The entries of a project that are searched for links; upper levels first."""
 
 
 def is_obeyed(path: Path, *, root: Path) -> bool:

@@ -22,7 +22,7 @@ _NEVER = re.compile(r"(?!)")
 
 
 class Met(Struct):
-    """What a program meets below the places that it is given.
+    """The files and folders that a program meets below the places that it is given.
 
     Attributes:
         opened: resolved paths of all that it opens or enters.

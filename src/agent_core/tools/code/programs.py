@@ -99,7 +99,7 @@ def reading_subcommand(command: CommandLine) -> str | None:
 
 
 def is_program_of_its_name(program: Path, real: Path) -> bool:
-    """Whether a file that is found by a known name is the program of this name.
+    """Return whether a file that is found by a known name is the program of this name.
 
     Args:
         program: where it is found.
@@ -117,7 +117,7 @@ _PYTHON = re.compile(r"(?:pypy|python)[\d.]*")
 
 
 def is_python_of_environment(file: str, program: str) -> bool:
-    """Whether a link is the interpreter of a virtual environment, as its tools make it."""
+    """Return whether a link is the interpreter of a virtual environment, as its tools make it."""
     link, real = Path(file), Path(program)
     has_settings = (link.parent.parent / "pyvenv.cfg").is_file()
     return has_settings and all(_PYTHON.fullmatch(each.name) for each in (link, real))

@@ -1,4 +1,4 @@
-"""What programs open with their words: one table for answers, rules, questions and `explain`.
+"""The files that programs open: one table for answers, rules, questions and `explain`.
 
 A program is modelled by its options, and by what it does with its operands: the files and folders
 that it opens, with or without what is below them, and whether it follows the links that it meets.
@@ -131,12 +131,12 @@ class Program:
 
     @property
     def opens_nothing(self) -> bool:
-        """Whether none of its operands is opened."""
+        """Return whether none of its operands is opened."""
         return self._texts == _NOTHING_OPENED
 
     @property
     def may_walk(self) -> bool:
-        """Whether it can open what is below a folder."""
+        """Return whether it can open what is below a folder."""
         return self._depth != "itself" or bool(self._walks)
 
     def open(self, words: Sequence[str]) -> Opening | None:
@@ -187,12 +187,12 @@ def _adjust_grep(opening: Opening, options: _Options, _: list[str]) -> bool:
 
 
 def _is_for_names(glob: str) -> bool:
-    """Whether a glob is certainly compared with single names, and read in one way."""
+    """Return whether a glob is certainly compared with single names, and read in one way."""
     return "/" not in glob and not _has_brackets(glob)
 
 
 def _has_brackets(glob: str) -> bool:
-    """Whether a glob has signs that programs read in different ways."""
+    """Return whether a glob has signs that programs read in different ways."""
     return not {"[", "{", "\\"}.isdisjoint(glob)
 
 
@@ -673,7 +673,7 @@ def split_git(words: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 _MOST_COLONS = 10
 _PATHSPEC = re.compile(r"\A:|[*?\[\\]")
-"""What makes git take an operand for a pattern, or for a path from the top."""
+"""The signs that make git take an operand for a pattern, or for a path from the top."""
 
 _COMMIT = re.compile(r"(?:HEAD|@)(?:[~^]\d*)*")
 """A name that is certainly that of a commit, not of a file that is stored."""
@@ -685,7 +685,7 @@ def _behind_colons(word: str) -> list[str]:
 
 
 def _shows_content(subcommand: str, names: set[str], operands: Sequence[str]) -> bool:
-    """Whether git shows what is in the files that it tracks."""
+    """Return whether git shows what is in the files that it tracks."""
     match subcommand:
         case "grep":
             return True
@@ -849,18 +849,18 @@ def opened_by(name: str, words: Sequence[str]) -> Opening | None:
 
 
 def is_known(name: str) -> bool:
-    """Whether the table says what a program of this name opens."""
+    """Return whether the table says what a program of this name opens."""
     return name in PROGRAMS or name in {"find", "git", "tar"} or name in _UNTOLD
 
 
 def may_walk(name: str) -> bool:
-    """Whether a program of this name can show what is below a folder."""
+    """Return whether a program of this name can show what is below a folder."""
     program = PROGRAMS.get(name)
     return program.may_walk if program else name != "git"
 
 
 def opens_nothing(name: str) -> bool:
-    """Whether a program of this name opens none of its operands."""
+    """Return whether a program of this name opens none of its operands."""
     return name in PROGRAMS and PROGRAMS[name].opens_nothing
 
 
@@ -875,7 +875,7 @@ _GIT_CHANGES = words_of(
 
 
 def is_reader(name: str, words: Sequence[str]) -> bool:
-    """Whether a program of the table may show what is in files, with whatever options."""
+    """Return whether a program of the table may show what is in files, with whatever options."""
     return name != "git" or split_git(words)[0] not in _GIT_CHANGES
 
 
@@ -887,7 +887,7 @@ _REPLACING = re.compile(r"-[A-Za-z]*r.*|--replace(?:=.*)?", re.DOTALL)
 
 
 def writes_its_words(name: str, words: Sequence[str]) -> bool:
-    """Whether the output of a program may have a word of its own in it."""
+    """Return whether the output of a program may have a word of its own in it."""
     if name in {"ag", "egrep", "fgrep", "grep", "rg"}:
         replaces = name == "rg" and any(map(_REPLACING.fullmatch, words))
         return replaces or any(map(_ONLY_MATCHING.fullmatch, words))

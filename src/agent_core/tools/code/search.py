@@ -43,7 +43,7 @@ _ALWAYS = (
 
 
 _COUNT_SECONDS = 3.0
-"""How long the matches that ignore files hide are counted."""
+"""The time spent on counting the matches that ignore files hide."""
 
 _COUNT = ("--count", "--sort=none")
 

@@ -143,5 +143,5 @@ def _paths_of_containers(words: Sequence[str]) -> Iterator[str]:
 
 
 def runs_its_input(name: str, words: Sequence[str]) -> bool:
-    """Whether a program may run what it reads, or take it for words of commands."""
+    """Return whether a program may run what it reads, or take it for words of commands."""
     return name in _RUNS_INPUT and all(word.startswith("-") for word in words)

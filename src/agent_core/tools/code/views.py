@@ -520,7 +520,7 @@ class _Reader:
         self._found.views.append(view)
 
     def _is_of_table(self, word: Word, program: str | None) -> bool:
-        """Whether it is known what a program does with its words: the system's, or a shell's."""
+        """Return whether a word is a program of the system, or of a shell, with known words."""
         file = self._file(word.text)
         if not word.is_known or program is None or not is_known(Path(word.text).name):
             return False

@@ -183,7 +183,7 @@ echo "${{COMPREPLY[@]}}"
         ("run --mode = pl", {"plan"}),
         ("run --model x --max", {"--max-usd", "--max-turns"}),
         ("cost --by se", {"session"}),
-        ("approvals answer req_1 ", {"allow", "session", "deny"}),
+        ("approvals answer req_1 ", {"allow", "session", "reads", "edits", "deny"}),
         ("completion ", {"bash", "zsh", "fish"}),
         ("run -- --mo", set[str]()),
     ],

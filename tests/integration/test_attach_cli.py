@@ -1,8 +1,6 @@
 """`attach` and `cancel`: one process carries a run out, and others watch it and end it."""
 
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 
 from agent_core.providers.scripted import Hangs, calls
+from captures import Key, record
 from isolation import Home
 from model_server import ModelServer
 
@@ -160,20 +159,16 @@ def test_whoever_is_at_a_terminal_is_asked(home: Home, project: Path, tmp_path: 
         file = tmp_path / "run"
         with under_way(home, project, file) as (run, run_id):
             until(lambda: has(file, "permission_requested"))
-            master, terminal = pty.openpty()
-            with started(home, "attach", run_id, "--path", str(project), stdin=terminal) as other:
-                os.close(terminal)
-                assert other.stderr is not None
-                lines = iter(other.stderr.readline, "")
-                asked = next(line for line in lines if "asks for permission" in line)
-                assert "code.write_file" in asked
-                next(line for line in lines if "? help" in line)
-                time.sleep(0.3)  # what is typed before the question is on the screen is dropped
-                os.write(master, b"y\n")
-                assert other.wait(60) == 0
-                assert other.stdout is not None
-                assert other.stdout.read() == "all done\n"
-            os.close(master)
+            command = [sys.executable, "-m", "agent_core.cli", "attach", run_id]
+            scene = record(
+                [*command, "--path", str(project)],
+                env=home.env(),
+                cwd=project,
+                keys=[Key("y once", "y")],
+                seconds=60,
+            )
+            assert "code.write_file asks for permission" in scene.text
+            assert "all done" in scene.text
             assert run.wait(60) == 0
     assert (project / "a.txt").read_text() == "new\n"
     (decided,) = (e for e in lines_of(file) if e.get("event_type") == "permission_decided")

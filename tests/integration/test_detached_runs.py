@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -17,6 +15,7 @@ import pytest
 from agent_core import AgentRuntime, EventType, RunHandle, RunOptions, RunStatus, RuntimeEvent
 from agent_core.providers.scripted import Hangs, Says, calls
 from agent_core.types import EndReason, Usage
+from captures import Key, record
 from isolation import Home
 from model_server import ModelServer, Sends
 from worker_processes import URL_VARIABLE, Workers, workers, write_config
@@ -279,24 +278,14 @@ def test_a_parked_run_of_a_worker_is_asked_about_at_a_terminal(
         again = command(home, database_url, "attach", run_id, *place)
         assert again.returncode == 0
         assert "waiting for a worker" in again.stderr  # what there was before the question
-        master, terminal = pty.openpty()
-        with subprocess.Popen(  # noqa: S603 - our own program
+        scene = record(
             [sys.executable, "-m", "agent_core.cli", "attach", run_id, *place],
             env=home.env(**{URL_VARIABLE: database_url}),
-            stdin=terminal,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as attached:
-            os.close(terminal)
-            assert attached.stderr is not None
-            assert attached.stdout is not None
-            next(line for line in iter(attached.stderr.readline, "") if "? help" in line)
-            time.sleep(0.3)  # what is typed before the question is on the screen is dropped
-            os.write(master, b"y\n")
-            assert attached.wait(60) == 0
-            assert attached.stdout.read() == "all done\n"
-        os.close(master)
+            cwd=project,
+            keys=[Key("y once", "y")],
+            seconds=60,
+        )
+        assert "all done" in scene.text
     assert (project / "a.txt").read_text() == "new\n"
 
 

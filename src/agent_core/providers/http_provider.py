@@ -634,7 +634,9 @@ def _reason(error: aiohttp.ClientConnectorError) -> str:
     return fault.strerror or str(fault)
 
 
-_MODEL_TABLES = "[model], its [model_overrides] table or its [[model_fallbacks]] entry"
+_KEY_SETTING = (
+    "[model] api_key_env (or in its [model_overrides] table or [[model_fallbacks]] entry)"
+)
 
 
 def _key(config: ModelConfig, called: Called) -> str:
@@ -648,15 +650,15 @@ def _key(config: ModelConfig, called: Called) -> str:
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
             f"the environment variable {name} is not set: it holds the key of {whose}. Export it;"
-            f" if the key is in another variable, name that in api_key_env of {_MODEL_TABLES}; if"
-            ' the service takes no key, set api_key_env = ""',
+            f" if the key is in another variable, name that in {_KEY_SETTING}; if the service"
+            ' takes no key, set api_key_env = ""',
             details={**called.details, "variable": name},
         )
     if not key.isascii() or not key.isprintable():
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
             f"the value of {name} has characters that no key has: it is the key of {whose},"
-            f" named in api_key_env of {_MODEL_TABLES}",
+            f" named in {_KEY_SETTING}",
             details={**called.details, "variable": name},
         )
     return key

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from agent_core import PermissionDecision, PermissionRequest
+from agent_core import AgentCoreError, ErrorCode, PermissionDecision, PermissionRequest
 from agent_core.providers.scripted import Calls, ScriptedCall, calls
 from agent_core.types import Decision
 from isolation import Home
@@ -113,3 +113,22 @@ async def test_an_answer_settles_the_open_questions_that_it_covers(home: Home, f
     assert len(asked) == 2
     assert {each.decision for each in closed} == {Decision.ALLOW_FOR_SESSION}
     assert {each.decided_by for each in closed} == {"callback", "session"}
+
+
+@pytest.mark.parametrize("decision", [Decision.ALLOW_READS, Decision.ALLOW_EDITS])
+async def test_an_answer_that_is_not_offered_leaves_a_stored_question_open(
+    home: Home, files: Path, decision: Decision
+) -> None:
+    script = [command("touch", "b.txt"), "done"]
+    config = CONFIG + '[permissions]\nunattended = "wait"\n'
+    async with runtime(home, files, script, config=config) as made:
+        handle = await made.start("go")
+        while not (found := await made.approvals()):  # noqa: ASYNC110 - the run asks by itself
+            await asyncio.sleep(0.02)
+        with pytest.raises(AgentCoreError, match="takes allow_once") as caught:
+            await made.answer(found[0].request_id, decision)
+        assert caught.value.code is ErrorCode.VALIDATION_ERROR
+        assert [each.request_id for each in await made.approvals()] == [found[0].request_id]
+        await made.answer(found[0].request_id, "allow_once")
+        assert (await handle.result()).text == "done"
+    assert (files / "b.txt").exists()

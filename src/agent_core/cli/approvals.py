@@ -25,7 +25,6 @@ _DECISIONS = {
     "edits": Decision.ALLOW_EDITS,
     "deny": Decision.DENY,
 }
-_WIDE = {Decision.ALLOW_READS, Decision.ALLOW_EDITS}
 _MOST = 1_000
 
 
@@ -137,9 +136,4 @@ async def _find(runtime: AgentRuntime, prefix: str) -> ApprovalRecord:
 
 async def _answer(runtime: AgentRuntime, options: Options) -> RunHandle:
     decision = _DECISIONS[options.decision]
-    if decision in _WIDE:
-        offered = wide_of((await _find(runtime, options.id)).request)
-        if offered is None or offered[0] is not decision:
-            message = f"{options.decision} is no answer to {options.id}; nothing was answered"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     return await runtime.answer(options.id, decision, options.reason, decided_by="cli")

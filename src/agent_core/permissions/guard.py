@@ -23,6 +23,7 @@ from agent_core.permissions.questions import (
     denied,
 )
 from agent_core.permissions.request import (
+    WIDE_DECISIONS,
     Grant,
     WideGrant,
     build_grant,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from agent_core.permissions.saved_rules import SavedRules
 
 _MAX_SHOWN = 1_000
-_WIDE = {Decision.ALLOW_READS, Decision.ALLOW_EDITS}
 _PLAN = "plan mode"
 
 
@@ -322,7 +322,7 @@ class PermissionGuard:
         if answer.decision is Decision.DENY:
             reason = f": {answer.reason}" if answer.reason else ""
             raise denied(f"the user denied {definition.name}{reason}")
-        if answer.decision in _WIDE:
+        if answer.decision in WIDE_DECISIONS:
             if wide is None or wide.decision is not answer.decision:
                 raise denied(f"{answer.decision} is no answer to the question about this call")
             grant = wide.grant

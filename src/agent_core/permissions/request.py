@@ -47,6 +47,8 @@ _ALL_READS = (
     " project"
 )
 _ALL_EDITS = "every edit of ordinary files of the project"
+WIDE_DECISIONS = frozenset({Decision.ALLOW_READS, Decision.ALLOW_EDITS})
+"""The answers that cover more than calls like the one that is asked about."""
 WIDE = "wide"
 """In the metadata of a request: the wider answer that it takes, and what that covers."""
 THIS_CALL_ONLY = "this call only"

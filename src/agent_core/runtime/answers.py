@@ -22,6 +22,7 @@ from agent_core.loop.options import (
     tool_name,
 )
 from agent_core.permissions.questions import current_decider, denied
+from agent_core.permissions.request import WIDE_DECISIONS, wide_of
 from agent_core.runtime.models import Models
 from agent_core.runtime.project import Project, is_server
 from agent_core.runtime.reading import RunReader
@@ -102,8 +103,9 @@ class Answers:
 
         Raises:
             StorageError: `approval_not_found`; the answer cannot be stored.
-            AgentCoreError: `already_answered`: the question is closed; `validation_error`: the run
-                needs what this process does not have. Nothing is stored then.
+            AgentCoreError: `already_answered`: the question is closed; `validation_error`: the
+                question does not take this answer, or the run needs what this process does not
+                have. Nothing is stored then.
             ConfigError: the model of the run cannot be asked here; nothing is stored.
         """
         from agent_core.types import ApprovalState  # noqa: PLC0415 - few runs need it
@@ -114,6 +116,7 @@ class Answers:
             if question.state is not ApprovalState.OPEN:
                 await self._continue_late(question, given, stack)
                 raise _closed(question)
+            _require_offered(question, decision)
             if arguments is not None:
                 arguments = await self._checked(arguments, question, decision, given, stack)
             if not self._questions.is_open_here(request_id):
@@ -396,6 +399,24 @@ async def _names_of(tools: Sequence[object], stack: AsyncExitStack) -> set[str]:
         if isinstance(each, Tool | Toolset):
             names.add(tool_name(each))
     return names
+
+
+def _require_offered(question: "ApprovalRecord", decision: Decision) -> None:
+    """Refuse a wider answer that the question does not offer.
+
+    Raises:
+        AgentCoreError: `validation_error`: it does not offer it.
+    """
+    if decision not in WIDE_DECISIONS:
+        return
+    wide = wide_of(question.request)
+    if wide is None or wide[0] is not decision:
+        offered = f", {wide[0].value}" if wide else ""
+        message = (
+            f"{decision.value} is no answer to {question.request_id}, which takes allow_once,"
+            f" allow_for_session{offered} or deny; nothing was answered"
+        )
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
 
 def _denied_tool(question: "ApprovalRecord", reason: str | None) -> Tool:

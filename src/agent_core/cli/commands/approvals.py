@@ -51,7 +51,10 @@ def add_parser(commands: Commands) -> None:
     answer.add_argument("--reason", metavar="<text>", help="a reason for the model")
     answer.add_argument("id", metavar="request", help="the id of the question, or its beginning")
     answer.add_argument(
-        "decision", choices=("allow", "session", "reads", "edits", "deny"), help="the answer"
+        "decision",
+        choices=("allow", "session", "reads", "edits", "deny"),
+        help="allow: this call; session: what the list says it would cover; reads or edits, where"
+        " the list offers it: all that only reads, or all ordinary edits; deny: this call",
     )
     for action in (listing, answer):
         add_path(action)

@@ -48,16 +48,21 @@ def mounted(image: Path, at: Path) -> Generator[None]:
         system("umount", "-l", str(at))
 
 
-def a_disk(folder: Path) -> Path:
-    """An image with a file system in it."""
-    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
-        pytest.skip("needs the superuser and mkfs.ext4")
-    image = folder / "disk.img"
-    with image.open("wb") as file:
+@contextmanager
+def a_disk(image: Path) -> Generator[Path]:
+    """Make an image with a file system in it, and remove it after the block.
+
+    The name must be new: the kernel keeps the file system of an image while anything still uses
+    its mount, and would show that one, with all its files, to the next mount of the same image.
+    """
+    with image.open("xb") as file:
         file.truncate(SIZE)
     made = system("mkfs.ext4", "-q", str(image))
     assert made.returncode == 0, made.stderr
-    return image
+    try:
+        yield image
+    finally:
+        image.unlink()
 
 
 def laid_out(at: Path) -> Place:
@@ -112,12 +117,16 @@ def test_a_start_after_a_power_cut_goes_on_from_an_earlier_moment(
         for program, most in COUNTS.items()
         for count in range(1, most + 1, max(1, most // 12))
     ]
-    image, copy, at = a_disk(tmp_path), tmp_path / "copy.img", tmp_path / "disk"
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        pytest.skip("needs the superuser and mkfs.ext4")
+    at = tmp_path / "disk"
     for program, count in depth.of(cases, 3):
-        with tally.case(f"{program} after {count} lines"):
-            system("mkfs.ext4", "-q", "-F", str(image))
+        name = f"{program}-{count}"
+        copy = tmp_path / f"{name}-copy.img"
+        with tally.case(f"{program} after {count} lines"), a_disk(tmp_path / f"{name}.img") as image:
             with mounted(image, at):
                 ended = work_until(program, laid_out(at), count, image, copy)
             with mounted(copy, at):
                 check(program, Place(Home(at / "home"), at / "project"), ended)
+            copy.unlink()
     tally.verdict()

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from agent_core.disk.reading import read_text_file
-from agent_core.tools.code.readers import Opening
+from agent_core.tools.code.openings import Opening
 from agent_core.tools.code.repositories import find_tracked
 
 _MAX_ENTRIES = 50_000

@@ -14,7 +14,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from agent_core.process.environment import is_unattended
-from agent_core.tools.code.readers import is_known, opened_by, split_git
+from agent_core.tools.code.languages import split_git
+from agent_core.tools.code.readers import is_known, opened_by
 from agent_core.tools.code.repositories import find_plain_tree
 from agent_core.tools.workspace import PathPolicy
 

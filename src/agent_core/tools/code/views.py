@@ -18,9 +18,9 @@ from msgspec import Struct, field
 
 from agent_core.errors import ToolError
 from agent_core.process import find_program
+from agent_core.tools.code.openings import Opening
 from agent_core.tools.code.programs import is_program_of_its_name, is_python_of_environment
 from agent_core.tools.code.readers import (
-    Opening,
     is_known,
     is_reader,
     may_walk,

@@ -123,7 +123,10 @@ def test_a_start_after_a_power_cut_goes_on_from_an_earlier_moment(
     for program, count in depth.of(cases, 3):
         name = f"{program}-{count}"
         copy = tmp_path / f"{name}-copy.img"
-        with tally.case(f"{program} after {count} lines"), a_disk(tmp_path / f"{name}.img") as image:
+        with (
+            tally.case(f"{program} after {count} lines"),
+            a_disk(tmp_path / f"{name}.img") as image,
+        ):
             with mounted(image, at):
                 ended = work_until(program, laid_out(at), count, image, copy)
             with mounted(copy, at):

@@ -30,6 +30,7 @@ class Serving:
         self._home = home
         self._folder = Path(folder)
         self._runtimes: dict[str, AgentRuntime] = {}
+        self._has_started = False
 
     async def serve(self) -> None:
         """Open both, and answer each line."""
@@ -75,10 +76,11 @@ class Serving:
         begun = time.perf_counter()
         handle = await runtime.start(text, session_id)
         start_ms = (time.perf_counter() - begun) * 1000
+        is_first, self._has_started = not self._has_started, True
         await handle.wait()
         if handle.error is not None:
             return {"error": f"{handle.error.code}: {handle.error.message}"}
-        return {"text": handle.result_text, "start_ms": start_ms}
+        return {"text": handle.result_text, "start_ms": start_ms, "is_first": is_first}
 
     async def _open_third(self, side: str) -> None:
         async with self._opened(side) as third:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -31,6 +32,16 @@ class Setting(Struct, frozen=True):
     name: str
     value: str
     file: Path
+
+
+def user_settings() -> Iterator[Path]:
+    """Yield the files with settings of the user and of the system, whether they exist or not."""
+    yield Path("/etc/gitconfig")
+    with suppress(RuntimeError):  # a user without a home
+        yield Path("~/.gitconfig").expanduser()
+        yield Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "git/config").expanduser()
+    if own := os.environ.get("GIT_CONFIG_GLOBAL"):
+        yield Path(own)
 
 
 def read_settings(file: Path, *, includes: int = _MAX_INCLUDES) -> Iterator[Setting]:

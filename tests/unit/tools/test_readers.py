@@ -429,6 +429,45 @@ async def test_ignore_files_decide_what_ripgrep_opens(folders: Path) -> None:
     assert (await judge(folders, "rg PASS", rules)).decision == "deny"
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("project/.ignore", "project/.rgignore", ".ignore", "project/.git/info/exclude"),
+        *("project/src/.git/info/exclude", "user/.config/git/ignore", "user/ignored"),
+    ],
+)
+async def test_every_ignore_file_that_ripgrep_reads_can_show_what_is_hidden(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("HOME", str(folders / "user"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    (folders / "user" / ".gitconfig").write_text("[core]\nexcludesFile = ~/ignored\n")
+    (folders / "project" / "src" / "deep" / ".env").write_text("PASS\n")
+    if "/.git/" in place:
+        (folders / place).parent.mkdir(parents=True)
+    assert reason(await judge(folders, "rg PASS src")) is None
+    (folders / place).parent.mkdir(parents=True, exist_ok=True)
+    (folders / place).write_text("!.env\n")
+    assert reason(await judge(folders, "rg PASS src")) == "sensitive"
+
+
+async def test_ignore_files_of_git_do_not_count_in_a_repository_below(folders: Path) -> None:
+    project = folders / "project"
+    (project / ".git").mkdir()
+    (project / ".gitignore").write_text(".env\nsecrets/\n")
+    shutil.copytree(project / "secrets", project / "src" / "deep" / "secrets")
+    (project / "src" / ".env").write_text("PASS\n")
+    assert reason(await judge(folders, "rg -. PASS")) is None
+    rules = [DENIES[0], {"decision": "deny", "path": ["**/secrets/**"]}]
+    assert (await judge(folders, "rg PASS", rules)).decision == "allow"
+    (project / "src" / ".git").write_text("gitdir: elsewhere\n")
+    assert reason(await judge(folders, "rg -. PASS")) == "sensitive"
+    assert (await judge(folders, "rg PASS", rules)).decision == "deny"
+    (project / ".gitignore").rename(project / ".ignore")  # Git has no part in this one
+    assert reason(await judge(folders, "rg -. PASS")) is None
+    assert (await judge(folders, "rg PASS", rules)).decision == "allow"
+
+
 async def test_files_of_installed_packages_are_no_secrets_on_the_way(folders: Path) -> None:
     project = folders / "project"
     for place in (
@@ -491,6 +530,32 @@ async def test_what_git_shows_of_tracked_files_is_judged_by_rules(
         assert (await judge(folders, line, DENIES)).decision == "allow"
     assert (await judge(folders, "git show HEAD:secrets/deep/key.txt", DENIES)).decision == "deny"
     assert (await judge(folders, "git show HEAD:src/b.py", DENIES)).decision == "allow"
+
+
+@pytest.mark.parametrize("setting", ["submodule.recurse=true", "diff.submodule=diff"])
+async def test_what_git_shows_of_submodules_is_judged_by_rules(
+    folders: Path, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folders / "user"))
+    project = folders / "project"
+    shutil.copytree(project / "secrets", project / "src" / "secrets")
+    git = shutil.which("git")
+    assert git is not None
+
+    def run(folder: Path, *words: str) -> None:
+        subprocess.run([git, *words], cwd=folder, check=True)  # noqa: S603 - git
+
+    for folder in (project / "src", project):
+        run(folder, "init", "-q")
+        run(folder, "add", "src" if folder == project else ".")
+        run(folder, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one")
+    rules = [DENIES[0], {"decision": "deny", "path": ["**/secrets/**"]}]
+    for line in ("git grep PASS", "git diff"):
+        assert (await judge(folders, line, rules)).decision == "allow"
+    run(project, "config", *setting.split("="))
+    for line in ("git grep PASS", "git diff", "git grep PASS src"):
+        assert (await judge(folders, line, rules)).decision == "deny"
+    assert (await judge(folders, "git diff -- a.txt", rules)).decision == "allow"
 
 
 async def test_an_explanation_names_what_a_reader_opens(folders: Path) -> None:

@@ -18,7 +18,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from agent_core.git.repository import Repository
-from agent_core.git.settings import read_settings
+from agent_core.git.settings import read_settings, user_settings
 
 _HARMLESS = frozenset(
     {
@@ -121,7 +121,7 @@ def _is_named_by_git(path: Path) -> bool:
     for tree in path.parents:
         if not os.path.lexists(tree / ".git"):
             continue
-        files = list(_user_settings())
+        files = list(user_settings())
         if (repository := Repository.at(tree)) is not None:
             common = repository.common
             if path in _links_in(common / "hooks"):
@@ -146,15 +146,6 @@ def _is_named_in(file: Path, path: Path, tree: Path) -> bool:
     except (OSError, ValueError):
         return True
     return False
-
-
-def _user_settings() -> Iterator[Path]:
-    yield Path("/etc/gitconfig")
-    with suppress(RuntimeError):  # a user without a home
-        yield Path("~/.gitconfig").expanduser()
-        yield Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "git/config").expanduser()
-    if own := os.environ.get("GIT_CONFIG_GLOBAL"):
-        yield Path(own)
 
 
 def _is_hook(path: Path, value: str, tree: Path) -> bool:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from fnmatch import translate
 from itertools import islice
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from agent_core.disk.reading import read_text_file
+from agent_core.git.repository import Repository
+from agent_core.git.settings import read_settings, user_settings
 from agent_core.tools.code.openings import Opening
 from agent_core.tools.code.repositories import find_tracked
 
@@ -64,31 +67,38 @@ class _Walk:
         self._excluded = _exactly(opening.excluded)
         self._excluded_folders = _exactly(opening.excluded_folders)
         self._shown = [_any_of(part for glob in opening.shown for part in _name_parts(glob))]
-        self._ignored: set[str] = set()
-        self._ignored_folders: set[str] = set()
+        self._ignored = _IgnoredNames()
+        self._ignored_by_git = _IgnoredNames()
         self._has_hidden = opening.has_hidden
-        self._seen: set[str] = set()
+        self._seen: set[tuple[str, bool]] = set()
 
     def below(self, root: str) -> Iterator[str]:
         """Yield the resolved paths of what is opened below a folder, without the folder."""
         if self._opening.ignores:
             self._read_ignore_files_above(Path(root))
-        folders = [root]
+        folders = [(root, False)]
         while folders:
-            folder = folders.pop()
-            if folder in self._seen:
+            folder, is_nested = folders.pop()
+            if (folder, is_nested) in self._seen:
                 continue
-            self._seen.add(folder)
-            if self._opening.ignores:
-                self._read_ignore_files(folder)
+            self._seen.add((folder, is_nested))
             try:
                 entries = list(os.scandir(folder))
             except OSError:  # no folder, or one that the program cannot read either
                 continue
+            if self._opening.ignores and folder != root:
+                names = {entry.name for entry in entries}
+                for name in names.intersection(_IGNORE_FILES):
+                    self._note_shown(Path(folder, name))
+                if ".git" in names:  # ignore files of Git above this repository do not count in it
+                    is_nested = True
+                    self._note_excludes(Path(folder))
             for entry in entries:
-                yield from self._entry(entry, folders)
+                yield from self._entry(entry, folders, is_nested=is_nested)
 
-    def _entry(self, entry: os.DirEntry[str], folders: list[str]) -> Iterator[str]:
+    def _entry(
+        self, entry: os.DirEntry[str], folders: list[tuple[str, bool]], *, is_nested: bool
+    ) -> Iterator[str]:
         opening = self._opening
         if (is_link := entry.is_symlink()) and not opening.follows:
             return
@@ -96,59 +106,101 @@ class _Walk:
             is_folder = entry.is_dir()
         except OSError:
             return
-        if self._leaves_out(entry.name, is_folder=is_folder and not is_link):
+        is_own_folder = is_folder and not is_link
+        if self._leaves_out(entry.name, is_folder=is_own_folder, is_nested=is_nested):
             return
         path = os.path.realpath(entry.path) if is_link else entry.path
         if is_folder:
             if opening.depth == "tree":
                 yield from dict.fromkeys((entry.path, path))
-                folders.append(path)
+                folders.append((path, is_nested))
         elif not opening.names_only and (
             not opening.included or self._included.match(entry.name.casefold())
         ):
             yield from dict.fromkeys((entry.path, path))
 
-    def _leaves_out(self, name: str, *, is_folder: bool) -> bool:
+    def _leaves_out(self, name: str, *, is_folder: bool, is_nested: bool) -> bool:
         excluded = self._excluded_folders if is_folder else self._excluded
         if excluded.match(name):
             return True
-        is_ignored = name in self._ignored or (is_folder and name in self._ignored_folders)
+        is_ignored = self._ignored.holds(name, is_folder=is_folder)
+        if not is_nested:
+            is_ignored |= self._ignored_by_git.holds(name, is_folder=is_folder)
         if not is_ignored and (self._has_hidden or not name.startswith(".")):
             return False
         folded = name.casefold()
         return not any(shown.match(folded) for shown in self._shown)
 
     def _read_ignore_files_above(self, root: Path) -> None:
-        """Note the names that are left out everywhere below a folder, and what may be shown."""
-        top = next((each for each in (root, *root.parents) if (each / ".git").exists()), None)
-        above = [root, *root.parents]
-        for folder in above[: above.index(top) + 1] if top else above[:1]:
-            for line in self._read_ignore_files(str(folder), is_in_repository=top is not None):
-                if found := _PLAIN_NAME.fullmatch(line):
-                    ignored = self._ignored_folders if line.endswith("/") else self._ignored
-                    ignored.add(found[1])
+        """Note the names that are left out everywhere below a folder, and what may be shown.
 
-    def _read_ignore_files(self, folder: str, *, is_in_repository: bool = False) -> list[str]:
-        """Note what may be shown although it is hidden, and return the lines that leave out."""
-        kept: list[str] = []
-        for name in _IGNORE_FILES:
-            file = Path(folder, name)
-            if not os.path.lexists(file):
-                continue
-            try:
-                content = read_text_file(file, _MAX_IGNORE_FILE + 1)
-            except OSError:
-                content = b""
-                self._has_hidden = True
-            if len(content) > _MAX_IGNORE_FILE:
-                self._has_hidden = True
-            text = content[:_MAX_IGNORE_FILE].decode("utf-8", "replace")
-            lines = [line.strip() for line in text.splitlines()]
-            shown = [part for line in lines if line[:1] == "!" for part in _name_parts(line[1:])]
-            self._shown += [_any_of(shown)] if shown else []
-            if is_in_repository or name != ".gitignore":
-                kept += lines
-        return kept
+        Files of Git count up to the top of its working tree, others in all folders above.
+        """
+        above = [root, *root.parents]
+        top = next((each for each in above if os.path.lexists(each / ".git")), None)
+        for folder in above:
+            for name in _IGNORE_FILES:
+                if not os.path.lexists(folder / name):
+                    continue
+                lines = self._note_shown(folder / name)
+                if name != ".gitignore":
+                    self._ignored.add(lines)
+                elif top is not None and (folder == top or top in folder.parents):
+                    self._ignored_by_git.add(lines)
+        if top is not None:
+            self._note_excludes(top)
+        for file in _excludes_of_user():
+            self._note_shown(file)
+
+    def _note_excludes(self, tree: Path) -> None:
+        """Note what the list of a repository itself may show."""
+        repository = Repository.at(tree)
+        folder = tree / ".git" if repository is None else repository.common
+        self._note_shown(folder / "info" / "exclude")
+
+    def _note_shown(self, file: Path) -> list[str]:
+        """Note what an ignore file shows although it is hidden, and return its lines."""
+        try:
+            content = read_text_file(file, _MAX_IGNORE_FILE + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError:
+            content = b""
+            self._has_hidden = True
+        if len(content) > _MAX_IGNORE_FILE:
+            self._has_hidden = True
+        text = content[:_MAX_IGNORE_FILE].decode("utf-8", "replace")
+        lines = [line.strip() for line in text.splitlines()]
+        shown = [part for line in lines if line[:1] == "!" for part in _name_parts(line[1:])]
+        self._shown += [_any_of(shown)] if shown else []
+        return lines
+
+
+class _IgnoredNames:
+    """Names that lines of ignore files leave out, wherever they are."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._folders: set[str] = set()
+
+    def add(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            if found := _PLAIN_NAME.fullmatch(line):
+                (self._folders if line.endswith("/") else self._names).add(found[1])
+
+    def holds(self, name: str, *, is_folder: bool) -> bool:
+        return name in self._names or (is_folder and name in self._folders)
+
+
+def _excludes_of_user() -> Iterator[Path]:
+    """Yield the ignore files that the user's own settings of Git name, and the usual one."""
+    for file in user_settings():
+        if file.name == "config":
+            yield file.with_name("ignore")
+        with suppress(OSError, ValueError):
+            for setting in read_settings(file):
+                if setting.name == "core.excludesfile":
+                    yield Path(os.path.expanduser(setting.value))  # noqa: PTH111 - as git does
 
 
 def _name_parts(glob: str) -> Iterator[str]:

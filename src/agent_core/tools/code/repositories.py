@@ -16,7 +16,7 @@ from shutil import which
 
 from agent_core.git.index import GITLINK, Item
 from agent_core.git.repository import Repository
-from agent_core.git.settings import Setting, read_settings
+from agent_core.git.settings import Setting, read_settings, user_settings
 
 _MAX_TREE_ENTRIES = 50_000
 _OF_A_REPOSITORY = ("HEAD", "objects", "refs")
@@ -73,11 +73,9 @@ def find_tracked(cwd: Path, words: Sequence[str]) -> list[str] | None:
     tree = next((each for each in (cwd, *cwd.parents) if os.path.lexists(each / ".git")), None)
     if tree is None:
         return None if words else []
-    repository = _open_repository(tree)
-    items = repository and _read_items(repository)
-    if items is None:
+    files = _tracked_files(tree)
+    if files is None:
         return None
-    files = [os.path.realpath(tree / os.fsdecode(name)) for name in items]
     limits: list[str] = []
     for word in words:
         commit, colon, path = word.partition(":")
@@ -91,6 +89,42 @@ def find_tracked(cwd: Path, words: Sequence[str]) -> list[str] | None:
         return files
     below = tuple(f"{limit.rstrip('/')}/" for limit in limits)
     return [*limits, *(file for file in files if file.startswith(below))]
+
+
+def _tracked_files(tree: Path) -> list[str] | None:
+    """Return what the index names, in submodules too if settings make a reading git enter them."""
+    pending, files = [tree], dict[str, None]()
+    for top in pending:  # it grows meanwhile
+        repository = _open_repository(top)
+        items = repository and _read_items(repository)
+        if repository is None or items is None:
+            return None
+        inside = {
+            os.path.realpath(top / os.fsdecode(name)): mode for name, (mode, _) in items.items()
+        }
+        submodules = [
+            path for path, mode in inside.items() if mode == GITLINK and path not in files
+        ]
+        files |= dict.fromkeys(inside)
+        if submodules and _enters_submodules(repository):
+            pending += (Path(path) for path in submodules if os.path.lexists(f"{path}/.git"))
+    return [*files]
+
+
+def _enters_submodules(repository: Repository) -> bool:
+    """Return whether settings make git show what is in submodules, or cannot be read."""
+    own = (repository.common / "config", repository.folder / "config.worktree")
+    for file in (*own, *user_settings()):
+        try:
+            settings = {setting.name: setting.value.lower() for setting in read_settings(file)}
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError):
+            return True
+        recurses = settings.get("submodule.recurse", "false") not in _FALSE
+        if recurses or settings.get("diff.submodule") == "diff":
+            return True
+    return False
 
 
 def _open_repository(tree: Path) -> Repository | None:

@@ -1,4 +1,4 @@
-"""A run of the loop without a home, a database or a configuration."""
+"""Runs of the loop without a home, a database or a configuration."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -46,7 +46,7 @@ _RESULT_BYTES = 262_144
 
 
 class UnstoredHistory:
-    """Numbers what a journal writes and stores none of it: the journal's path is the history."""
+    """Numbers a journal's batches and stores nothing: the journal's path is the history."""
 
     def __init__(self) -> None:
         self._next = Position(1, 1, 1)
@@ -103,24 +103,25 @@ def build_run(
     deps: object = None,
     expected: "ExpectedOutput | None" = None,
 ) -> StandaloneRun:
-    """Assemble a run; what is left out does nothing, and nothing is written to disk.
+    """Assemble a run; omitted parts do nothing, and nothing is written to disk.
 
     Args:
         provider: answers the requests.
-        composer: makes the requests of the path, for example a `Composer`.
-        tools: what the model may call.
-        path: the conversation to go on from, root first, every call on it answered.
-        run: whose session, agent and run it is; new ids by default.
-        redactor: knows the secrets that stay out of events, nodes and results.
+        composer: builds the requests from the path, for example a `Composer`.
+        tools: the tools the model may call.
+        path: the conversation to continue, root first, every call on it answered.
+        run: identifies session, agent and run; new ids by default.
+        redactor: knows the secrets that are kept out of events, nodes and results.
         history: extends the path before the prompt is added.
         compactor: shortens a path that does not fit; without it the oldest exchanges are left out.
         guard: decides about every call; without it all are allowed.
         hooks: observe the run, and may refuse calls or the end.
-        results: bounds the results of calls; without it to 256 KiB, the rest of a text is dropped.
-        limits: turns and continuations.
+        results: limits the results of calls; without it to 256 KiB, and the rest of a text is
+            dropped.
+        limits: largest numbers of turns and continuations.
         project_dir: the folder that tools work in; the current one by default.
-        deps: what tools find at `ToolContext.deps`.
-        expected: what the answer has to be; the composer makes requests with its `format`.
+        deps: the object at `ToolContext.deps`.
+        expected: the required form of the answer; the composer builds requests with its `format`.
 
     Raises:
         ConfigError: `validation_error`; a tool takes other `deps`.

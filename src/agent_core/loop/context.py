@@ -1,4 +1,4 @@
-"""Everything one run needs, what it counts on the way, and how its end is written down."""
+"""Parts, counters and end of one run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -39,7 +39,7 @@ from agent_core.types import (
 
 
 class ContextSource(Protocol):
-    """What the model sees."""
+    """Builds the requests that the model sees."""
 
     def build(
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
@@ -52,7 +52,7 @@ class ContextSource(Protocol):
         ...
 
     def observe(self, usage: Usage) -> None:
-        """Learn from what the last built request really cost."""
+        """Learn from the tokens the last built request really used."""
         ...
 
     def refused(self) -> None:
@@ -61,9 +61,9 @@ class ContextSource(Protocol):
 
 
 class OpenRun(Struct, frozen=True):
-    """How far a run came that goes on now: its figures, and its calls that have not begun.
+    """Progress of a run that continues: its counters, and its calls that have not begun.
 
-    `nodes` are its own on the path.
+    `nodes` are its own nodes on the path.
     """
 
     turns: int
@@ -73,17 +73,17 @@ class OpenRun(Struct, frozen=True):
 
 
 class HistorySource(Protocol):
-    """Where the conversation was left."""
+    """Provides the path that a run continues."""
 
     async def resume(self, journal: Journal) -> OpenRun | None:
-        """Give the journal the path to continue, every tool call on it answered.
+        """Add the path to continue to the journal, with every tool call on it answered.
 
         Returns:
-            What is left of this very run, if it was begun before: the calls named there are the
-            only ones on the path without an answer. None for a run that begins.
+            The progress of this run, if it was begun before: the calls it names are the only ones
+            on the path without an answer. None for a run that begins.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the path cannot be read.
         """
         ...
 
@@ -92,12 +92,12 @@ class PathCompactor(Protocol):
     """Makes a path that does not fit short enough, by adding a summary to it."""
 
     async def recover(self, journal: Journal) -> bool:
-        """Compact now, and say whether the path has become shorter."""
+        """Compact now; return whether the path fits afterwards."""
         ...
 
 
 class Guard(Protocol):
-    """May it? Asked before every call."""
+    """Decides whether a call may run; asked before every call."""
 
     async def require(
         self,
@@ -107,52 +107,56 @@ class Guard(Protocol):
         run: RunIdentity,
         journal: Journal,
     ) -> float | None:
-        """Return if the call may run: the seconds that people took to answer, if they were asked.
+        """Return if the call may run: the seconds that people took to answer, or None if they were
+        not asked.
 
         Raises:
-            PermissionDeniedError: the policy or the user said no.
+            PermissionDeniedError: the policy or the user denied it.
         """
         ...
 
 
 class Hooks(Protocol):
-    """The user's own commands, at fixed points of a run. They may refuse; they never rewrite."""
+    """The user's own commands, run at fixed points of a run. They may refuse; they never
+    rewrite.
+    """
 
     async def session_start(self) -> None:
-        """The session has its first run in this process."""
+        """Run the hooks for the session's first run in this process."""
         ...
 
     async def user_prompt(self, text: str) -> None:
-        """The user has said this."""
+        """Run the hooks for a message of the user."""
         ...
 
     async def before_tool(
         self, call: ToolCall, definition: ToolDefinition
     ) -> Mapping[str, Any] | None:
-        """A call is about to be made; returns what the last hook said of it, if one did.
+        """Run the hooks before a call; return the last hook's summary, if any.
 
         Raises:
-            PermissionDeniedError: a hook said no; `details.hook_summary` says which and why.
+            PermissionDeniedError: a hook denied the call; `details.hook_summary` says which and
+                why.
         """
         ...
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
-        """A call has been answered; `result` is what is written down, without secrets."""
+        """Run the hooks after a call; `result` is the stored result, without secrets."""
         ...
 
     async def before_stop(self) -> str | None:
-        """Return a reason to go on, or None to let the run end."""
+        """Return a reason to continue, or None to let the run end."""
         ...
 
 
 class NullCollaborators:
-    """Stands for whichever of history, compactor, guard and hooks a run does not have."""
+    """Replaces the history, compactor, guard or hooks that a run does not have."""
 
     async def resume(self, journal: Journal) -> None:
         """Leave the path as it is."""
 
     async def recover(self, journal: Journal) -> bool:  # noqa: ARG002 - the protocol's
-        """Make nothing shorter; what does not fit is left out of requests."""
+        """Compact nothing; exchanges that do not fit are left out of requests."""
         return False
 
     async def require(
@@ -172,7 +176,7 @@ class NullCollaborators:
         """Do nothing."""
 
     async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:
-        """Allow the call, and say nothing of it."""
+        """Allow the call, with no summary."""
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
         """Do nothing."""
@@ -183,7 +187,7 @@ class NullCollaborators:
 
 
 class RunLimits(Struct, frozen=True):
-    """How far a run may go."""
+    """Limits of a run."""
 
     max_turns: int = 100
     max_continuations: int = 3
@@ -191,7 +195,7 @@ class RunLimits(Struct, frozen=True):
 
 
 class RunContext(Struct, frozen=True, kw_only=True):
-    """What a run is made of. The journal is the only part that changes while it runs."""
+    """Parts of a run. The journal is the only one that changes while it runs."""
 
     run: RunIdentity
     journal: Journal
@@ -225,7 +229,7 @@ _AGENT_STATUS = {
 
 
 class Outcome(Struct, frozen=True):
-    """How a run ended; `output` is the value of its answer, in the type that was asked for.
+    """End of a run; `output` is the value of its answer, in the requested type.
 
     A run without an `end_reason` has not ended: it waits for the answers to `requests`.
     """
@@ -240,14 +244,14 @@ class Outcome(Struct, frozen=True):
 
     @property
     def status(self) -> RunStatus:
-        """The run status that goes with the end reason."""
+        """The run status that belongs to the end reason."""
         return RunStatus.WAITING if self.end_reason is None else self.end_reason.status
 
 
 class Reply(Struct, frozen=True):
-    """A finished model message, written down.
+    """A finished model message that is in the journal.
 
-    `held_answer` is a final answer that came beside calls: it counts once these have not failed.
+    `held_answer` is a final answer that came with calls: it counts once they have succeeded.
     """
 
     calls: list[ToolCall]
@@ -256,12 +260,12 @@ class Reply(Struct, frozen=True):
 
 
 class RunStats(Struct):
-    """What a run counts while it runs.
+    """Counters and results of a run while it runs.
 
     `answer` collects the pieces of an answer that was cut off and continued; `call_ids` are the
-    tool call ids this history has used, since some servers start counting anew in every reply.
-    `output` is the value of an answer that `is_typed`; `outcome` counts once the run is settled.
-    `unjudged` is the last reply of a run that goes on, where that reply may be its end.
+    tool call ids used in this history, since some servers restart their numbers in every reply.
+    `output` is the value of an answer that `is_typed`; `outcome` is valid once the run is settled.
+    `unjudged` is the last reply of a continued run, if that reply may be its end.
     """
 
     call_ids: set[str] = field(default_factory=set[str])
@@ -277,7 +281,7 @@ class RunStats(Struct):
     unjudged: Reply | None = None
 
     def go_on(self, left_off: OpenRun) -> None:
-        """Count what a run has done in another process, as it was counted there."""
+        """Restore the counters of a run that began in another process."""
         self.turns, self.usage = left_off.turns, left_off.usage
         for node in left_off.nodes:
             reason = node.metadata.get("reason")
@@ -294,7 +298,7 @@ class RunStats(Struct):
                 self.output_retries += reason == "output_invalid"
 
     def spend(self, usage: Usage | None) -> dict[str, Any]:
-        """Count what calls without a reply have cost, and return it for an event."""
+        """Add the usage of calls without a reply, and return it for an event."""
         if usage is None:
             return {}
         self.usage = self.usage.plus(usage)
@@ -320,14 +324,15 @@ class RunStats(Struct):
 
 
 def resting_node(path: Sequence[Node]) -> Node | None:
-    """Where the conversation continues: the last node with nothing partial or unanswered before it.
+    """Return the node where the conversation continues: the last one with nothing partial or
+    unanswered before it.
 
-    A turn whose tool calls were cut short is left behind as a whole, and so is a note to the model
-    that nothing came of.
+    A turn whose tool calls were cut short is left out as a whole, and so is an unanswered note to
+    the model.
     """
     open_calls: set[str] = set()
     resting: Node | None = None
-    for node in path:  # all of the session's: as little as possible is done for each
+    for node in path:  # the path of the whole session: do as little as possible per node
         if node.metadata and node.is_partial:
             continue
         for block in node.content:
@@ -345,15 +350,17 @@ OnEnd = Callable[[Outcome], None]
 
 
 def ignore(outcome: Outcome) -> None:
-    """For callers that await the outcome itself."""
+    """Do nothing, for callers that await the outcome itself."""
 
 
 async def settle(
     journal: Journal, outcome: Outcome, on_end: OnEnd = ignore, *, began: bool = True
 ) -> Outcome:
-    """Write the end down: loop event, closing event, the run's row and where to go on from.
+    """Write the end: loop event, closing event, the run's row and the node to continue from.
 
-    A run that was cancelled before it `began` had no loop, and leaves the session where it is.
+    A run that was cancelled before it `began` had no loop, and does not move the session. If a part
+    of the run could not be stored, the run fails with the storage error and ends at the last stored
+    node. An end that cannot be stored either is shown now and stored later.
 
     If something of the run could not be stored, it has failed with the storage error and ends at
     the last node that is stored. An end that cannot be stored either is shown, and stored later.
@@ -361,7 +368,7 @@ async def settle(
     Raises:
         asyncio.CancelledError: the caller was cancelled; the run is settled all the same.
     """
-    journal.is_closing = True  # what is not written out yet goes with the end
+    journal.is_closing = True  # the rest of the journal is written together with the end
     return await begun_at_once(_settle(journal, outcome, on_end, began=began))
 
 
@@ -417,7 +424,7 @@ def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) ->
 
 
 def _pause(path: Sequence[Node], mine: Sequence[Node], outcome: Outcome) -> JournalEnd:
-    """A run that waits has no closing event, and goes on where it is."""
+    """Return the pause of a waiting run, which has no closing event and continues where it is."""
     last_id = path[-1].node_id if path else None
     change = RunChange(
         status=outcome.status,
@@ -442,7 +449,7 @@ def _as_core_error(error: Exception) -> AgentCoreError:
 
 
 def _clean(journal: Journal, error: ErrorPayload | None) -> ErrorPayload | None:
-    """The error without secrets: it goes into the run's row and to its handle."""
+    """Remove secrets from an error: it goes into the run's row and to its handle."""
     if error is None:
         return None
     facts = {"message": error.message, "details": error.details}

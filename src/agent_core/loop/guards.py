@@ -1,7 +1,7 @@
 """Guards that a program adds to a run: they inspect its message, its tool calls and its answer.
 
-A guard passes a text, replaces it, or stops the run. A text is replaced
-before it is stored, shown or sent. A guard that fails in any other way also stops the run.
+A guard passes a text, replaces it, or stops the run. A text is replaced before it is stored, shown
+or sent. A guard that fails in any other way also stops the run.
 """
 
 import asyncio
@@ -78,8 +78,8 @@ class RunGuard:
     """One of the `guards` of a run; made by `on_message`, `on_tool_call` and `on_answer`.
 
     Attributes:
-        point: what it inspects.
-        name: of the function, for events and errors.
+        point: the kind of text it inspects.
+        name: name of the function, for events and errors.
         check: the function.
         look_only: it replaces nothing, so the model need not wait for it.
     """
@@ -90,7 +90,7 @@ class RunGuard:
     look_only: bool = False
 
     def may_replace(self, point: Point) -> bool:
-        """Whether it may return a replacement."""
+        """Return whether the guard may return a replacement at this point."""
         return self.point == point and not self.look_only
 
 
@@ -146,7 +146,7 @@ def _decorated(
     point: Point, check: Callable[..., Any] | None, *, look_only: bool
 ) -> RunGuard | Callable[[Any], RunGuard]:
     def decorate(function: Callable[..., Any]) -> RunGuard:
-        named: object = getattr(function, "func", function)  # what a partial one calls
+        named: object = getattr(function, "func", function)  # the function wrapped by a partial
         name = str(getattr(named, "__name__", type(named).__name__))
         is_async = inspect.iscoroutinefunction(function)
         if not (is_async or inspect.iscoroutinefunction(type(function).__call__)):
@@ -161,13 +161,13 @@ class RunGuards:
     """Runs the guards of one run.
 
     Args:
-        guards: of its options.
-        journal: of the run.
-        deps: passed to the run.
+        guards: guards in the run's options.
+        journal: journal of the run.
+        deps: the object passed to the run.
         parent: the guards of the run that started this one: a stop ends that run as well.
 
     Attributes:
-        stopped: why the run must end; no model or tool is called after that.
+        stopped: the reason why the run must end; no model or tool is called after it is set.
     """
 
     def __init__(
@@ -188,7 +188,8 @@ class RunGuards:
 
     @asynccontextmanager
     async def watching(self, prompt: Draft | None) -> AsyncGenerator[Draft | None]:
-        """Check the message, and yield it as it is to be used; those that only look go on beside.
+        """Run the message guards, and yield the message they return; look-only guards keep running
+        concurrently.
 
         Raises:
             AgentCoreError: `guard_stopped`.
@@ -216,10 +217,10 @@ class RunGuards:
                 await asyncio.wait([self._looking])
 
     async def passed(self) -> None:
-        """Return when the guards that only look at the message have passed it.
+        """Wait until the look-only guards have passed the message.
 
         Raises:
-            AgentCoreError: `guard_stopped`: they have not, or another one has stopped the run.
+            AgentCoreError: `guard_stopped`: one of them, or another guard, has stopped the run.
         """
         if self._looking is not None:
             await asyncio.wait([self._looking])
@@ -227,10 +228,10 @@ class RunGuards:
             raise self.stopped
 
     async def check_call(self, call: ToolCall) -> None:
-        """Check a call that is allowed.
+        """Check a call that the permissions allow.
 
         Raises:
-            PermissionDeniedError: the model reads a guard's text in place of a result.
+            PermissionDeniedError: the model reads the guard's text instead of a result.
             AgentCoreError: `guard_stopped`; nothing more is asked or called.
         """
         await self.passed()
@@ -244,7 +245,7 @@ class RunGuards:
                 raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, text, details=details)
 
     async def check_answer(self, answer: str) -> str:
-        """The text to show in place of an answer; the same one if every guard passes it.
+        """Return the text to show as the answer; unchanged if every guard passes it.
 
         Raises:
             AgentCoreError: `guard_stopped`.
@@ -257,11 +258,11 @@ class RunGuards:
 
     @property
     def withholds_answers(self) -> bool:
-        """Whether an answer may be replaced, so that none is shown as it arrives."""
+        """Return whether an answer may be replaced, so that none is shown as it arrives."""
         return any(guard.may_replace("answer") for guard in self._guards)
 
     async def beside(self, events: AsyncGenerator[ModelEvent]) -> AsyncGenerator[ModelEvent]:
-        """The events of a model call that is made while the guards look; a stop cancels it.
+        """Yield the events of a model call made while guards are still looking; a stop cancels it.
 
         Raises:
             AgentCoreError: `guard_stopped`.
@@ -290,7 +291,7 @@ class RunGuards:
 
     @property
     def is_looking(self) -> bool:
-        """Whether a guard that only looks has not decided yet."""
+        """Return whether a look-only guard has not decided yet."""
         return self._looking is not None and not self._looking.done()
 
     def _of(self, point: Point) -> list[RunGuard]:
@@ -304,15 +305,15 @@ class RunGuards:
         return text
 
     async def _look(self, guards: Sequence[RunGuard], text: str) -> None:
-        """Have guards look, side by side; `stopped` says what came of it."""
+        """Run look-only guards concurrently; `stopped` is set if one stops the run."""
 
         async def look(guard: RunGuard) -> None:
             try:
                 if await self._run(guard, text) is not None:
                     self._stop(guard, "it only looks, and returned a text all the same")
             except AgentCoreError:
-                pass  # it is in `stopped`
-            except asyncio.CancelledError:  # one that has not passed does not count as passed
+                pass  # the error is in `stopped`
+            except asyncio.CancelledError:  # a cancelled guard has not passed
                 self._stop(guard, "it was cancelled")
                 raise
 
@@ -343,7 +344,7 @@ class RunGuards:
         return text
 
     def _stop(self, guard: RunGuard, fault: str | None, *, reason: str = "") -> AgentCoreError:
-        """End the run; the first reason is the one that counts."""
+        """Stop the run, and return the error; the first reason counts."""
         if fault is None:
             message = f"the guard {guard.name} has stopped the run" + (reason and f": {reason}")
         else:
@@ -367,7 +368,7 @@ class RunGuards:
 
 
 class CheckedCalls:
-    """A guard of tool calls that has those of the run look after the permissions."""
+    """Runs the run's tool-call guards after the permission guard."""
 
     def __init__(self, guard: Guard, guards: RunGuards) -> None:
         self._guard = guard
@@ -388,7 +389,7 @@ class CheckedCalls:
 
 
 class CheckedProvider:
-    """An adapter whose answers the guards of a run look at before they are stored or shown."""
+    """An adapter whose answers pass the run's guards before they are stored or shown."""
 
     def __init__(
         self, adapter: ProviderAdapter, guards: RunGuards, expected: "ExpectedOutput | None"
@@ -398,7 +399,7 @@ class CheckedProvider:
         self._expected = expected
 
     async def close(self) -> None:
-        """See `ProviderAdapter.close`; there is nothing to give back."""
+        """See `ProviderAdapter.close`; there is nothing to release."""
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `ProviderAdapter.stream`.
@@ -429,7 +430,9 @@ class CheckedProvider:
                     yield event
 
     async def _checked(self, completed: ModelCompleted) -> ModelCompleted:
-        """The reply with its answer as the guards leave it; a reply that only calls has none."""
+        """Return the reply with its answer as the guards leave it; a reply with only calls has
+        none.
+        """
         given = [call for call in completed.tool_calls if call.name == FINAL_ANSWER]
         if self._expected is None or not given:
             if completed.tool_calls:
@@ -444,7 +447,7 @@ class CheckedProvider:
             return completed
         if len(given) == len(completed.tool_calls):
             return _with_text(completed, text)
-        # Beside other calls it waits for them; the model answers anew once they are made.
+        # Beside other calls the answer is dropped; the model answers again once they are made.
         return completed.model_copy(
             update={
                 "tool_calls": [call for call in completed.tool_calls if call not in given],
@@ -458,7 +461,7 @@ class CheckedProvider:
 
 
 def _with_text(completed: ModelCompleted, text: str) -> ModelCompleted:
-    """The reply with this text and nothing else: what else it held goes back to no model."""
+    """Return the reply with only this text: its other content is not sent to a model again."""
     stop = completed.stop_reason
     return completed.model_copy(
         update={

@@ -1,8 +1,8 @@
-"""The run that the current code works for.
+"""Context variable that identifies the run the current code works for.
 
-A run is a task, and its tools, callbacks, guards and children inherit the context variables of that
-task. The one context variable of the engine is here: it tells a `start` that it is called inside
-a run, which no argument could.
+A run is a task, and its tools, callbacks, guards and children inherit that task's context
+variables. This is the engine's only context variable: it tells `start` that it is called inside a
+run, which no argument could.
 """
 
 from collections.abc import Iterator
@@ -29,8 +29,8 @@ class Inside(Struct, frozen=True, kw_only=True):
     """A run of a user, seen from code that works for it.
 
     Attributes:
-        run: the run; code that has inherited the variable does not keep it in memory.
-        run_id: the run whose code this is: that one, or one of its children.
+        run: weak reference to the run: code that inherits the variable does not keep it in memory.
+        run_id: the run that the code works for: this run, or one of its children.
         outer: the run, of any runtime, inside which it was started.
     """
 
@@ -49,21 +49,21 @@ _inside: ContextVar[Inside | None] = ContextVar("agent_core_inside", default=Non
 
 
 def enter_run(run: "ReferenceType[Ending]", run_id: str) -> None:
-    """Note that the current task carries out a run."""
+    """Note that the current task executes a run."""
     outer = None
-    for each in reversed([*enclosing_runs()]):  # what has ended is not kept
+    for each in reversed([*enclosing_runs()]):  # ended runs are not kept
         outer = replace(each, outer=outer)
     _inside.set(Inside(run=run, run_id=run_id, outer=outer))
 
 
 def enter_child(run_id: str) -> None:
-    """Note that the current task carries out a child of the run that has started it."""
+    """Note that the current task executes a child of the run that started it."""
     if (inside := _inside.get()) is not None:
         _inside.set(replace(inside, run_id=run_id))
 
 
 def enclosing_runs() -> Iterator[Inside]:
-    """The runs that the current code works for and that have not ended, the innermost first."""
+    """Yield the runs that the current code works for and that have not ended, innermost first."""
     inside = _inside.get()
     while inside is not None:
         if not inside.has_ended:

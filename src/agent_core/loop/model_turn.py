@@ -1,4 +1,4 @@
-"""One model turn: build the request, stream the reply, write it down."""
+"""One model turn: build the request, stream the reply, add it to the journal."""
 
 import asyncio
 from collections import deque
@@ -45,7 +45,7 @@ from agent_core.types import (
 )
 
 PARTIAL_CHARS = 1_000_000
-"""Characters that are kept of a reply that was cut off: no model reads it again."""
+"""Largest number of characters kept of a reply that was cut off: no model reads it again."""
 
 _LONGEST_STRETCH_S = 0.02
 """Seconds for which a stream may arrive without a pause for the rest of the program."""
@@ -55,10 +55,11 @@ async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
     """Get the next reply; a prompt the provider finds too long is compacted and tried once more.
 
     Raises:
-        ProviderError: the call failed, or the request does not fit whatever is left out.
+        ProviderError: the call failed, or the request does not fit even after leaving exchanges
+            out.
         StorageError: the history so far could not be stored; nothing more is asked.
     """
-    await asyncio.sleep(0)  # a run whose parts never wait leaves room for others
+    await asyncio.sleep(0)  # a run whose parts never wait must not block others
     stop_if_cancelled()
     if ctx.journal.failure is not None:
         raise ctx.journal.failure
@@ -150,7 +151,7 @@ async def _ask(ctx: RunContext, built: Built, stats: RunStats) -> ModelCompleted
 
 
 def require_native(request: ModelRequest, started: ModelStarted) -> None:
-    """Refuse to send a request that asks for a schema mode which the adapter does not use.
+    """Refuse a request for a schema mode that the adapter does not use.
 
     Raises:
         ProviderError: `unsupported_capability`.
@@ -169,12 +170,12 @@ def require_native(request: ModelRequest, started: ModelStarted) -> None:
 async def stream_reply(
     provider: ProviderAdapter, request: ModelRequest, tally: CallTally | None = None
 ) -> AsyncGenerator[ModelEvent]:
-    """Ask the model and yield what arrives; `require_whole` judges the reply at the end.
+    """Ask the model and yield the events; `require_whole` checks the reply at the end.
 
-    If there is a `tally`, it counts the attempts, and is complete when the stream has ended.
+    A `tally` counts the attempts, and is complete when the stream has ended.
 
     Raises:
-        ProviderError: the call failed, or the adapter does not do what it promises.
+        ProviderError: the call failed, or the adapter breaks its contract.
     """
     tally = tally or CallTally(lambda: 0)
     check = AdapterCheck(request, tally)
@@ -185,7 +186,7 @@ async def stream_reply(
         async for event in events:
             check.take(event)
             if perf_counter() - paused > _LONGEST_STRETCH_S:
-                await asyncio.sleep(0)  # what comes without a wait leaves room for a cancellation
+                await asyncio.sleep(0)  # events without a wait must leave room for a cancellation
                 paused = perf_counter()
             if isinstance(event, ModelFailed):
                 error = event.error
@@ -205,7 +206,7 @@ def require_whole(completed: ModelCompleted | None) -> ModelCompleted:
     """Return the reply.
 
     Raises:
-        ProviderError: there is none, or the model gave up in the middle of it.
+        ProviderError: there is no reply, or the model broke it off.
     """
     if completed is None:
         raise ProviderError(ErrorCode.PROVIDER_ERROR, "the stream ended without a reply")
@@ -217,7 +218,7 @@ def require_whole(completed: ModelCompleted | None) -> ModelCompleted:
 
 
 class _PartialText(Struct):
-    """The beginning of a reply that is arriving, and how long it is by now."""
+    """The beginning of a reply that is arriving, and its length so far."""
 
     pieces: list[str] = field(default_factory=list[str])
     characters: int = 0
@@ -231,7 +232,7 @@ class _PartialText(Struct):
 def _keep_partial(
     ctx: RunContext, seen: _PartialText, error: BaseException, spent: Mapping[str, Any]
 ) -> None:
-    """Store the beginning of a reply that will not be finished; no model gets to see it."""
+    """Store the beginning of a reply that will not be finished; no model sees it."""
     ctx.journal.end_deltas()
     is_cancelled = isinstance(error, asyncio.CancelledError)
     flags = NodeFlags(partial=True, aborted=is_cancelled, failed=not is_cancelled)
@@ -285,10 +286,10 @@ def _write_down(
 def _take_answer(
     ctx: RunContext, calls: list[ToolCall], content: list[ContentBlock]
 ) -> tuple[list[ToolCall], list[ContentBlock], str | None]:
-    """The reply with a call of `final_answer` as what it says, so that no call is left to answer.
+    """Replace a call of `final_answer` by its text, so that the call needs no answer.
 
-    Beside other calls the answer is held back: these come first. What the service has signed
-    for the call that is gone does not go back to it.
+    Beside other calls the answer is held back until they are made. Reasoning signatures bound to
+    the removed call are dropped.
     """
     expected = ctx.toolbox.expected
     if expected is None:
@@ -317,7 +318,9 @@ def _take_answer(
 
 
 def last_reply(ctx: RunContext, stats: RunStats) -> Reply | None:
-    """The reply that ends the path of a run that goes on, if it is this run's and calls nothing."""
+    """Return the reply at the end of a continued run's path, if it is this run's and has
+    no calls.
+    """
     last = ctx.journal.path[-1]
     if last.role is not Role.ASSISTANT or last.run_id != ctx.run.run_id or last.calls:
         return None
@@ -328,7 +331,9 @@ def last_reply(ctx: RunContext, stats: RunStats) -> Reply | None:
 
 
 def release_answer(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
-    """Write down the answer that came beside calls, if there is one and no call has failed."""
+    """Add the answer that came with calls to the journal, if there is one and no call has
+    failed.
+    """
     if reply.held_answer is None:
         return False
     answered = [result for node in ctx.journal.path[-len(reply.calls) :] for result in node.results]
@@ -343,7 +348,7 @@ def release_answer(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
 def _with_unique_ids(
     completed: ModelCompleted, used: set[str]
 ) -> tuple[list[ToolCall], list[ContentBlock]]:
-    """Make sure that no call of this history shares its id with another, and each has its block."""
+    """Make every call id of this history unique, and give each call its block."""
     waiting: dict[str, deque[ToolCall]] = {}  # one reply may give several calls the same id
     calls: list[ToolCall] = []
     for call in completed.tool_calls:

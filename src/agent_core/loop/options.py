@@ -38,7 +38,7 @@ AnyTool = (
 a function to be made a tool, or a group of tools."""
 
 EVERY_TOOL = "(every tool)"
-"""Among the tools of a run that continues with handed-over ones: the known ones are its too."""
+"""Stored among the tools of a run continued with handed-over ones: it has all known tools too."""
 
 AnyModel = str | ModelConfig | ProviderAdapter
 """`provider:name`, a `ModelConfig`, or an adapter that the program creates and closes."""
@@ -65,8 +65,9 @@ class RunOptions(Generic[OutputT]):
         budget: the spending limit of the run, including its children.
         max_turns: the maximum number of model turns; not more than the configuration allows.
         permission_mode: `plan` denies calls that could change something, `accept-edits` writes
-            project files without asking; None is `ask`, which follows the settings. It also
-            applies to children.
+            permission_mode: `plan` denies calls that could change something, `accept-edits` writes
+            project files without asking; None is `ask`, which follows the settings. It also applies
+            to children.
         memory: the scope of its memory: `user:<id>` is the memory of this user, `shared` belongs to
             everybody who uses the home, or the sessions of the tenant; with `off`, or False, it
             recalls nothing, and nothing of it is ever remembered. None is the runtime's choice.
@@ -102,20 +103,20 @@ class RunOptions(Generic[OutputT]):
         def __init__(self, **fields: Any) -> None: ...
 
     def expected(self) -> "ExpectedOutput | None":
-        """The required type of the answer; None for plain text.
+        """Return the required form of the answer; None for plain text.
 
         Raises:
             AgentCoreError: `validation_error`; `output_type` has no form in JSON Schema.
         """
         if self.output_type is None or self.output_type is str:
             return None
-        # What reads types is loaded for those who name one.
+        # The type reader is only loaded for callers who name a type.
         from agent_core.tools.output import expected_output  # noqa: PLC0415
 
         return expected_output(self.output_type, mode=self.output_mode, retries=self.output_retries)
 
     def for_child(self) -> "RunOptions":
-        """The options that also apply to children."""
+        """Return the options that also apply to children."""
         return RunOptions(
             model=self.model,
             tools=self.tools,
@@ -126,7 +127,9 @@ class RunOptions(Generic[OutputT]):
         )
 
     def offers(self, name: str, *, is_free: bool = False) -> bool:
-        """Whether the run may have this tool; `is_free`: `tools` does not restrict it."""
+        """Return whether the run may have this tool; with `is_free`, `tools` does not
+        restrict it.
+        """
         if name in self.disabled_tools:
             return False
         if is_free or self.tools is None:
@@ -154,13 +157,13 @@ class RunFields(TypedDict, total=False):
 
 
 class TypedRunFields(RunFields, Generic[OutputT], total=False):
-    """All of them."""
+    """The fields of `RunOptions` as keywords of `start` and `run`."""
 
     output_type: "TypeForm[OutputT]"
 
 
 class PlacementFields(TypedDict, total=False):
-    """Where a run executes, as keywords of `start` and `run` with a Postgres database.
+    """Place of execution of a run, as keywords of `start` and `run` with a Postgres database.
 
     `here`: in this process, after earlier runs of the session; always the case
     if sessions are in a file. `place` is where the session's files are, `host:<id>` or
@@ -180,7 +183,7 @@ class StartFields(RunFields, PlacementFields, total=False):
 
 
 class TypedStartFields(TypedRunFields[OutputT], PlacementFields, Generic[OutputT], total=False):
-    """All of them."""
+    """All keywords of `start` and `run`."""
 
 
 NO_OPTIONS = RunOptions()
@@ -190,7 +193,7 @@ _NAMES = tuple(each.name for each in fields(RunOptions))
 
 
 def asked_placement(given: Mapping[str, Any]) -> Placement:
-    """Where a run is to execute.
+    """Return the placement named by keywords.
 
     Raises:
         AgentCoreError: `validation_error`, which names the argument.
@@ -205,7 +208,7 @@ def asked_placement(given: Mapping[str, Any]) -> Placement:
 
 
 def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
-    """The options merged with those passed as keywords, all validated.
+    """Merge the options with those passed as keywords, and validate them all.
 
     Functions among `tools` are converted to tools.
 
@@ -235,10 +238,10 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
 
 
 def stored_options(options: RunOptions[Any]) -> StoredOptions:
-    """The part of the options that is stored with the run.
+    """Return the part of the options that is stored with the run.
 
     Raises:
-        AgentCoreError: `validation_error`: a field, which is named, is invalid.
+        AgentCoreError: `validation_error`: a field is invalid; the error names it.
     """
     tools = None if options.tools is None else _items("tools", options.tools)
     model: object = as_model(options.model)
@@ -284,15 +287,15 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
 def missing_options(
     stored: StoredOptions, given: RunOptions[Any], is_known: Callable[[str], bool]
 ) -> dict[str, Sequence[str]]:
-    """Return the options that a run needs from its program, and that are not here.
+    """Return the options that a run needs from its program and that this process lacks.
 
     Args:
         stored: the options of the run.
-        given: what the program has handed over again.
-        is_known: whether this process has a tool of that name.
+        given: options that the program has handed over again.
+        is_known: returns whether this process has a tool of that name.
 
     Returns:
-        By the name of the option what is missing of it: the names of the tools.
+        The missing options by name; for `tools`, the names of the missing tools.
     """
     brought = {tool_name(each) for each in given.tools or () if not isinstance(each, str)}
     tools = [name for name in stored.tools or () if name not in brought and not is_known(name)]
@@ -314,10 +317,10 @@ def restored_options(
     """Return the options of a run that another process has started.
 
     Args:
-        stored: as that process has stored them.
-        given: what only a program can have: `tools`, `deps`, `guards`, `model` and `output_type`.
-            Tools that the run did not have are left out; a run that had all tools has them beside
-            these.
+        stored: the options as that process stored them.
+        given: options that only a program can have: `tools`, `deps`, `guards`, `model` and
+            `output_type`. Tools that the run did not have are left out; a run that had all tools
+            has them in addition.
     """
     given = given or NO_OPTIONS
     model: Any = given.model
@@ -354,7 +357,7 @@ def restored_options(
 
 
 def tool_name(tool: AnyTool) -> str:
-    """The name by which a model would call it."""
+    """Return the name under which a model calls the tool."""
     return tool.name if isinstance(tool, Tool | Toolset) else str(tool)
 
 
@@ -411,6 +414,6 @@ def _kind(value: object) -> str:
 
 
 def malformed_option(name: str, reason: str) -> AgentCoreError:
-    """The error for an invalid option."""
+    """Return the error for an invalid option."""
     details = {"option": name}
     return AgentCoreError(ErrorCode.VALIDATION_ERROR, f"{name} {reason}", details=details)

@@ -58,11 +58,11 @@ async def run_agent(ctx: RunContext, prompt: Draft, *, on_end: OnEnd = ignore) -
 async def conclude(
     journal: Journal, on_end: OnEnd, *, goes_on: HistorySource | None = None
 ) -> AsyncGenerator[RunStats]:
-    """Settle a run when the work in this context has ended; its errors become the outcome.
+    """Settle a run when the block ends; an error in the block becomes the outcome.
 
-    This is the only place where an exception decides the fate of a run. `on_end` gets the
-    outcome before the closing event goes out, so that the one is never seen without the other.
-    `goes_on` is the history of a run that has waited for an answer.
+    This is the only place where an exception decides how a run ends. `on_end` gets the outcome
+    before the closing event goes out, so that neither is seen without the other. `goes_on` is the
+    history of a run that has waited for an answer.
 
     Raises:
         asyncio.CancelledError: the work was cancelled; the run has been settled as such.
@@ -91,7 +91,7 @@ async def _settle_cancelled(
     journal: Journal, stats: RunStats, on_end: OnEnd, goes_on: HistorySource | None
 ) -> None:
     if goes_on is not None and not journal.path:
-        with suppress(StorageError):  # the next run of the session answers its calls then
+        with suppress(StorageError):  # the session's next run answers its calls then
             await settle_waiting(journal, goes_on, on_end)
             return
     abort_open_calls(journal)
@@ -101,7 +101,7 @@ async def _settle_cancelled(
 async def settle_waiting(
     journal: Journal, history: HistorySource, on_end: OnEnd = ignore
 ) -> Outcome:
-    """Cancel a run that waits for an answer: its calls are answered as not made.
+    """Cancel a waiting run: its calls are answered as not made.
 
     Raises:
         StorageError: its history cannot be read.
@@ -128,9 +128,9 @@ async def converse(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
 async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
     """Resume the path, run the session's first hooks, and add the user's message.
 
-    A run that goes on where another process left it has its message on the path already; the
-    calls that had not begun there are made now, each of them judged anew. A reply without calls
-    that ends the path is the next turn: it is judged, and the model is not asked for it again.
+    A run that continues after another process has its message on the path already; calls that had
+    not begun are made now, each judged again. A reply without calls at the end of the path becomes
+    the next turn: it is judged, and the model is not asked again.
     """
     ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
     left_off = await ctx.history.resume(ctx.journal)
@@ -147,11 +147,11 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
 
 
 async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
-    """Whether a reply ends the run; if not, the model sees its results, or a note says why.
+    """Return whether a reply ends the run; if not, add a note for the model where one is needed.
 
     Raises:
         AgentCoreError: `max_output_tokens`: the answer was cut off too often in a row;
-            `output_invalid`: it was not of the expected type too often.
+            `output_invalid`: it did not have the expected type too often.
     """
     if reply.calls and not release_answer(ctx, reply, stats):
         return False
@@ -174,10 +174,10 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
 
 
 def fits(ctx: RunContext, stats: RunStats) -> bool:
-    """Whether the answer is of the expected type; if not, it goes back to the model.
+    """Return whether the answer has the expected type; if not, send it back to the model.
 
     Raises:
-        AgentCoreError: `output_invalid`: it went back as often as it may.
+        AgentCoreError: `output_invalid`: it was sent back as often as allowed.
     """
     expected = ctx.toolbox.expected
     if expected is None:

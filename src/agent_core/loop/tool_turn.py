@@ -1,4 +1,4 @@
-"""One turn's tool calls: readers together, writers alone, and every call is answered."""
+"""One turn's tool calls: readers concurrently, writers alone; every call is answered."""
 
 import asyncio
 import json
@@ -53,16 +53,16 @@ _NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
 
 
 class _Course(Struct):
-    """How far a call has come.
+    """Progress of a call.
 
     Attributes:
-        call: with the arguments that it is made with.
-        received: when.
-        judged: when it was put to the guard, if it came so far.
-        access: what it would touch, then.
-        tool: from the answer of the guard on, like what follows.
-        waited_s: how long people took to answer; None: they were not asked.
-        began: when its action began.
+        call: the call, with the arguments that are used.
+        received: time of its arrival, as from `perf_counter`.
+        judged: time at which the guard was asked, if it was.
+        access: what the call would touch, known from then on.
+        tool: the tool; like the following fields, known once the guard has answered.
+        waited_s: seconds that people took to answer; None if they were not asked.
+        began: time at which its action began.
     """
 
     call: ToolCall
@@ -74,7 +74,7 @@ class _Course(Struct):
     began: float | None = None
 
     def begin(self, tool: Tool, access: Access) -> dict[str, Any]:
-        """What a call touches that is about to run: its kind, and the files that it names."""
+        """Return the facts of a call that is about to run: its kind, and the files it names."""
         self.tool = tool
         facts: dict[str, Any] = {"kind": tool.kind}
         if access.confined and tool.kind == "execute":
@@ -88,15 +88,17 @@ class _Course(Struct):
         return facts
 
     def end(self, result: ToolResult, journal: Journal) -> dict[str, Any]:
-        """How it went: the time of the action alone, and what a command or a change leaves."""
+        """Return the facts of a call that has ended: its duration, and details of a command or
+        change.
+        """
         start, end = self.began, perf_counter()
-        if start is None:  # it has not begun: how long it took to find out, without the question
+        if start is None:  # it never began: the time until this was known, without the question
             start, end = self.received, self.judged or end
         facts: dict[str, Any] = {"duration_ms": round((end - start) * 1e3)}
         if self.waited_s is not None:
             facts["waited_ms"] = round(self.waited_s * 1e3)
         access = self.access
-        if self.began is None and access is not None:  # no event has said what it is
+        if self.began is None and access is not None:  # no event has described it yet
             facts["summary"] = access.summary
         is_command = self.tool is not None and self.tool.kind == "execute"
         if self.began is None or access is None or not (is_command or access.diff):
@@ -111,7 +113,7 @@ class _Course(Struct):
 
 
 async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
-    """Answer every call. After a failed write the rest are answered without being run.
+    """Answer every call. After a failed write the remaining calls are answered without being run.
 
     Raises:
         asyncio.CancelledError: the run was cancelled; every call has its answer all the same.
@@ -148,9 +150,10 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
 
 
 async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
-    """Make the calls of a turn that was interrupted, unless a write before them has failed.
+    """Run the remaining calls of an interrupted turn, unless a write before them has failed.
 
-    One whose process died over it has not failed: its effect is unknown, and the next one is made.
+    A call whose process died during it has not failed: its effect is unknown, and the next call is
+    run.
 
     Raises:
         asyncio.CancelledError: the run was cancelled.
@@ -190,7 +193,9 @@ async def _run_all(
 
 
 async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
-    """Run one call and write its answer down. A failure is something the model reads."""
+    """Run one call and add its answer to the journal. A failure is an answer for the
+    model to read.
+    """
     course = _Course(changed_call(ctx.toolbox.unwrap(call)))
     try:
         try:
@@ -211,7 +216,7 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
             bounded = await ctx.results.limit(returned, ctx.run, call, tool=tool)
         except ParkedError:
             raise
-        except BaseException as error:  # what a tool raises to end the program ends its call
+        except BaseException as error:  # an exception meant to end the program ends only this call
             if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
                 raise
             name = course.call.name
@@ -228,12 +233,12 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
 
 
 async def _admit(ctx: RunContext, course: _Course, opened: OpenCall) -> tuple[Tool, Action]:
-    """Work out what a call would do, and return when it may do that.
+    """Find out what a call would do, and return once it is allowed.
 
-    A call that is allowed with other arguments is judged again, with these.
+    A call that is allowed with other arguments is judged again, with the new ones.
 
     Raises:
-        AgentCoreError: it cannot be made as it is, or may not be made.
+        AgentCoreError: the call cannot be made, or is not allowed.
         ParkedError: the run waits for the user.
     """
     while True:
@@ -269,12 +274,12 @@ async def _admit(ctx: RunContext, course: _Course, opened: OpenCall) -> tuple[To
 def changed_call(
     call: ToolCall, request_id: str = "", arguments: Mapping[str, Any] | None = None
 ) -> ToolCall:
-    """Return the call with the arguments with which it was allowed; by default those it names.
+    """Return the call with the arguments it was allowed with; by default those in its metadata.
 
     Args:
-        call: as the model has made it, or as it was found again.
-        request_id: of the question that was answered with other arguments.
-        arguments: those.
+        call: the call as the model made it, or as it was read back.
+        request_id: id of the question that was answered with other arguments.
+        arguments: the changed arguments.
     """
     if arguments is not None:
         change = {"request_id": request_id, "arguments": dict(arguments)}
@@ -286,7 +291,7 @@ def changed_call(
 
 
 def abort_open_calls(journal: Journal) -> None:
-    """Answer the calls that a run leaves open which is cancelled before it goes on with them."""
+    """Answer the calls that a cancelled run leaves open."""
     answered = {result.tool_call_id for node in journal.path for result in node.results}
     mine = (node for node in journal.path if node.run_id == journal.run.run_id)
     blocks = (call for node in mine if not node.is_partial for call in node.calls)
@@ -312,9 +317,9 @@ def _answer(
     course: _Course | None = None,
     flags: NodeFlags = _NO_FLAGS,
 ) -> ToolResult:
-    """Write down the call's one answer, and its event; returns it without secrets.
+    """Add the call's one answer and its event to the journal; return it without secrets.
 
-    `flags` are the loop's own: what a tool writes into its metadata is data, and hides nothing.
+    `flags` are set by the loop alone: metadata written by a tool is data, and hides nothing.
     """
     payload: dict[str, object] = {"tool_name": call.name, "is_error": result.is_error}
     if course is not None:
@@ -342,7 +347,7 @@ def _answer(
     )
     facts: dict[str, Any] = {"tool_name": call.name}
     if CHANGED in call.metadata:
-        facts[CHANGED] = call.arguments  # what the model is shown of the call from now on
+        facts[CHANGED] = call.arguments  # the arguments that the model sees from now on
     draft = Draft(Role.TOOL, [block], metadata=facts, flags=flags)
     node = journal.add(draft, event, payload=payload, level=level, tool_call_id=call.tool_call_id)
     (clean,) = node.results
@@ -367,5 +372,5 @@ _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str
 
 
 def _arguments_hash(call: ToolCall) -> str:
-    """Tie what was started to what was requested, without repeating it."""
+    """Return a hash that ties the started call to the requested one, without repeating it."""
     return sha256(_canonical(call.arguments).encode(errors="surrogatepass")).hexdigest()

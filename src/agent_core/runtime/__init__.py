@@ -1,1 +1,1 @@
-"""The composition root: what a runtime is made of, and who runs when."""
+"""Composition root: builds a runtime from its parts and schedules its runs."""

@@ -1,7 +1,7 @@
-"""Answers to questions about calls, and what a run that waits for one needs to continue here.
+"""Answers to questions about tool calls, and the options a waiting run needs to continue here.
 
-An answer is stored only if something comes of it: a run that would continue in this process, and
-cannot, keeps its question open.
+An answer is stored only if it can take effect: if the run would have to continue in this process
+and cannot, the question stays open.
 """
 
 import asyncio
@@ -47,13 +47,14 @@ _NO_LONGER_HERE = "(no longer available: the process that continues this run doe
 
 
 class Answers:
-    """Stores answers, and has the runs that wait for them continue.
+    """Stores answers and continues the runs that wait for them.
 
     Args:
-        project: what the runs work on.
+        project: the project the runs work on.
         store, owner, models, reader, waiting: of this process.
-        options_of_run: the options of a run that this process has, as its caller has set them.
-        tell: tells the process that carries a run out that a question of it has an answer.
+        options_of_run: returns the options of a run as its caller set them, if this process has
+            them.
+        tell: tells the process that executes a run that one of its questions was answered.
     """
 
     def __init__(
@@ -93,19 +94,19 @@ class Answers:
         """Answer a question, have its run continue here if it waits, and return the run's id.
 
         Args:
-            request_id: of the question.
+            request_id: id of the question.
             decision: the answer.
-            arguments: with which the call is made in place of the model's.
+            arguments: used for the call instead of the model's arguments.
             reason: for the model, if the call is denied.
             by: where the answer was given.
-            given: what the program hands over again of what the run was started with.
-            run_id: the only run whose questions are meant.
+            given: the parts of the run's start options that the program hands over again.
+            run_id: accept only questions of this run.
 
         Raises:
-            StorageError: `approval_not_found`; the answer cannot be stored.
+            StorageError: `approval_not_found`, or the answer cannot be stored.
             AgentCoreError: `already_answered`: the question is closed; `validation_error`: the
-                question does not take this answer, or the run needs what this process does not
-                have. Nothing is stored then.
+                question does not accept this answer, or the run needs something this process does
+                not have. Nothing is stored then.
             ConfigError: the model of the run cannot be asked here; nothing is stored.
         """
         from agent_core.types import ApprovalState  # noqa: PLC0415 - few runs need it
@@ -156,11 +157,11 @@ class Answers:
         given: RunOptions[Any],
         stack: AsyncExitStack,
     ) -> dict[str, Any]:
-        """Return changed arguments, if the call can be made with them.
+        """Return the changed arguments if the call can be made with them.
 
         Raises:
-            AgentCoreError: `validation_error`: it cannot; `details.path` says where they do not
-                fit the tool.
+            AgentCoreError: `validation_error`: the call cannot be made with them; `details.path`
+                says where they do not fit the tool.
         """
         name = question.tool_name
         if decision is not Decision.ALLOW_ONCE:
@@ -196,10 +197,10 @@ class Answers:
     async def _require_fit(
         self, question: "ApprovalRecord", given: RunOptions[Any], stack: AsyncExitStack
     ) -> None:
-        """Refuse a tool that this process has by that name, and that is another one.
+        """Refuse a tool of the same name in this process that is a different tool.
 
         Raises:
-            AgentCoreError: `validation_error`: it does not take the arguments of the call.
+            AgentCoreError: `validation_error`: the tool does not accept the arguments of the call.
         """
         name, asked = question.tool_name, question.arguments
         if asked is None or self._questions.holds_secret(asked):
@@ -234,11 +235,11 @@ class Answers:
     async def _continue_late(
         self, question: "ApprovalRecord", given: RunOptions[Any], stack: AsyncExitStack
     ) -> None:
-        """Have a run continue that has its answer, if its process died right after that."""
+        """Continue a run whose answer is stored, if its process died right after storing it."""
         decision = question.decision
         if decision is None or not await self._store.is_answered(question.root_run_id):
             return
-        with suppress(AgentCoreError):  # whoever answers late learns that alone
+        with suppress(AgentCoreError):  # a late answer reports only that it is late
             options = await self._options_to_continue(
                 question, decision, question.reason, given, stack
             )
@@ -252,12 +253,12 @@ class Answers:
         given: RunOptions[Any],
         stack: AsyncExitStack,
     ) -> RunOptions[Any] | None:
-        """Return the options with which the run continues here; None if it does not.
+        """Return the options with which the run continues here; None if it does not continue here.
 
-        `stack` keeps open what has to be open to be looked at.
+        `stack` keeps toolsets open while their tools are looked up.
 
         Raises:
-            AgentCoreError: it would continue here, and cannot.
+            AgentCoreError: the run should continue here, and cannot.
         """
         run = await self._run_of(question)
         if run.status is not RunStatus.WAITING or run.is_for_workers:
@@ -286,7 +287,9 @@ class Answers:
             ) from error
 
     async def _run_of(self, question: "ApprovalRecord") -> RunRecord:
-        """The user's run that asks; one whose process has died over the question waits by now."""
+        """Return the user's run that asked, after closing lost runs: if its process died, it waits
+        now.
+        """
         run = await self._reader.record(question.root_run_id)
         if run.status in {RunStatus.PENDING, RunStatus.RUNNING} and not run.is_for_workers:
             await self._store.close_lost_runs(self._owner.is_lost)
@@ -308,10 +311,10 @@ class Answers:
         given: RunOptions[Any],
         stack: AsyncExitStack,
     ) -> RunOptions[Any]:
-        """Return the options of a run as this process can meet them.
+        """Return the options of a run as this process can provide them.
 
         Raises:
-            AgentCoreError: it cannot meet them.
+            AgentCoreError: this process cannot provide them.
         """
         project = self._project
         missing = missing_options(stored, given, project.toolboxes.is_known)
@@ -335,9 +338,9 @@ class Answers:
     async def _without_denied(
         self, question: "ApprovalRecord", reason: str | None, given: RunOptions[Any]
     ) -> RunOptions[Any]:
-        """Return what was handed over, with something in place of the tool of a denied call.
+        """Add a substitute for the tool of a denied call to the handed-over options.
 
-        The call itself needs no tool; other questions about the same tool do.
+        The denied call needs no tool; other questions about the same tool do.
         """
         name = question.tool_name
         is_here = any(tool_name(each) == name for each in given.tools or ())
@@ -348,7 +351,7 @@ class Answers:
         return replace(given, tools=[*(given.tools or ()), stand_in])
 
     async def _lacking_tools(self, run: RunRecord, brought: Collection[str]) -> list[str]:
-        """Return the tools that open questions of a run are about, and that are not here."""
+        """Return the names of tools that a run's open questions need and this process lacks."""
         lacking: list[str] = []
         for question in await self._open_questions(run):
             name = question.tool_name
@@ -375,7 +378,7 @@ class Answers:
 
 
 def _merged(known: RunOptions[Any], given: RunOptions[Any]) -> RunOptions[Any]:
-    """Return what a program hands over, and what this process has of the run already."""
+    """Return the options a program hands over, completed by those this process already has."""
     return replace(
         given,
         tools=[*(known.tools or ()), *(given.tools or ())] or None,
@@ -387,10 +390,10 @@ def _merged(known: RunOptions[Any], given: RunOptions[Any]) -> RunOptions[Any]:
 
 
 async def _names_of(tools: Sequence[object], stack: AsyncExitStack) -> set[str]:
-    """Return the names of tools and of servers; a toolset is opened to learn them.
+    """Return the names of tools and servers; a toolset is opened to list its tools.
 
     Raises:
-        ToolError: `tool_not_available`: it cannot be opened.
+        ToolError: `tool_not_available`: a toolset cannot be opened.
     """
     names = set[str]()
     for each in tools:
@@ -402,10 +405,10 @@ async def _names_of(tools: Sequence[object], stack: AsyncExitStack) -> set[str]:
 
 
 def _require_offered(question: "ApprovalRecord", decision: Decision) -> None:
-    """Refuse a wider answer that the question does not offer.
+    """Refuse a wide answer that the question does not offer.
 
     Raises:
-        AgentCoreError: `validation_error`: it does not offer it.
+        AgentCoreError: `validation_error`.
     """
     if decision not in WIDE_DECISIONS:
         return
@@ -420,7 +423,7 @@ def _require_offered(question: "ApprovalRecord", decision: Decision) -> None:
 
 
 def _denied_tool(question: "ApprovalRecord", reason: str | None) -> Tool:
-    """Return what stands for the tool of a denied call where the tool itself is not needed."""
+    """Return a substitute for the tool of a denied call, where the tool itself is not needed."""
     request = question.request
     definition = ToolDefinition(
         name=question.tool_name,
@@ -445,7 +448,7 @@ def _denied_tool(question: "ApprovalRecord", reason: str | None) -> Tool:
 
 
 def _check_output(stored: StoredOptions, options: RunOptions[Any]) -> None:
-    """Refuse a type of the answer that is not the one the run was started with.
+    """Refuse an output type other than the one the run was started with.
 
     Raises:
         AgentCoreError: `validation_error`.
@@ -462,7 +465,7 @@ def _missing(
     decision: Decision,
     missing: "dict[str, Sequence[str]]",
 ) -> AgentCoreError:
-    """Return the error of an answer whose run would lack something here, with the cure."""
+    """Return the error for an answer whose run lacks options here; it says how to supply them."""
     tools = list(missing.get("tools", ()))
     what = [f"the {'tool' if len(tools) == 1 else 'tools'} {', '.join(tools)}"] if tools else []
     what += [{"model": "its model"}.get(name, name) for name in missing if name != "tools"]
@@ -485,7 +488,7 @@ def _missing(
 
 
 def _unfit(reason: str, **details: Any) -> AgentCoreError:
-    """Return the error of arguments with which a call cannot be made."""
+    """Return the error for arguments with which a call cannot be made."""
     details = {"option": "arguments", **details}
     message = f"nothing was answered: arguments {reason}"
     return AgentCoreError(ErrorCode.VALIDATION_ERROR, message, details=details)
@@ -503,7 +506,7 @@ def _not_found(request_id: object) -> StorageError:
 
 
 def _closed(question: "ApprovalRecord") -> AgentCoreError:
-    """Return the error of an answer that comes too late."""
+    """Return the error for an answer that comes too late."""
     details = {"request_id": question.request_id, "state": question.state.value}
     return AgentCoreError(ErrorCode.ALREADY_ANSWERED, _closed_because(question), details=details)
 

@@ -1,4 +1,4 @@
-"""Work beside runs and after them: jobs, what they cost, and the summaries in the making."""
+"""Work beside runs and after them: jobs, their cost, and unfinished summaries."""
 
 import asyncio
 import logging
@@ -22,10 +22,10 @@ _USAGE_KEY = "background_usage"
 
 
 class Jobs:
-    """The background jobs of one runtime, by session.
+    """Background jobs of one runtime, by session.
 
     Args:
-        grace_s: how long `close` waits for what is under way, in seconds.
+        grace_s: seconds that `close` waits for unfinished jobs.
     """
 
     def __init__(self, *, grace_s: float) -> None:
@@ -42,11 +42,11 @@ class Jobs:
         then: Callable[[], None],
         is_patient: bool = False,
     ) -> None:
-        """Let `work` go on by itself. What it raises is a bug, and is logged.
+        """Run `work` in the background. An exception in it is a bug, and is logged.
 
-        `then` is called when it has ended, even if it was cancelled before it began.
+        `then` is called when the job has ended, even if it was cancelled before it began.
 
-        Patient work can be done another day: `close` does not wait for it.
+        Patient work can be done another day: `close` cancels it instead of waiting for it.
         """
         task = asyncio.create_task(work, name=_title(session_id, name))
         if is_patient:
@@ -56,17 +56,17 @@ class Jobs:
         task.add_done_callback(lambda done: self._forget(session_id, done, then))
 
     def stop(self, session_id: str, *, name: str) -> None:
-        """Ask the jobs of that name to end; they are waited for all the same."""
+        """Cancel the jobs with this name without waiting for them."""
         for task in self._tasks.get(session_id, ()):
             if task.get_name() == _title(session_id, name):
                 task.cancel()
 
     async def cancel(self, session_id: str) -> None:
-        """Cancel the jobs of a session, and return when they have ended."""
+        """Cancel the jobs of a session and wait until they have ended."""
         await _cancel_all(self._tasks.get(session_id, set()))
 
     async def close(self) -> None:
-        """Wait a while for every job, then cancel what is left."""
+        """Wait up to the grace period for every job, then cancel the rest."""
         await _cancel_all(self._patient)
         tasks = [task for of_session in self._tasks.values() for task in of_session]
         if tasks:
@@ -101,13 +101,13 @@ class UsageLedger:
     def __init__(self, store: SessionReads, journal: SessionJournal) -> None:
         self._store = store
         self._journal = journal
-        self._lock = asyncio.Lock()  # adding up is reading, then writing
+        self._lock = asyncio.Lock()  # a read followed by a write
 
     async def add(self, session_id: str, purpose: str, usage: Usage) -> None:
-        """Count what a call has cost; one that cost nothing is not written.
+        """Add the usage of a call; a call without usage is not written.
 
         Raises:
-            StorageError: it could not be stored.
+            StorageError: the usage could not be stored.
         """
         if usage == Usage():
             return
@@ -122,7 +122,7 @@ class UsageLedger:
 
 
 def read_background_usage(metadata: Mapping[str, Any]) -> dict[str, Usage]:
-    """The cost of a session's background calls in its metadata, by purpose."""
+    """Read the usage of a session's background calls from its metadata, by purpose."""
     stored = metadata.get(_USAGE_KEY)
     if not isinstance(stored, dict):
         return {}
@@ -136,15 +136,15 @@ _KNOWN_SESSIONS = 1024
 
 
 class PendingCompaction(Struct, eq=False):
-    """A summary in the making, or ready.
+    """A summary that is being made, or is ready.
 
     Attributes:
-        covered: the path that it covers, as it was at the beginning.
-        root_agent_id: whose path that is.
-        payload: of its events.
-        ready: set when there is a result, or there will be none.
-        settled: whether it stands on the path, is stale, or has failed.
-        changed: set whenever it may be time to look again.
+        covered: the path it covers, as it was when the work began.
+        root_agent_id: the agent the path belongs to.
+        payload: payload of its events.
+        ready: set when there is a result, or when there will be none.
+        settled: true once the summary is on the path, is stale, or has failed.
+        changed: set whenever a waiter should check again.
     """
 
     covered: Sequence[Node]
@@ -156,14 +156,14 @@ class PendingCompaction(Struct, eq=False):
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def settle(self) -> None:
-        """Nothing more will come of it."""
+        """Mark the work as finished, and wake everything that waits for it."""
         self.settled = True
         self.ready.set()
         self.changed.set()
 
 
 class PendingCompactions:
-    """Knows which sessions have a run under way, and brings summaries to their paths."""
+    """Tracks the sessions with a run under way, and adds summaries to their paths."""
 
     def __init__(self, store: SessionStore, session_journal: SessionJournal) -> None:
         self._store = store
@@ -173,27 +173,27 @@ class PendingCompactions:
         self._pending: dict[str, PendingCompaction] = {}
 
     def get(self, session_id: str) -> PendingCompaction | None:
-        """The summary of this session that is under way or waits."""
+        """Return the session's unfinished or waiting summary, if any."""
         return self._pending.get(session_id)
 
     def begin(self, session_id: str, work: PendingCompaction) -> None:
-        """A summary of this session is being made: the only one at a time."""
+        """Register a summary of this session; only one is made at a time."""
         self._pending[session_id] = work
 
     def end(self, session_id: str) -> None:
-        """The work is over, whatever came of it."""
+        """Remove the session's summary, whatever its result."""
         self._pending.pop(session_id).settle()
         if session_id not in self._live:
             self._writing.pop(session_id, None)
 
     async def join(self, journal: Journal) -> None:
-        """A run is about to read the session's path; from now on it is the writer of that."""
+        """Register the journal of a run that is about to read the path and becomes its writer."""
         session_id = journal.run.session_id
         async with self._writing[session_id]:
             self._live[session_id] = journal
 
     def leave(self, session_id: str) -> None:
-        """The session's run has ended."""
+        """Unregister the session's run, which has ended."""
         self._live.pop(session_id, None)
         if work := self._pending.get(session_id):
             work.changed.set()
@@ -201,11 +201,11 @@ class PendingCompactions:
             self._writing.pop(session_id, None)
 
     def is_live(self, journal: Journal) -> bool:
-        """Whether this is the journal of the session's run under way."""
+        """Return whether this journal belongs to the session's run under way."""
         return self._live.get(journal.run.session_id) is journal
 
     def take(self, journal: Journal) -> bool:
-        """Put a summary that is ready on this run's path; whether that was done."""
+        """Add a ready summary to this run's path; return whether it was added."""
         work = self._pending.get(journal.run.session_id)
         if work is None or work.settled or work.compaction is None or not self.is_live(journal):
             return False
@@ -219,10 +219,10 @@ class PendingCompactions:
         return fits
 
     async def deliver(self, session_id: str, work: PendingCompaction) -> None:
-        """Wait until a summary that is ready stands on the path, or is stale.
+        """Wait until a ready summary is on the path or is stale.
 
         Raises:
-            StorageError: it could not be written.
+            StorageError: the summary could not be written.
         """
         work.ready.set()
         while not work.settled:
@@ -241,10 +241,10 @@ class PendingCompactions:
         payload: Mapping[str, Any],
         level: EventLevel = EventLevel.INFO,
     ) -> None:
-        """Record what happened in the run under way, or in the session.
+        """Record an event in the run under way, or else in the session.
 
         Raises:
-            StorageError: it could not be stored.
+            StorageError: the event could not be stored.
         """
         if journal := self._writer(session_id):
             journal.note(event_type, payload, level=level)
@@ -256,7 +256,9 @@ class PendingCompactions:
         return None if journal is None or journal.is_closing else journal
 
     async def _write(self, session_id: str, work: PendingCompaction) -> bool:
-        """Write it at the end of the path, or record that it is stale; False: try again."""
+        """Write the summary at the end of the path, or record that it is stale; False means try
+        again.
+        """
         session = await self._store.session(session_id)
         if session is None or session.active_node_id is None or work.compaction is None:
             return True
@@ -276,27 +278,27 @@ class PendingCompactions:
 
 
 class CompactionPauses:
-    """When a failed summary is tried again: after pauses that grow, kept with the session."""
+    """Pauses before a failed summary is tried again: they grow, and are stored with the session."""
 
     def __init__(self, journal: SessionJournal) -> None:
         self._journal = journal
         self._known: OrderedDict[str, tuple[int, datetime]] = OrderedDict()
 
     def load(self, session: SessionRecord) -> None:
-        """Take what earlier processes have stored; once for a session."""
+        """Load a pause that an earlier process stored; does nothing if the session is known."""
         if session.session_id not in self._known:
             self._set(session.session_id, *_parse_pause(session.metadata.get(_PAUSE_KEY)))
 
     def is_over(self, session_id: str) -> bool:
-        """Whether a summary may be tried. A clock that was set back ends a pause, too."""
+        """Return whether a summary may be tried. A clock set back also ends a pause."""
         _, until = self._known.get(session_id, (0, utc_now()))
         return not utc_now() < until <= utc_now() + _LONGEST_PAUSE
 
     async def failed(self, session_id: str) -> None:
-        """Wait longer than the last time.
+        """Start a pause, longer than the last one.
 
         Raises:
-            StorageError: it could not be stored.
+            StorageError: the pause could not be stored.
         """
         failures = self._known.get(session_id, (0, utc_now()))[0] + 1
         until = utc_now() + min(_FIRST_PAUSE * 2 ** min(failures - 1, 10), _LONGEST_PAUSE)
@@ -305,10 +307,10 @@ class CompactionPauses:
         await self._journal.remember(session_id, {_PAUSE_KEY: stored})
 
     async def succeeded(self, session_id: str) -> None:
-        """Forget the failures.
+        """Forget the session's failures.
 
         Raises:
-            StorageError: it could not be stored.
+            StorageError: the change could not be stored.
         """
         failures, _ = self._known.get(session_id, (0, utc_now()))
         if failures:

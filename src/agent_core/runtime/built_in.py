@@ -1,6 +1,7 @@
-"""The definitions of the built-in tools, for people who look at past requests.
+"""Definitions of the built-in tools, for people who inspect past requests.
 
-They are the ones that runs are offered. No tool is made for them, and runs do not load this module.
+They are the definitions that runs are offered. No tool is built here, and runs do not load this
+module.
 """
 
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ _WITH_BUDGET: Mapping[str, type[AgentArguments]] = {
 
 
 def built_in_definitions() -> dict[str, ToolDefinition]:
-    """All of them by name, as a run without a budget has them."""
+    """Return all definitions by name, as a run without a budget has them."""
     of_tasks = (task_definition(name) for name in TASK_ARGUMENTS)
     of_agents = (agent_definition(name, kind) for name, kind in _OF_AGENTS.items())
     others = (model_definition(name, kind) for name, kind in _OF_EVERY_RUN.items())
@@ -57,6 +58,6 @@ def built_in_definitions() -> dict[str, ToolDefinition]:
 
 
 def budget_definitions() -> dict[str, ToolDefinition]:
-    """Those that a run with a budget has instead."""
+    """Return the definitions that a run with a budget has instead."""
     limited = (agent_definition(name, kind) for name, kind in _WITH_BUDGET.items())
     return {each.name: each for each in limited}

@@ -1,4 +1,4 @@
-"""Ordinary runs of a fork without tools, one for each text that is to be summarised."""
+"""Runs of a fork without tools, one for each text to be summarised."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -35,10 +35,10 @@ PURPOSE = "compact"
 
 
 class CompactAgentDeps(Struct, frozen=True, kw_only=True):
-    """What runs of the compact agent need.
+    """Dependencies of the compact agent's runs.
 
-    `context` makes what a run is made of, for an answer of at most so many tokens; `model` is the
-    one that summarises for a run; `telemetry` records the runs, if something does.
+    `context` builds a run's context for an answer of at most so many tokens; `model` returns the
+    model that summarises for a run; `telemetry` records the runs, if it is set.
     """
 
     store: SessionStore
@@ -53,10 +53,10 @@ class CompactAgent:
     """One agent for one compaction; `ask` is the `Summarise` of its compactor.
 
     Args:
-        deps: what its runs are made of.
+        deps: dependencies of its runs.
         parent: the run whose history is too long.
-        scope: what belongs to that run.
-        fork_from: the last node of what is summarised.
+        scope: the scope of that run.
+        fork_from: the last node of the summarised history.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CompactAgent:
         self._has_rows = False
 
     async def ask(self, prompt: str, *, max_tokens: int) -> str:
-        """Read the text and answer, in a run of its own.
+        """Summarise a text in a run of its own and return the answer.
 
         Raises:
             AgentCoreError: the run failed.

@@ -1,7 +1,7 @@
-"""When histories are summarised: beside a run that has grown long, or in it as the last resort.
+"""Summaries of long histories: made beside a run, or inside it as the last resort.
 
-The loop knows a source of context and a compactor; here both are one object, which looks at how
-full the requests are.
+The loop knows a context source and a compactor; here one object is both, and checks how full the
+requests are.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _ATTACHED = {NodeType.SKILL_CONTEXT, NodeType.MEMORY_CONTEXT, NodeType.TOOL_CONT
 
 
 class CompactionAttempt(Struct, frozen=True):
-    """What a compaction in line has cost, and why it failed if it did."""
+    """Usage of a summary made inside a run, and the error if it failed."""
 
     usage: Usage
     error: AgentCoreError | None = None
@@ -60,12 +60,13 @@ class Compactions:
     """Summarises the histories of all sessions of a runtime.
 
     Args:
-        config: when and how long.
-        deps: what the compact agent's runs are made of.
-        piece_room: estimated tokens of conversation that the compact model can read at once.
-        session_journal: writes summaries that are ready between runs.
+        config: thresholds and limits.
+        deps: dependencies of the compact agent's runs.
+        piece_room: returns the estimated tokens of conversation that the compact model can read at
+            once.
+        session_journal: writes summaries that become ready between runs.
         jobs, usage, artifacts: of the runtime.
-        release: called with a session's id when it may have no work of this runtime left.
+        release: called with a session's id when this runtime may have no more work for it.
     """
 
     JOB = "compaction"
@@ -93,31 +94,33 @@ class Compactions:
         self._release = release
 
     def session_opened(self, session: SessionRecord) -> None:
-        """A run of the session is to begin: learn how long it must not be summarised."""
+        """Load the session's pause before a run of it begins."""
         self._pauses.load(session)
 
     async def watch(
         self, composer: Composer, journal: Journal, scope: "RunScope"
     ) -> "CompactingContextSource":
-        """Return the composer of a run as one that has a long history summarised."""
+        """Wrap a run's composer so that a long history is summarised."""
         if journal.run.parent_run_id is None:
             await self._pending.join(journal)
         return CompactingContextSource(composer, journal, scope, self)
 
     def run_ended(self, session_id: str, *, is_cancelled: bool) -> None:
-        """A user's run has ended; a cancelled one takes the summary in the making with it."""
+        """Unregister a user's run that has ended; a cancelled run also cancels its unfinished
+        summary.
+        """
         if is_cancelled:
             self._jobs.stop(session_id, name=self.JOB)
         self._pending.leave(session_id)
 
     def take_ready(self, journal: Journal) -> bool:
-        """Put a summary that is ready on the run's path; whether there was one that fits."""
+        """Add a ready summary to the run's path; return whether one fitted."""
         return self._pending.take(journal)
 
     def start_in_background(
         self, journal: Journal, scope: "RunScope", policy: CompactPolicy
     ) -> None:
-        """Summarise beside the run, if that is worth it and not under way yet."""
+        """Summarise beside the run, if it is worth it and not already under way."""
         session_id = journal.run.session_id
         if (
             not self.config.auto_background
@@ -143,7 +146,7 @@ class Compactions:
         )
 
     async def recover(self, journal: Journal, scope: "RunScope", policy: CompactPolicy) -> bool:
-        """Make a path that does not fit shorter, now; whether it fits afterwards."""
+        """Shorten a path that does not fit, now; return whether it fits afterwards."""
         if not self.config.recovery_sync:
             return False
         await self.wait_for_background(journal)
@@ -155,7 +158,7 @@ class Compactions:
         return visible_tokens(journal.path) <= policy.room
 
     async def wait_for_background(self, journal: Journal) -> None:
-        """Return when no summary of this run's history is being made beside it."""
+        """Wait until no summary of this run's history is being made beside it."""
         work = self._pending.get(journal.run.session_id)
         if work is not None and self._pending.is_live(journal):
             await work.ready.wait()
@@ -163,10 +166,10 @@ class Compactions:
     async def compact_now(
         self, journal: Journal, scope: "RunScope", policy: CompactPolicy, *, reason: str
     ) -> CompactionAttempt | None:
-        """Summarise in line; a failure is recorded and leaves the path as it is.
+        """Summarise inside the run; a failure is recorded and leaves the path unchanged.
 
         Returns:
-            What came of it, or None if there is nothing to summarise.
+            The usage and error of the attempt, or None if there is nothing to summarise.
         """
         cut = choose_cut(journal.path, keep=policy.keep)
         if cut is None:
@@ -194,7 +197,7 @@ class Compactions:
     async def keep_text(
         self, owner: "RunIdentity | CompactAgent", session_id: str, text: str
     ) -> str:
-        """Store what a `<kept>` part has no room for; returns the artifact's id."""
+        """Store the text that a `<kept>` part has no room for; return the artifact's id."""
         record = await self._artifacts.put(
             text.encode("utf-8", "replace"),
             session_id=session_id,
@@ -245,10 +248,10 @@ class Compactions:
 
 
 class CompactingContextSource:
-    """One run's source of context, and its compactor: looks at how full every request is.
+    """Context source and compactor of one run: checks how full every request is.
 
-    What must not be lost where exchanges are left out of a request is kept word for word, with or
-    without summaries.
+    Rules of the user that must not be lost are kept word for word when exchanges are left out of a
+    request, with or without summaries.
     """
 
     def __init__(
@@ -270,7 +273,7 @@ class CompactingContextSource:
     def build(
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
     ) -> Built:
-        """Build the request, and have the history summarised if it has become long."""
+        """Build the request, and start a summary if the history has become long."""
         if self._compactions.take_ready(self._journal):
             self._next_look = 0
         built = self._composer.build(path, tools, may_drop=may_drop)
@@ -281,12 +284,12 @@ class CompactingContextSource:
                 self._policy = policy = self._share_room(built, path)
                 if not is_over and used > policy.threshold:
                     self._compactions.start_in_background(self._journal, self._scope, policy)
-                    # Whatever comes of it, nothing changes until there is more to summarise.
+                    # Whatever the result, nothing changes until there is more to summarise.
                     self._next_look = used + policy.worth
         return built
 
     def observe(self, usage: Usage) -> None:
-        """Learn from what the last request really cost."""
+        """Learn from the tokens that the last request really used."""
         self._composer.observe(usage)
 
     def refused(self) -> None:
@@ -294,7 +297,7 @@ class CompactingContextSource:
         self._composer.refused()
 
     async def recover(self, journal: Journal) -> bool:
-        """Compact now; whether the path fits afterwards. If not, older rules are kept verbatim."""
+        """Compact now; return whether the path fits. If not, older rules are kept verbatim."""
         policy = self._policy
         if policy is not None and await self._compactions.recover(journal, self._scope, policy):
             return True
@@ -316,10 +319,10 @@ class CompactingContextSource:
         return False
 
     async def compact(self, tools: Sequence[ToolDefinition], stats: RunStats) -> None:
-        """Do all the work of a run without a message: make its session's history shorter.
+        """Do the whole work of a run without a message: summarise its session's history.
 
         Raises:
-            AgentCoreError: the summary could not be made; the history is as it was.
+            AgentCoreError: the summary could not be made; the history is unchanged.
         """
         await self._compactions.wait_for_background(self._journal)
         self._compactions.take_ready(self._journal)
@@ -337,9 +340,9 @@ class CompactingContextSource:
         stats.answer.append("The history has been summarised.")
 
     def _share_room(self, built: Built, path: Sequence[Node]) -> CompactPolicy:
-        """How the room in requests like this one is shared out."""
+        """Divide the room that requests like this one have."""
         budget, use = built.budget, built.use
-        if self._counted > len(path):  # it has become shorter
+        if self._counted > len(path):  # the path has become shorter
             self._counted, self._attached, self._files = 0, 0, 0
         for node in path[self._counted :]:
             if node.node_type in _ATTACHED:

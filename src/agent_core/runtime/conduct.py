@@ -1,4 +1,4 @@
-"""Carries one run out: from its journal, over everything it needs, to its end."""
+"""Executes one run: from its journal, with everything it needs, to its end."""
 
 import weakref
 from collections.abc import AsyncGenerator, Awaitable
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
     from agent_core.telemetry.spans import Telemetry
 
 _NO_MESSAGE = Draft(Role.USER, [])
-"""Stands for the message of a run that goes on, which is in the history."""
+"""Placeholder for the message of a continued run, whose message is already in the history."""
 
 
 class Conductor:
-    """Carries out one run after another; what changes in a run is its journal's, and others'.
+    """Executes runs; it has no state of its own for a run.
 
     Args:
-        project: what the runs work on.
+        project: the project the runs work on.
         store, models, redactor: of the process.
-        contexts: makes what the loop needs.
-        children, workers, journals: of the agents that a run may start.
+        contexts: builds the run contexts for the loop.
+        children, workers, journals: for the agents that a run may start.
         waiting: the runs that wait for an answer.
-        memory: looks through what a run has left.
-        traces: keeps tracebacks, with `debug=True`.
-        telemetry: records the runs, if something does.
+        memory: extracts memories from finished runs.
+        traces: keeps tracebacks with `debug=True`.
+        telemetry: records the runs, if it is set.
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class Conductor:
         )
 
     def conduct(self, run: Run) -> Awaitable[None]:
-        """Carry the run out to its end, in its span where spans are recorded."""
+        """Execute the run to its end, inside its span if spans are recorded."""
         telemetry = self._telemetry
         return self._carry_out(run) if telemetry is None else self._carry_out_in(telemetry, run)
 
     async def _carry_out_in(self, telemetry: "Telemetry", run: Run) -> None:
         options = None
-        if run.trace is None:  # of another process, or it has waited for an answer
+        if run.trace is None:  # from another process, or after it waited for an answer
             stored = run.stored_options or StoredOptions()
             run.trace = telemetry.begin_run(run.identity, run.journal.clean, carrier=stored.trace)
-            if not stored.trace and run.trace.carrier:  # whoever continues it stays in this trace
+            if not stored.trace and run.trace.carrier:  # its next process stays in it
                 options = stored.model_copy(update={"trace": run.trace.carrier})
         with run.trace.current():
             await self._carry_out(run, options)
@@ -131,7 +131,7 @@ class Conductor:
             ):
                 if run.session_id in self._waiting.by_session:
                     await self._waiting.make_way(run)
-                if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
+                if run.identity.mode is RunMode.ORCHESTRATOR:  # from another process, perhaps
                     tools = self._project.toolboxes.known_names()
                     self._spawner_deps.workers.require_any(tools)
                 options = run.options or self._restore_options(run.stored_options)
@@ -180,7 +180,7 @@ class Conductor:
 
     @asynccontextmanager
     async def _open_spawner(self, run: Run, options: RunOptions) -> AsyncGenerator[ChildSpawner]:
-        """Open what a run may start, by its role; an orchestrator's Tasks are replayed.
+        """Open the spawner for a run's role; an orchestrator's Tasks are replayed.
 
         Raises:
             TaskError: the folder of the Task logs cannot be used.
@@ -198,10 +198,10 @@ class Conductor:
             yield spawner
 
     def _restore_options(self, stored: StoredOptions | None) -> RunOptions:
-        """The options of a run that a process now dead has left in the queue.
+        """Restore the options of a run that a dead process left in the queue.
 
         Raises:
-            AgentCoreError: they cannot be had, or name a tool that there is not here.
+            AgentCoreError: the options cannot be restored, or name a tool that does not exist here.
         """
         if stored is None:
             return NO_OPTIONS
@@ -233,7 +233,7 @@ class Conductor:
 
 
 def not_summarised() -> ConfigError:
-    """Return the error of a run that would only summarise, where the settings forbid that."""
+    """Return the error for a run that would only summarise, while the settings forbid it."""
     message = "histories are not summarised, because [compact] enabled is false; set it to true"
     return ConfigError(ErrorCode.CONFIG_ERROR, message)
 
@@ -242,7 +242,7 @@ def not_summarised() -> ConfigError:
 async def _checked(
     run: Run, options: RunOptions
 ) -> AsyncGenerator[tuple[Draft | None, "RunGuards | None"]]:
-    """The message of a run as its guards let it in, and the guards."""
+    """Yield a run's message as its guards let it through, and the guards."""
     if not options.guards:
         yield run.prompt, None
         return

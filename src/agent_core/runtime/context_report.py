@@ -1,4 +1,4 @@
-"""What fills a session's window, from the reports of its requests; no model is asked."""
+"""Report on the contents of a session's context window, read from its requests; asks no model."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from agent_core.types import (
 from agent_core.types.memory_scopes import MEMORY_SHARED
 
 _REQUESTS = 50
-"""How many requests back the prefix is looked at."""
+"""Number of past requests searched for a change of the prefix."""
 
 _ORDER: Sequence[SegmentName] = (
     "system",
@@ -54,7 +54,7 @@ _NODES: Mapping[NodeType, SegmentName] = {
 async def read_context_report(
     store: SessionStore, config: Config, session_id: str
 ) -> ContextReport:
-    """What fills the window of a session.
+    """Report what fills the context window of a session.
 
     Raises:
         StorageError: `session_not_found`.
@@ -112,7 +112,7 @@ async def read_context_report(
 async def _system_blocks(
     store: SessionStore, built: Sequence[RuntimeEvent]
 ) -> Iterable[Mapping[str, Any]]:
-    """The system part of the last request; a report names it where it differs from the last one."""
+    """Return the last request's system blocks; only requests that change them record them."""
     run_id = built[0].run_id
     for event in built:
         if event.run_id == run_id and "system" in event.payload:
@@ -132,7 +132,7 @@ def _block_segment(block_id: str) -> SegmentName:
 def _count_messages(
     path: Sequence[Node], last: Mapping[str, Any], sent: int
 ) -> Counter[SegmentName]:
-    """The tokens of a path by segment: what was sent as the request had it, and what came since."""
+    """Count the tokens of a path by segment: as they were sent, and as added since."""
     scope = last.get("memory", MEMORY_SHARED)
     path = [node for node in path if not is_of_other_memory(node, scope)]
     ends = [place for place, node in enumerate(path) if node.node_id == last["path_end_node_id"]]

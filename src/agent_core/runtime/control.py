@@ -1,6 +1,6 @@
-"""Does at once what other processes ask of the runs that are carried out here.
+"""Acts at once on requests of other processes about runs executed here.
 
-What they ask is stored, and is seen without this as well, a little later. Only the text of messages
+The requests are stored, so without this they are found a little later. Only the text of messages
 under way is sent by notices alone.
 """
 
@@ -23,24 +23,24 @@ from agent_core.types import LIVE_EVENTS, EventType
 logger = logging.getLogger(__name__)
 
 _GATHER_S = 0.05
-"""Text that comes within this time is sent together."""
+"""Seconds during which text is gathered and sent together."""
 
 _WATCHED_S = 15.0
-"""How long text is sent after a reader has asked for it."""
+"""Seconds for which text is sent after a reader has asked for it."""
 
 _PIECE_CHARS = 7_500
-"""What fits into a notice of plain text; other characters take more room."""
+"""Characters of plain text that fit into a notice; other characters take more room."""
 
 
 class RunControl:
     """Serves requests from other processes.
 
     Args:
-        notices: how they come.
-        store: where they stand.
-        questions: of the runs of this process.
-        stream_of: the events of a run that is under way here.
-        on_cancel: called with the ids of runs whose cancellation is requested.
+        notices: delivers the requests.
+        store: holds the requests.
+        questions: questions of the runs of this process.
+        stream_of: returns the events of a run that is under way here.
+        on_cancel: called with the ids of runs that should be cancelled.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RunControl:
         self._senders: dict[str, _TextSender] = {}
 
     async def serve(self) -> None:
-        """Do what is asked, until cancelled."""
+        """Serve requests until cancelled."""
         try:
             with self._notices.subscribe(CONTROL) as inbox:
                 while True:
@@ -113,7 +113,7 @@ class RunControl:
 
 
 class _TextSender:
-    """Sends the text of a run while it is watched from elsewhere."""
+    """Sends the text of a run while another process watches it."""
 
     def __init__(self, run_id: str, stream: EventStream, notices: Notices) -> None:
         self._channel = channel_of(run_id)
@@ -125,11 +125,11 @@ class _TextSender:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run is no longer watched, or has ended."""
+        """Return whether the run is no longer watched, or has ended."""
         return self._sending is None or self._sending.done()
 
     def go_on(self, *, anew: bool) -> None:
-        """Send text from now on for a while; `anew`, from the beginning of its message."""
+        """Send text for a while from now on; `anew` starts at the beginning of the message."""
         self._until = monotonic() + _WATCHED_S
         if self.is_over or (anew and self._has_begun):
             self.stop()
@@ -142,7 +142,7 @@ class _TextSender:
             self._sending.cancel()
 
     async def _send(self) -> None:
-        await asyncio.sleep(_GATHER_S)  # who asks at the same time is served together
+        await asyncio.sleep(_GATHER_S)  # readers that ask at the same time are served together
         self._has_begun = True
         stream = self._stream
         while not stream.is_closed and self._until > monotonic():
@@ -165,7 +165,7 @@ class _TextSender:
 
 
 def _as_notices(pieces: Iterable[TextPiece]) -> Iterable[str]:
-    """The pieces, divided until each is short enough for a notice."""
+    """Split the pieces until each is short enough for a notice."""
     for piece in pieces:
         at = 0
         while at < len(piece.text):

@@ -1,6 +1,7 @@
-"""Whole sessions from one database to another: contents first, then all rows in one transaction.
+"""Copies whole sessions between databases: contents first, then all rows in one transaction.
 
-A copy that is killed leaves no session behind, and contents that the next one finds again.
+A copy that is killed leaves no session in the target; the contents it left are reused by the next
+copy.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -41,18 +42,18 @@ if TYPE_CHECKING:
     from agent_core.storage.postgres.blobs import PostgresBlobs
 
 DATABASE_NAME = "sessions.sqlite"
-"""What the database of a home is called, unless the settings say otherwise."""
+"""Name of a home's database file, unless the settings say otherwise."""
 
 _FORMS = "sqlite:PATH, postgresql://user@host/database, or env:NAME of a variable that holds that"
 
 
 class StoreAddress(Struct, frozen=True):
-    """Where a database is, as a command names it.
+    """Location of a database, as given to a command.
 
     Attributes:
-        name: for people; without a password.
-        path: of a file.
-        url: of a Postgres database; a secret.
+        name: shown to people; without a password.
+        path: path of a SQLite file.
+        url: address of a Postgres database; a secret.
     """
 
     name: str
@@ -61,10 +62,10 @@ class StoreAddress(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str, environ: Mapping[str, str]) -> "StoreAddress":
-        """The database that a text names.
+        """Parse an address.
 
         Raises:
-            ConfigError: it names none, or by a variable that is not set.
+            ConfigError: the text is no address, or names a variable that is not set.
         """
         kind, _, rest = text.partition(":")
         if kind == "env":
@@ -89,11 +90,11 @@ class StoreAddress(Struct, frozen=True):
 
 
 class CopiedSession(Struct, frozen=True, kw_only=True):
-    """What became of one session.
+    """Result of copying one session.
 
     Attributes:
-        error: why it was not copied; None if it was.
-        missing: the contents that it was copied without.
+        error: the reason it was not copied; None if it was.
+        missing: kinds of contents that it was copied without.
     """
 
     session_id: str
@@ -102,12 +103,12 @@ class CopiedSession(Struct, frozen=True, kw_only=True):
 
 
 class _Place(Struct, frozen=True, kw_only=True):
-    """One side of a copy: its rows, and where contents are.
+    """One side of a copy: its rows and the places of its contents.
 
     Attributes:
-        home: has the files of artifacts and Task logs.
-        snapshots: has the files of a project as they were.
-        blobs: of a Postgres database.
+        home: holds the files of artifacts and Task logs.
+        snapshots: holds the recorded files of projects.
+        blobs: blobs of a Postgres database.
     """
 
     rows: CopyEnd
@@ -116,20 +117,20 @@ class _Place(Struct, frozen=True, kw_only=True):
     blobs: "PostgresBlobs | None" = None
 
     def artifact(self, row: Mapping[str, Any]) -> Iterator[bytes]:
-        """The content of an artifact.
+        """Read the content of an artifact in pieces.
 
         Raises:
-            StorageError: `file_not_found`; it cannot be read.
+            StorageError: `file_not_found`, or it cannot be read.
         """
         if self.blobs is not None and row["path"].startswith(BLOB_PATH):
             return self.blobs.pieces(row["path"].removeprefix(BLOB_PATH))
         return files.pieces_of(self._file_of(row))
 
     def has_artifact(self, row: Mapping[str, Any]) -> bool:
-        """Whether there is the content of an artifact.
+        """Return whether the content of an artifact exists.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the content cannot be read.
         """
         try:
             with files.explaining(self.home):
@@ -141,10 +142,10 @@ class _Place(Struct, frozen=True, kw_only=True):
         return True
 
     def keep_artifact(self, row: Mapping[str, Any], pieces: Iterator[bytes]) -> str:
-        """Keep the content of an artifact, and return the path of its row.
+        """Store the content of an artifact and return the path for its row.
 
         Raises:
-            StorageError: it cannot be had, or kept.
+            StorageError: the content cannot be read, or not stored.
         """
         if self.blobs is None:
             place = self._file_of(row)
@@ -164,16 +165,16 @@ class _Place(Struct, frozen=True, kw_only=True):
 
 
 class SessionCopies:
-    """Copies sessions. Every method blocks.
+    """Copies sessions; every method blocks.
 
     Args:
-        source: where sessions are.
-        target: where they go.
+        source: the database to copy from.
+        target: the database to copy to.
         setup: says where Task logs are.
-        owner: knows which owners of sessions live.
-        tenant: of the sessions that are copied, which are its own in the target.
-        allows_missing: a session is copied without contents that are missing or damaged; else it
-            is refused.
+        owner: knows which owners of sessions are alive.
+        tenant: only this tenant's sessions are copied, and belong to it in the target.
+        allows_missing: copy a session without contents that are missing or damaged, instead of
+            refusing it.
     """
 
     def __init__(
@@ -206,21 +207,22 @@ class SessionCopies:
         tenant: str | None = None,
         allows_missing: bool = False,
     ) -> Generator["SessionCopies"]:
-        """Open both databases until the end of the block; the target is made, or migrated.
+        """Open both databases until the end of the block; the target is created or migrated.
 
         Args:
-            source: where sessions are.
-            target: where they go.
+            source: the database to copy from.
+            target: the database to copy to.
             setup: the settings.
-            source_home: where contents of the source's sessions are, if it is a file; by default
-                its folder if it is called as a home's database is, else the home of the settings.
-            target_home: the same of the target.
+            source_home: folder with the contents of the source's sessions, if the source is a file;
+                by default the file's folder if the file is named like a home's database, else the
+                home of the settings.
+            target_home: the same for the target.
             tenant: see the class.
-            allows_missing: the same.
+            allows_missing: see the class.
 
         Raises:
-            ConfigError: both are the same, or packages are missing.
-            StorageError: one of them cannot be used.
+            ConfigError: source and target are the same, or packages are missing.
+            StorageError: one of the databases cannot be used.
         """
         with ExitStack() as stack:
             first = stack.enter_context(_opened(source, setup, source_home, is_target=False))
@@ -240,10 +242,10 @@ class SessionCopies:
             )
 
     def copy(self, wanted: Sequence[str] = ()) -> Iterator[CopiedSession]:
-        """Copy sessions one by one, and say what became of each.
+        """Copy sessions one by one, and yield the result of each.
 
         Args:
-            wanted: their ids, or the beginnings of some; all if none are named.
+            wanted: ids or unique prefixes of ids; if empty, all sessions.
 
         Raises:
             StorageError: the source cannot be read.
@@ -302,14 +304,14 @@ class SessionCopies:
         return [dict(zip(columns, values, strict=True)) for values in rows]
 
     def _shared_snapshots(self, session_id: str) -> list[str]:
-        """Those that every machine can have; the last of them is what the session's files are."""
+        """Return the ids of shared snapshots; the last one holds the session's current files."""
         if self._source.blobs is None:
             return []
         sql = "SELECT snapshot_id FROM shared_snapshots WHERE session_id = ? ORDER BY number"
         return [each for (each,) in self._source.rows.select(sql, session_id)]
 
     def _copy_snapshots(self, session_id: str, snapshots: set[str], shared: Sequence[str]) -> int:
-        """Copy them between the homes; returns how many are missing, or damaged."""
+        """Copy snapshots between the homes; return how many are missing or damaged."""
         if not snapshots:
             return 0
         local = SnapshotStore(self._source.snapshots)
@@ -328,7 +330,7 @@ class SessionCopies:
             reach.send(copies.get(snapshot_id))
 
     def _task_logs(self, session_id: str) -> tuple[Path, Path]:
-        """The folders of its Task logs in both homes; the same one if they are in its project."""
+        """Return the folders of the Task logs in both homes; equal if they are in the project."""
         sql = "SELECT cwd FROM sessions WHERE session_id = ?"
         ((cwd,),) = self._source.rows.select(sql, session_id)
         wal_dir, project = self._setup.config.task.wal_dir, Path(cwd)
@@ -339,7 +341,7 @@ class SessionCopies:
         return before, after
 
     def _changes(self, paths: Mapping[str, str], *, keeps_owner: bool) -> Changes:
-        """What is of a place or of a time in the rows of a session."""
+        """Return the changes to a session's rows that depend on the place or time of the copy."""
         is_file = self._target.blobs is None
         here = own_place(self._setup.config.worker.host_id)
 
@@ -348,7 +350,7 @@ class SessionCopies:
                 row |= {"owner": None, "lease_expires_at": None}
             if self._tenant is not None:
                 row["tenant"] = self._tenant
-            # Of a file, all sessions are on its machine.
+            # All sessions of a SQLite file belong to its machine.
             row["place"] = None if is_file else row["place"] or here
 
         def run(row: dict[str, Any]) -> None:
@@ -363,11 +365,11 @@ class SessionCopies:
 
 
 def migrate_store(address: StoreAddress) -> tuple[int, int]:
-    """Bring a database up to date; returns its version before, 0 if it had none, and now.
+    """Bring a database up to date; return its version before (0 if it had none) and now.
 
     Raises:
         ConfigError: packages are missing.
-        StorageError: `migration_failed`; it cannot be used.
+        StorageError: `migration_failed`, or the database cannot be used.
     """
     if address.path is not None:
         before = examine(address.path).version or 0

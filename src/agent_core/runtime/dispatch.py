@@ -1,4 +1,4 @@
-"""Puts runs into the queue of the workers, and waits for the turn of those of this process."""
+"""Puts runs into the workers' queue, and waits until runs of this process are next."""
 
 import asyncio
 import logging
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
-"""How often a process looks whether it is its run's turn: no notice says so."""
+"""Seconds between checks whether this process' run is next: no notice announces it."""
 
 _SAY_S = 1.0
-"""How often it looks what its run waits for, and so when it says so for the first time."""
+"""Seconds between reports of what the run waits for, and before the first one."""
 
 _FORMS = {
     "queue": (QUEUE_PATTERN, "1 to 24 letters, digits, _ or -"),
@@ -63,13 +63,13 @@ _FORMS = {
 
 
 class Dispatcher:
-    """Who carries out the runs of this process' project, where workers may.
+    """Decides where the runs of this process' project are executed, if workers exist.
 
     Args:
         queue, workers: of the database.
         store, owner: of this process.
-        setup: the settings of the project.
-        workspaces: lets every machine have the files of a session.
+        setup: settings of the project.
+        workspaces: makes the files of a session available on every machine.
     """
 
     def __init__(
@@ -93,22 +93,22 @@ class Dispatcher:
 
     @property
     def heartbeat_s(self) -> float:
-        """How often this process says that it lives."""
+        """Seconds between this process' heartbeats."""
         return self._config.heartbeat_s
 
     def claim(self) -> Claim:
-        """This process' claim to a session."""
+        """Return this process' claim to a session."""
         return Claim(self._owner.owner_id, timedelta(seconds=self._config.lease_s))
 
     async def dispatch_of(
         self, placement: Placement, options: StoredOptions | None, *, has_message: bool
     ) -> Dispatch:
-        """Who may take a run that is asked for so.
+        """Return who may take a run with these options.
 
         Raises:
-            AgentCoreError: `validation_error`: an argument is malformed or has no effect with
-                another one, the run is of another tenant than this runtime, or one of its options
-                is in this process alone.
+            AgentCoreError: `validation_error`: an argument is malformed or has no effect together
+                with another one, the run belongs to another tenant than this runtime, or one of its
+                options exists only in this process.
         """
         for name, (pattern, form) in _FORMS.items():
             value: object = getattr(placement, name)
@@ -145,17 +145,17 @@ class Dispatcher:
     async def add(self, opening: RunOpening) -> RunProgress:
         """Put a run into the queue; a warning says if there is no worker for it.
 
-        If every machine is to have the files, the project is recorded and sent before.
+        If every machine should have the files, the project is recorded and sent first.
 
         Raises:
-            StorageError: what `queue_run` raises; the files cannot be recorded, or not be sent.
+            StorageError: raised by `queue_run`, or the files cannot be recorded or sent.
         """
         if opening.dispatch is not None and opening.dispatch.place == SNAPSHOT:
             await to_the_end(self._workspaces.begin(opening.session_id))
         try:
             opened = await self._queue_run(opening)
             warnings = await self._warn(opened)
-        except BaseException:  # there is no handle
+        except BaseException:  # no handle would exist for it
             await to_the_end(self._drop(opening.run_id))
             raise
         record = opened.run
@@ -167,7 +167,7 @@ class Dispatcher:
         )
 
     async def _warn(self, opened: OpenedRun) -> list[str]:
-        """Record that no worker is there for a run, if so; returns what is recorded."""
+        """Record that there is no worker for a run, if so; return the warnings."""
         run = opened.run
         lane = Lane.parse(run.lane or "")
         if lane is None or await self._workers.has_worker(lane):
@@ -187,7 +187,7 @@ class Dispatcher:
         except StorageError as error:
             if error.code is not ErrorCode.SESSION_ACTIVE:
                 raise
-            return []  # a worker has it by now
+            return []  # a worker has taken it by now
         return [message]
 
     async def _queue_run(self, opening: RunOpening) -> OpenedRun:
@@ -197,14 +197,15 @@ class Dispatcher:
     async def turn(
         self, opening: RunOpening, timeout_s: float | None
     ) -> "tuple[Job, OpenedRun] | None":
-        """Queue a run of this process, wait until it is next in its session, and claim that.
+        """Queue a run of this process, wait until it is next in its session, and claim the session.
 
         Returns:
-            None: the run was cancelled meanwhile, or closed as one of a dead process.
+            The job and the claimed run; None if the run was cancelled meanwhile, or closed as a
+                dead process' run.
 
         Raises:
-            StorageError: what `queue_run` raises; `session_active`: it was not next in time, and is
-                cancelled.
+            StorageError: raised by `queue_run`; `session_active`: the run was not next in time, and
+                was cancelled.
         """
         run_id, said = opening.run_id, ""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
@@ -238,14 +239,14 @@ class Dispatcher:
                     say_at = monotonic() + _SAY_S
                     said = await self._say_what_is_before(opening, said)
                 await asyncio.sleep(min(_LOOK_S, max(until - monotonic(), 0)))
-        except BaseException:  # it must not hold its place: there is no handle
+        except BaseException:  # it must not keep its place in the queue: no handle exists for it
             await to_the_end(self._drop(run_id))
             raise
         finally:
-            sweeping.cancel()  # not awaited: a cancellation then would lose a run that is taken
+            sweeping.cancel()  # not awaited: a cancellation here would lose a run that was taken
 
     async def keep_alive(self) -> None:
-        """Say that this process lives, if it takes runs, until cancelled."""
+        """Send heartbeats of this process until cancelled, if it takes runs."""
         while True:
             await asyncio.sleep(self._config.heartbeat_s)
             try:
@@ -254,9 +255,9 @@ class Dispatcher:
                 logger.warning("the queue has no heartbeat of this process: %s", error)
 
     async def _sweep(self) -> None:
-        """End what dead processes have left, until cancelled: no worker may be there to do it.
+        """End the runs of dead processes, until cancelled: there may be no worker to do it.
 
-        That may wait for a session that is locked, which neither heartbeats nor runs wait for.
+        This may wait for a locked session; heartbeats and runs do not wait for it.
         """
         while True:
             await asyncio.sleep(self._config.heartbeat_s)
@@ -267,7 +268,7 @@ class Dispatcher:
                 logger.warning("what dead processes left could not be ended yet: %s", error)
 
     async def _say_what_is_before(self, opening: RunOpening, said: str) -> str:
-        """Log what a run of this process waits for, unless that was `said` last; returns it."""
+        """Log what a run of this process waits for, unless that was `said` last; return it."""
         with suppress(StorageError):
             for first in await self._workers.queued(1, opening.session_id):
                 what = _what_is_before(opening.run_id, first)
@@ -290,7 +291,7 @@ class Dispatcher:
 
 
 def _what_is_before(run_id: str, first: QueuedRun) -> str:
-    """What the first run of a session's queue has to do with the wait of another, or of itself."""
+    """Describe the first run of a session's queue as the reason why another run waits."""
     if first.run_id == run_id:
         holder = first.worker_id
         return f"process {holder} has session {first.session_id}" if holder else ""

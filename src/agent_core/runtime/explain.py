@@ -1,4 +1,4 @@
-"""What would become of a call, by the very function that decides about calls."""
+"""Explains the decision about a call, with the same function that decides real calls."""
 
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -32,20 +32,20 @@ async def explain_call(
     agent: str,
     permission_mode: PermissionMode = "ask",
 ) -> PermissionExplanation:
-    """Prepare a call and judge it; nothing is asked and nothing is done.
+    """Prepare and judge a call; nobody is asked and nothing is executed.
 
     Args:
-        project: its tools and its guard.
-        tool_name: a canonical name.
+        project: provides the tools and the guard.
+        tool_name: canonical name of the tool.
         arguments: as a model would give them.
-        session_id: whose remembered answers count.
-        agent: the role of the agent that calls, or the id of its definition.
-        permission_mode: of the run.
+        session_id: the session whose remembered answers count.
+        agent: the role of the calling agent, or the id of its definition.
+        permission_mode: permission mode of the run.
 
     Raises:
         AgentCoreError: `validation_error`: the session id, the agent or the mode is not valid.
-        ToolError: there is no such tool, or the call cannot be judged: wrong arguments, no such
-            program.
+        ToolError: there is no such tool, or the call cannot be judged because of wrong arguments or
+            a missing program.
     """
     is_role = agent in set(AgentRole)
     try:
@@ -106,7 +106,7 @@ async def explain_call(
 
 
 def _ignore(text: str) -> None:
-    """Take no notice of progress."""
+    """Ignore progress."""
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:

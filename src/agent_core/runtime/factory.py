@@ -1,4 +1,4 @@
-"""Makes the context of every run, out of its project and the runtime's long-lived parts."""
+"""Builds the context of every run from its project and the runtime's long-lived parts."""
 
 import asyncio
 from collections import OrderedDict
@@ -55,34 +55,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _COMPACT_TURNS = 3
-"""An answer, and what it takes to tell a model that calls tools that it has none."""
+"""One answer, plus the turns needed to make clear to a model that calls tools that it has none."""
 
 _REMEMBERED = 64
-"""Agents whose last report is kept, to say in their next run what has changed since."""
+"""Agents whose composer is kept, so that their next run can report what has changed."""
 
 _RESULT_SHARE = 2
-"""One result takes at most half of the context window; the rest of it is an artifact."""
+"""One result takes at most half of the context window; the rest becomes an artifact."""
 
 _QUICK_LOOK_S = 0.01
-"""A look at home and project that took less is taken in place the next time."""
+"""If looking at home and project took less than this, the next look is not moved to a thread."""
 
 
 _CATALOG_SHARE = 2
-"""The catalog of tools takes half of what a catalog may: it is there to save tokens."""
+"""The catalog of tools takes at most half of a catalog's room: it exists to save tokens."""
 
 
 class RunFactory:
-    """Makes the contexts of runs of every role, and keeps their histories short enough.
+    """Builds the contexts of runs of every role, and keeps their histories short enough.
 
     Args:
-        project: what the runs work on, and with which tools.
+        project: the project the runs work on, with its tools.
         models, memory, artifacts, store, jobs, usage: of the runtime.
-        files: of the project.
+        files: files of the project.
         session_journal: writes into sessions between runs.
         open_journal: makes the journals of the compact agent's runs.
-        claim: the runtime's, for sessions whose last run may have ended.
+        claim: returns the runtime's claim to sessions whose last run may have ended.
         release: gives a session back to other processes, if no run of it is under way.
-        telemetry: records the runs, if something does.
+        telemetry: records the runs, if it is set.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class RunFactory:
             max_image_bytes=config.model.max_image_bytes,
         )
         self._composers: OrderedDict[str, Composer] = OrderedDict()
-        self._look_s = _QUICK_LOOK_S  # the first one is taken in a thread
+        self._look_s = _QUICK_LOOK_S  # the first look runs in a thread
         self._scale = models.scale
         self._limits = RunLimits(max_turns=config.runtime.max_turns)
         self.compactions = Compactions(
@@ -137,15 +137,15 @@ class RunFactory:
         )
 
     def session_opened(self, session: SessionRecord) -> None:
-        """A run of the session is to begin: it is not idle, and has a history to be kept short."""
+        """Prepare for a run of the session: end its idle wait, and load its pause for summaries."""
         self._memory.run_begins(session.session_id)
         self.compactions.session_opened(session)
 
     async def child_context(self, spec: RunSpec, parent: RunScope) -> RunContext:
-        """Build everything that a child needs, which sees what its parent sees.
+        """Build the context of a child run, which sees what its parent sees.
 
         Raises:
-            AgentCoreError: it cannot be had; the run fails with this.
+            AgentCoreError: the context cannot be built; the run fails with this error.
         """
         scope = parent.open_child(spec.run.run_id)
         budget = spec.options.budget
@@ -155,14 +155,14 @@ class RunFactory:
     async def context_and_source(
         self, spec: RunSpec, scope: RunScope
     ) -> tuple[RunContext, CompactingContextSource]:
-        """Build everything that a run needs; its `composer` can also be asked to summarise.
+        """Build the context of a run, and its composer, which can also summarise.
 
         Args:
-            spec: the run.
-            scope: its own; what the run adds to it is there afterwards.
+            spec: description of the run.
+            scope: the run's own; what is found for the run is added to it.
 
         Raises:
-            AgentCoreError: it cannot be had; the run fails with this.
+            AgentCoreError: the context cannot be built; the run fails with this error.
         """
         run, journal, options = spec.run, spec.journal, spec.options
         profile = spec.definition.model_profile if spec.definition else None
@@ -237,7 +237,7 @@ class RunFactory:
         return ctx, source
 
     async def _look_around(self, memory: MemoryFolder | None) -> Surroundings:
-        """What there is in home and project: looked at in place, while that is quickly done."""
+        """Look at home and project: in place while this is quick, otherwise in a thread."""
         clock = asyncio.get_running_loop().time
         started = clock()
         if self._look_s < _QUICK_LOOK_S:
@@ -248,9 +248,9 @@ class RunFactory:
         return found
 
     def recording(self, journal: Journal, scope: RunScope) -> AbstractAsyncContextManager[None]:
-        """Record the files of the project around what a run of a user changes, its children's too.
+        """Record the project's files around the changes of a user's run, including its children's.
 
-        Nothing is done where no snapshots are taken.
+        Does nothing where no snapshots are taken.
         """
         return self._recording(journal, scope) if self._files.is_on else nullcontext()
 
@@ -270,7 +270,7 @@ class RunFactory:
         toolbox: Toolbox,
         spec: RunSpec,
     ) -> tuple[ProviderAdapter, Guard]:
-        """The provider and the guard of a run whose changes are recorded."""
+        """Return the provider and guard of a run whose changes are recorded."""
         from agent_core.runtime.recording import (  # noqa: PLC0415
             RecordingGuard,
             RecordingProvider,
@@ -293,7 +293,7 @@ class RunFactory:
         return replace(self._limits, max_turns=min(options.max_turns, self._limits.max_turns))
 
     def last_path(self, agent_id: str) -> Sequence[Node]:
-        """The path whose messages are at hand for the agent's next run."""
+        """Return the path whose messages are ready for the agent's next run."""
         composer = self._composers.get(agent_id)
         return composer.history.path if composer else ()
 
@@ -305,12 +305,12 @@ class RunFactory:
         scope: RunScope,
         trace: "RunTrace | None" = None,
     ) -> RunContext:
-        """Build what a run of the compact agent needs: it reads one text and answers.
+        """Build the context of a compact agent's run, which reads one text and answers.
 
         `scope` belongs to the run whose history is summarised.
 
         Raises:
-            ConfigError: its model is not configured as it should be.
+            ConfigError: its model is not configured correctly.
         """
         model = self._compact_model(scope)
         answer = {"max_output_tokens": min(model.max_output_tokens, 2 * max_tokens)}
@@ -343,18 +343,20 @@ class RunFactory:
         )
 
     def _compact_model(self, scope: RunScope | None = None) -> ModelConfig:
-        """Return the model that summarises; a run with a model of its own is summarised by it."""
+        """Return the model that summarises: the run's own model, if it has one."""
         instead = None if scope is None else scope.model
         return self._models.resolve(self._setup.config.compact.model_profile, instead=instead)
 
     def _piece_room(self, policy: CompactPolicy) -> int:
-        """What fits the compact model, and the fallback that the conversation may be with."""
+        """Return the tokens that fit the compact model as well as the conversation's fallback
+        model.
+        """
         model = self._compact_model()
         window = min(model.context_window, policy.window)
         return policy.piece(window, self._scale.of(model.name))
 
     def _instructions(self, toolbox: Toolbox) -> dict[str, str]:
-        """What the servers say whose tools the run has."""
+        """Return the instructions of the servers whose tools the run has."""
         if self._project.mcp is None:
             return {}
         said: dict[str, str] = {}

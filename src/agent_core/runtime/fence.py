@@ -1,8 +1,8 @@
-"""Keeps a run from acting whose session is another process' by now, after a pause for example.
+"""Stops a run from acting after another process took its session over, for example after a pause.
 
-What it writes is refused by the store anyway. Before anything else that others could notice (a
-tool, a hook, a model call) its hold on the session is looked at; as long as the lease is sure to
-last, that costs a look at the clock.
+The store refuses its writes anyway. Before any other action with an outside effect (a tool, a hook,
+a model call), the run's hold on the session is checked; while the lease is sure to last, this only
+reads the clock.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -20,7 +20,7 @@ from agent_core.types import ModelEvent, ModelRequest, ToolCall, ToolDefinition,
 
 
 def session_lost(run_id: str) -> StorageError:
-    """Why a run stops whose session another process has taken over."""
+    """Return the error that stops a run whose session another process has taken over."""
     message = (
         f"run {run_id} was taken over by another process, which saw no heartbeat of this one for"
         " longer than its lease; it continues there"
@@ -32,9 +32,9 @@ class SessionHold:
     """One run's hold on its session, as far as this process knows.
 
     Attributes:
-        epoch: of the session since it was claimed for the run.
-        extended_at: from when on its lease is sure to last, see `owners.now`.
-        is_lost: another process has the session.
+        epoch: the session's epoch since it was claimed for the run.
+        extended_at: time from which the lease is counted, see `owners.now`.
+        is_lost: true once another process has the session.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class SessionHold:
         self._confirm = confirm
 
     async def require(self) -> None:
-        """Return if the session is sure to be this process'.
+        """Return if this process is sure to hold the session.
 
         Raises:
-            StorageError: `session_active`: it is not; or the store does not answer.
+            StorageError: `session_active`: it does not hold it; or the store does not answer.
         """
         if not self.is_lost:
             await self._confirm(self)
@@ -66,14 +66,14 @@ class SessionHold:
 
 
 class FencedProvider:
-    """An adapter that is asked only while the session is held."""
+    """A provider adapter that is used only while the session is held."""
 
     def __init__(self, adapter: ProviderAdapter, hold: SessionHold) -> None:
         self._adapter = adapter
         self._hold = hold
 
     async def close(self) -> None:
-        """See `ProviderAdapter.close`; there is nothing to give back."""
+        """See `ProviderAdapter.close`; there is nothing to release."""
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `ProviderAdapter.stream`.
@@ -88,42 +88,42 @@ class FencedProvider:
 
 
 class FencedHooks:
-    """Hooks that run only while the session is held: see `Hooks`."""
+    """Hooks that run only while the session is held; see `Hooks`."""
 
     def __init__(self, hooks: Hooks, hold: SessionHold) -> None:
         self._hooks = hooks
         self._hold = hold
 
     async def session_start(self) -> None:
-        """The session has its first run in this process."""
+        """Run the hooks for the session's first run in this process."""
         await self._hold.require()
         await self._hooks.session_start()
 
     async def user_prompt(self, text: str) -> None:
-        """The user has said this."""
+        """Run the hooks for a message of the user."""
         await self._hold.require()
         await self._hooks.user_prompt(text)
 
     async def before_tool(
         self, call: ToolCall, definition: ToolDefinition
     ) -> Mapping[str, Any] | None:
-        """A call is about to be made."""
+        """Run the hooks before a call."""
         await self._hold.require()
         return await self._hooks.before_tool(call, definition)
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
-        """A call has been answered."""
+        """Run the hooks after a call."""
         await self._hold.require()
         await self._hooks.after_tool(call, result)
 
     async def before_stop(self) -> str | None:
-        """Return a reason to go on, or None."""
+        """Return a reason to continue the run, or None."""
         await self._hold.require()
         return await self._hooks.before_stop()
 
 
 def fence_tools(toolbox: Toolbox, hold: SessionHold) -> None:
-    """Let the tools act only while the session is held: that is looked at right before."""
+    """Make the tools check, right before they act, that the session is still held."""
 
     def fenced(tool: Tool) -> Tool:
         async def prepare(arguments: Any, context: ToolContext) -> Action:

@@ -1,4 +1,4 @@
-"""A session and its project copied in one go, and two states of a project side by side."""
+"""Forks a session together with its project, and compares two states of a project."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ class Forks:
     Args:
         store: of the sessions.
         workspaces: knows the files of sessions.
-        redactor: takes secrets out of what is shown.
+        redactor: removes secrets from the output.
     """
 
     def __init__(self, store: SessionStore, redactor: Redactor, *, workspaces: Workspaces) -> None:
@@ -52,15 +52,15 @@ class Forks:
     async def fork(
         self, session_id: str, node_id: str | None, *, into: Path | None
     ) -> SwitchResult:
-        """Begin another session with the path to a node, in a copy of the project as it was then.
+        """Begin another session at a node, in a copy of the project as it was then.
 
-        Without `into` it works in the same folder, whose files stay as they are.
+        Without `into` it works in the same folder, whose files are not changed.
 
         Raises:
-            StorageError: `session_not_found`, `node_not_found`, `session_elsewhere`; a file cannot
-                be copied.
-            AgentCoreError: `validation_error`: the node is not one a user has seen; or `into` has
-                something in it, or is in the project.
+            StorageError: `session_not_found`, `node_not_found` or `session_elsewhere`, or a file
+                cannot be copied.
+            AgentCoreError: `validation_error`: the node is not visible to users, or `into` is not
+                empty or lies inside the project.
         """
         session, fork = await self._decided(session_id, node_id)
         if into is None:
@@ -75,7 +75,7 @@ class Forks:
     async def _decided(
         self, session_id: str, node_id: str | None
     ) -> tuple[SessionRecord, SessionFork]:
-        """Return the session as it is now, and the fork at a node or where it is."""
+        """Return the session as it is now, and the fork at a node, by default its current one."""
         session = await self._store.session(session_id)
         if session is None:
             raise session_not_found(session_id)
@@ -127,9 +127,9 @@ class Forks:
         )
 
     async def _named_on_path(self, session_id: str, node_id: str, folder: str) -> set[str]:
-        """The snapshots that the path to a node names: the fork goes back to them without others.
+        """Return the snapshots that the path to a node names, which the fork needs to go back to.
 
-        A fork of files that every machine can have is of this one alone.
+        A fork whose files are available on every machine has its own copies of them.
         """
         found: set[str | None] = set()
         path = await self._store.path(node_id)
@@ -141,7 +141,7 @@ class Forks:
         return {each for each in found if each is not None}
 
     async def _fork_here(self, session: SessionRecord, fork: SessionFork) -> SwitchResult:
-        """A fork in the folder of its original; with files of its own, if it has no folder."""
+        """Fork in the original's folder; if files are kept as snapshots, the fork gets its own."""
         if session.place == SNAPSHOT:
             files = self._workspaces.files_of(session)
             target = await self._store.snapshot_at(fork.session_id, fork.node_id, files.folder)
@@ -224,7 +224,7 @@ def _named(entry: "TreeEntry") -> str:
 
 
 def _text_of(files: ProjectFiles, entry: "TreeEntry | None") -> tuple[str, str] | None:
-    """Return the text of a file and its encoding; None if it is binary, or too large to show."""
+    """Return the text of a file and its encoding; None if it is binary or too large to show."""
     if entry is None:
         return "", ""
     if entry.size > _LARGEST_SHOWN:
@@ -234,10 +234,10 @@ def _text_of(files: ProjectFiles, entry: "TreeEntry | None") -> tuple[str, str] 
 
 
 def _new_place(into: Path, project: Path) -> Path:
-    """Where the copy goes; it is not there yet, or empty.
+    """Return the folder for the copy: a new or empty one.
 
     Raises:
-        AgentCoreError: `validation_error`: it cannot be there.
+        AgentCoreError: `validation_error`: the copy cannot be placed there.
     """
     place = into.expanduser().resolve()
     problem = None

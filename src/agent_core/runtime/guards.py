@@ -1,4 +1,4 @@
-"""Guards that stand before the one that asks for permission."""
+"""Guards that run before the permission guard."""
 
 from agent_core.budgets.meter import Meter
 from agent_core.errors import CallChangedError, ParkedError
@@ -8,7 +8,7 @@ from agent_core.types import Access, RunIdentity, ToolCall, ToolDefinition
 
 
 class MeteringGuard:
-    """A guard that counts every call before it judges it, and no time that a person takes."""
+    """Counts every call before it is judged; time that a person takes to answer is not counted."""
 
     def __init__(self, guard: Guard, meter: Meter) -> None:
         self._guard = guard
@@ -26,9 +26,9 @@ class MeteringGuard:
 
         Raises:
             AgentCoreError: `budget_exceeded`.
-            PermissionDeniedError: the guard said no.
+            PermissionDeniedError: the inner guard denied the call.
             ParkedError: the run waits for an answer; the call is counted when it is made.
-            CallChangedError: likewise, with other arguments.
+            CallChangedError: the arguments were changed; the call is counted when it is made.
         """
         await self._meter.count_tool_call()
         try:

@@ -1,4 +1,4 @@
-"""The ids of sessions, runs and nodes, of which people write the beginning."""
+"""Ids of sessions, runs and nodes, which people may abbreviate to a prefix."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -18,10 +18,10 @@ _UNKNOWN: Mapping[str, Callable[[str], StorageError]] = {
 
 
 def spellings_of(kind: Kind, prefix: str) -> list[str]:
-    """How an id may begin of which this is written; what all begin with may be left out.
+    """Return the full prefixes that a written one may stand for; the kind's own prefix is optional.
 
     Raises:
-        AgentCoreError: `validation_error`: it is too short to say any.
+        AgentCoreError: `validation_error`: nothing follows the kind's own prefix.
     """
     general = _BEGINNINGS[kind]
     if not prefix.removeprefix(general):
@@ -31,11 +31,11 @@ def spellings_of(kind: Kind, prefix: str) -> list[str]:
 
 
 def meant(kind: Kind, prefix: str, found: Sequence[str]) -> str:
-    """The one id that is meant, of those that begin so.
+    """Resolve a unique id prefix.
 
     Raises:
-        StorageError: `session_not_found`, `run_not_found` or `node_not_found`: there is none.
-        AgentCoreError: `validation_error`: there are several, and none is just this.
+        StorageError: `session_not_found`, `run_not_found` or `node_not_found`: no id matches.
+        AgentCoreError: `validation_error`: several ids match, and none exactly.
     """
     if prefix in found:
         return prefix

@@ -1,4 +1,4 @@
-"""Memory in a runtime: extracted from sessions after runs, recalled in them."""
+"""Memory of a runtime: extracted from sessions after runs, recalled in later runs."""
 
 import asyncio
 import logging
@@ -50,10 +50,10 @@ _BACKLOG = "memory_backlog"
 _KNOWN_SESSIONS = 1024
 _NOBODYS = MemoryTerms(scope=MEMORY_OFF)
 _KNOWN_FOLDERS = 64
-"""Folders whose parsed files are kept."""
+"""Number of folders whose parsed files are kept."""
 
 _MOST_LEFT = 1_000
-"""Sessions of earlier processes that one process looks through."""
+"""Number of earlier processes' sessions that one process scans."""
 
 logger = logging.getLogger(__name__)
 
@@ -67,14 +67,14 @@ class _Unprocessed(Struct, frozen=True):
 
 
 class MemoryService:
-    """Extracts memories in the background, and makes the tool and the catalog for runs.
+    """Extracts memories in the background, and provides the recall tool and the catalog for runs.
 
     Args:
-        setup: the configuration, and where the memories lie.
+        setup: the configuration, and the place of the memories.
         store, models, jobs, usage: of the runtime.
         session_journal: writes into sessions outside of runs.
-        redactor: takes secrets out of what is remembered.
-        is_busy: whether a run of a session is queued or running.
+        redactor: removes secrets from what is remembered.
+        is_busy: returns whether a run of a session is queued or running.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class MemoryService:
         self._redactor = redactor
         self._is_busy = is_busy
         self._backlogs: dict[str, Backlog] = {}
-        self._live_models: dict[str, ModelConfig] = {}  # by run, of those that had their own
+        self._live_models: dict[str, ModelConfig] = {}  # by run, for runs with a model of their own
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._idle_context = Context()
         self._is_closed = False
@@ -113,17 +113,17 @@ class MemoryService:
         self._has_taken_up = False
 
     def scope_of(self, options: RunOptions | StoredOptions) -> str:
-        """Return the scope of a run; one that names none has the shared memory, if any."""
+        """Return the memory scope of a run; by default the shared memory, if there is one."""
         default = MEMORY_OFF if self._is_off_by_default else MEMORY_SHARED
         return checked_scope(options.memory) or default
 
     def open(self, scope: str, tenant: str | None) -> MemoryFolder | None:
-        """Return the folder of a scope, for a session of this tenant; None without memory."""
+        """Return the folder of a scope for a session of this tenant; None without memory."""
         has_memory = self._config.enabled and scope != MEMORY_OFF
         return self._folder_of(scope, tenant) if has_memory else None
 
     def _folder_of(self, scope: str, tenant: str | None) -> MemoryFolder:
-        """The folder, with what has been parsed of it if it was used lately."""
+        """Return the folder, with its parsed files if it was used lately."""
         folder = self._folders.pop((scope, tenant), None)
         folder = folder or memory_folder(self._root, scope, tenant)
         self._folders[scope, tenant] = folder
@@ -145,7 +145,7 @@ class MemoryService:
         self._timers.clear()
 
     async def keep_backlog(self) -> None:
-        """Leave to the next start what was not looked through before the end."""
+        """Store the sessions not scanned before the end, for the next start."""
         if left := self._unfinished | self._again:
             try:
                 await self._store.add_to_memory_backlog(left)
@@ -153,9 +153,9 @@ class MemoryService:
                 logger.warning("sessions are not searched for memories: %s", error)
 
     def take_up_backlog(self, options: RunOptions) -> None:
-        """Look, once and in the background, through what earlier processes have left.
+        """Scan, once and in the background, the sessions that earlier processes left.
 
-        This begins with the first run that has a memory: until then the program has none.
+        This begins with the first run that has a memory: before that, memory is not in use.
         """
         if not self._config.enabled or self._lock is None or self._has_taken_up:
             return
@@ -166,9 +166,9 @@ class MemoryService:
     def run_ended(
         self, run: RunIdentity, path: Sequence[Node], model: ModelConfig | None = None
     ) -> None:
-        """Look, in the background, whether there is something to remember.
+        """Check, in the background, whether there is something to remember.
 
-        `model` is the run's own: it reads what was said to it, and no other model does.
+        `model` is the run's own: only this model reads the run's messages.
         """
         if not self._config.enabled:
             return
@@ -189,14 +189,14 @@ class MemoryService:
             self._wait_for_idleness(session_id)
 
     def wait_again(self, session_id: str) -> None:
-        """Wait for the session to become idle, as before a run that is not looked at."""
+        """Wait for the session to become idle, after a run that is not scanned."""
         if session_id in self._backlogs and not self._is_closed:
             self._wait_for_idleness(session_id)
 
     def tools(
         self, folder: MemoryFolder, scope: str, journal: Journal, view: View, run: "RunScope"
     ) -> list[Tool]:
-        """Make `internal.recall_memory` for one run; `scope` is the scope of its memory."""
+        """Make `internal.recall_memory` for one run; `scope` is the run's memory scope."""
         from agent_core.memory.recall import Recall, recall_tool  # noqa: PLC0415 - may be off
 
         model = self._models.resolve()
@@ -207,7 +207,7 @@ class MemoryService:
     async def recall(
         self, recall: "Recall", run: RunIdentity, of_run: "RunScope", query: str, tool_call_id: str
     ) -> ToolOutput:
-        """Recall for one run, and add what the choice has cost to the session's account.
+        """Recall memories for one run, and add the usage of the selection to the session.
 
         Raises:
             ToolError: `memory_recall_failed`.
@@ -234,7 +234,7 @@ class MemoryService:
     async def _take_up(self, lock: Path) -> None:
         if not await self._store.memory_backlog(1):
             return
-        with locked_if_free(lock) as is_free:  # otherwise another process is at it
+        with locked_if_free(lock) as is_free:  # otherwise another process is doing this
             for session_id in await self._store.memory_backlog(_MOST_LEFT) if is_free else ():
                 if session_id in self._busy:
                     continue
@@ -242,7 +242,7 @@ class MemoryService:
                 try:
                     found = await self._unprocessed(session_id)
                     if self._is_off_by_default and _names_no_user(found.spans):
-                        continue  # it is for a process whose user has memory on
+                        continue  # left for a process whose user has memory on
                     backlog = await asyncio.to_thread(Backlog.of, found.spans)
                     if reason := backlog.reason(self._config):
                         await self._scan(session_id, reason, found)
@@ -269,7 +269,7 @@ class MemoryService:
         self.run_begins(session_id)
         loop = asyncio.get_running_loop()
         wait_s = self._config.idle_seconds
-        # In a context of its own: the timer must not keep the variables of the run alive.
+        # With its own context: the timer must not keep the run's variables alive.
         timer = loop.call_later(wait_s, self._is_idle, session_id, context=self._idle_context)
         self._timers[session_id] = timer
 
@@ -284,13 +284,13 @@ class MemoryService:
             self._jobs.start(session_id, work, name=_IDLE, then=done, is_patient=True)
 
     def _done(self, session_id: str) -> None:
-        """End the session's job; a run that ended in its last moments is looked at anew."""
+        """End the session's job; a run that ended in the meantime starts another."""
         self._busy.discard(session_id)
         if session_id in self._again and not self._is_closed:
             self._look(session_id)
 
     async def _after_run(self, session_id: str) -> None:
-        """Look once for every run that has ended meanwhile."""
+        """Check once for all runs that have ended meanwhile."""
         while session_id in self._again:
             self._again.discard(session_id)
             found = await self._unprocessed(session_id)
@@ -309,7 +309,7 @@ class MemoryService:
         reason: ExtractionReason,
         found: _Unprocessed | None = None,
     ) -> None:
-        """Look through what is new, a span at a time, until one fails."""
+        """Scan everything new, one span at a time, until one fails."""
         self._backlogs.pop(session_id, None)
         while True:
             found = found or await self._unprocessed(session_id)
@@ -323,7 +323,7 @@ class MemoryService:
     async def _extract(
         self, found: _Unprocessed, session_id: str, reason: ExtractionReason
     ) -> bool:
-        """Look through the first span; returns whether that has worked."""
+        """Scan the first span; return whether it worked."""
         from agent_core.memory.extraction import Extractor  # noqa: PLC0415 - after many messages
 
         span = found.spans[0]
@@ -376,7 +376,7 @@ class MemoryService:
         """Return the model that the runs of a span had of their own; None for the configured one.
 
         Raises:
-            _UnknownModelError: it was an object of a program, and is not in this process.
+            _UnknownModelError: the model was an object of a program that is not in this process.
         """
         model = span.terms.model
         if span.terms.needs_object:
@@ -389,17 +389,17 @@ class MemoryService:
         return ModelConfig.model_validate_json(model)
 
     def _told_apart(self, run_id: str, terms: MemoryTerms) -> MemoryTerms:
-        """The terms of a run, for which the store does not know one object from another."""
+        """Return a run's terms with its model object made distinct, which the store cannot do."""
         if not terms.needs_object:
             return terms
         model = self._live_models.get(run_id)
         return structs.replace(terms, model=f"{run_id if model is None else id(model.adapter)}")
 
     async def _unprocessed(self, session_id: str) -> _Unprocessed:
-        """Find what has not been scanned of the active path.
+        """Find the part of the active path that has not been scanned.
 
-        Of what was said in a run that is not stored any more, as a fork may have it, nobody knows
-        whose memory it is for.
+        Messages of a run that is no longer stored, as in a fork, belong to no known memory and are
+        not used.
         """
         session = await self._store.session(session_id)
         if session is None or session.active_node_id is None:
@@ -426,11 +426,11 @@ class MemoryService:
 
 
 class _UnknownModelError(Exception):
-    """The messages are for a model that only another process knows, and no other may read them."""
+    """Only a model that another process has may read the messages."""
 
 
 class _SessionCursor:
-    """How far a session has been scanned, in its metadata."""
+    """Position up to which a session has been scanned, kept in its metadata."""
 
     def __init__(
         self, session_id: str, store: SessionStore, session_journal: SessionJournal
@@ -448,7 +448,7 @@ class _SessionCursor:
 
 
 def _names_no_user(spans: Sequence[MessageSpan]) -> bool:
-    """Return whether part of this is for the memory that all users share."""
+    """Return whether any span is for the memory that all users share."""
     return any(span.terms.scope == MEMORY_SHARED for span in spans)
 
 

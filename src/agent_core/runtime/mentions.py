@@ -1,4 +1,4 @@
-"""Resources that a message names as `@server:uri`: read when its run begins, and put before it."""
+"""Resources mentioned in a message as `@server:uri`, read when its run begins and put before it."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from agent_core.mcp import McpTools
 
 MOST_MENTIONED = 10
-"""Resources of one message that are read."""
+"""Largest number of resources read for one message."""
 
 _MENTION = r"(?<!\S)@([A-Za-z0-9_-]{1,64}):(\S+)"
 _TRAILING = ".,;:!?)]}'\""
 
 
 def find_mentions(text: str, server_ids: Collection[str]) -> list[tuple[str, str]]:
-    """Server and URI of each resource that a text names, once."""
+    """Return server and URI of each resource mentioned in a text, without duplicates."""
     found = {
         (server_id, uri.rstrip(_TRAILING)): None
         for server_id, uri in re.findall(_MENTION, text)
@@ -38,13 +38,13 @@ async def _refuse_file(*_: object, **__: object) -> str:
 
 
 class MentionedResources:
-    """A history that continues with the resources which the run's message names.
+    """A history that continues with the resources mentioned in the run's message.
 
     Args:
-        history: what is continued.
-        mentions: server and URI of each.
+        history: the history to continue.
+        mentions: server and URI of each resource.
         mcp: the servers.
-        limit_bytes: how much of one resource is shown.
+        limit_bytes: bytes of one resource that are shown.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class MentionedResources:
         self._limit = limit_bytes
 
     async def resume(self, journal: Journal) -> OpenRun | None:
-        """Continue the history; of a run that begins, read what its message names.
+        """Continue the history; for a run that begins, read the mentioned resources.
 
         Raises:
             StorageError: the history cannot be read.

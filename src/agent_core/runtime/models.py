@@ -1,4 +1,4 @@
-"""The models a runtime talks to: shared adapters, requests without secrets, debug traces."""
+"""Models a runtime talks to: shared adapters, requests without secrets, debug traces."""
 
 import logging
 import traceback
@@ -55,12 +55,12 @@ T = TypeVar("T")
 
 
 class Models:
-    """Resolves model configurations and keeps their adapters, with their connections, open.
+    """Resolves model configurations and keeps their adapters and connections open.
 
     Attributes:
-        scale: what is known about the real token counts of models.
-        prices: of models.
-        budgets: who pays for their calls.
+        scale: known real token counts of models, compared with estimates.
+        prices: prices of models.
+        budgets: budgets that pay for calls.
     """
 
     def __init__(
@@ -91,7 +91,8 @@ class Models:
     def resolve(
         self, *profiles: Profile, instead: str | ModelConfig | ProviderAdapter | None = None
     ) -> ModelConfig:
-        """The base model, or the one a run has `instead`, with these profiles laid over it.
+        """Return the base model, or the run's own model `instead`, with these profiles applied to
+        it.
 
         Raises:
             ConfigError: a profile has an unknown name, or does not fit.
@@ -113,7 +114,7 @@ class Models:
         parent: Meter | None = None,
         payer: Meter | None = None,
     ) -> Meter | None:
-        """Return who pays for the calls of a run; None if nothing limits what it may spend.
+        """Return the meter that pays for a run's calls; None if nothing limits its spending.
 
         `parent` and `payer` are as in `Budgets.of_run`.
         """
@@ -129,15 +130,15 @@ class Models:
         meter: Meter | None = None,
         is_counted: bool = False,
     ) -> ProviderAdapter:
-        """Return the adapter for one run with this model, which may fall back on other models.
+        """Return the adapter for one run with this model; it may fall back to other models.
 
         Args:
-            model: resolved.
-            on_switch: gets the model that is asked from now on; returns whether the request that
-                is under way fits it.
-            meter: who pays for the calls.
-            is_counted: the adapter counts what its calls cost even if no price can be known:
-                because telemetry reads it too, or because guards withhold some events.
+            model: the resolved model.
+            on_switch: called with the model used from now on; returns whether the current request
+                fits it.
+            meter: pays for the calls.
+            is_counted: count the cost of calls even without a known price, because telemetry reads
+                it or guards withhold events.
 
         Raises:
             ConfigError: a provider is not registered, or a configuration does not suit it.
@@ -152,7 +153,7 @@ class Models:
         return FallbackProvider([(model, first), *others], on_switch) if others else first
 
     async def require_ready(self, model: ModelConfig) -> None:
-        """Return if a run with this model can make a call, as far as that is known without one.
+        """Return if a run with this model can make a call, as far as this is known without one.
 
         Raises:
             ConfigError: a provider is not registered, the key of the model is not set, or its
@@ -165,7 +166,7 @@ class Models:
         if isinstance(adapter, Preflight):
             try:
                 await adapter.require_ready()
-            except ProviderError as error:  # of the settings, not of a call
+            except ProviderError as error:  # caused by the settings, not by a call
                 raise ConfigError(error.code, error.message, details=error.details) from error
 
     def _key_of(self, model: ModelConfig) -> str:
@@ -174,7 +175,8 @@ class Models:
     def _adapter(
         self, model: ModelConfig, meter: Meter | None, *, is_counted: bool = False
     ) -> ProviderAdapter:
-        """The adapter for a resolved model; made once. One that a program brings is never closed.
+        """Return the adapter of a resolved model, created once. An adapter of the program is never
+        closed.
 
         Raises:
             ConfigError: its provider is not registered, or the configuration does not suit it.
@@ -202,7 +204,7 @@ class Models:
         *,
         is_counted: bool = False,
     ) -> ProviderAdapter:
-        """Return the adapter with what comes around every call: retries, then the price."""
+        """Wrap an adapter for every call: retries inside, the price outside."""
         adapter = with_retries(redacting, model, maker=redacting.adapter)
         if meter is None and not is_counted and not may_have_price(model):
             return adapter
@@ -212,10 +214,10 @@ class Models:
     def open_beside(
         self, model: ModelConfig, *, session_id: str, meter: Meter | None
     ) -> ProviderAdapter:
-        """The adapter for a call outside of any run, see `open`.
+        """Return the adapter for a call outside of any run; see `open`.
 
         Raises:
-            ConfigError: as `open`.
+            ConfigError: as for `open`.
         """
         opened = self.open(model, meter=meter, is_counted=self._telemetry is not None)
         if self._telemetry is None:
@@ -236,7 +238,7 @@ class RedactingAdapter:
     """An adapter whose requests hold no configured secret.
 
     Attributes:
-        adapter: the one that gets them.
+        adapter: the wrapped adapter.
     """
 
     def __init__(self, adapter: ProviderAdapter, redactor: Redactor) -> None:
@@ -253,11 +255,11 @@ class RedactingAdapter:
 
 
 class RequestRedactor:
-    """Takes configured secrets out of requests, wherever the text came from.
+    """Removes configured secrets from requests, whatever the source of the text.
 
     Stored messages are clean already. System prompts, task boards, tool descriptions and schemas,
-    and messages stored before a secret was configured, are made so here. Messages without a
-    secret are passed on as the same objects, so that adapters can keep what they made of them.
+    and messages stored before a secret was configured, are cleaned here. Messages without a secret
+    are passed on as the same objects, so that adapters can reuse what they derived from them.
     """
 
     def __init__(self, redactor: Redactor) -> None:
@@ -268,10 +270,10 @@ class RequestRedactor:
         self._tools: IdentityCache[ToolDefinition, ToolDefinition | None] = IdentityCache()
 
     def clean(self, request: ModelRequest) -> ModelRequest:
-        """The request without secrets; the same object while none is configured."""
+        """Return the request without secrets; the same object while no secret is configured."""
         if not self._redactor.has_secrets:
             return request
-        if self._known != self._redactor.known:  # what was looked at before has to be again
+        if self._known != self._redactor.known:  # earlier results are no longer valid
             self._known = self._redactor.known
             self._messages, self._tools = IdentityCache(), IdentityCache()
         messages = self._messages.get_all(request.messages, self._message)
@@ -292,7 +294,7 @@ class RequestRedactor:
         return block if content is block.content else block.model_copy(update={"content": content})
 
     def _message(self, message: ModelMessage) -> ModelMessage | None:
-        """The message without secrets; None if there are none in it."""
+        """Return the message without secrets; None if it holds none."""
         content = self._journal_redactor.content(message.content)
         if all(new is old for new, old in zip(content, message.content, strict=True)):
             return None
@@ -309,16 +311,17 @@ def _replaced(before: Sequence[T], changed: Sequence[T | None]) -> list[T]:
 
 
 class Traces:
-    """Keeps what `debug=True` asks for as redacted artifacts: raw provider traffic, tracebacks.
+    """Keeps the records that `debug=True` asks for as redacted artifacts: provider traffic,
+    tracebacks.
 
-    A trace that cannot be kept is logged; no run fails for it.
+    A trace that cannot be stored is logged; it never fails a run.
     """
 
     def __init__(self, artifacts: ArtifactStore) -> None:
         self._artifacts = artifacts
 
     async def keep_failure(self, run: RunIdentity, error: BaseException) -> None:
-        """Keep the traceback of a failure that was not meant to happen."""
+        """Keep the traceback of an unexpected failure."""
         text = "".join(traceback.format_exception(error))
         owner = {"session_id": run.session_id, "agent_id": run.agent_id, "run_id": run.run_id}
         await self._put(text.encode(errors="replace"), owner, "traceback", "traceback.txt")
@@ -352,15 +355,15 @@ class Traces:
 
 
 class OneShotModelCall:
-    """Asks one model for one purpose, outside of any run, and counts what it costs.
+    """Asks one model for one purpose, outside of any run, and counts its usage.
 
     Args:
-        models: resolves the profile, and has the adapter when it is needed.
-        profile: which model.
-        session_id: on whose behalf.
-        purpose: what for; also names the system block.
+        models: resolves the profile and provides the adapter.
+        profile: selects the model.
+        session_id: the session it is asked for.
+        purpose: purpose of the call; also names the system block.
         instead: the model to ask in place of the configured one, if the run has its own.
-        running: the meter of the run that waits for the answer, if a run does.
+        running: the meter of the run that waits for the answer, if any.
 
     Raises:
         ConfigError: the profile cannot be used.
@@ -387,7 +390,7 @@ class OneShotModelCall:
         """Return the answer's text.
 
         Raises:
-            ProviderError: there is none, or it was cut off.
+            ProviderError: there is no answer, or it was cut off.
             ConfigError: the model cannot be used.
         """
         model = self.model
@@ -410,7 +413,7 @@ class OneShotModelCall:
             completed = require_whole(reply)
         except AgentCoreError:
             raise
-        except Exception as error:  # of an adapter of the package: no work beside a run breaks it
+        except Exception as error:  # a bug in an adapter must not break work beside a run
             message = f"the model's adapter failed: {type(error).__name__}: {error}"
             raise ProviderError(ErrorCode.PROVIDER_ERROR, message) from error
         finally:
@@ -422,5 +425,5 @@ class OneShotModelCall:
         return "".join(b.text for b in completed.content if isinstance(b, TextBlock))
 
     def cost(self) -> dict[str, Any]:
-        """What it has cost so far, for an event."""
+        """Return the usage so far, for an event."""
         return self.usage.model_dump(exclude={"raw_usage"})

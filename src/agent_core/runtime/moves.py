@@ -1,4 +1,4 @@
-"""Undo, redo and switch: moves of a session's active node, and of its project's files."""
+"""Undo, redo and switch: moves a session's active node, and its project's files."""
 
 import asyncio
 import logging
@@ -38,20 +38,20 @@ logger = logging.getLogger(__name__)
 
 _PAGE = 1000
 _UNNAMED = timedelta(hours=1)
-"""What is under way may have recorded a snapshot this long before something names it."""
+"""Time for which a snapshot recorded by unfinished work may stay without a name."""
 
 _SHOWN_PATHS = 10
 
 
 class _Decision(Struct, frozen=True):
-    """A move, as it was decided on one state of its session.
+    """A move, as decided on one state of its session.
 
     Attributes:
-        state: what the session knew of its files.
-        spans: the snapshots around what is reverted, or made again.
-        others: first and last snapshot of each run of other sessions that was at work meanwhile.
-        message: what the user had said, of an undo.
-        remark: what else the user should know.
+        state: the session's record of its files.
+        spans: the snapshots around the changes that are reverted or made again.
+        others: first and last snapshot of each run of other sessions that worked at the same time.
+        message: the user's message that is undone, for an undo.
+        remark: anything else the user should know.
     """
 
     move: "NodeMove"
@@ -62,19 +62,19 @@ class _Decision(Struct, frozen=True):
     remark: str | None = None
 
     def explained(self, result: "SwitchResult") -> "SwitchResult":
-        """Return the result of the move, with what is to be said about it."""
+        """Add the message and the remark to the result of the move."""
         remarks = [*result.remarks, *([self.remark] if self.remark else [])]
         return result.model_copy(update={"message": self.message, "remarks": remarks})
 
 
 class NodeMoves:
-    """Moves sessions to other nodes; where snapshots were taken, the files go with them.
+    """Moves sessions to other nodes; where snapshots were taken, the files move too.
 
     Args:
         store, owner, runs: of the runtime.
         workspaces: knows the files of the project, and of sessions elsewhere.
-        keep: how long the snapshots of a session are kept after its last run.
-        forget_reads: lets what agents have read count as not read.
+        keep: time for which a session's snapshots are kept after its last run.
+        forget_reads: makes the files that agents have read count as unread.
     """
 
     def __init__(
@@ -99,18 +99,18 @@ class NodeMoves:
     async def switch(
         self, session_id: str, node_id: str, *, restore_files: bool, force: bool
     ) -> "SwitchResult":
-        """Continue the session from a message the user has seen; with its files, if asked for.
+        """Continue the session from a message the user has seen, with its files if asked for.
 
         Raises:
             StorageError: `session_not_found`, `node_not_found`, `session_active`, `path_conflict`.
-            AgentCoreError: `validation_error`: not a message, or not a complete one; or there is
-                no snapshot to restore.
+            AgentCoreError: `validation_error`: the node is not a complete message, or there is no
+                snapshot to restore.
         """
         decide = partial(self._decide_switch, node_id=node_id, restore_files=restore_files)
         return await self._move(session_id, decide, force=force)
 
     async def undo(self, session_id: str, *, force: bool) -> "SwitchResult":
-        """Revert the last message of the user, with all that its run did.
+        """Revert the last message of the user and everything its run did.
 
         Raises:
             StorageError: `session_not_found`, `session_active`, `path_conflict`.
@@ -134,10 +134,11 @@ class NodeMoves:
         *,
         force: bool,
     ) -> "SwitchResult":
-        """Decide on a move and make it, on what is stored while nothing else moves the project.
+        """Decide on a move and make it, based on the stored state, while nothing else moves the
+        project.
 
-        Another machine can move the session all the same: then it is decided anew. A message that
-        is sent meanwhile ends it, because it is not the one that the user has seen.
+        Another machine can still move the session; then the move is decided again. A message sent
+        meanwhile stops the move, because the user has not seen it.
         """
         session = await self._session(session_id)
         files = self.files_of(session)
@@ -251,9 +252,9 @@ class NodeMoves:
         return _Decision(move, state, spans=[(last.before, last.before)] if last.before else [])
 
     async def recover(self) -> None:
-        """Finish what a process has begun to restore and died over, before anything else is done.
+        """Finish the restore that a dead process left half done, before anything else.
 
-        What meets a change of others meanwhile is left to the user, as if it had not begun.
+        A conflict with later changes is left to the user, as if the restore had not begun.
 
         Raises:
             StorageError: the store cannot be read, or a file cannot be written.
@@ -264,10 +265,11 @@ class NodeMoves:
                 await self._finish_interrupted(files, alone)
 
     async def sweep(self, *, only_if_due: bool = False) -> None:
-        """Delete the snapshots that no session needs, or that are kept no longer.
+        """Delete the snapshots that no session needs or whose time is over.
 
         Args:
-            only_if_due: look only for what is kept no longer, but for once a day.
+            only_if_due: search for unneeded snapshots at most once a day; expired ones are always
+                dropped.
         """
         if not self._files.has_any:
             return
@@ -286,9 +288,10 @@ class NodeMoves:
 
     @asynccontextmanager
     async def _in_turn(self, files: ProjectFiles) -> AsyncGenerator[FilesAlone | None]:
-        """Wait until nothing else moves the project; None where there are no snapshots at all.
+        """Wait until nothing else moves the project; yields None where there are no snapshots at
+        all.
 
-        What a process has begun and died over is finished first.
+        A restore that a dead process left half done is finished first.
         """
         if files.shared is None and not files.has_any:
             yield None
@@ -299,12 +302,12 @@ class NodeMoves:
             yield alone
 
     async def _is_interrupted(self, files: ProjectFiles) -> bool:
-        """Tell whether a restore, or a move of a session, is half done in this project."""
+        """Return whether a restore, or a move of a session, is half done in this project."""
         pending = await self._store.pending_moves(files.folder)
         return bool(pending) or await asyncio.to_thread(lambda: files.is_interrupted)
 
     async def _finish_interrupted(self, files: ProjectFiles, alone: FilesAlone) -> None:
-        """Finish what a process has begun and died over; what cannot be has not begun."""
+        """Finish the moves of dead processes; a move that cannot be finished is rolled back."""
         await alone.recover()
         for session_id in await self._store.pending_moves(files.folder):
             state = await self._store.workspace_state(session_id, files.folder)
@@ -329,11 +332,11 @@ class NodeMoves:
         *,
         force: bool,
     ) -> "SwitchResult":
-        """Make a move: the files first, and the session when they are as they should be.
+        """Make a move: first the files, then the session once they are as they should be.
 
-        The changes of all spans are reverted, in the last one up to what the session knows of
-        the files. Without a span they are left alone. What other runs have changed at the same time
-        may be theirs: it is refused like what was changed since.
+        The changes of all spans are reverted; in the last span, up to the session's known state of
+        the files. Without a span the files are left alone. Files that other runs changed at the
+        same time are refused, like files changed since.
         """
         from agent_core.snapshots.records import Refusal  # noqa: PLC0415 - few runs need it
         from agent_core.types import FilesMove, SwitchResult  # noqa: PLC0415 - few runs need it
@@ -355,7 +358,7 @@ class NodeMoves:
             await alone.follow(await latest_snapshot(files, self._store))
         end = spans[-1][1] if state.open_run_id else state.snapshot_id or spans[-1][1]
         before = await alone.record([*spans[:-1], (spans[-1][0], end)])
-        # What a run that has died did after its last snapshot counts as its own.
+        # Changes that a dead run made after its last snapshot count as its own.
         known = before if state.open_run_id else state.snapshot_id or before
         if move.is_undo:
             undone = move.undone[0].model_copy(update={"known": known})
@@ -372,7 +375,7 @@ class NodeMoves:
             raise _conflict(dict.fromkeys(conflicts, Refusal.CHANGED))
         restoring = FilesMove(target=wanted, before=before, git=spans[0][0])
         move = move.model_copy(update={"files": restoring})
-        # A caller that is cancelled meanwhile would leave the session behind its files.
+        # Cancelling the caller now would leave the session behind its files.
         result = await to_the_end(self._carry_out(session_id, move, restoring, alone, force=force))
         return decision.explained(result)
 
@@ -409,7 +412,7 @@ class NodeMoves:
         alone: FilesAlone,
         done: "Restored",
     ) -> "SwitchResult":
-        """Let the session go where its files are."""
+        """Move the session to the node its files are at."""
         from agent_core.types import SwitchResult  # noqa: PLC0415 - few runs need it
 
         if done.refused and not (done.restored or done.deleted or done.moved_aside):
@@ -421,7 +424,7 @@ class NodeMoves:
             update = {"before": files.before, "after": files.target}
             undone = [undone[0].model_copy(update=update), *undone[1:]]
         move = move.model_copy(update={"undone": undone})
-        # If a run has begun meanwhile, this is refused; the run waits before it changes something.
+        # If a run has begun meanwhile, this is refused; the run waits before it changes files.
         moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
         then = await alone.snapshot(files.git)
         left_out = sorted(
@@ -447,10 +450,10 @@ class NodeMoves:
         )
 
     async def _require_quiet(self, files: ProjectFiles) -> None:
-        """Refuse to restore files that a run works on; one that begins now waits for the lock.
+        """Refuse to restore files that a run works on; a run that begins now waits for the lock.
 
         Raises:
-            StorageError: `session_active`: one does already. Or the project is gone.
+            StorageError: `session_active`: a run works on them; or the project no longer exists.
         """
         if files.shared is None and not await asyncio.to_thread(files.root.is_dir):
             message = f"the project {files.root} no longer exists; move it back, then try again"
@@ -467,7 +470,7 @@ class NodeMoves:
                 )
 
     async def _idle_session(self, session_id: str) -> SessionRecord:
-        """The session, which no run is using, and none waits for an answer in.
+        """Return the session if no run uses it and no run in it waits for an answer.
 
         Raises:
             StorageError: `session_not_found`, `session_active`.
@@ -495,7 +498,7 @@ class NodeMoves:
         return session
 
     async def _why_no_snapshot(self, run_id: str, files: ProjectFiles) -> str | None:
-        """Why the files were not restored, if the run may have changed some."""
+        """Explain why the files were not restored, if the run may have changed some."""
         seen, has_called, page = 0, False, await self._store.events_after(run_id, 0, limit=_PAGE)
         while page:
             for event in page:
@@ -513,12 +516,14 @@ class NodeMoves:
 
 
 def _redoable(state: "WorkspaceState") -> "list[UndoneMessage]":
-    """What was undone since the last message."""
+    """Return the messages undone since the last message, newest first."""
     return [each for each in state.undone if each.runs == state.runs]
 
 
 def _last_exchange(path: Sequence[Node]) -> int | None:
-    """Where the last message of the user begins, with what was read for it right before."""
+    """Return the index at which the user's last message begins, with the resources read
+    before it.
+    """
     for index in range(len(path) - 1, -1, -1):
         node = path[index]
         if node.role is Role.USER and node.node_type is NodeType.MESSAGE:
@@ -534,13 +539,13 @@ def _was_read_for(node: Node, message: Node) -> bool:
 
 
 def is_visible(node: Node) -> bool:
-    """Whether a user can point at it: their own message, or an answer without open calls."""
+    """Return whether a user can refer to a node: their message, or an answer without open calls."""
     is_message = node.node_type is NodeType.MESSAGE and node.role is not Role.TOOL
     return is_message and not node.is_partial and not node.calls
 
 
 def not_visible(node_id: str) -> AgentCoreError:
-    """The error for a node that a user cannot point at."""
+    """Return the error for a node that a user cannot refer to."""
     message = f"{node_id} is not a complete message of the user or an answer to one"
     return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
@@ -550,7 +555,7 @@ def _overlap(one: Path, other: Path) -> bool:
 
 
 def _conflict(refused: "Mapping[str, Refusal]") -> StorageError:
-    """Return the error for a move that was not made, because of these paths."""
+    """Return the error for a move refused because of these paths."""
     from agent_core.snapshots.records import Refusal  # noqa: PLC0415 - few runs need it
 
     cures = {
@@ -582,7 +587,7 @@ def _listed(paths: Sequence[str]) -> str:
 
 
 def shown_left_out(left_out: "Iterable[LeftOut]") -> list[str]:
-    """Return what no snapshot holds as it is, each with the reason."""
+    """Describe the paths that no snapshot holds unchanged, each with the reason."""
     return [
         f"{shown_path(each.path)} ({each.reason.value})"
         for each in left_out
@@ -591,7 +596,9 @@ def shown_left_out(left_out: "Iterable[LeftOut]") -> list[str]:
 
 
 def differences_in_git(then: "GitState | None", now: "GitState | None") -> list[str]:
-    """Return how the repository differs from its state at a snapshot; a restore leaves it alone."""
+    """Describe how the repository differs from its state at a snapshot; a restore does not touch
+    it.
+    """
     if then == now:
         return []
     if then is None or now is None:

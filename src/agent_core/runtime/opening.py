@@ -1,4 +1,4 @@
-"""How a run begins: what is stored of one that is asked for, and the `Run` that is made of that."""
+"""Beginning of runs: the stored request, and the `Run` made from it."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -55,19 +55,19 @@ if TYPE_CHECKING:
     from agent_core.telemetry.spans import RunTrace, Telemetry
 
 _WITHHELD = "(withheld until the guards of the run have passed it)"
-"""Stands in the store for a message that a guard may replace."""
+"""Stored in place of a message that a guard may replace."""
 
 
 class RequestedRun(Struct, kw_only=True):
-    """A run that is asked for: what the store gets of it, and what this process alone has.
+    """A requested run: the part for the store, and the part that only this process has.
 
     Attributes:
-        opening: what is stored.
+        opening: the part that is stored.
         prompt: the message without secrets; None for a run that summarises the history.
         options: as the caller has set them.
         trace: the span of a run that begins here, where spans are recorded.
         nesting: links it to the run inside which it is started.
-        context: the context variables of the caller, in which it is executed.
+        context: the caller's context variables, in which it is executed.
     """
 
     opening: RunOpening
@@ -79,14 +79,14 @@ class RequestedRun(Struct, kw_only=True):
 
 
 class Openings:
-    """Checks what is asked of a run, and says what is stored of it.
+    """Checks requests for runs, and builds the part that is stored.
 
     Args:
-        project: what the runs work on.
+        project: the project the runs work on.
         models, artifacts, owner, redactor, leases: of the process.
-        workers: whom an orchestrator may dispatch.
-        dispatcher: puts runs into the queue of the workers, if there are any.
-        telemetry: records the runs, if something does.
+        workers: the workers an orchestrator may dispatch.
+        dispatcher: puts runs into the workers' queue, if there are workers.
+        telemetry: records the runs, if it is set.
     """
 
     def __init__(
@@ -123,10 +123,10 @@ class Openings:
         options: RunOptions,
         placement: Placement,
     ) -> RequestedRun:
-        """Check what is asked for, and store the ends of earlier runs that are still missing.
+        """Check a request, and store the ends of earlier runs that are still missing.
 
         Raises:
-            ConfigError, AgentCoreError: what `Runs.start` raises.
+            ConfigError, AgentCoreError: as for `Runs.start`.
             StorageError: `artifact_not_found`.
         """
         dispatcher, dispatch = self._dispatcher, None
@@ -137,7 +137,7 @@ class Openings:
         options = self._with_memory(options)
         if is_here:
             await self._models.require_ready(model)
-            with suppress(AgentCoreError):  # the run itself says what is wrong with a toolset
+            with suppress(AgentCoreError):  # the run itself reports a broken toolset
                 await self._project.open_toolsets()
             if options is not NO_OPTIONS:
                 self._project.toolboxes.check_options(options)
@@ -178,7 +178,9 @@ class Openings:
     def _begin_trace(
         self, telemetry: "Telemetry", session_id: str, run_id: str, mode: RunMode, is_here: bool
     ) -> "tuple[RunTrace | None, Mapping[str, str]]":
-        """The span of a run that begins here, and what names it, or what is above it, elsewhere."""
+        """Begin the span of a run that starts here; return it, and the carrier that names it (or
+        its parent, for a run that starts elsewhere).
+        """
         if not is_here:
             return None, telemetry.carrier()
         begins = RunIdentity(
@@ -192,18 +194,18 @@ class Openings:
         return trace, trace.carrier
 
     def _with_memory(self, options: RunOptions) -> RunOptions:
-        """The options with the scope that the runtime has chosen for runs that name none."""
+        """Apply the runtime's memory scope to options that name none."""
         scope = self._project.setup.memory_scope
         if options.memory is not None or scope == MEMORY_SHARED:
             return options
         return replace(options, memory=scope)
 
     async def _clean_prompt(self, prompt: Draft, model: ModelConfig) -> RunPrompt:
-        """The message without secrets, its images as the model takes them.
+        """Return the message without secrets, with its images as the model accepts them.
 
         Raises:
-            AgentCoreError: `validation_error`: no model can be shown an image of it.
-            StorageError: `artifact_not_found`: an image is not there.
+            AgentCoreError: `validation_error`: an image of it cannot be shown to any model.
+            StorageError: `artifact_not_found`: an image does not exist.
         """
         limit = model.max_image_bytes
         content = [
@@ -220,17 +222,19 @@ class Openings:
     def _stored_prompt(
         self, prompt: RunPrompt, options: RunOptions
     ) -> tuple[RunPrompt, str | None]:
-        """The message as it is stored, without what a guard may replace, and the title it gives."""
+        """Return the message to store, without text that a guard may replace, and the title from
+        it.
+        """
         if any(guard.may_replace("message") for guard in options.guards):
             rest = [block for block in prompt.content if not isinstance(block, TextBlock)]
             return prompt.model_copy(update={"content": [TextBlock(text=_WITHHELD), *rest]}), None
         return prompt, first_words(self._redactor.text(words_of(prompt.content)))
 
     def _store_options(self, options: RunOptions, model: ModelConfig) -> StoredOptions:
-        """Return the options as they are stored: without secrets, also in the model.
+        """Return the options to store: without secrets, in the model too.
 
         Raises:
-            AgentCoreError: `validation_error`: the scope of the memory cannot be written.
+            AgentCoreError: `validation_error`: the memory scope cannot be stored.
         """
         if options.model is not None:
             self._project.learn_secrets(model)
@@ -238,7 +242,7 @@ class Openings:
         clean = self._journal_redactor.metadata(plain)
         if clean.get("model") != plain.get("model"):
             clean["needs_caller"] = [*plain.get("needs_caller", ()), "model"]
-        if clean.get("memory") != plain.get("memory"):  # two users would have one memory
+        if clean.get("memory") != plain.get("memory"):  # otherwise two users would share one memory
             reason = (
                 "names a user by a secret of this runtime, which is never stored; use another id"
             )
@@ -247,7 +251,7 @@ class Openings:
 
 
 class Journals:
-    """Opens the journals of this process; an end that cannot be stored is left to its leases."""
+    """Opens the journals of this process; ends that cannot be stored go to its leases."""
 
     def __init__(
         self, store: SessionStore, redactor: JournalRedactor, leases: SessionLeases
@@ -280,7 +284,7 @@ class Journals:
 
 
 class LiveRuns:
-    """Makes runs, numbers them, and knows each as long as anything else holds it."""
+    """Creates and numbers runs, and finds them as long as anything else holds them."""
 
     def __init__(
         self,
@@ -300,11 +304,11 @@ class LiveRuns:
         self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
 
     def get(self, run_id: str) -> Run | None:
-        """The run, if this process has it still."""
+        """Return the run, if this process still has it."""
         return self._runs.get(run_id)
 
     def enclosing(self) -> tuple[Run, Inside] | None:
-        """The innermost run of this runtime that the current code works for, if there is one."""
+        """Return the innermost run of this runtime that the current code works for, if any."""
         for inside in enclosing_runs():
             run = inside.run()
             if isinstance(run, Run) and self._runs.get(run.identity.run_id) is run:
@@ -321,11 +325,11 @@ class LiveRuns:
         context: Context | None = None,
         asked_at: float = 0.0,
     ) -> Run:
-        """Make the run of a record, which is to go on if it waits.
+        """Create the run of a record; if the record waits for an answer, the run continues it.
 
-        `session` is its session, if this process holds it, since a claim that was sent `asked_at`;
-        `is_new` says that nothing of the session is stored; without a `context` the run has the
-        context variables of the caller.
+        `session` is its session, if this process has claimed it; the claim was sent at `asked_at`.
+        With `is_new`, nothing of the session is stored. Without a `context` the run gets the
+        caller's context variables.
         """
         epoch = None if session is None else session.epoch
         identity = identity_of(record)
@@ -363,11 +367,11 @@ class LiveRuns:
         return run
 
     def forget(self, run: Run) -> None:
-        """Leave a run to the process that has it now."""
+        """Forget a run that another process has taken over."""
         if self._runs.get(run.identity.run_id) is run:
             del self._runs[run.identity.run_id]
 
     def goes_on(self, run_id: str) -> bool:
-        """Whether a run that has waited is under way here by now, or is being ended."""
+        """Return whether a run that has waited is under way or being ended here."""
         run = self._runs.get(run_id)
         return run is not None and run.goes_on and run.outcome is None

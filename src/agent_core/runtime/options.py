@@ -1,4 +1,4 @@
-"""What a caller brings to a runtime; all the rest is built from the configuration."""
+"""Arguments of a runtime's caller; everything else is built from the configuration."""
 
 import os
 import weakref
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class InMemory(Struct, frozen=True):
-    """What a runtime keeps that writes nothing: it lasts as long as the runtime object.
+    """Contents of a runtime that writes nothing; they last as long as the runtime object.
 
-    `task_logs` are open files, by session and by name.
+    `task_logs` holds open file descriptors, by session and by name.
     """
 
     store: "SqliteSessionStore"
@@ -39,7 +39,8 @@ class InMemory(Struct, frozen=True):
 class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
     """The arguments of `AgentRuntime`, and what was registered with it.
 
-    `store` is one that a worker has opened, for the runtimes of all its projects.
+    `store` was opened by a worker, for the runtimes of all its projects. Registries are created on
+    first use: creating a runtime imports no provider and no tool.
 
     Registries are made when they are first used: to make a runtime imports no provider and no tool.
     """
@@ -69,7 +70,7 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
         return f"RuntimeOptions(project_dir={str(self.project_dir)!r})"
 
     def read_setup(self) -> "Setup":
-        """Read the settings of the home, for the project.
+        """Read the settings of the home for the project.
 
         Raises:
             ConfigError: the home, the project or the configuration cannot be used.
@@ -92,7 +93,7 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
 
     @property
     def providers(self) -> "ProviderRegistry":
-        """The caller's providers beside the built-in ones."""
+        """Registry of the caller's providers, with the built-in ones."""
         from agent_core.providers.base import ProviderRegistry  # noqa: PLC0415
 
         if self.provider_registry is None:
@@ -101,7 +102,7 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
 
     @property
     def tools(self) -> "ToolRegistry":
-        """The caller's tools beside the built-in ones."""
+        """Registry of the caller's tools, with the built-in ones."""
         from agent_core.tools.registry import ToolRegistry  # noqa: PLC0415
 
         if self.tool_registry is None:
@@ -110,7 +111,7 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
 
     @cached_property
     def in_memory(self) -> InMemory:
-        """What is kept without being written, however often the runtime is opened."""
+        """Contents kept in memory across openings of the runtime."""
         from agent_core.storage.sqlite import SqliteSessionStore  # noqa: PLC0415
 
         kept = InMemory(SqliteSessionStore.in_memory(), {}, defaultdict(dict))

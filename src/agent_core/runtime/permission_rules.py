@@ -1,4 +1,4 @@
-"""Reads the user's rules for permissions, and checks them with their examples."""
+"""Loads the user's permission rules and checks them against their examples."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ from agent_core.types import CommandViews
 def load_rules(
     setup: Setup, paths: PathPolicy, *, environ: Mapping[str, str] = os.environ
 ) -> RuleSet:
-    """The rules of the configuration and the saved ones.
+    """Load the rules of the configuration and the saved rules.
 
     Args:
-        setup: the settings, and where they are.
-        paths: which places tools write to.
-        environ: where commands find their programs.
+        setup: the settings and their paths.
+        paths: says which places tools write to.
+        environ: environment in which commands find their programs.
 
     Raises:
-        ConfigError: a rule cannot be used, or does not hold its examples; names it.
+        ConfigError: a rule cannot be used, or does not hold for its examples; names the rule.
     """
     saved = read_rules(setup.settings_home / RULES_NAME)
     env = command_environment(setup.config.tools.env_allowlist, environ)
@@ -41,7 +41,7 @@ def load_rules(
     rules.replace_saved(CONFIG_NAME, setup.config.permissions.rules)
     rules.replace_saved(RULES_NAME, saved)
 
-    # An example is about words: it holds in every project, whatever that one has in PATH.
+    # An example is about words: it holds in every project, whatever its PATH contains.
     folders = around.search_path.split(os.pathsep)
     env["PATH"] = os.pathsep.join(folder for folder in folders if Path(folder).is_absolute())
     policy = PathPolicy(Path(os.devnull))  # nothing is below a file

@@ -1,4 +1,4 @@
-"""What belongs to a project: settings, tools, permissions, hooks, servers, kinds of agents."""
+"""Parts of a project: settings, tools, permissions, hooks, servers, agent definitions."""
 
 import asyncio
 import logging
@@ -59,11 +59,11 @@ class Surroundings(Struct, frozen=True):
 
 
 class Project:
-    """What the runs of one project share. Hooks and servers are the user's, from the home.
+    """State shared by the runs of one project. Hooks and servers come from the user's home.
 
     Args:
         setup: the settings and paths.
-        options: what the caller brings.
+        options: the caller's arguments.
         redactor: learns every secret that servers and agent definitions name.
         launcher: starts the programs of tools, hooks and servers.
 
@@ -114,7 +114,7 @@ class Project:
         )
 
     def register_definition(self, definition: AgentDefinition) -> None:
-        """Add an agent definition of the program's, and learn the secrets that it names.
+        """Add an agent definition of the program, and learn the secrets it names.
 
         Raises:
             ConfigError: `duplicate_agent_definition`, `invalid_agent_override`,
@@ -125,7 +125,7 @@ class Project:
         self._learn_secrets(definition.model_profile)
 
     def find_surroundings(self, memory: MemoryFolder | None) -> Surroundings:
-        """Read which instructions, skills and memories there are; blocks on files."""
+        """Find the instructions, skills and memories; blocks on files."""
         setup = self.setup
         skills = find_skills(self._settings_home)
         for problem in skills.problems:
@@ -141,7 +141,7 @@ class Project:
         """The MCP servers.
 
         Raises:
-            AgentCoreError: `validation_error`: there are none.
+            AgentCoreError: `validation_error`: there are no servers.
         """
         if self.mcp is None:
             message = f"there is no MCP server in {self.setup.home / 'mcp.json'}"
@@ -149,7 +149,7 @@ class Project:
         return self.mcp
 
     def with_mentions(self, history: HistorySource, prompt: Draft | None) -> HistorySource:
-        """The history, continued with the resources that a message names as `@server:uri`."""
+        """Extend a history by the resources that a message names as `@server:uri`."""
         if self.mcp is None or prompt is None:
             return history
         from agent_core.runtime.mentions import (  # noqa: PLC0415 - few programs have servers
@@ -174,7 +174,7 @@ class Project:
         include_cancelled: bool,
         older_than: datetime | None,
     ) -> "CleanupResult":
-        """Find, and unless it is a dry run delete, the logs of a project's Tasks that are over.
+        """Find the logs of a project's Tasks that are over, and delete them unless it is a dry run.
 
         Raises:
             ConfigError: there is no such project.
@@ -197,15 +197,15 @@ class Project:
         )
 
     def learn_secrets(self, model: ModelConfig) -> None:
-        """Learn what a run's own model is reached with."""
+        """Learn the secrets of a run's own model."""
         config = self.setup.config.model_copy(update={"model": model})
         self._redactor.learn(config_secrets(config, environ=os.environ))
 
     async def open_toolsets(self) -> None:
-        """Open the toolsets of the runtime, those of MCP servers aside; once.
+        """Open the runtime's toolsets, except MCP servers; does nothing the second time.
 
         Raises:
-            ToolError: `tool_not_available`: one cannot be opened; a later run tries again.
+            ToolError: `tool_not_available`: a toolset cannot be opened; a later run tries again.
             ConfigError: `validation_error`: a name is taken.
         """
         if not self._toolsets:
@@ -225,9 +225,9 @@ class Project:
     async def with_toolsets(
         self, options: RunOptions, journal: Journal
     ) -> AsyncGenerator[RunOptions]:
-        """The options with the tools of the toolsets in them, which are open meanwhile.
+        """Open the toolsets of the options, and yield the options with their tools.
 
-        An MCP server that cannot be reached is reported, and its tools are absent.
+        An MCP server that cannot be reached is reported, and its tools are missing.
 
         Raises:
             ToolError: `tool_not_available`: a toolset cannot be opened.
@@ -254,9 +254,9 @@ class Project:
             yield found
 
     def _load_servers(self, given: "Sequence[McpToolset]") -> "McpTools | None":
-        """The servers of `<home>/mcp.json` and of the program; none is started yet.
+        """Load the servers of `<home>/mcp.json` and of the program; none is started yet.
 
-        Secrets of disabled ones are learnt too.
+        The secrets of disabled servers are learned too.
         """
         setup = self.setup
         has_file = (setup.settings_home / "mcp.json").exists()
@@ -274,10 +274,10 @@ class Project:
     def _named(
         self, given: "Sequence[McpToolset]", taken: Collection[str] = ()
     ) -> "dict[str, McpToolset]":
-        """The servers by name.
+        """Return the servers by name.
 
         Raises:
-            ConfigError: `validation_error`: two have one name.
+            ConfigError: `validation_error`: two servers have the same name.
         """
         known = {*taken, *(self.mcp.server_ids if self.mcp else ())}
         named: dict[str, McpToolset] = {}
@@ -326,14 +326,14 @@ class Project:
 
 
 def is_server(toolset: Toolset) -> "TypeGuard[McpToolset]":
-    """Whether a toolset is an MCP server."""
+    """Return whether a toolset is an MCP server."""
     from agent_core.mcp.toolsets import McpToolset  # noqa: PLC0415 - for programs with toolsets
 
     return isinstance(toolset, McpToolset)
 
 
 def load_sandbox(setup: Setup, paths: PathPolicy) -> "Sandbox | None":
-    """What confines the programs that are started; None where it is off."""
+    """Load the sandbox that confines started programs; None if it is off."""
     if setup.config.sandbox.mode == "off":
         return None
     from agent_core.process.sandbox import Sandbox  # noqa: PLC0415 - for users who have it on
@@ -344,7 +344,9 @@ def load_sandbox(setup: Setup, paths: PathPolicy) -> "Sandbox | None":
 def _load_rules(
     setup: Setup, paths: PathPolicy, redactor: Redactor
 ) -> "tuple[RuleSet | None, SavedRules | None]":
-    """The user's rules, and where more of them are saved; None where there is nothing of it."""
+    """Load the user's rules and the place for new ones; None if there are no rules and none may be
+    saved.
+    """
     permissions, home = setup.config.permissions, setup.settings_home
     may_save = permissions.save_rules and setup.has_settings and setup.persist
     if not permissions.rules and not may_save and not os.path.lexists(home / "rules.toml"):

@@ -1,4 +1,4 @@
-"""The files of one project and their snapshots, as runs and sessions use them."""
+"""Files of one project and their snapshots, as runs and sessions use them."""
 
 import asyncio
 import hashlib
@@ -39,15 +39,16 @@ _DATABASE = ("", "-wal", "-shm", "-journal")
 class ProjectFiles:
     """Records and restores the files of a project, in threads.
 
-    Runs record side by side with other work. What restores files is alone, in all processes of
+    Runs record while other work continues. A restore excludes everything else in all processes of
     this home, and recordings wait for it.
 
     Args:
         setup: the home and the settings.
-        key: of the database that names the snapshots.
-        project: the folder, resolved; that of `setup` by default.
-        session_id: whose snapshots all machines have, and this folder is one copy of them.
-        blobs: where those are.
+        key: key of the database that names the snapshots.
+        project: the resolved folder; by default the project of `setup`.
+        session_id: the session whose snapshots are available on all machines; this folder is one
+            copy of its files.
+        blobs: store of these snapshots.
     """
 
     def __init__(
@@ -83,14 +84,14 @@ class ProjectFiles:
 
     @property
     def moving(self) -> Path:
-        """The file that is there while a session and the files go to another state."""
+        """Path of the file that exists while a session and its files move to another state."""
         return folder_about(self._place.resolve(), self.root.resolve()) / MOVING
 
     async def record(self, stop: threading.Event | None = None) -> "Snapshot":
         """Record the files as they are, once nothing is being restored.
 
         Raises:
-            StorageError: there are too many files, or it was stopped.
+            StorageError: there are too many files, or the recording was stopped.
             OSError: the snapshot cannot be written.
         """
         async with self._locked(shared=True, stop=stop):
@@ -98,7 +99,7 @@ class ProjectFiles:
 
     @asynccontextmanager
     async def alone(self) -> AsyncGenerator["FilesAlone"]:
-        """Have the files for oneself.
+        """Hold the exclusive lock on the files.
 
         Raises:
             OSError: the lock cannot be taken.
@@ -107,17 +108,18 @@ class ProjectFiles:
             yield FilesAlone(self)
 
     async def fetch(self, *snapshot_ids: str) -> None:
-        """Have these snapshots on this machine; only those of a session may be on others.
+        """Fetch these snapshots to this machine; only a session's shared snapshots may be missing
+        here.
 
         Raises:
-            StorageError: one is not there any more, or damaged.
+            StorageError: a snapshot no longer exists, or is damaged.
         """
         if (shared := self.shared) is not None:
             await asyncio.to_thread(lambda: list(map(shared.fetch, snapshot_ids)))
 
     @asynccontextmanager
     async def unmoved(self) -> AsyncGenerator[None]:
-        """Have nothing restored meanwhile; others may record.
+        """Keep the files from being restored; others may still record.
 
         Raises:
             OSError: the lock cannot be taken.
@@ -126,13 +128,13 @@ class ProjectFiles:
             yield
 
     async def copy_to(self, place: Path, snapshot_id: str | None) -> "Copied":
-        """Copy the project as a snapshot has it, with all that no snapshot holds as it is now.
+        """Copy the project as it was in a snapshot, plus the current files that no snapshot holds.
 
         Nothing may be restored meanwhile: see `unmoved`.
 
         Raises:
-            StorageError: a file cannot be copied, or the snapshot is damaged; nothing is left of
-                the copy then.
+            StorageError: a file cannot be copied, or the snapshot is damaged; the partial copy is
+                removed.
         """
         stop = threading.Event()
         copying = asyncio.create_task(
@@ -148,14 +150,14 @@ class ProjectFiles:
         try:
             return await asyncio.shield(copying)
         finally:
-            stop.set()  # a caller that was cancelled has the copy removed
+            stop.set()  # a cancelled caller has the copy removed
             await asyncio.wait([copying])
 
     async def write_to(self, place: Path, snapshot_id: str) -> "Copied":
-        """Write a snapshot of files that every machine can have into a folder of the caller's.
+        """Write a snapshot that is available on every machine into a folder of the caller.
 
         Raises:
-            StorageError: the snapshot is not there any more, or damaged.
+            StorageError: the snapshot no longer exists, or is damaged.
         """
         await self.fetch(snapshot_id)
         await to_the_end(asyncio.to_thread(self.materialise, place, snapshot_id))
@@ -174,10 +176,11 @@ class ProjectFiles:
 
     @asynccontextmanager
     async def none_alone(self) -> AsyncGenerator[bool]:
-        """Keep files from being restored in the home; yields False if some are being restored now.
+        """Keep the home's files from being restored; yields False if a restore is already under
+        way.
 
         Raises:
-            OSError: the locks cannot be looked at.
+            OSError: the locks cannot be read.
         """
         async with AsyncExitStack() as stack:
             is_free = True
@@ -188,16 +191,16 @@ class ProjectFiles:
             yield is_free
 
     async def sweep(self, in_use: Collection[str], *, recorded_before: datetime) -> None:
-        """Delete the snapshots that are not in use, but for the latest.
+        """Delete the snapshots that are not in use, except the latest one.
 
-        A tenant does not see what others use, and deletes none.
+        A tenant cannot see what others use, and deletes nothing.
 
         Args:
-            in_use: those that are.
-            recorded_before: the others are older: one that was just recorded is not named yet.
+            in_use: ids of the snapshots in use.
+            recorded_before: only older snapshots are deleted: a new one may not be named yet.
 
         Raises:
-            StorageError: it cannot be done now.
+            StorageError: they cannot be deleted now.
         """
         if self._setup.tenant is None:
             await asyncio.to_thread(self.store.sweep, in_use, recorded_before=recorded_before)
@@ -205,21 +208,21 @@ class ProjectFiles:
             self._swept.touch(mode=0o600)
 
     def materialise(self, root: Path, snapshot_id: str) -> None:
-        """Make a folder what a snapshot says that is here, whatever is in it; blocks.
+        """Make a folder match a snapshot, whatever it contains; blocks.
 
         Raises:
             StorageError: the snapshot is damaged, or a file cannot be written.
             OSError: the folder cannot be made.
         """
         make_private(root)
-        os.utime(root)  # it is in use
+        os.utime(root)  # marks it as in use
         done = self.store.restore(root, snapshot_id, force=True, settings=self.settings)
         self.settings = done.settings
 
     @cached_property
     def store(self) -> "SnapshotStore":
-        """The store of the snapshots; none of them holds files of the program itself."""
-        # Few runs change files, and only the first of them in a process loads this.
+        """The store of the snapshots; it never records files of the program itself."""
+        # Few runs change files; the first one in a process that does loads this.
         from agent_core.snapshots.store import SnapshotStore  # noqa: PLC0415
 
         database = self._setup.session_db
@@ -228,7 +231,7 @@ class ProjectFiles:
 
     @cached_property
     def shared(self) -> "SharedSnapshots | None":
-        """Sends and fetches the snapshots; None where they are of this machine alone."""
+        """Sends and fetches snapshots; None if they belong to this machine alone."""
         if self.session_id is None or self._blobs is None:
             return None
         from agent_core.runtime.shared_snapshots import SharedSnapshots  # noqa: PLC0415
@@ -237,7 +240,7 @@ class ProjectFiles:
 
     @cached_property
     def settings(self) -> "SnapshotSettings":
-        """The settings that say what is recorded."""
+        """The settings that select the recorded files."""
         from agent_core.snapshots.records import SnapshotSettings  # noqa: PLC0415
 
         asked = self._setup.config.workspace
@@ -260,7 +263,7 @@ class ProjectFiles:
     async def _locked(
         self, *, shared: bool, stop: threading.Event | None = None
     ) -> AsyncGenerator[None]:
-        """Hold the lock of the project; a thread is not kept waiting for it."""
+        """Hold the project's lock; no thread is blocked while waiting for it."""
         make_private(self._locks)
         name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:20]
         with closing_lock(open_descriptor(self._locks / name, _LOCK, 0o600)) as descriptor:
@@ -279,10 +282,11 @@ class FilesAlone:
         self._files = files
 
     async def record(self, spans: Sequence[tuple[str, str]]) -> str:
-        """Record the files as they are, to compare them with these snapshots; returns its id.
+        """Record the current files for a comparison with these snapshots; return the new snapshot's
+        id.
 
         Raises:
-            StorageError: there are too many files; a snapshot is not there any more, or damaged.
+            StorageError: there are too many files; a snapshot no longer exists, or is damaged.
             OSError: the snapshot cannot be written.
         """
         files = self._files
@@ -290,10 +294,11 @@ class FilesAlone:
         return (await asyncio.to_thread(files.record_now, spans=spans)).snapshot_id
 
     async def merge(self, base: str, target: str, now: str) -> tuple[str, list[str]]:
-        """The snapshot `now` with what differs between two others, and the paths where both do.
+        """Apply the difference between two snapshots to `now`; return the result and the
+        conflicting paths.
 
         Raises:
-            StorageError: a snapshot is not there any more, or damaged.
+            StorageError: a snapshot no longer exists, or is damaged.
         """
         files = self._files
         await files.fetch(base, target, now)
@@ -302,10 +307,10 @@ class FilesAlone:
         return merged.snapshot_id, conflicts
 
     async def restore(self, target: str, *, base: str | None, force: bool) -> "Restored":
-        """Bring the files back as a snapshot has them; what is not as in `base` is refused.
+        """Restore the files from a snapshot; a file that differs from `base` is refused.
 
         Raises:
-            StorageError: a snapshot is not there any more, or damaged; a file cannot be written.
+            StorageError: a snapshot no longer exists or is damaged; a file cannot be written.
         """
         files = self._files
         await files.fetch(target, *([base] if base else ()))
@@ -320,20 +325,20 @@ class FilesAlone:
         return restored
 
     async def follow(self, snapshot_id: str) -> None:
-        """Bring the files to a snapshot of their session; other machines see nothing of it.
+        """Bring the files to a snapshot of their session; other machines do not see this.
 
         Raises:
-            StorageError: the snapshot is not there any more, or damaged; a file cannot be written.
+            StorageError: the snapshot no longer exists or is damaged; a file cannot be written.
             OSError: the folder cannot be made.
         """
         await self._files.fetch(snapshot_id)
         await asyncio.to_thread(self._files.materialise, self._files.root, snapshot_id)
 
     async def differing(self, before: str, after: str) -> set[str]:
-        """The paths that differ between two snapshots.
+        """Return the paths that differ between two snapshots.
 
         Raises:
-            StorageError: a snapshot is not there any more, or damaged.
+            StorageError: a snapshot no longer exists, or is damaged.
         """
         await self._files.fetch(before, after)
         changes = await asyncio.to_thread(self._files.store.diff, before, after)
@@ -343,19 +348,20 @@ class FilesAlone:
         """Return a snapshot.
 
         Raises:
-            StorageError: it is not there any more.
+            StorageError: the snapshot no longer exists.
         """
         await self._files.fetch(snapshot_id)
         return await asyncio.to_thread(self._files.store.get, snapshot_id)
 
     async def recover(self) -> None:
-        """Finish, or roll back, what a process that died has left half restored."""
+        """Finish or roll back a restore that a dead process left half done."""
         await asyncio.to_thread(lambda: self._files.store.recover(self._files.root))
 
     async def roll_back(self, before: str, target: str) -> None:
-        """Bring the files back to what they were before a restore that is not to count.
+        """Bring the files back to their state before a restore that failed.
 
-        What others have changed since stays as it is, and the snapshot keeps what was there.
+        Files that others have changed since stay as they are, and their old state stays in the
+        snapshot.
         """
         try:
             refused = (await self.restore(before, base=target, force=False)).refused
@@ -369,10 +375,11 @@ class FilesAlone:
 
     @asynccontextmanager
     async def moving(self) -> AsyncGenerator[None]:
-        """Note that a session and the files go to another state, for whoever comes after a crash.
+        """Mark, for recovery after a crash, that a session and its files are moving to another
+        state.
 
         Raises:
-            OSError: the note cannot be written.
+            OSError: the mark cannot be written.
         """
         note = self._files.moving
         await asyncio.to_thread(note.touch, 0o600)
@@ -380,15 +387,15 @@ class FilesAlone:
         await self.moved()
 
     async def moved(self) -> None:
-        """Note that nothing is half done."""
+        """Remove the mark: nothing is half done."""
         await asyncio.to_thread(self._files.moving.unlink, missing_ok=True)
 
     async def _send(self, snapshot: "Snapshot") -> None:
-        """Let other machines have what the session may name."""
+        """Send a snapshot that the session may name, so that other machines can fetch it."""
         if self._files.shared is not None:
             await asyncio.to_thread(self._files.shared.send, snapshot)
 
 
 def shown_path(path: str) -> str:
-    """A path as text that can be stored and shown: bytes that are no UTF-8 as escapes."""
+    """Convert a path to text that can be stored and shown; bytes that are not UTF-8 are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

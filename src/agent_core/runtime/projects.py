@@ -1,4 +1,4 @@
-"""The projects whose runs one worker carries out: opened when a run needs them, then closed."""
+"""Projects whose runs one worker executes: opened when a run needs them, closed later."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -12,11 +12,11 @@ from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.services import Services, open_services
 
 _MOST_IDLE = 8
-"""How many projects stay open without a run."""
+"""Number of projects that stay open without a run."""
 
 
 class _OpenProject(Struct, eq=False, kw_only=True):
-    """One project, opened and closed by a task of its own, as what it opens asks for."""
+    """One project, opened and closed by the same task, as its contexts require."""
 
     task: asyncio.Task[None]
     services: asyncio.Future[Services]
@@ -27,29 +27,29 @@ class _OpenProject(Struct, eq=False, kw_only=True):
 class OpenProjects:
     """The services of the open projects, by their folders.
 
-    One that fails to open is tried anew by the next run that needs it.
+    A project that fails to open is tried again by the next run that needs it.
 
     Args:
-        options: of every project; the store is an open one.
+        options: options of every project; their store is already open.
     """
 
     def __init__(self, options: RuntimeOptions) -> None:
         self._options = options
-        self._open: dict[str, _OpenProject] = {}  # the one that was used last is the last
+        self._open: dict[str, _OpenProject] = {}  # the most recently used project is last
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def services(self) -> list[Services]:
-        """Those of the projects that are open now."""
+        """Services of the projects that are open now."""
         ready = (project.services for project in self._open.values())
         return [each.result() for each in ready if each.done() and not _has_failed(each)]
 
     @asynccontextmanager
     async def use(self, folder: str) -> AsyncGenerator[Services]:
-        """The services of the project in this folder, which stays open meanwhile.
+        """Open the project in this folder, or use it if it is open; it stays open meanwhile.
 
         Raises:
-            ConfigError: it is gone, or its settings cannot be used.
+            ConfigError: the folder is gone, or its settings cannot be used.
             StorageError: the database cannot be read.
         """
         project = self._open.pop(folder, None) or self._begin(folder)
@@ -66,7 +66,7 @@ class OpenProjects:
                 self._close(name, each)
 
     async def close(self) -> None:
-        """Close all of them: runs that are still carried out are cancelled."""
+        """Close all projects; runs under way in them are cancelled."""
         for folder, project in list(self._open.items()):
             self._close(folder, project)
         if self._closing:

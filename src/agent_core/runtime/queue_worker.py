@@ -1,4 +1,4 @@
-"""Takes queued runs out of a database and carries them out, side by side, until it is drained."""
+"""Takes queued runs out of a database and executes them concurrently, until it is drained."""
 
 import asyncio
 import logging
@@ -47,13 +47,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _POLL_S = 1.0
-"""How often an idle worker looks: a run that waits behind another one is announced by no notice."""
+"""Seconds between checks of an idle worker: no notice announces that a run behind another one is
+next.
+"""
 
 _LOOK_S = 5.0
-"""How long a look at the figures may wait for the database."""
+"""Seconds that a query for the queue's figures may wait for the database."""
 
 _BUSY_S = 1.0
-"""How long a run waits whose session another process is still using."""
+"""Seconds that a run waits while another process is still using its session."""
 
 
 _QUEUED = "procrastinate_any_queue_v1"
@@ -61,14 +63,14 @@ _QUEUED = "procrastinate_any_queue_v1"
 
 
 class _Taken(Struct, eq=False, kw_only=True):
-    """A job of this worker, and the run of it once it is carried out.
+    """A job of this worker, and its run once it is executed.
 
     Attributes:
-        is_left: it is to be carried on by another worker.
-        leaving: gives it up here.
-        is_handed_over: it has been given up here, in the database.
-        is_fetched_again: others had given this worker up, and it has taken the job once more.
-        is_unsure: the database has not said whether this worker has claimed its session.
+        is_left: another worker should continue it.
+        leaving: the task that gives it up here.
+        is_handed_over: it was given up here, in the database.
+        is_fetched_again: others had given this worker up, and it has fetched the job again.
+        is_unsure: the database has not confirmed whether this worker claimed the session.
     """
 
     job: "Job"
@@ -87,14 +89,14 @@ class QueueWorker:
     Args:
         opened: the database.
         queue, table: of the same database.
-        projects: the services of the projects, on that database.
-        workspaces: the folders of sessions whose files any machine can have.
-        config: how much it takes of what, and how long its lease is.
-        tenant: the only one that it serves; None: all.
-        redactor: takes secrets out of what is written about runs whose project cannot be opened.
+        projects: services of the projects that use this database.
+        workspaces: folders of sessions whose files any machine can have.
+        config: concurrency, queues, places and lease of the worker.
+        tenant: the only tenant that it serves; None for all.
+        redactor: removes secrets from what is stored about runs whose project cannot be opened.
 
     Attributes:
-        started, ended, takeovers, handed_over: how many runs, those that have ended by status.
+        started, ended, takeovers, handed_over: counts of runs; `ended` counts by status.
     """
 
     def __init__(
@@ -133,21 +135,21 @@ class QueueWorker:
 
     @property
     def worker_id(self) -> str:
-        """What sessions name as their owner while it has them."""
+        """Id under which this worker owns sessions."""
         return self._owner.owner_id
 
     @property
     def concurrency(self) -> int:
-        """How many runs it carries out at most at a time."""
+        """Largest number of runs executed at the same time."""
         return self._config.concurrency
 
     @property
     def is_alive(self) -> bool:
-        """Its lease is not over, as far as it knows."""
+        """Return whether the worker's lease is still valid, as far as it knows."""
         return self.heartbeat_age_s < self._config.lease_s
 
     async def depths(self) -> Sequence[QueueDepth] | None:
-        """What waits in the queue; None: the database does not answer."""
+        """Return the numbers of queued runs; None if the database does not answer."""
         try:
             async with asyncio.timeout(_LOOK_S):
                 return await asyncio.shield(self._look())
@@ -155,13 +157,13 @@ class QueueWorker:
             return None
 
     def _look(self) -> asyncio.Future[list[QueueDepth]]:
-        """One look at a time, however many ask while the database does not answer."""
+        """Query once at a time, however many ask while the database does not answer."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._depths())
         return self._looking
 
     async def _depths(self) -> list[QueueDepth]:
-        """What waits, with the lanes of its own that are empty: a monitor needs the 0."""
+        """Return what is queued, including the worker's own empty lanes: a monitor needs the 0."""
         found = await self._table.depths()
         filled = {(each.queue, each.place, each.tenant, each.protocol) for each in found}
         own = [
@@ -179,29 +181,29 @@ class QueueWorker:
 
     @property
     def is_draining(self) -> bool:
-        """It takes no more runs."""
+        """Return whether the worker takes no more runs."""
         return self._draining.is_set()
 
     @property
     def running(self) -> int:
-        """How many runs it has now."""
+        """Number of runs the worker has now."""
         return len(self._taken)
 
     @property
     def heartbeat_age_s(self) -> float:
-        """How long ago the database has taken a heartbeat."""
+        """Seconds since the database accepted a heartbeat."""
         return monotonic() - self._beat_at
 
     def drain(self) -> None:
-        """Take no more runs, and end when those it has are over, or are handed over."""
+        """Take no more runs, and end once the current ones have ended or are handed over."""
         self._draining.set()
         self._wake.set()
         self._must_beat.set()
 
     async def work(self) -> bool:
-        """Carry out runs until it is drained; returns whether none of them is left behind.
+        """Execute runs until drained; return whether every run was finished or handed over.
 
-        A caller that is cancelled has them handed over at once.
+        If the caller is cancelled, the runs are handed over at once.
 
         Raises:
             StorageError: the database failed at the start.
@@ -229,7 +231,7 @@ class QueueWorker:
                 self.drain()
                 draining.cancel()
                 is_clean = await to_the_end(self._hand_over())
-                await asyncio.wait([taking], timeout=_LOOK_S)  # a job that it is being given
+                await asyncio.wait([taking], timeout=_LOOK_S)  # a job may just be arriving
                 taking.cancel()
         if taking.done() and not taking.cancelled():
             taking.result()
@@ -245,7 +247,7 @@ class QueueWorker:
                     await self._wake.wait()
 
     async def _take(self) -> bool:
-        """Begin the next run, if there is one; returns whether there may be more."""
+        """Begin the next run, if there is one; return whether there may be more."""
         try:
             most = self._config.tenant_concurrency
             job = await self._queue.fetch_next(self._serves, tenant_concurrency=most)
@@ -258,7 +260,7 @@ class QueueWorker:
             await self._queue.give_back(job, 0)
             return False
         for task, mine in self._taken.items():
-            is_its = mine.job.job_id == job.job_id  # it had been given up, and has its run still
+            is_its = mine.job.job_id == job.job_id  # given up by others, still running
             if is_its and not task.done():
                 mine.is_fetched_again = True
                 return True
@@ -269,25 +271,25 @@ class QueueWorker:
         return not job.is_last
 
     def _gone(self, task: asyncio.Task[None]) -> None:
-        """A place is free."""
+        """Free the place of a task that has ended."""
         del self._taken[task]
         self._wake.set()
 
     def _serves(self, lane: Lane) -> bool:
-        """Whether it takes the runs of a lane."""
+        """Return whether the worker takes the runs of a lane."""
         return lane.suits(self._places, self._config.queues, self._tenant)
 
     async def _carry_out(self, taken: _Taken) -> None:
-        """See a job through: its run has ended here, or the job goes back into the queue."""
+        """Finish a job: either its run has ended here, or it goes back into the queue."""
         run_id = taken.job.run_id
         try:
             pause_s = await self._conduct(taken)
-        except Exception as error:  # noqa: BLE001 - the worker lives on, and the run gets an end
+        except Exception as error:  # noqa: BLE001 - the worker continues, and the run gets an end
             pause_s = await self._fail(taken, error)
         is_lost = taken.is_unsure or (taken.run is not None and taken.run.journal.is_abandoned)
         while True:
             try:
-                if is_lost and not taken.is_handed_over:  # it may be this worker's still
+                if is_lost and not taken.is_handed_over:  # this worker may still own it
                     await self._store.hand_over(run_id, self._owner.owner_id)
                 has_left = taken.run is not None and taken.run.journal.has_end
                 if pause_s is not None or not (has_left or await self._is_over(taken)):
@@ -303,14 +305,14 @@ class QueueWorker:
             await asyncio.sleep(self._config.heartbeat_s)
 
     async def _conduct(self, taken: _Taken) -> float | None:
-        """Carry out the run of a job.
+        """Execute the run of a job.
 
         Returns:
-            After how many seconds it is to be tried again, by any worker; None: it has ended, or is
-            another worker's.
+            Seconds after which any worker may try again; None if the run has ended or belongs to
+            another worker.
 
         Raises:
-            Exception: what is wrong with its project.
+            Exception: its project cannot be opened or used.
         """
         run_id = taken.job.run_id
         record, session = taken.job.read() or await self._look_up(run_id)
@@ -353,12 +355,12 @@ class QueueWorker:
             return None
 
     async def _look_up(self, run_id: str) -> tuple[RunRecord | None, SessionRecord | None]:
-        """A run that was queued at the moment at which it was taken, and its session."""
+        """Load a run, which was queued when it was taken, and its session."""
         record = await self._store.run(run_id)
         return record, await self._store.session(record.session_id) if record else None
 
     async def _is_over(self, taken: _Taken) -> bool:
-        """Whether a run has its end in the database, or waits there for an answer."""
+        """Return whether a run has its end in the database, or waits there for an answer."""
         run, run_id = taken.run, taken.job.run_id
         if run is not None and run.status.is_terminal and run.journal.is_stored:
             return True
@@ -375,9 +377,9 @@ class QueueWorker:
         return False
 
     async def _fail(self, taken: _Taken, error: Exception) -> float | None:
-        """End a run that cannot be begun here; returns what `_conduct` does.
+        """End a run that cannot be begun here; return the same as `_conduct`.
 
-        What the database may do for another attempt is left to that.
+        A failure of the database that another attempt may not meet is left to that attempt.
         """
         run_id = taken.job.run_id
         if isinstance(error, StorageError) and error.retryable:
@@ -409,7 +411,7 @@ class QueueWorker:
                 self._log_outage(failure)
                 return _BUSY_S
             logger.warning("%s cannot be executed: %s", run_id, failure)
-            return self._config.lease_s  # its rows may be mended meanwhile
+            return self._config.lease_s  # its rows may be repaired meanwhile
         return None
 
     def _journal(self, opened: OpenedRun) -> Journal:
@@ -424,7 +426,7 @@ class QueueWorker:
         )
 
     async def _hand_over(self) -> bool:
-        """Leave what is left to other workers; returns whether the database knows of it all."""
+        """Hand the remaining runs over; return whether the database knows of all of them."""
         left = list(self._taken.values())
         for taken in left:
             taken.is_left = True
@@ -432,7 +434,7 @@ class QueueWorker:
         if self._taken:  # the database may be away, or a tool may not stop
             await asyncio.wait(self._taken, timeout=self._config.lease_s)
         stuck = list(self._taken.items())
-        if stuck or self._is_away or not self.is_alive:  # others find it all; the end must come
+        if stuck or self._is_away or not self.is_alive:  # others find the runs; end now
             self._queue.hurry()
             if self._blobs is not None:
                 self._blobs.hurry()
@@ -444,7 +446,7 @@ class QueueWorker:
         return not stuck
 
     async def _leave(self, taken: _Taken) -> None:
-        """Stop the work on a run, so that another worker goes on with it."""
+        """Stop the work on a run, so that another worker can continue it."""
         if taken.run is None or taken.services is None:
             return  # `_conduct` looks before it begins
         run_id = taken.job.run_id
@@ -468,7 +470,7 @@ class QueueWorker:
                 self._log_outage(error)
 
     async def _beat(self) -> None:
-        """Say that this worker lives."""
+        """Send a heartbeat of this worker."""
         lease_s = self._config.lease_s
         leases = await self._table.beat(self._record(), lease_s)
         await self._queue.heartbeat()
@@ -479,7 +481,7 @@ class QueueWorker:
             logger.info("the database answers again")
 
     async def _sweep(self) -> None:
-        """Take care of what dead processes leave; that may wait for a session that is locked."""
+        """Clean up after dead processes; this may wait for a locked session."""
         while True:
             try:
                 await self._store.close_lost_runs(self._owner.is_lost)
@@ -490,7 +492,7 @@ class QueueWorker:
             await asyncio.sleep(self._config.heartbeat_s)
 
     async def _listen(self) -> None:
-        """Look for runs whenever one is queued."""
+        """Check for runs whenever one is queued."""
         if self._notices is None:
             return
         with self._notices.subscribe(_QUEUED) as inbox:
@@ -500,8 +502,8 @@ class QueueWorker:
                 self._wake.set()
 
     async def _unregister(self) -> None:
-        """Take this worker out of the lists of those there are."""
-        with suppress(Exception):  # its lease will be over
+        """Remove this worker from the lists of workers."""
+        with suppress(Exception):  # its lease will expire
             await self._table.remove(self._owner.owner_id)
             await self._queue.unregister()
 

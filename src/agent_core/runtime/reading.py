@@ -1,4 +1,4 @@
-"""Reads a run from the store, whichever process carries it out: its events, its text, its end."""
+"""Reads a run from the store, whichever process executes it: its events, its text, its end."""
 
 import asyncio
 import json
@@ -30,46 +30,46 @@ if TYPE_CHECKING:
     from agent_core.storage.postgres.notices import Inbox, Notices
 
 CONTROL = "soong_control"
-"""Where a process sends what it asks of the one that carries a run out."""
+"""Channel for requests to the process that executes a run."""
 
 _POLL_S = 0.25
-"""How often the store is asked about a run of another process."""
+"""Seconds between reads of a run of another process."""
 
 _CONNECTED_POLL_S = 2.0
-"""The same, while its process can send a notice of what it has stored."""
+"""Seconds between these reads while its process can send notices."""
 
 _LOST_S = 10.0
-"""After how long it is checked whether the owner of a run is still there."""
+"""Seconds between checks whether the owner of a run is still alive."""
 
 _LATE_S = 2.0
-"""The time that another process has, after a run's limit, to store that the run is late."""
+"""Seconds that another process has, after a run's time limit, to store that the run is late."""
 
 _ASK_S = 5.0
-"""How often the text of messages under way is asked for, while a run is watched."""
+"""Seconds between requests for the text of messages under way, while a run is watched."""
 
 _ASK_ANEW_S = 0.5
-"""The same from a message's beginning, where some of it may not have come."""
+"""Shortest time in seconds between requests for a message from its beginning, after a gap."""
 
 _SHOWN_CHARS = 80
-"""How much an error shows of an id that is none; ids are ASCII, and shorter."""
+"""Characters of an invalid id shown in an error; ids are ASCII and shorter."""
 
 _PAGE = 1000
 
 
 def channel_of(run_id: str) -> str:
-    """Where the process that carries out a run sends that it has stored something, and text."""
+    """Return the channel on which a run's process announces stored events and sends text."""
     return f"run_{run_id}"
 
 
 class TextPiece(Struct, frozen=True):
-    """Some text of a message that is not finished, as a notice carries it.
+    """Text of an unfinished message, as a notice carries it.
 
     Attributes:
-        event_type: of the delta it is.
+        event_type: type of the delta.
         bound: number of the stored event after which its message began.
         after: number of the last event that was stored before it.
-        start: how many characters of the message come before.
-        text: what comes then.
+        start: characters of the message before this piece.
+        text: the text of this piece.
     """
 
     event_type: EventType
@@ -80,7 +80,7 @@ class TextPiece(Struct, frozen=True):
 
     @classmethod
     def read(cls, payload: str) -> "TextPiece | None":
-        """The piece in a notice; None if there is none."""
+        """Parse a notice; None if it holds no piece."""
         try:
             match json.loads(payload):
                 case [str(event_type), int(bound), int(after), int(start), str(text)]:
@@ -98,14 +98,14 @@ class TextPiece(Struct, frozen=True):
 
 
 class _Progress(Struct):
-    """How far a reader is.
+    """Position of a reader in a run.
 
     Attributes:
         seen: number of the last event it has.
-        bound: that of the last event after which another message begins, if it is known.
-        lengths: how much it has of that message, by the type of the deltas.
-        text: the same of its text, whole.
-        is_new_message: a message has begun whose text was not asked for yet.
+        bound: number of the last event after which another message begins, if known.
+        lengths: characters it has of this message, by the type of the deltas.
+        text: the visible text it has of this message.
+        is_new_message: a message has begun whose text was not requested yet.
     """
 
     seen: int
@@ -126,7 +126,7 @@ class _Progress(Struct):
         self.text = ""
 
     def new_text(self, piece: TextPiece) -> str:
-        """What the reader does not have yet; nothing if some before it has not come."""
+        """Return the new part of a piece; empty if an earlier part is missing."""
         had = self.lengths.get(piece.event_type, 0)
         new = piece.text[had - piece.start :] if piece.start <= had else ""
         if new:
@@ -137,11 +137,11 @@ class _Progress(Struct):
 
 
 class RunReader:
-    """Answers for runs from the store.
+    """Reads runs from the store.
 
     Args:
         store, owner, redactor: of the process.
-        notices: of the store, if it has any; otherwise it is looked at again and again.
+        notices: notices of the store, if it has any; otherwise the store is polled.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class RunReader:
         self._notices = notices
 
     async def record(self, run_id: str) -> RunRecord:
-        """The run.
+        """Return the record of a run.
 
         Raises:
             StorageError: `run_not_found`.
@@ -172,7 +172,7 @@ class RunReader:
     async def wait(self, run_id: str, *, only_end: bool = False) -> RunStatus:
         """Return the status of a run that has ended or, unless `only_end`, waits for an answer.
 
-        One that a worker goes on with as soon as it has it waits for none.
+        A run that a worker continues once it has its answer does not count as waiting.
 
         Raises:
             StorageError: `run_not_found`.
@@ -193,9 +193,9 @@ class RunReader:
                 record = await self.record(run_id)
 
     async def wait_until_late(self, run: RunRecord) -> None:
-        """Return when its process has stored that a cancelled run did not stop in time.
+        """Wait until a run's process has stored that the cancelled run did not stop in time.
 
-        The process was asked by a notice, so its time is over when the caller's is, or soon after.
+        That process was asked by a notice, so its time limit ends with the caller's, or soon after.
         """
         for _ in range(round(_LATE_S / _POLL_S)):
             late = await self._store.last_events(
@@ -210,10 +210,11 @@ class RunReader:
     async def events(
         self, run_id: str, after: int, *, follow: bool = True
     ) -> AsyncGenerator[RuntimeEvent]:
-        """The stored events after a number; `follow` waits for more until the run has ended.
+        """Yield the stored events after a number; with `follow`, wait for more until the run has
+        ended.
 
-        Of a message under way its text comes as it is sent; what is missing of it at its end, or
-        all of it, comes before the event of that end.
+        Text of a message under way is yielded as it arrives; any missing text comes just before the
+        event that completes the message.
 
         Raises:
             StorageError: `run_not_found`.
@@ -235,9 +236,9 @@ class RunReader:
                         return
                 if was_over:
                     return
-                if progress.seen == before:  # its end may be among what the reader has
+                if progress.seen == before:  # its end may be among the events the reader has
                     is_over = (await self.record(run_id)).status.is_terminal
-                if progress.is_new_message:  # maybe by a process that did not have the run before
+                if progress.is_new_message:  # perhaps from a new process
                     progress.is_new_message = False
                     changes.ask_for_text()
                 is_behind = is_over
@@ -260,7 +261,7 @@ class RunReader:
                 yield event
 
     async def _rest_of(self, event: RuntimeEvent, shown: str) -> RuntimeEvent | None:
-        """What a reader lacks of the text of a message that is complete, as one delta."""
+        """Return the missing part of a complete message's text as one delta."""
         if event.event_type is not EventType.MESSAGE_COMPLETED or event.node_id is None:
             return None
         node = await self._store.node(event.node_id)
@@ -276,10 +277,10 @@ class RunReader:
     async def _delta(
         self, record: RunRecord, piece: TextPiece, progress: _Progress
     ) -> RuntimeEvent | None:
-        """A piece as an event, if it belongs to the message that is under way, and is new."""
+        """Convert a piece to an event, if it belongs to the current message and is new."""
         if piece.after > progress.seen:
             return None
-        if progress.bound is None:  # the reader has begun in the middle of a message, perhaps
+        if progress.bound is None:  # the reader may have begun in the middle of a message
             between = await self._store.events_after(record.run_id, piece.bound, limit=_PAGE)
             if any(event.event_type in MESSAGE_BOUNDS for event in between):
                 return None
@@ -307,7 +308,7 @@ class RunReader:
 
     @contextmanager
     def _watched(self, record: RunRecord, *, is_read: bool = False) -> Generator["_Changes"]:
-        """What changes in a run; `is_read` asks its process for the text under way, too."""
+        """Watch for changes of a run; with `is_read` its process is asked for its text too."""
         if self._notices is None or record.status.is_terminal:
             yield _Changes(self._store, self._owner)
             return
@@ -318,7 +319,7 @@ class RunReader:
 
 
 class _Changes:
-    """When to look again at a run of another process."""
+    """Decides when to read a run of another process again."""
 
     def __init__(self, store: SessionStore, owner: Owner) -> None:
         self._store = store
@@ -326,7 +327,7 @@ class _Changes:
         self._checked = monotonic()
 
     async def wait(self) -> tuple[Sequence[TextPiece], bool]:
-        """Return what text has come meanwhile, and whether it is time to look into the store.
+        """Return the text that has arrived, and whether it is time to read the store.
 
         A run whose owner has died is closed as lost.
         """
@@ -337,7 +338,7 @@ class _Changes:
         return come
 
     def ask_for_text(self) -> None:
-        """Have the process that carries the run out send the text of messages under way."""
+        """Ask the run's process to send the text of messages under way."""
 
     async def _next(self) -> tuple[Sequence[TextPiece], bool]:
         await asyncio.sleep(_POLL_S)
@@ -345,7 +346,7 @@ class _Changes:
 
 
 class _NoticedChanges(_Changes):
-    """The same where notices say when; without a connection for them it looks as others do."""
+    """The same, woken by notices; without a connection for them it polls."""
 
     def __init__(
         self,

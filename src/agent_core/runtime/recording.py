@@ -1,7 +1,7 @@
-"""Records the files of a project for a run: before its first change, and after each turn's last.
+"""Records a project's files for a run: before its first change, and after each turn that changes.
 
-A guard sees every call that may change something right before it does; the adapter is asked for
-the next reply when a turn's calls have been answered. A run without snapshots has neither.
+A guard sees every call that may change something right before it does; the adapter is asked for the
+next reply once a turn's calls have been answered. A run without snapshots has neither.
 """
 
 import asyncio
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
 
 _CHANGING = frozenset({Concurrency.WRITE, Concurrency.TASK, Concurrency.END})
 _STALE_S = 1.0
-"""A recording that ended this long before the first change is brought up to date."""
+"""Seconds after which an early recording is repeated before the first change."""
 
 
 def may_change(tools: Iterable[Tool]) -> bool:
-    """Whether one of the tools can change something, by itself."""
+    """Return whether one of the tools can itself change something."""
     return any(tool.concurrency in _CHANGING for tool in tools)
 
 
 def starts_agents(tools: Iterable[Tool]) -> bool:
-    """Whether one of the tools starts agents, which may have other tools."""
+    """Return whether one of the tools starts agents, which may have other tools."""
     return any(tool.concurrency is Concurrency.AGENT for tool in tools)
 
 
 class RunRecorder:
-    """Records the files for one run of a user, and for the children that share them with it.
+    """Records the files for one run of a user, and for the children that share them.
 
-    A snapshot is whole, and a node names it, before the next change begins. Where no snapshot can
-    be had the run goes on without any, and says so once.
+    A snapshot is complete, and a node names it, before the next change begins. If no snapshot can
+    be taken, the run continues without one and says so once.
 
     Args:
-        files: of the project.
-        store: where nodes name snapshots.
-        journal: of the user's run.
+        files: files of the project.
+        store: holds the names of snapshots.
+        journal: journal of the user's run.
     """
 
     def __init__(self, files: ProjectFiles, store: SessionStore, journal: Journal) -> None:
@@ -87,7 +87,9 @@ class RunRecorder:
             self._early.add_done_callback(self._note_end)
 
     async def before_change(self, run_id: str) -> None:
-        """Return when the state before a change is on record; `run_id` is about to make it."""
+        """Wait until the state before a change is recorded; `run_id` is about to make the
+        change.
+        """
         async with self._in_order:
             if self._after_turn is not None:
                 await asyncio.shield(self._after_turn)
@@ -102,14 +104,14 @@ class RunRecorder:
             self._changed_by.add(run_id)
 
     def turn_ended(self) -> None:
-        """Record what the calls of a turn have changed, while the model answers."""
+        """Record the changes of a turn's calls, while the model answers."""
         if self._is_changed and self._after_turn is None:
             self._is_changed = False
             node_id = self._journal.path[-1].node_id
             self._after_turn = asyncio.create_task(self._record(node_id))
 
     async def finish(self) -> None:
-        """Record what the last turn has changed; without a change nothing is kept."""
+        """Record the last turn's changes; without a change nothing is kept."""
         if not self._has_begun:
             self._stop.set()
             if unfinished := [task for task in (self._early, self._first) if task is not None]:
@@ -119,7 +121,7 @@ class RunRecorder:
         async with self._in_order:
             if self._after_turn is not None:
                 await asyncio.wait([self._after_turn])
-            # A child that outlives a turn may go on changing something while that is recorded.
+            # A child that outlives a turn may still be changing files while this records.
             others = self._changed_by - {self._journal.run.run_id}
             if self._is_changed or others:
                 await self._record(self._journal.path[-1].node_id, is_last=True)
@@ -178,7 +180,7 @@ class RunRecorder:
         )
 
     def _give_up(self, error: AgentCoreError | OSError) -> None:
-        """Go on without snapshots: the changes of this run cannot be undone from here on."""
+        """Continue without snapshots: later changes of this run cannot be undone."""
         self._is_off = True
         self.failure = error
         if self._files.shared is not None:  # the run fails
@@ -198,10 +200,10 @@ class RunRecorder:
 async def recording(
     files: ProjectFiles, store: SessionStore, journal: Journal, hold: "SessionHold | None" = None
 ) -> AsyncGenerator[RunRecorder]:
-    """The recorder of one run; what the run has changed is on record when this ends.
+    """Yield the recorder of one run; at the end, all changes of the run are recorded.
 
     Raises:
-        StorageError: the files are nowhere but in snapshots, and cannot be had or recorded.
+        StorageError: the files exist only in snapshots, which cannot be fetched or recorded.
         OSError: likewise.
     """
     if files.session_id not in {None, journal.run.session_id}:
@@ -222,11 +224,11 @@ async def recording(
 
 
 class RecordingGuard:
-    """A guard that has the files recorded before a call that it has allowed changes them.
+    """Has the files recorded before an allowed call changes them.
 
     Args:
-        guard: decides.
-        recorder: of the user's run.
+        guard: decides about calls.
+        recorder: recorder of the user's run.
         toolbox: knows which calls only read.
     """
 
@@ -251,12 +253,12 @@ class RecordingGuard:
 
 
 class RecordingProvider:
-    """The adapter of a user's run, which is asked when the calls of a turn have been answered.
+    """The adapter of a user's run; a request means that the calls of a turn have been answered.
 
     Args:
-        adapter: belongs to others.
-        recorder: of the run.
-        is_early: the run may change something: what there is before is recorded at once.
+        adapter: the wrapped adapter, which is not closed here.
+        recorder: recorder of the run.
+        is_early: the run may change something, so the state before is recorded at once.
     """
 
     def __init__(self, adapter: ProviderAdapter, recorder: RunRecorder, *, is_early: bool) -> None:
@@ -265,7 +267,7 @@ class RecordingProvider:
         self._is_early = is_early
 
     async def close(self) -> None:
-        """See `ProviderAdapter.close`; there is nothing to give back."""
+        """See `ProviderAdapter.close`; there is nothing to release."""
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """See `ProviderAdapter.stream`."""

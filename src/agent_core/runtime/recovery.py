@@ -1,4 +1,4 @@
-"""Who holds a session, and how a run goes on where the last one, or a dead process, left it."""
+"""Leases on sessions, and the history from which a run continues after the last or a dead run."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ _UNKNOWN = (
     "Look at the current state before doing it again."
 )
 _BEFORE_MESSAGE = {NodeType.SYSTEM_NOTE, NodeType.RESOURCE_CONTEXT}
-"""What a run writes down before its message."""
+"""Types of nodes that a run writes before its message."""
 
 _NEVER_RAN = "its run ended before this call began; it had no effect"
 _NOT_WHOLE = (
@@ -59,7 +59,11 @@ _NOT_WHOLE = (
 class SessionHistory:
     """The path that a session's next run continues.
 
-    The first run of a new session finds nothing, and is spared the look.
+    The first run of a new session has no path, and does not query the store. `known` returns the
+    path left by the last run of this process; nodes of it that came from the store are not read
+    again. `from_node_id` is the node from which a child continues; a user's run continues from the
+    session's active node. With `is_message`, a note before the run's message announces a change of
+    the permission mode.
 
     `known` gives the path that the last run of this process has left; what of it was read from the
     store need not be read again. `from_node_id` is where a child goes on; a user's run goes on from
@@ -85,11 +89,12 @@ class SessionHistory:
         self._is_message = is_message
 
     async def resume(self, journal: Journal) -> OpenRun | None:
-        """Give the journal the active path, and close what a dead process left open on it.
+        """Add the active path to the journal, and close the calls that a dead process left open on
+        it.
 
-        Calls that were started are answered: their effect is unknown, and they are not made again.
-        Calls of this very run that had not begun are handed back, and those whose child waits;
-        those of other runs are answered, and those whose arguments are not stored whole.
+        Calls that were started are answered as having an unknown effect, and are not repeated. This
+        run's own calls that had not begun, or whose child waits, are returned as open calls. Calls
+        of other runs are answered, and so are calls whose arguments are not fully stored.
 
         Raises:
             StorageError: the history cannot be read.
@@ -101,12 +106,12 @@ class SessionHistory:
         path, run_id = await self._read(from_node_id), journal.run.run_id
         mine = [node for node in path if node.run_id == run_id]
         was_begun = not all(node.node_type in _BEFORE_MESSAGE for node in mine)
-        if mine and not was_begun:  # what stands before its message is made anew
+        if mine and not was_begun:  # notes before its message are written again
             path = path[: path.index(mine[0])]
         open_calls: list[ToolCall] = []
         to_close: list[tuple[ToolCall, str]] = []
         for agent_id, asked in unanswered_calls(path).items():
-            # Models repeat ids: another agent's call by the same id says nothing about this one.
+            # Models repeat ids: another agent's call with the same id says nothing about this one.
             ids = [call.tool_call_id for _, call in asked]
             started = await self._store.open_calls(self._session_id, ids, agent_id=agent_id)
             if started and any(node.run_id == run_id for node, _ in asked):
@@ -125,7 +130,7 @@ class SessionHistory:
                     open_calls.append(call)
         record = await self._store.run(run_id) if was_begun else None
         turns, usage = (record.turn_count, record.usage) if record else (0, Usage())
-        # From here on nothing waits: a run that is cancelled has either all of this or nothing.
+        # No await from here on: a run that is cancelled has either all of this or nothing.
         journal.path.extend(path)
         for call, why in to_close:
             _close(journal, call, why)
@@ -135,7 +140,7 @@ class SessionHistory:
         return OpenRun(turns, usage, open_calls, mine)
 
     async def _as_allowed(self, call: ToolCall, run: RunIdentity) -> ToolCall:
-        """Return the call with the arguments with which it was allowed, if these are others."""
+        """Return the call with the arguments that were allowed, if they differ from its own."""
         root_run_id = run.parent_run_id or run.run_id
         found = await self._store.approval_of(root_run_id, run.run_id, call.tool_call_id)
         if found is None or found.changed_arguments is None:
@@ -144,7 +149,7 @@ class SessionHistory:
         return call.model_copy(update={"metadata": {**call.metadata, CHANGED: change}})
 
     def _note_mode(self, journal: Journal) -> None:
-        """Tell the model that the mode of this run is plan, or that it is over."""
+        """Tell the model that this run is in plan mode, or that plan mode is over."""
         mode = journal.run.permission_mode
         if self._is_message and (mode == "plan" or _last_mode(journal.path) == "plan"):
             text = PLAN_MODE if mode == "plan" else PLAN_MODE_IS_OVER
@@ -164,7 +169,7 @@ class SessionHistory:
 
 
 def _last_mode(path: Sequence[Node]) -> object:
-    """The mode that the note of the last exchange names; it stands right before the message."""
+    """Return the mode named by the last exchange's note, which is right before the message."""
     run_id: str | None = None
     for node in reversed(path):
         if node.node_type is NodeType.SYSTEM_NOTE and node.metadata.get("reason") == _MODE:
@@ -177,7 +182,7 @@ def _last_mode(path: Sequence[Node]) -> object:
 
 
 def unanswered_calls(path: Sequence[Node]) -> dict[str, list[tuple[Node, ToolCall]]]:
-    """The tool calls of the path that have no result on it, in order, by the agent that asked."""
+    """Return the path's tool calls without a result, in order, by the agent that made them."""
     answered = {result.tool_call_id for result in results_of(path)}
     if all(call.tool_call_id in answered for call in calls_of(path)):
         return {}
@@ -221,20 +226,20 @@ logger = logging.getLogger(__name__)
 
 
 class SessionLeases:
-    """Extends and ends this runtime's hold on sessions, and stores the ends of runs it owes them.
+    """Extends and ends this runtime's leases on sessions, and stores missing ends of their runs.
 
-    A session whose run has an end that the store did not take stays held. A runtime that dies
-    before the store takes it leaves it to the next one, which closes the run as lost.
+    A session stays held while the end of its run could not be stored. If the runtime dies before
+    that, the next one closes the run as lost.
 
     Args:
-        store: where sessions are claimed.
+        store: the store in which sessions are claimed.
         owner: this runtime.
-        is_busy: whether a run of a session is queued or running here.
-        on_cancel: called with the ids of runs whose cancellation another process requests.
+        is_busy: returns whether a run of a session is queued or running here.
+        on_cancel: called with the ids of runs that another process asks to cancel.
         on_lost: called with the id of a run whose session another process has, and whether the
-            store has refused what it wrote; where several machines share the store.
+            store has refused a write; only where several machines share the store.
         on_extended: called there with the time until which the sessions are sure to be held.
-        shared: how often the leases are extended then, and for how long.
+        shared: says how often the leases are extended there, and for how long.
     """
 
     def __init__(
@@ -262,15 +267,15 @@ class SessionLeases:
         self._unreleased: set[str] = set()
 
     def claim(self) -> Claim:
-        """This runtime's claim to a session whose last run may have ended."""
+        """Return this runtime's claim to a session whose last run may have ended."""
         return Claim(self._owner.owner_id, self._lease)
 
     def hold(
         self, run_id: str, session_id: str, epoch: int, asked_at: float
     ) -> "SessionHold | None":
-        """What keeps a run from acting when its session is lost; None where it cannot be.
+        """Create the hold that stops a run when its session is lost; None where that cannot happen.
 
-        `asked_at` is when the claim to the session was sent.
+        `asked_at` is the time at which the claim to the session was sent.
         """
         if self._on_lost is None:
             return None
@@ -282,15 +287,15 @@ class SessionLeases:
         return hold
 
     def _tell_extended(self, at: float) -> None:
-        """Say until when all the sessions are sure to be held; without any, a lease from `at`."""
+        """Report until when all sessions are sure to be held; without any, one lease from `at`."""
         extended = [hold.extended_at for hold in self._holds if not hold.is_lost]
         if self._on_extended is not None:
             self._on_extended(min(extended, default=at) + self._lease.total_seconds())
 
     async def _confirm(self, hold: "SessionHold") -> None:
-        """Return when a session is sure to be held, or lost: asks the store if a lease may be over.
+        """Wait until a session is known to be held or lost; asks the store if a lease may be over.
 
-        A session that another transaction has locked is waited for.
+        This waits for a session that another transaction has locked.
         """
         pause_s, lease_s = 0.0, self._lease.total_seconds()
         while not hold.is_lost and now() >= hold.extended_at + lease_s:
@@ -316,8 +321,10 @@ class SessionLeases:
         self._on_cancel(beat.cancelled)
 
     def refused(self, journal: Journal) -> None:
-        """The store refuses what a run writes: its session is another process' by now."""
-        if self._on_lost is None:  # the other one has closed the run
+        """Mark a run as lost: the store refuses its writes because another process has
+        its session.
+        """
+        if self._on_lost is None:  # the other process has closed the run
             return
         for hold in self._holds:
             if hold.run_id == journal.run.run_id and hold.epoch == journal.epoch:
@@ -325,21 +332,21 @@ class SessionLeases:
                 self._on_lost(hold.run_id, True)
 
     def add_unclosed(self, journal: Journal) -> None:
-        """Keep a journal whose end the store has refused."""
+        """Keep a journal whose end could not be stored."""
         self._unclosed.append(journal)
 
     async def store_ends(self) -> None:
-        """Store every end of a run that is still missing.
+        """Store every missing end of a run.
 
         Raises:
-            StorageError: the store does not take them now; what it did not take is kept.
+            StorageError: the store does not accept them now; they are kept for later.
         """
         async with self._closing:
             while self._unclosed:
                 await to_the_end(self._close(self._unclosed[0]))
 
     async def release(self, session_id: str) -> None:
-        """Give a session back once its last work in the background is over, if nothing runs."""
+        """Release a session once its last background work is over, if nothing runs."""
         self._unreleased.discard(session_id)
         try:
             still_open = await self._store.active_run_ids(session_id)
@@ -352,7 +359,7 @@ class SessionLeases:
     async def keep_alive(self) -> None:
         """Extend the leases until cancelled, and store ends that could not be stored before.
 
-        Those may wait for a session that is locked: no heartbeat waits with them.
+        Storing them may wait for a locked session; heartbeats do not wait for that.
         """
         async with asyncio.TaskGroup() as aside:
             closing: asyncio.Task[None] | None = None
@@ -367,7 +374,7 @@ class SessionLeases:
                     closing = aside.create_task(self._close_up())
 
     async def _close_up(self) -> None:
-        """Store the ends that are missing, and give sessions back that could not be given back."""
+        """Store missing ends, and release sessions that could not be released before."""
         try:
             await self.store_ends()
             for session_id in tuple(self._unreleased):
@@ -376,9 +383,9 @@ class SessionLeases:
             logger.warning("ends of runs could not be stored yet: %s", error)
 
     async def give_back(self, *, is_shared: bool = False) -> None:
-        """Store the ends that are still missing, and free every session this runtime holds.
+        """Store missing ends, and release every session this runtime holds.
 
-        What cannot be stored is left to the next runtime, which finds this one dead. If its owner
+        What cannot be stored is left to the next runtime, which finds this one dead. If the owner
         `is_shared` with other projects, their sessions stay held.
         """
         try:

@@ -1,8 +1,8 @@
-"""Starts the runs of users, and watches, awaits and cancels them by their id.
+"""Starts the runs of users, and watches, awaits and cancels them by id.
 
-The parts of the work are modules of their own: `opening` (what is stored of a run that is asked
-for, and the run that is made of it), `conduct` (one run, from its journal to its end), `waiting`
-(runs that wait for an answer) and `turns` (runs whose turn in a shared queue it is).
+Parts of the work are in other modules: `opening` (the stored request, and the run made from it),
+`conduct` (one run, from its journal to its end), `waiting` (runs that wait for an answer) and
+`turns` (runs that take turns in a shared queue).
 """
 
 import asyncio
@@ -60,20 +60,20 @@ if TYPE_CHECKING:
 
 
 class Runs:
-    """The runs of this process, and a view of those of others.
+    """The runs of this process, and a view of other processes' runs.
 
-    A handle keeps a run's ids and this object: every method below `compact` takes a run's id, and
+    A handle keeps a run's id and this object: every method below `compact` takes a run's id, and
     answers for runs of other processes from the store.
 
     Args:
-        project: what the runs work on.
+        project: the project the runs work on.
         store, owner, models, artifacts, redactor: of the process.
-        files: of the project.
+        files: files of the project.
         home: the event loop in which all of this is open.
-        telemetry: records the runs, if something does.
-        traces: keeps tracebacks, with `debug=True`.
-        notices: of the store, if processes can send each other any.
-        dispatcher: puts runs into the queue of the workers, if there are any.
+        telemetry: records the runs, if it is set.
+        traces: keeps tracebacks with `debug=True`.
+        notices: notices of the store, if processes can send each other any.
+        dispatcher: puts runs into the workers' queue, if there are workers.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Runs:
 
     @cached_property
     def answers(self) -> "Answers":
-        """Stores answers to questions, and has the runs that wait for them continue."""
+        """Stores answers to questions, and continues the runs that wait for them."""
         from agent_core.runtime.answers import Answers  # noqa: PLC0415 - few programs answer
 
         return Answers(
@@ -241,26 +241,26 @@ class Runs:
     ) -> RunProgress:
         """Open a run and start it, or put it into the queue of its session.
 
-        Where workers carry runs out it is recorded and queued, and nothing is opened here, unless
-        `placement` says that it is this process' own.
+        Where workers execute runs, the run is only recorded and queued, unless `placement` keeps it
+        in this process.
 
-        A run without a prompt summarises the history and ends. Runs of the session that a dead
+        A run without a prompt summarises the history and ends. The session's runs that a dead
         process had queued go first, in their order.
 
-        A run that is started inside another one of this runtime takes no place, and belongs to it:
-        it is cancelled with the outer run, whose budget pays for it too.
+        A run started inside another run of this runtime takes no place of its own and belongs to
+        it: it is cancelled with the outer run, whose budget pays for it too.
 
         Raises:
-            ConfigError: the model is none, its provider is not registered or its key is not set, a
-                tool would not get the `deps` it is annotated with, or an orchestrator has no valid
-                worker pool; nothing was stored.
-            StorageError: `session_active`: another living process has the session, or it waits for
-                the run inside which this one is started;
-                `session_elsewhere`: it works in another folder and is not to be moved;
-                `artifact_not_found`: an image of the message is not there.
-            AgentCoreError: `validation_error`: no model can be shown an image of the message, or
-                the options name a tool that there is not; the placement cannot be had;
-                `cancelled`: the run inside which this one is started is being cancelled.
+            ConfigError: no model is configured, its provider is not registered or its key is not
+                set, a tool would not get the `deps` it is annotated with, or an orchestrator has no
+                valid worker pool; nothing was stored.
+            StorageError: `session_active`: another living process has the session, or the session
+                waits for the run inside which this one is started; `session_elsewhere`: it works in
+                another folder and may not be moved; `artifact_not_found`: an image of the message
+                does not exist.
+            AgentCoreError: `validation_error`: no model can be shown an image of the message, the
+                options name an unknown tool, or the placement is not possible; `cancelled`: the run
+                inside which this one is started is being cancelled.
         """
         with self._nested(session_id) as nesting:
             requested = await self._openings.prepare(
@@ -310,10 +310,11 @@ class Runs:
 
     @contextmanager
     def _nested(self, session_id: str) -> Generator[Nesting | None]:
-        """Link a run that is started here to the run whose code this is, unless it fails to start.
+        """Link a run that is started here to the run whose code starts it, unless it fails to
+        start.
 
         Raises:
-            StorageError, AgentCoreError: what `Scheduler.nest` raises.
+            StorageError, AgentCoreError: as for `Scheduler.nest`.
         """
         if (found := self.live.enclosing()) is None:
             yield None
@@ -342,21 +343,21 @@ class Runs:
         )
 
     def expected_output(self, run_id: str) -> "ExpectedOutput | None":
-        """What the answer of a run of this process has to be; None for plain text."""
+        """Return the expected form of the answer of a run of this process; None for plain text."""
         run = self.live.get(run_id)
         return run.options.expected() if run is not None and run.options is not None else None
 
     def watch(
         self, run_id: str, *, after: int | None = None, debug: bool = False
     ) -> AsyncGenerator[RuntimeEvent]:
-        """What happens in a run of this process from this call on; one consumer at a time.
+        """Yield the events of a run of this process from this call on; one consumer at a time.
 
-        With `after`, and for a run of another process: first the stored events with a higher
-        `run_seq` and then, without a gap, what follows them, for any number of readers. The run
-        does not wait for these: one that is slow misses deltas, and no stored event.
+        With `after`, and for a run of another process, the stored events with a higher `run_seq`
+        come first, then the following ones without a gap, for any number of readers. The run does
+        not wait for these readers: a slow one misses deltas, but no stored event.
 
         Raises:
-            AgentCoreError: `validation_error`: without `after`, and it has a consumer already.
+            AgentCoreError: `validation_error`: without `after`, if it already has a consumer.
         """
         run = self.live.get(run_id)
         if run is not None and after is None:
@@ -368,9 +369,9 @@ class Runs:
     async def watch_child(
         self, run_id: str, *, parent_run_id: str, debug: bool = False
     ) -> AsyncGenerator[RuntimeEvent]:
-        """Yield what has happened in a child run, and then what follows, for any number of readers.
+        """Yield a child run's past events and then the following ones, for any number of readers.
 
-        The child does not wait for a reader: a slow one misses deltas, and no stored event.
+        The child does not wait for a reader: a slow one misses deltas, but no stored event.
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of that parent.
@@ -386,7 +387,7 @@ class Runs:
                 yield event
 
     async def require_run(self, run_id: str) -> RunRecord:
-        """The run, if it is one of a user.
+        """Return the run, if it is a user's run.
 
         Raises:
             StorageError: `run_not_found`: no such run, or it is a child.
@@ -398,7 +399,7 @@ class Runs:
         return record
 
     async def require_child(self, run_id: str, *, parent_run_id: str) -> RunRecord:
-        """The run, if it is a child of that one.
+        """Return the run, if it is a child of that parent.
 
         Raises:
             StorageError: `run_not_found`.
@@ -410,24 +411,24 @@ class Runs:
         return run
 
     async def wait(self, run_id: str) -> RunStatus:
-        """Return the status of a run that has ended, or waits for an answer.
+        """Return the status of a run once it has ended or waits for an answer.
 
         Raises:
             StorageError: `run_not_found`.
         """
         while run := self.live.get(run_id):
             await run.ended.wait()
-            if self.live.get(run_id) is run:  # otherwise it goes on already
+            if self.live.get(run_id) is run:  # otherwise it continues already
                 break
         if run is not None and run.status.is_terminal:
             return run.status
         return await self._reader.wait(run_id)
 
     async def cancel(self, run_id: str) -> CancelResult:
-        """Cancel, and wait for the end as long as `runtime.cancel_timeout_ms` allows.
+        """Cancel a run, and wait up to `runtime.cancel_timeout_ms` for its end.
 
-        What the cancellation has caused by then is stored when this returns. The owner of a run of
-        another process reads the request with its next heartbeat.
+        The effects of the cancellation up to then are stored when this returns. The owner of
+        another process' run reads the request with its next heartbeat.
 
         Raises:
             StorageError: `run_not_found`.
@@ -438,16 +439,16 @@ class Runs:
             await self.children.store(run_id)
             if run.goes_on and result.status.is_terminal:
                 await self._waiting.end_children(run_id)
-            if not run.journal.is_abandoned:  # else it goes on elsewhere, where it is to end
+            if not run.journal.is_abandoned:  # else it continues elsewhere, and ends there
                 return result
         record = await self._reader.record(run_id)
         if record.status is RunStatus.WAITING:
-            with suppress(StorageError):  # it goes on in another process by now, perhaps
+            with suppress(StorageError):  # it may continue in another process by now
                 await self._waiting.cancel(run_id)
         elif record.status is RunStatus.QUEUED:
             await self._store.drop_queued(run_id)
         if await self._store.request_cancel(run_id) and record.is_for_workers:
-            await self._store.queue_again(run_id)  # a worker closes what still waits
+            await self._store.queue_again(run_id)  # a worker closes children that still wait
         self._send("cancel", run_id=run_id)
         ending = self._reader.wait(run_id, only_end=record.is_for_workers)
         with suppress(TimeoutError):
@@ -460,7 +461,7 @@ class Runs:
     async def require_idle(self, session_id: str, *, cancel_jobs: bool = False) -> None:
         """Refuse to change a session that a run of this process is using.
 
-        `cancel_jobs`: its work in the background is cancelled first.
+        With `cancel_jobs`, the session's background work is cancelled first.
 
         Raises:
             StorageError: `session_active`.
@@ -476,7 +477,7 @@ class Runs:
     async def close(self) -> None:
         """Cancel every run, then their children, then wait a while for the background work.
 
-        A caller that is cancelled meanwhile leaves none of these out.
+        This is completed even if the caller is cancelled meanwhile.
         """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._memory.keep_backlog)
@@ -487,7 +488,7 @@ class Runs:
             await self._scheduler.close()
 
     async def serve(self, notices: "Notices") -> None:
-        """Do at once what other processes ask of the runs of this one, until cancelled."""
+        """Serve requests of other processes about this process' runs, until cancelled."""
         from agent_core.runtime.control import RunControl  # noqa: PLC0415 - loads what notices need
 
         control = RunControl(
@@ -500,7 +501,7 @@ class Runs:
         await control.serve()
 
     def _stream_of(self, run_id: str) -> EventStream | None:
-        """The events of a run that is under way here."""
+        """Return the events of a run that is under way here."""
         run = self.live.get(run_id)
         if run is None:
             return self.children.stream(run_id)
@@ -513,7 +514,7 @@ class Runs:
         return known or self._waiting.options_of(run_id)
 
     def _send(self, what: str, **ids: str) -> None:
-        """Ask whichever process carries a run out; what is asked is stored already."""
+        """Send a request to the process that executes a run; the request is stored already."""
         if self._notices is not None:
             self._notices.send(CONTROL, json.dumps({"what": what, **ids}))
 
@@ -543,7 +544,7 @@ class Runs:
             try:
                 await run.journal.commit()
                 stop_if_cancelled()
-            except BaseException:  # there is no handle: the run must not hold its place
+            except BaseException:  # no handle exists: the run must not keep its place
                 await to_the_end(self._scheduler.cancel(run))
                 raise
         return run
@@ -560,7 +561,7 @@ class Runs:
     async def _read_on(
         self, run: Run, own: AsyncGenerator[RuntimeEvent], *, debug: bool
     ) -> AsyncGenerator[RuntimeEvent]:
-        """The events of a run's stream, and of the store if another process goes on with it."""
+        """Yield the events of a run's stream, then the store's if another process continues it."""
         seen = 0
         async with aclosing(own):
             async for event in own:
@@ -575,7 +576,9 @@ class Runs:
     async def _watch_after(
         self, run_id: str, seen: int, run: Run | None
     ) -> AsyncGenerator[RuntimeEvent]:
-        """Yield the stored events after `seen`, then the live ones, wherever the run works now."""
+        """Yield the stored events after `seen`, then the live ones, wherever the run is
+        executed.
+        """
         if run is None or run.ended.is_set():
             async for event in self._reader.events(run_id, seen):
                 yield event
@@ -593,7 +596,7 @@ class Runs:
     async def _read_stored_first(
         self, run_id: str, seen: int, stream: EventStream
     ) -> AsyncGenerator[RuntimeEvent]:
-        """Yield the stored events after `seen`, then the stream's own without a gap."""
+        """Yield the stored events after `seen`, then the stream's without a gap."""
         is_behind = True
         while is_behind:
             shown = stream.last_run_seq
@@ -606,7 +609,7 @@ class Runs:
                 async with aclosing(follower.events()) as live:
                     async for event in live:
                         shown = event.run_seq or shown
-                        # A delta without a number is as old as the last event shown before it.
+                        # A delta has no number and is as old as the last event shown before it.
                         if shown > seen or (shown == seen and event.run_seq is None):
                             yield event
                             seen = event.run_seq or seen

@@ -1,4 +1,4 @@
-"""Decides which run is next: one at a time in a session, in order; sessions side by side."""
+"""Decides which run is next: one at a time per session, in order; sessions run concurrently."""
 
 import asyncio
 import heapq
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CANCELLED = Outcome(EndReason.ABORTED_STREAMING)
-"""What becomes of a run that is cancelled before it began."""
+"""The outcome of a run that is cancelled before it began."""
 
 
 ROLES = {
     RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
     RunMode.ORCHESTRATOR: (AgentType.ORCHESTRATOR, AgentRole.ORCHESTRATOR),
 }
-"""Who leads a run of each mode."""
+"""Type and role of the agent that leads a run of each mode."""
 
 
 def identity_of(record: RunRecord) -> RunIdentity:
-    """Which run of a user a record is about."""
+    """Return the identity of the user's run that a record describes."""
     return RunIdentity.of_checked(
         session_id=record.session_id,
         agent_id=record.agent_id,
@@ -66,7 +66,7 @@ def identity_of(record: RunRecord) -> RunIdentity:
 
 
 class RunProgress(Struct, eq=False, weakref=True, kw_only=True):
-    """Which run it is, and how far it is: all that a handle keeps of it."""
+    """Identity and progress of a run: everything that a handle keeps of it."""
 
     identity: RunIdentity
     status: RunStatus
@@ -78,12 +78,12 @@ class RunProgress(Struct, eq=False, weakref=True, kw_only=True):
 class Run(RunProgress, eq=False, kw_only=True):
     """One run of a user in this process, from the queue to its outcome.
 
-    `number` is its place in all queues. Without a `prompt` it only summarises the history.
-    Without `options` it is one that another process has left, with its `stored_options`. One that
-    `goes_on` has waited for an answer, and has its message in the history. One that `is_late` was
-    cancelled and did not stop in time. `tenant` is whose session it is in. `nesting` links it to
-    the run inside which it was started; `nested` are the runs that were started inside this one.
-    `context` has the context variables of the call that asked for it.
+    `number` is its place in all queues. Without a `prompt` it only summarises the history. Without
+    `options` it was left by another process, with its `stored_options`. If it `goes_on`, it has
+    waited for an answer and its message is in the history. If it `is_late`, it was cancelled and
+    did not stop in time. `tenant` owns its session. `nesting` links it to the run inside which it
+    was started; `nested` are the runs started inside this one. `context` has the context variables
+    of the call that requested it.
     """
 
     number: int
@@ -113,11 +113,11 @@ class Run(RunProgress, eq=False, kw_only=True):
 
     @property
     def is_nested(self) -> bool:
-        """Return whether it was started inside a run that has not ended."""
+        """Return whether the run was started inside a run that has not ended."""
         return self.nesting is not None and not self.nesting.outer.ended.is_set()
 
     def finish(self, outcome: Outcome) -> None:
-        """Take the outcome; the end is stored right after, or is being stored."""
+        """Set the outcome; the end is stored right after, or is being stored."""
         self.outcome = outcome
         self.status = outcome.status
         if self.trace is not None:
@@ -125,11 +125,11 @@ class Run(RunProgress, eq=False, kw_only=True):
 
 
 class Nesting(Struct, eq=False, kw_only=True):
-    """A run that was started inside another one, from the request to its end.
+    """A run started inside another one, from the request to its end.
 
     Attributes:
         outer: the run inside which it was started.
-        payer: the meter of the run that pays too: `outer`, one of its children, or none.
+        payer: the meter that pays too: the meter of `outer` or of one of its children, or None.
         session_id: the session of the new run.
         run: the new run, once it is opened.
     """
@@ -146,7 +146,7 @@ class Nesting(Struct, eq=False, kw_only=True):
         return run is None or (isinstance(run, Run) and run.task is None)
 
     def add(self, run: RunProgress) -> None:
-        """Link the opened run; also one that has waited for an answer, and continues."""
+        """Link the opened run, or a run that has waited for an answer and continues."""
         self.run = run
         if self not in self.outer.nested:
             self.outer.nested.append(self)
@@ -158,22 +158,21 @@ class Nesting(Struct, eq=False, kw_only=True):
 
 
 Conduct = Callable[[Run], Awaitable[None]]
-"""Carries a run out to its end, and calls its `finish`."""
+"""Executes a run to its end, and calls its `finish`."""
 
 CancelRun = Callable[[str], None]
 """Begins to cancel a run of this or another process by its id."""
 
 
 class Scheduler:
-    """First come, first served: within a session, and across sessions for the free places.
+    """Starts runs first come, first served: within a session, and across sessions for free places.
 
-    A place is taken in two steps, because a run must be opened in the store in between:
-    `announce` keeps the session busy, `enqueue` hands the opened run in and says whether it has
-    to wait.
+    Taking a place has two steps, because a run must be opened in the store in between: `announce`
+    keeps the session busy, `enqueue` adds the opened run and says whether it has to wait.
 
-    A run that was started inside another one takes no place: the outer run may wait for it, and
-    has one. The runs before it in its session take none either. If it lasts longer than the
-    outer run, it gets the place that becomes free.
+    A run started inside another one takes no place: the outer run may wait for it, and has one. The
+    runs before it in its session take none either. If it lasts longer than the outer run, it gets
+    the place that becomes free.
     """
 
     def __init__(
@@ -202,7 +201,7 @@ class Scheduler:
         self._idle.clear()
 
     def withdraw(self, session_id: str) -> None:
-        """Take an `announce` back."""
+        """Undo an `announce`."""
         self._announced[session_id] -= 1
         if not self._announced[session_id]:
             del self._announced[session_id]
@@ -223,8 +222,8 @@ class Scheduler:
         """Announce a run of this session that is started inside `outer`.
 
         Raises:
-            StorageError: `session_active`: the session waits for `outer`, or for a run inside
-                which that was started, so the new run could never begin.
+            StorageError: `session_active`: the session waits for `outer`, or for a run inside which
+                `outer` was started, so the new run could never begin.
             AgentCoreError: `cancelled`: `outer` is being cancelled.
         """
         if outer.cancel_requested:
@@ -237,7 +236,9 @@ class Scheduler:
         return nesting
 
     def _find_blocker(self, outer: Run, session_id: str) -> Run | None:
-        """The run that a new one in this session would wait for, and that waits for the new one."""
+        """Return the run that a new one in this session would wait for, and that waits for the new
+        one.
+        """
         waiting = {outer}
         while (nesting := outer.nesting) is not None:
             outer = nesting.outer
@@ -255,7 +256,7 @@ class Scheduler:
         return None
 
     def enqueue(self, run: Run) -> bool:
-        """Start the announced run, or let it wait for its turn; returns whether it waits."""
+        """Start the announced run or put it into its session's queue; return whether it waits."""
         lane = self._lanes[run.session_id]
         lane.append(run)
         if run.nesting is not None:
@@ -269,14 +270,14 @@ class Scheduler:
         return waits
 
     def is_busy(self, session_id: str) -> bool:
-        """Whether a run of this session is queued or running here."""
+        """Return whether a run of this session is queued or running here."""
         return session_id in self._announced
 
     async def cancel(self, run: Run) -> CancelResult:
-        """Cancel, and wait until the run has ended or the time for that is over.
+        """Cancel a run, and wait until it has ended or the time for that is over.
 
-        Runs that were started inside it are cancelled first. Harmless when repeated, or when the
-        run has ended.
+        Runs started inside it are cancelled first. Repeating this, or cancelling an ended run, does
+        nothing.
         """
         if not run.cancel_requested and not run.journal.is_closing:
             run.cancel_requested = True
@@ -294,7 +295,7 @@ class Scheduler:
         return CancelResult(run_id=run.identity.run_id, status=run.status, timed_out=timed_out)
 
     async def _store_late(self, run: Run) -> None:
-        """Store that a run did not stop in time, with what has been asked of its children."""
+        """Store that a run did not stop in time, with the requests to its children."""
         if not run.is_late:
             run.is_late = True
             logger.warning("run %s did not stop in time", run.identity.run_id)
@@ -310,10 +311,10 @@ class Scheduler:
                 self._cancel_run(each.run.identity.run_id)
 
     async def abandon(self, run: Run, reason: StorageError) -> bool:
-        """End the work on a run here, and write nothing of that: it is another owner's.
+        """Stop the work on a run without writing anything: another owner has it.
 
         Returns:
-            Whether the work has ended; it goes on if it does not stop in time.
+            Whether the work has ended; it continues if it does not stop in time.
         """
         run.journal.abandon(reason)
         run.cancel_requested = True
@@ -327,7 +328,7 @@ class Scheduler:
         return run.ended.is_set()
 
     async def dequeue(self, run: Run) -> None:
-        """End a queued run that is to be cancelled: no model was asked, no permission, nothing."""
+        """End a cancelled run that is still queued, before anything was done for it."""
         if not run.goes_on:
             run.journal.note(EventType.RUN_DEQUEUED)
         try:
@@ -336,9 +337,9 @@ class Scheduler:
             self._leave(run)
 
     async def settle_unbegun(self, run: Run) -> None:
-        """Write down that a run was cancelled before it began, or while it waited for an answer.
+        """Store that a run was cancelled before it began, or while it waited for an answer.
 
-        It may not be in the queue.
+        The run need not be in the queue.
         """
         if not run.goes_on:
             await settle(run.journal, _CANCELLED, run.finish, began=False)
@@ -346,9 +347,9 @@ class Scheduler:
         await settle_waiting(run.journal, run.history, run.finish)
 
     async def close(self) -> None:
-        """Cancel every run, the waiting ones first, as long as a cancellation may take.
+        """Cancel every run, queued ones first, and wait as long as a cancellation may take.
 
-        Runs that are being opened are refused, and waited for as well.
+        Runs that are being opened are refused, and waited for too.
         """
         self.is_closed = True
         runs = [run for lane in self._lanes.values() for run in lane]

@@ -1,4 +1,4 @@
-"""Finds words in what was said and done in all sessions."""
+"""Searches messages, calls and results of all sessions for words."""
 
 import json
 import re
@@ -27,10 +27,10 @@ _MOST_WORDS, _LONGEST = 20, 1000
 
 
 def read_query(query: str) -> list[str]:
-    """The words of a query, folded; what stands in double quotes is one.
+    """Split a query into case-folded words; a phrase in double quotes is one word.
 
     Raises:
-        AgentCoreError: `validation_error`: there is none, or there are too many.
+        AgentCoreError: `validation_error`: there are no words, or too many.
     """
     words = [(phrase or word).casefold() for phrase, word in _PHRASE.findall(query)]
     words = [word for word in words if word.strip()]
@@ -49,9 +49,9 @@ async def search(
     clean: Callable[[Node], Node],
     clean_text: Callable[[str], str],
 ) -> list[SessionMatch]:
-    """The newest messages, calls and results that have every word.
+    """Return the newest messages, calls and results that contain every word.
 
-    What is cleaned away is not found.
+    Text removed by cleaning is not found.
     """
     patterns = [_pattern(word) for word in words]
     found: list[SessionMatch] = []
@@ -88,14 +88,14 @@ async def search(
 
 
 def _pattern(word: str) -> str:
-    """What a stored text with this word is `LIKE`; some without it are, too."""
+    """Return a `LIKE` pattern for stored texts with this word; it may match other texts too."""
     stored = json.dumps(word, ensure_ascii=False)[1:-1]
     escaped = re.sub(r"[%_^]", r"^\g<0>", stored)
     return "%" + "".join(char if char.isascii() else "_" for char in escaped) + "%"
 
 
 def _snippet(text: str, words: list[str]) -> str | None:
-    """The text around the first word; None if a word is not there."""
+    """Return the text around the first word; None if a word is missing."""
     folded = text.casefold()
     places = [folded.find(word) for word in words]
     if -1 in places:

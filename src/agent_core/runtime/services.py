@@ -1,4 +1,4 @@
-"""The composition root: builds what one process needs for one project, and hands it over open."""
+"""Composition root: builds the services one process needs for one project."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Services(Struct, frozen=True, kw_only=True):
-    """Everything long-lived of one runtime: the process's, and its project."""
+    """All long-lived parts of one runtime: its process', and its project."""
 
     project: Project
     store: SessionStore
@@ -50,10 +50,10 @@ class Services(Struct, frozen=True, kw_only=True):
 
     @property
     def worker_table(self) -> "WorkerTable":
-        """Who carries out the queued runs of the database, and which those are.
+        """The table of workers and queued runs in the database.
 
         Raises:
-            ConfigError: it is not one that has a queue.
+            ConfigError: the database has no queue.
         """
         if self.workers is None:
             message = (
@@ -68,11 +68,12 @@ class Services(Struct, frozen=True, kw_only=True):
 async def open_services(
     options: RuntimeOptions, home: HomeLoop | None = None
 ) -> AsyncGenerator[Services]:
-    """Read the configuration, open the store, close what dead processes left, and yield it all.
+    """Read the configuration, open the store, clean up after dead processes, and yield the
+    services.
 
     Args:
         options: the arguments of the runtime.
-        home: the event loop that runs here, as errors are to describe it.
+        home: the event loop this runs in, as errors describe it.
 
     Raises:
         ConfigError: the home, the project or the configuration cannot be used.
@@ -181,7 +182,7 @@ async def open_services(
 
 @asynccontextmanager
 async def _store_of(options: RuntimeOptions, setup: Setup) -> AsyncGenerator[OpenedStore]:
-    """The store that a worker has opened, or memory, or the one of the settings."""
+    """Yield the store opened by a worker, one in memory, or the one of the settings."""
     if options.store is not None:
         yield options.store
     elif setup.persist:
@@ -208,7 +209,7 @@ def _artifacts(
 
 
 def _dispatcher(opened: OpenedStore, setup: Setup, workspaces: Workspaces) -> "Dispatcher | None":
-    """Who hands runs to workers, where the store has a queue for that."""
+    """Return the dispatcher of runs to workers, if the store has a queue."""
     if opened.queue is None or opened.workers is None:
         return None
     from agent_core.runtime.dispatch import Dispatcher  # noqa: PLC0415 - one machine has none

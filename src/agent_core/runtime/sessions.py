@@ -1,4 +1,4 @@
-"""Sessions for people: what happened in them, where they continue, how they are deleted."""
+"""Sessions for people: their histories, where they continue, and their deletion."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -55,10 +55,10 @@ _Record = TypeVar("_Record", SessionRecord, AgentRecord, RunRecord, Node)
 
 
 class Sessions:
-    """Reads the histories of sessions back, and changes sessions that no run is using.
+    """Reads the histories of sessions, and changes sessions that no run is using.
 
-    Events were cleaned when they were stored. Nodes were not, beyond the values of configured
-    secrets, because a model must see the file it edits: they are cleaned here.
+    Events were cleaned when they were stored. Nodes were cleaned only of configured secrets,
+    because a model must see the file it edits: the rest is removed here.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Sessions:
         query: str | None,
         forked_from: str | None,
     ) -> "list[SessionSummary]":
-        """Sessions as lists show them, the most recently used first."""
+        """Return sessions as shown in lists, the most recently used first."""
         while begun := await self._store.untitled(_TITLES_AT_ONCE):  # by an earlier version
             titles = {key: first_words(self._redactor.text(each)) for key, each in begun.items()}
             await self._store.add_titles(titles)
@@ -127,13 +127,13 @@ class Sessions:
     def _summary(self, summary: "SessionSummary", metadata: Mapping[str, Any]) -> "SessionSummary":
         usage = summary.usage
         for purpose, cost in read_background_usage(metadata).items():
-            if purpose != PURPOSE:  # summaries of the history are runs, and counted
+            if purpose != PURPOSE:  # summaries of the history are runs, which are already counted
                 usage = usage.plus(cost)
         title = summary.title and self._redactor.text(summary.title)
         return summary.model_copy(update={"usage": usage, "title": title})
 
     async def search(self, query: str, *, limit: int, project: str | None) -> "list[SessionMatch]":
-        """The newest messages, calls and results that have every word of the query.
+        """Return the newest messages, calls and results that contain every word of the query.
 
         Raises:
             AgentCoreError: `validation_error`: the query has no words, or too many.
@@ -167,11 +167,11 @@ class Sessions:
         return session
 
     async def resolve_id(self, kind: Kind, prefix: str, *, session_id: str | None = None) -> str:
-        """The one id of this kind that begins so, with or without what all begin with.
+        """Resolve a unique id prefix of this kind, with or without the kind's own prefix.
 
         Raises:
-            StorageError: `session_not_found`, `run_not_found` or `node_not_found`: none does.
-            AgentCoreError: `validation_error`: several do, or it is too short to say any.
+            StorageError: `session_not_found`, `run_not_found` or `node_not_found`: no id matches.
+            AgentCoreError: `validation_error`: several ids match, or the prefix is too short.
         """
         found: list[str] = []
         for spelling in spellings_of(kind, prefix):
@@ -186,7 +186,7 @@ class Sessions:
         to_seq: int | None = None,
         include_sensitive: bool = False,
     ) -> "ReplayResult":
-        """One page of a session's timeline; `next_seq` says where the next one starts.
+        """Return one page of a session's timeline; `next_seq` says where the next page starts.
 
         Raises:
             StorageError: `session_not_found`.
@@ -197,7 +197,7 @@ class Sessions:
         return page if include_sensitive else self._clean(page)
 
     async def session_runs(self, session_id: str) -> list[RunRecord]:
-        """Every run of a session, the oldest first.
+        """Return every run of a session, the oldest first.
 
         Raises:
             StorageError: `session_not_found`.
@@ -207,7 +207,7 @@ class Sessions:
         return list(map(self._run, await self._store.runs(session_id)))
 
     async def replay_run(self, run_id: str, *, include_sensitive: bool = False) -> "ReplayResult":
-        """Everything of one run.
+        """Return the whole history of one run.
 
         Raises:
             StorageError: `run_not_found`.
@@ -216,7 +216,7 @@ class Sessions:
         return history if include_sensitive else self._clean(history)
 
     async def progress(self, run_id: str) -> RunProgress:
-        """How far a user's run is, of whichever process it is or was.
+        """Return the progress of a user's run, of this or another process.
 
         Raises:
             StorageError: `run_not_found`: no such run, or it is a child.
@@ -248,7 +248,7 @@ class Sessions:
         )
 
     async def node_path(self, node_id: str) -> list[Node]:
-        """From the root to this node.
+        """Return the nodes from the root to this node.
 
         Raises:
             StorageError: `node_not_found`.
@@ -258,7 +258,7 @@ class Sessions:
     async def inspect_child(
         self, run_id: str, *, parent_run_id: str, include_sensitive: bool = False
     ) -> "InspectResult":
-        """A child run from inside, with the requests it made.
+        """Return the details of a child run, with the requests it made.
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of that parent.
@@ -267,7 +267,7 @@ class Sessions:
         return await self.inspect_run(run_id, include_sensitive=include_sensitive)
 
     async def inspect_run(self, run_id: str, *, include_sensitive: bool = False) -> "InspectResult":
-        """A run from inside, with the requests it made.
+        """Return the details of a run, with the requests it made.
 
         Raises:
             StorageError: `run_not_found`.
@@ -283,7 +283,7 @@ class Sessions:
             history, path = self._clean(history), [self._node(node) for node in path]
         (run,) = history.runs
         tools, expected = self._project.toolboxes.definitions(), None
-        with suppress(AgentCoreError):  # a secret in its schema was removed, perhaps
+        with suppress(AgentCoreError):  # a secret in its schema may have been removed
             expected = _expected(run)
         if expected is not None and expected.tool is not None:
             tools = {**tools, expected.tool.name: expected.tool}
@@ -304,7 +304,9 @@ class Sessions:
         )
 
     def _clean(self, result: "ReplayResult") -> "ReplayResult":
-        """Remove all that looks like a secret; events and artifacts were stored without."""
+        """Remove everything that looks like a secret; events and artifacts were stored without
+        secrets.
+        """
         update = {
             "session": self._record(result.session, "metadata", "title"),
             "agents": [self._record(agent, "result", "metadata") for agent in result.agents],
@@ -328,7 +330,9 @@ class Sessions:
 
 
 def _answer(nodes: Iterable[Node]) -> str:
-    """The last reply among a run's nodes, with the pieces before it that were cut off."""
+    """Return the last reply among a run's nodes, joined with the cut-off pieces that it
+    continues.
+    """
     pieces: list[str] = []
     is_cut_off = False
     for node in nodes:
@@ -343,17 +347,17 @@ def _answer(nodes: Iterable[Node]) -> str:
 
 
 def _output(record: RunRecord, text: str) -> Any:
-    """The answer of a run that has completed; of one that had to fit a type its JSON value."""
+    """Return the answer of a completed run; if it had to fit a type, its JSON value."""
     if record.status is not RunStatus.COMPLETED:
         return None
-    with suppress(AgentCoreError, OutputMisfitError):  # a secret in it was removed, perhaps
+    with suppress(AgentCoreError, OutputMisfitError):  # a secret in it may have been removed
         expected = _expected(record)
         return text if expected is None else expected.read([text])
     return None
 
 
 def _expected(record: RunRecord) -> "ExpectedOutput | None":
-    """What the answer of a run had to be; None for plain text."""
+    """Return the required form of a run's answer; None for plain text."""
     if record.options is None or record.options.output_schema is None:
         return None
     from agent_core.tools.output import ExpectedOutput  # noqa: PLC0415 - few runs have one

@@ -1,8 +1,8 @@
-"""The snapshots of a session whose files every machine can have: each is sent when it is recorded.
+"""Snapshots of a session whose files every machine can have: each is sent when it is recorded.
 
-What a machine knows of a snapshot stands in the database, its objects in packs that are blobs. The
-packs of a snapshot are those of the one before, and what is new; of many small ones the last are
-written anew as one, so that there are never many.
+A machine finds the description of a snapshot in the database, and its objects in packs, which are
+blobs. A snapshot uses the packs of the one before, plus a new one; when there are many, the last
+small ones are rewritten as one, so that their number stays small.
 """
 
 import json
@@ -26,8 +26,9 @@ class SentPack(NamedTuple):
     """A pack of a snapshot.
 
     Attributes:
-        blob: its digest.
-        tree: the root folder, in hex, that this pack and those before it hold all of; or nothing.
+        blob: digest of the pack.
+        tree: hex id of the root folder that this pack and the packs before it hold completely; or
+            empty.
     """
 
     blob: str
@@ -39,8 +40,8 @@ class SharedSnapshots:
     """Sends and fetches the snapshots of one session. Every method blocks: call it in a thread.
 
     Args:
-        session_id: whose they are.
-        blobs: what all machines reach.
+        session_id: the session the snapshots belong to.
+        blobs: storage that all machines reach.
         local: the snapshots of this machine.
     """
 
@@ -50,10 +51,10 @@ class SharedSnapshots:
         self._local = local
 
     def send(self, snapshot: "Snapshot") -> None:
-        """Let other machines have a snapshot that was recorded here; only what is new is sent.
+        """Send a snapshot that was recorded here to the other machines; only new objects are sent.
 
         Raises:
-            StorageError: it cannot be read here, or not be kept there.
+            StorageError: it cannot be read here, or not be stored there.
         """
         session_id, snapshot_id = self._session_id, snapshot.snapshot_id
         if self._blobs.shared_snapshot(session_id, snapshot_id) is not None:
@@ -80,10 +81,10 @@ class SharedSnapshots:
         )
 
     def fetch(self, snapshot_id: str) -> None:
-        """Have a snapshot of the session on this machine; what is here already is not read again.
+        """Fetch a snapshot of the session to this machine; objects already here are not read again.
 
         Raises:
-            StorageError: the session has none of this id; it is damaged, or cannot be read.
+            StorageError: the session has no such snapshot; it is damaged, or cannot be read.
         """
         if self._local.is_whole(snapshot_id):
             return
@@ -96,7 +97,7 @@ class SharedSnapshots:
         self._local.take(snapshot_id, about, {p.blob: self._blobs.pieces(p.blob) for p in packs})
 
     def latest(self) -> str | None:
-        """The snapshot of the session that was sent last.
+        """Return the snapshot of the session that was sent last.
 
         Raises:
             StorageError: the database cannot be read.
@@ -111,7 +112,9 @@ def _decoded(text: str) -> tuple[str, list[SentPack]]:
 
 
 def _without_small(packs: Sequence[SentPack]) -> list[SentPack]:
-    """The packs that the next snapshot goes on with; the last ones of many are to be one again."""
+    """Return the packs that the next snapshot reuses; if there are many, the last small ones are
+    left out, to be rewritten as one.
+    """
     kept = list(packs)
     if len(kept) < _MANY_PACKS:
         return kept

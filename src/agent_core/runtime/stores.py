@@ -1,4 +1,4 @@
-"""Where the sessions of a process are kept: a file, or a Postgres database of many machines."""
+"""Storage of a process' sessions: a file, or a Postgres database for many machines."""
 
 import asyncio
 import os
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class OpenedStore(Struct, frozen=True, kw_only=True):
-    """The store of a process, and who it is there.
+    """The opened store of a process, and the process' identity in it.
 
     Attributes:
         store: sessions and their history.
         owner: this process, as an owner of sessions.
-        key: what of a home belongs to the database has this in its name.
-        notices: what processes send each other, where the store can carry it.
-        blobs: contents that are too large for its rows, where those are for many machines.
-        queue: the runs that wait for a process; `workers` are those that take them.
+        key: part of the names of everything in a home that belongs to this database.
+        notices: messages between processes, if the store can carry them.
+        blobs: contents too large for rows, if the store serves many machines.
+        queue: runs that wait for a process; `workers` are the processes that take them.
     """
 
     store: SessionStore
@@ -49,7 +49,7 @@ async def open_store(setup: Setup) -> AsyncGenerator[OpenedStore]:
     """Open the database that the settings name, until the end of the block.
 
     Raises:
-        ConfigError: the database is named by a variable that is not set, its address is none, or
+        ConfigError: the database is named by a variable that is not set, its address is invalid, or
             the packages for it are missing.
         StorageError: the database cannot be opened.
     """
@@ -89,7 +89,7 @@ async def _open_postgres(url: str, setup: Setup, owner: Owner) -> AsyncGenerator
 
 
 def open_blobs(url: str, objects: str | None) -> "PostgresBlobs":
-    """The blobs of a database, whose contents are in it or at the address of an object store.
+    """Open the blobs of a database; their contents are in it, or in an object store.
 
     Raises:
         ConfigError: the object store cannot be used.
@@ -106,10 +106,10 @@ def open_blobs(url: str, objects: str | None) -> "PostgresBlobs":
 
 @contextmanager
 def needing_postgres() -> Generator[None]:
-    """Import what a Postgres database needs in the block.
+    """Report a failed import in the block as missing packages for Postgres.
 
     Raises:
-        ConfigError: a package for it is missing.
+        ConfigError: a package for Postgres is missing.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Which tools a run has: all there are, less what its role and the user's settings exclude."""
+"""Selects the tools of a run: all tools, minus those its role and the user's settings exclude."""
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from agent_core.tools.output import ExpectedOutput
 
 _DEFERRED_SHARE = 10
-"""Definitions from outside that take more than a tenth of the window are read on demand."""
+"""If definitions from outside take more than a tenth of the window, they are loaded on demand."""
 
 _DEFINITIONS_SHARE = 8
-"""Those that one search brings in take at most an eighth of it."""
+"""Definitions loaded by one search take at most an eighth of the window."""
 
 _READ_FILE = "code.read_file"
 
@@ -58,12 +58,12 @@ class Toolboxes:
     """Fills the toolbox of each run.
 
     Args:
-        setup: for the workspace, the disabled tools and the overrides.
-        registered: the caller's own tools; looked at again for every run.
+        setup: provides the workspace, the disabled tools and the overrides.
+        registered: the caller's own tools; read again for every run.
         mcp: the user's servers, if there are any.
         launcher: starts the programs of tools.
-        sandbox: confines them; None: nothing does.
-        can_ask: there is a permission callback.
+        sandbox: confines these programs; None for no sandbox.
+        can_ask: true if there is a permission callback.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Toolboxes:
         self._opened: list[Tool] = []
         self._has_checked_settings = False
         self._disabled: dict[str, bool] = {}
-        # The schemas of tools are a twentieth of a start: none is made of one that is switched off.
+        # Tool schemas are a twentieth of the start-up time: none is built for a disabled tool.
         wanted = [name for name in CODE_TOOLS if not self.is_disabled(name)]
         self._makers = {name: maker_of(name) for name in wanted}
         self._code = [make(self._workspace) for make in self._makers.values()]
 
     def check_names(self) -> None:
-        """Make sure that no tool of the caller hides another tool.
+        """Check that no tool of the caller hides another tool.
 
         Raises:
             ConfigError: `validation_error`, naming the tool.
@@ -104,10 +104,11 @@ class Toolboxes:
             taken.add(tool.name)
 
     def add(self, tools: Iterable[Tool]) -> None:
-        """Have the tools of a toolset of the runtime, too.
+        """Add the tools of one of the runtime's toolsets.
 
         Raises:
-            ConfigError: `validation_error`: there is a tool of the name; none of them is added.
+            ConfigError: `validation_error`: there is a tool of the same name; none of them is
+                added.
         """
         known, added = self.known_names(), list[Tool]()
         for tool in tools:
@@ -119,7 +120,7 @@ class Toolboxes:
         self._opened += added
 
     def check_options(self, options: RunOptions) -> None:
-        """Make sure that a run names tools that there are, and brings none that hides another.
+        """Check that a run names only existing tools, and brings none that hides another.
 
         Raises:
             AgentCoreError: `validation_error`, naming the option and the tool.
@@ -142,7 +143,7 @@ class Toolboxes:
                     raise malformed_option(option, reason)
 
     def check_deps(self, options: RunOptions) -> None:
-        """Make sure that the program's tools get the dependencies they are annotated with.
+        """Check that the program's tools get the dependencies they are annotated with.
 
         Raises:
             ConfigError: `validation_error`, naming the tool.
@@ -161,17 +162,17 @@ class Toolboxes:
         window: int,
         expected: "ExpectedOutput | None" = None,
     ) -> Toolbox:
-        """The effective tools of one run: the hard boundary of what it can see and do.
+        """Return the toolbox of one run: the hard boundary of what it can see and do.
 
-        Servers that cannot be reached are noted, and their tools are absent. A server that
-        announces other tools in mid-run is asked for them before the next turn.
+        Servers that cannot be reached are noted, and their tools are missing. A server that
+        announces other tools during the run is asked for them before the next turn.
 
         Args:
-            seat: whose tools.
-            instructions: the files that its tools find.
-            skills: the texts that its tools load.
-            window: of its model, in tokens; a part of it may be taken by definitions.
-            expected: what its answer has to be.
+            seat: describes the run.
+            instructions: the instruction files that its tools find.
+            skills: the skills that its tools load.
+            window: context window of its model, in tokens; definitions may take a part of it.
+            expected: the required form of its answer.
         """
         register = LoadedInstructions(instructions, seat.view)
         workspace = replace(self._workspace, register=register)
@@ -183,7 +184,8 @@ class Toolboxes:
         built_in += seat.tools
         code = (self._makers[t.name](workspace) if t.name == _READ_FILE else t for t in self._code)
         own = [*code, *built_in, *self._declared, *self._of_programs(seat.options)]
-        # `tools` bounds all that a user's run has, and what its children and workers work with.
+        # `tools` restricts everything in a user's run, and the working tools of children and
+        # workers.
         is_main = seat.run.role is AgentRole.MAIN
         if not self._has_checked_settings:
             self._check_settings({tool.name for tool in own} | BUILT_IN_TOOLS)
@@ -238,7 +240,9 @@ class Toolboxes:
         )
 
     def _check_settings(self, known: set[str]) -> None:
-        """Say once which names in the settings mean no tool: a typo would leave the tool on."""
+        """Warn once about names in the settings that match no tool: a typo would leave
+        the tool on.
+        """
         self._has_checked_settings = True
         config = self._setup.config.tools
         known |= CODE_TOOLS.keys()
@@ -251,14 +255,14 @@ class Toolboxes:
                     )
 
     def forget_reads(self, agent_ids: Collection[str]) -> None:
-        """Let what these agents have read of files count as not read."""
+        """Make the files that these agents have read count as unread."""
         self._workspace.seen.forget(agent_ids)
 
     def definitions(self) -> dict[str, ToolDefinition]:
-        """Every tool there is now, by name, for people who look at past requests.
+        """Return every tool by name, for people who look at past requests.
 
-        Disabled tools are among them: a run may have had them. Those of servers and of single runs
-        are not.
+        Disabled tools are included, since a run may have had them; tools of servers and of single
+        runs are not.
         """
         from agent_core.runtime.built_in import built_in_definitions  # noqa: PLC0415 - rarely used
 
@@ -268,10 +272,10 @@ class Toolboxes:
         return built_in_definitions() | known
 
     async def find(self, name: str) -> Tool:
-        """One of the tools that do work, as runs have it.
+        """Return a working tool, as runs have it.
 
         Raises:
-            ToolError: `tool_not_available`: there is none, or it is disabled.
+            ToolError: `tool_not_available`: there is no such tool, or it is disabled.
         """
         is_served = name.startswith("mcp.") and self._mcp is not None
         served = await self._mcp.tools() if is_served and self._mcp else []
@@ -303,25 +307,27 @@ class Toolboxes:
         return True
 
     def known_names(self) -> set[str]:
-        """Every tool that a definition may suggest, but those of servers."""
+        """Return the names of all tools that a definition may suggest, except tools of servers."""
         tools = (*self._declared, *self._registered, *self._opened)
         return {*BUILT_IN_TOOLS, *CODE_TOOLS, *(tool.name for tool in tools)}
 
     async def work_tools(self, options: RunOptions) -> Mapping[str, ToolDefinition]:
-        """All but the built-in `agent.*` and `internal.*` tools that a run may grant."""
+        """Return all tools a run may grant, without the built-in `agent.*` and
+        `internal.*` tools.
+        """
         served = await self._mcp.tools() if self._mcp else []
         wanted = self._wanted([*self._code, *self._declared, *self._of_programs(options), *served])
         return {tool.name: tool.definition for tool in wanted if options.offers(tool.name)}
 
     def _of_programs(self, options: RunOptions) -> list[Tool]:
-        """The tools that the program has registered, or has given to a run."""
+        """Return the tools that the program has registered, or has given to a run."""
         given = [tool for tool in options.tools or () if isinstance(tool, Tool)]
         known = [*self._registered, *self._opened]
         names = {tool.name for tool in known}
         return [*known, *(tool for tool in given if tool.name not in names)]
 
     def is_disabled(self, name: str) -> bool:
-        """The user's settings take this tool away from everybody."""
+        """Return whether the user's settings disable this tool for everybody."""
         known = self._disabled.get(name)
         if known is None:
             known = self._disabled[name] = self._look_up_disabled(name)
@@ -347,7 +353,7 @@ class Toolboxes:
         return await self._mcp.tools(on_failure=note) if self._mcp else []
 
     def _resource_tools(self, seat: RunSpec, chosen: Iterable[Tool]) -> Iterator[Tool]:
-        """The tool that reads resources, where the run may use a server that has some."""
+        """Yield the tool that reads resources, if the run may use a server with resources."""
         if self._mcp is None:
             return
         servers = {name for name, offer in self._mcp.offers.items() if offer.has_resources}
@@ -359,7 +365,7 @@ class Toolboxes:
                 yield tool
 
     def _wanted(self, tools: Iterable[Tool]) -> Iterator[Tool]:
-        """The tools the user has not disabled, with the permissions and tags they chose."""
+        """Yield the tools the user has not disabled, with the user's permissions and tags."""
         overrides = self._setup.config.tools.overrides
         for tool in tools:
             if not self.is_disabled(tool.name):
@@ -374,12 +380,12 @@ async def note_failure(journal: Journal, failure: "ServerFailure") -> None:
 
 
 def servers_of(names: Iterable[str]) -> set[str]:
-    """The servers whose tools these are."""
+    """Return the ids of the servers that these tools belong to."""
     return {name.split(".")[1] for name in names if name.startswith("mcp.")}
 
 
 def _declared_tools(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None") -> list[Tool]:
-    """The user's own tools in `<home>/tools`; a broken file is reported and left out."""
+    """Load the user's own tools in `<home>/tools`; a broken file is reported and left out."""
     if not (setup.settings_home / "tools").is_dir():
         return []
     # The schema checker is only loaded for users who have such tools.

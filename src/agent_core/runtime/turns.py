@@ -1,4 +1,4 @@
-"""Runs whose turn in a shared queue it is: taken up, handed over, and lost to another process."""
+"""Runs taken from a shared queue: started or continued, handed over, or lost to another process."""
 
 import asyncio
 import logging
@@ -30,13 +30,13 @@ _HANDED_OVER = "this run was handed over to another process, which continues it"
 
 
 class Turns:
-    """Carries out runs of the queue, each as long as this process holds its session.
+    """Executes runs of the queue, each as long as this process holds its session.
 
     Args:
         store, owner, reader, leases, scheduler: of this process.
         live, waiting, contexts: of its runs.
         aside: runs tasks in the background.
-        max_takeovers: after how many dead processes a run is not taken up any more.
+        max_takeovers: number of dead processes after which a run is no longer taken.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Turns:
     async def begin(
         self, dispatcher: "Dispatcher", requested: RequestedRun, timeout_s: float | None
     ) -> RunProgress:
-        """Queue a run of this process, and carry it out when its turn comes; its job ends with it.
+        """Queue a run of this process, and execute it when it is next; its job ends with it.
 
         Raises:
-            StorageError: what `Dispatcher.turn` raises.
+            StorageError: as for `Dispatcher.turn`.
             AgentCoreError: `validation_error`: this runtime is being closed.
         """
         opening = requested.opening
@@ -99,10 +99,10 @@ class Turns:
         return run
 
     async def take_up(self, record: RunRecord) -> Run | None:
-        """Carry out a run whose turn it is, from its beginning or from where its process has died.
+        """Execute a run that is next, from its beginning or from where its process died.
 
         Returns:
-            None: there is nothing to do; it has ended, or waits for an answer.
+            The run; None if it has ended or waits for an answer, so that there is nothing to do.
 
         Raises:
             StorageError: `session_active`: a living owner has the session.
@@ -129,12 +129,12 @@ class Turns:
         return self._carry_on(taken)
 
     async def hand_over(self, run_id: str) -> bool:
-        """Stop the work on a run, and leave the rest of it to the process that takes it up next.
+        """Stop the work on a run, and leave the rest to the process that takes it next.
 
-        What was begun and is cut off has an unknown effect for that one.
+        For that process, work that was begun and cut off has an unknown effect.
 
         Returns:
-            False: the run has ended, or is ending; nothing was handed over.
+            Whether it was handed over; False if the run has ended or is ending.
         """
         run = self._live.get(run_id)
         if run is None or run.journal.is_closing or run.ended.is_set():
@@ -147,10 +147,10 @@ class Turns:
         return await self._store.hand_over(run_id, self._owner.owner_id)
 
     def lose(self, run_id: str, is_refused: bool) -> None:
-        """Stop a run at once whose session another process has taken over.
+        """Stop a run at once because another process has taken its session over.
 
-        One that is ending has given its session back, unless it is refused its end; one that goes
-        on here after it has waited holds its session anew.
+        Skips a run that is ending and has released its session, unless its end is refused, and a
+        run that claimed the session again after waiting.
         """
         run = self._live.get(run_id)
         if run is None or run.ended.is_set() or (run.journal.is_closing and not is_refused):
@@ -169,7 +169,9 @@ class Turns:
         taken: OpenedRun,
         requested: RequestedRun | None = None,
     ) -> Run:
-        """Begin a run that was taken from the queue, or go on with it; its session is announced."""
+        """Begin or continue a run that was taken from the queue; its session is announced
+        already.
+        """
         record = taken.run
         self._contexts.session_opened(taken.session)
         if taken.waiting is not None:
@@ -195,13 +197,13 @@ class Turns:
         return run
 
     async def _end_unbegun(self, run: Run) -> None:
-        """Cancel a run that was asked to end before it could begin, or go on, here."""
+        """Cancel a run whose cancellation was requested before it could begin or continue here."""
         await self._scheduler.dequeue(run)
         if run.goes_on:
             await self._waiting.end_children(run.identity.run_id)
 
     async def _abandon(self, run: Run, reason: StorageError) -> None:
-        """Stop the work on a run that is, or will be, another owner's."""
+        """Stop the work on a run that belongs, or will belong, to another owner."""
         self._live.forget(run)
         if not await self._scheduler.abandon(run, reason):
             run_id = run.identity.run_id
@@ -210,12 +212,12 @@ class Turns:
             )
 
     async def _finish(self, dispatcher: "Dispatcher", job: "Job", run: Run) -> None:
-        """Finish the job of a run once its end is stored, here or by who has closed it."""
+        """Finish the job of a run once its end is stored, here or by the process that closed it."""
         await run.ended.wait()
         while True:
             with suppress(StorageError):
                 if run.journal.has_end:
-                    return  # the job went with it
+                    return  # the job was removed with it
                 is_stored = run.journal.is_stored
                 if is_stored or (await self._reader.record(job.run_id)).status.is_terminal:
                     await dispatcher.queue.finish(job)

@@ -1,4 +1,4 @@
-"""Runs that wait for an answer: continues them here, and ends the ones that get none."""
+"""Runs that wait for an answer: continued here, or ended if they get none."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -25,25 +25,25 @@ from agent_core.types import AgentRole, OpenedRun, RunIdentity, RunRecord, RunSt
 
 
 class _Kept(Struct, frozen=True):
-    """The parts of a run that only its program can give."""
+    """Parts of a run that only its program can provide."""
 
     options: RunOptions | None = None
     context: Context | None = None
 
 
 class WaitingRuns:
-    """Keeps which run of a session waits, with the options and variables of its program.
+    """Tracks the waiting run of each session, with the options and variables of its program.
 
-    A run that neither waits nor has waited, in a session without one that does, needs none of this.
+    A run that never waits, in a session without a waiting run, does not use this.
 
     Args:
-        project: what the runs work on.
+        project: the project the runs work on.
         store, owner, reader, leases, scheduler: of this process.
         live, journals, contexts: of its runs.
         aside: runs tasks in the background.
 
     Attributes:
-        by_session: the run that waits in each; only this class changes it.
+        by_session: the waiting run of each session; only this class changes it.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class WaitingRuns:
         return self._kept_of(run_id).context
 
     def history_of(self, run: RunRecord) -> SessionHistory:
-        """The history of a run that waits: it goes on from where that has ended."""
+        """Return the history of a waiting run, which continues from its end node."""
         return SessionHistory(
             self._store, run.session_id, is_new=False, from_node_id=run.end_node_id
         )
 
     async def make_way(self, run: Run) -> None:
-        """End the run of the session that waits: this one has begun after it.
+        """End the session's waiting run, because this one has begun after it.
 
         Raises:
             StorageError: `session_active`: the run only summarises the history.
@@ -106,9 +106,9 @@ class WaitingRuns:
         await self._end(before.run_id)
 
     async def note(self, run: Run) -> None:
-        """Keep what a run needs that waits now; clear up what one leaves that has waited."""
+        """Keep what a run needs that waits now; clean up after a run that has waited and ended."""
         run_id = run.identity.run_id
-        with suppress(StorageError):  # the next owner of the session finds it as it is
+        with suppress(StorageError):  # the next owner of the session finds it unchanged
             if run.status is not RunStatus.WAITING:
                 self._kept.pop(run_id, None)
                 await self.end_children(run_id)
@@ -117,16 +117,16 @@ class WaitingRuns:
             self._kept[run_id] = _Kept(options=options, context=run.context)
             if (record := await self._store.run(run_id)) is not None:
                 self.keep(record)
-            if await self._store.is_answered(run_id):  # while the run was stored as waiting
+            if await self._store.is_answered(run_id):  # answered while it was being stored
                 await self.resume(run_id)
 
     def can_continue(self, run: RunRecord) -> bool:
-        """Return whether this process has the options that only the program of a run can have."""
+        """Return whether this process has the options that only the run's program can have."""
         needs_caller = run.options is not None and run.options.needs_caller
         return not needs_caller or self.options_of(run.run_id) is not None
 
     def warnings(self, session_id: str) -> list[str]:
-        """Return what to tell of the run that a new message of the session will end."""
+        """Return warnings about the waiting run that a new message of the session will end."""
         before = self.by_session[session_id]
         if self.can_continue(before) or before.options is None:
             return []
@@ -136,12 +136,12 @@ class WaitingRuns:
         return [f"run {before.run_id} {what}: {why}"]
 
     async def resume(self, run_id: str, options: RunOptions | None = None) -> None:
-        """Carry on a run that waits, if this process can; not one of the workers.
+        """Continue a waiting run if this process can; a run for workers is left to them.
 
-        `options` are those that its caller has handed over again.
+        `options` are the ones that its caller has handed over again.
 
         Raises:
-            StorageError: what `resume_run` raises.
+            StorageError: as for `resume_run`.
         """
         async with self._deciding(run_id):
             record = await self._reader.record(run_id)
@@ -164,17 +164,17 @@ class WaitingRuns:
                 self.take_over(replace(opened, waiting=opened.run, is_answered=True))
 
     def _deciding(self, run_id: str) -> asyncio.Lock:
-        """Held while it is decided whether a run that waits goes on or ends.
+        """Return the lock held while deciding whether a waiting run continues or ends.
 
-        An answer of the store is out of date when the other decision was stored before it arrived.
+        The store's answer is out of date if the other decision was stored before it arrived.
         """
         return self._locks.setdefault(run_id, asyncio.Lock())
 
     async def cancel(self, run_id: str) -> None:
-        """Cancel a run that waits; its calls are answered.
+        """Cancel a waiting run; its calls are answered.
 
         Raises:
-            StorageError: what `resume_run` raises.
+            StorageError: as for `resume_run`.
         """
         async with self._claimed(await self._reader.record(run_id)) as opened:
             self.by_session.pop(opened.run.session_id, None)
@@ -186,13 +186,13 @@ class WaitingRuns:
             await self._scheduler.cancel(run)
 
     def take_over(self, opened: OpenedRun) -> None:
-        """Run what a dead owner of the session had queued; it has its `run_queued` already.
+        """Run what a dead owner of the session had queued; their `run_queued` events exist already.
 
-        It has no context variables: those of the caller belong to another run.
-        What was to be cancelled while it had no owner ends without having begun.
+        These runs get no context variables: the caller's belong to another run. A run that was
+        cancelled while it had no owner ends without having begun.
         """
         if self._scheduler.is_closed:
-            return  # they wait on, for the next owner
+            return  # they keep waiting, for the next owner
         waiting = opened.waiting
         if waiting is not None and not self._live.goes_on(waiting.run_id):
             self.by_session.pop(waiting.session_id, None)
@@ -231,7 +231,7 @@ class WaitingRuns:
                 self._aside.start(self._scheduler.dequeue(run))
 
     async def end_children(self, run_id: str) -> None:
-        """Cancel the children that a run, which has ended, leaves waiting; close its questions."""
+        """Cancel the waiting children of a run that has ended, and close its questions."""
         for child in await self._store.waiting_children(run_id):
             identity = RunIdentity(
                 session_id=child.session_id,
@@ -246,11 +246,11 @@ class WaitingRuns:
         await self._store.close_waiting(run_id)
 
     async def _end(self, run_id: str) -> None:
-        """Cancel a run that waits, and has its session claimed here."""
+        """Cancel a waiting run whose session is claimed here."""
         async with self._deciding(run_id):
             record = await self._reader.record(run_id)
             if record.status is not RunStatus.WAITING or self._live.goes_on(run_id):
-                return  # it has gone on since
+                return  # it has continued since
             run = self._live.new(record, None, is_new=False, options=self.options_of(run_id))
             run.cancel_requested = True
             await self._scheduler.settle_unbegun(run)
@@ -263,10 +263,10 @@ class WaitingRuns:
 
     @asynccontextmanager
     async def _claimed(self, record: RunRecord) -> AsyncGenerator[OpenedRun]:
-        """The run and its session, which is busy here meanwhile.
+        """Claim the session of a run, which is busy here until the end of the block.
 
         Raises:
-            StorageError: what `resume_run` raises.
+            StorageError: as for `resume_run`.
         """
         scheduler, session_id = self._scheduler, record.session_id
         scheduler.announce(session_id)
@@ -289,7 +289,7 @@ class WaitingRuns:
 
 
 def _still_waits(waiting: RunRecord) -> StorageError:
-    """A run that only summarises the history closes none that waits for an answer."""
+    """Return the error for a run that only summarises while another run waits for an answer."""
     return StorageError(
         ErrorCode.SESSION_ACTIVE,
         f"run {waiting.run_id} of session {waiting.session_id} waits for an answer; answer its"

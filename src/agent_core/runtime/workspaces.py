@@ -1,8 +1,8 @@
-"""Sessions whose files every machine can have: each has a folder here when one of its runs is here.
+"""Folders, on this machine, of sessions whose files every machine can have.
 
-The snapshots in the blobs are the files of such a session; the folder is a copy, which is brought
-to the latest of them when a run begins, and which may be removed while none is at work in it: whose
-lock is free.
+The snapshots in the blobs are the files of such a session. The folder is a copy: it is brought to
+the latest snapshot when a run begins, and may be removed while no run works in it, which is when
+its lock is free.
 """
 
 import asyncio
@@ -40,13 +40,14 @@ class Workspaces:
     """The folders of sessions in the place `snapshot`, on this machine.
 
     Args:
-        setup: the home and the settings; its project is that of callers, or one of these folders.
-        store: of the sessions.
-        blobs: where the snapshots are; None: the store is of one machine.
-        key: of the database that names the snapshots.
+        setup: the home and the settings; its project is the callers' folder, or one of these
+            folders.
+        store: store of the sessions.
+        blobs: storage of the snapshots; None if the store serves one machine.
+        key: key of the database that names the snapshots.
 
     Attributes:
-        place: of sessions whose files are on this machine; None where that is not said.
+        place: the place of sessions whose files are on this machine; None where no place is stored.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class Workspaces:
         self.place = None if blobs is None else self._here
 
     def project_files(self) -> ProjectFiles:
-        """The files of the project: those of a session, if it is the folder of one."""
+        """Return the files of the project, or of the session whose folder the project is."""
         if self._blobs is not None and self._setup.is_workspace:
             return self._of_session(self._setup.project.name)
         return ProjectFiles(self._setup, self._key)
 
     def files_of(self, session: SessionRecord) -> ProjectFiles:
-        """The files of a session.
+        """Return the files of a session.
 
         Raises:
             StorageError: `session_elsewhere`: they are on another host.
@@ -87,7 +88,9 @@ class Workspaces:
         return self._setup.tenant is None
 
     def is_here(self, session: SessionRecord) -> bool:
-        """Tell whether this machine has the files of a session, or every machine can have them."""
+        """Return whether this machine has the files of a session, or every machine can
+        have them.
+        """
         return session.place in {None, SNAPSHOT, self._here}
 
     def require_here(self, session: SessionRecord) -> None:
@@ -112,10 +115,11 @@ class Workspaces:
         )
 
     async def begin(self, session_id: str) -> None:
-        """Record the caller's project as what a session begins with, where all can have it.
+        """Record the caller's project as a new session's first snapshot, if every machine can have
+        it.
 
-        Call it before a run with the place `snapshot` is queued; a session that there is already
-        has its files.
+        Call it before a run with the place `snapshot` is queued; an existing session has its files
+        already.
 
         Raises:
             StorageError: there are too many files, or they cannot be read or sent.
@@ -130,11 +134,11 @@ class Workspaces:
 
     @asynccontextmanager
     async def use(self, session: SessionRecord) -> AsyncGenerator[Path]:
-        """The folder in which a run of the session is carried out on this machine, for as long.
+        """Yield the folder in which a run of the session is executed on this machine.
 
-        If it is missing it is made, while no other process is at work in it. When the run begins
-        it is brought to the session's latest snapshot, and what the run has changed is recorded
-        and sent before its end is stored (`bring_up_to_date` and `recording` do that, within it).
+        A missing folder is created, while no other process works in it. When the run begins, the
+        folder is brought to the session's latest snapshot, and the run's changes are recorded and
+        sent before its end is stored (`bring_up_to_date` and `recording` do this inside the block).
 
         Raises:
             StorageError: the session can have no folder here.
@@ -148,7 +152,7 @@ class Workspaces:
                 is_alone = try_lock(lock, shared=False)
                 is_there = await asyncio.to_thread(files.root.is_dir)
                 if is_alone and not is_there:
-                    with suppress(StorageError):  # the run is to say it, and to fail
+                    with suppress(StorageError):  # the run itself reports this, and fails
                         await bring_up_to_date(files, self._store)
                     await asyncio.to_thread(make_private, files.root)
                 if try_lock(lock, shared=True) and await asyncio.to_thread(files.root.is_dir):
@@ -159,20 +163,21 @@ class Workspaces:
                 os.utime(files.root)
 
     async def snapshots_in_use(self) -> set[str]:
-        """Every snapshot that a session needs, of other tenants, too: they may be in this home.
+        """Return every snapshot that a session needs, including other tenants': they may be in this
+        home.
 
         Raises:
-            StorageError: they cannot be read.
+            StorageError: the snapshots cannot be listed.
         """
         if self._blobs is None or self._setup.tenant is None:
             return await self._store.snapshots_in_use()
         return await asyncio.to_thread(self._blobs.snapshots_in_use)
 
     async def require_snapshot(self, snapshot_id: str) -> None:
-        """Refuse a snapshot that no session of this tenant names: one of another may have it.
+        """Refuse a snapshot that no session of this tenant names: it may belong to another tenant.
 
         Raises:
-            StorageError: there is none.
+            StorageError: there is no such snapshot.
         """
         if self._setup.tenant is None:
             return
@@ -182,7 +187,7 @@ class Workspaces:
             raise StorageError(ErrorCode.STORAGE_ERROR, message, details=details)
 
     async def fork(self, session_id: str, fork_id: str) -> None:
-        """Let a session that is about to begin as a copy of another one have its snapshots.
+        """Give a new fork of a session the snapshots of its original.
 
         Raises:
             StorageError: they cannot be stored.
@@ -193,7 +198,7 @@ class Workspaces:
     async def forget(self, session_id: str) -> None:
         """Remove the folder of a session that was deleted."""
         if self._blobs is not None and _PLAIN_ID(session_id):
-            with suppress(OSError):  # it goes when it is old
+            with suppress(OSError):  # it is removed when it is old
                 await asyncio.to_thread(self._remove, self._setup.workspaces_dir / session_id)
 
     def _of_session(self, session_id: str) -> ProjectFiles:
@@ -207,7 +212,7 @@ class Workspaces:
         return ProjectFiles(self._setup, self._key, root, session_id=session_id, blobs=self._blobs)
 
     def _forget_unused(self) -> None:
-        """Remove the folders of sessions that had no run here for as long as snapshots are kept."""
+        """Remove the folders of sessions without a run here for as long as snapshots are kept."""
         before = time.time() - self._setup.config.workspace.keep_days * _DAY_S
         with suppress(FileNotFoundError), os.scandir(self._setup.workspaces_dir) as folders:
             for entry in folders:
@@ -216,13 +221,15 @@ class Workspaces:
                         self._remove(Path(entry.path))
 
     def _remove(self, folder: Path) -> None:
-        """Remove a folder that no process is at work in."""
+        """Remove a folder that no process works in."""
         with locked_if_free(self._lock_of(folder)) as is_free:
             if is_free:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _lock_of(self, folder: Path) -> Path:
-        """The lock that is shared by who is at work in a folder; alone to make or remove it."""
+        """Return the path of a folder's lock: shared to work in it, exclusive to create or remove
+        it.
+        """
         locks = self._setup.home / "snapshots" / "locks"
         make_private(locks)
         name = hashlib.sha256(b"in use: " + os.fsencode(folder)).hexdigest()
@@ -234,14 +241,14 @@ async def bring_up_to_date(
 ) -> None:
     """Bring the files of a session to the state that its next run begins with.
 
-    A folder that is a copy of the latest snapshot is made that, whatever was left in it. Other
-    files are left as they are, but what a process that has died has half restored is rolled back.
-    Whoever has taken a run over waits for what this has begun, and what has lost its `hold` by then
-    does not begin.
+    A folder that is a copy of the latest snapshot is made equal to it, whatever was left in it.
+    Other files are left alone, except that a restore left half done by a dead process is rolled
+    back. A process that has taken the run over waits until this is done, and a run that has lost
+    its `hold` does not begin.
 
     Raises:
-        StorageError: the session has no snapshot, or it cannot be had; a file cannot be written;
-            `session_active`: it is another process'.
+        StorageError: the session has no snapshot, or it cannot be fetched; a file cannot be
+            written; `session_active`: another process has the session.
         OSError: the folder cannot be made.
     """
     if files.shared is not None:
@@ -257,7 +264,7 @@ async def bring_up_to_date(
 async def _roll_back_interrupted(
     files: ProjectFiles, alone: FilesAlone, store: SessionStore
 ) -> None:
-    """Undo what a process has begun to restore and died over: a run does not wait for more."""
+    """Roll back the restore that a dead process left half done; a run does not wait for more."""
     await alone.recover()
     for session_id in await store.pending_moves(files.folder):
         move = (await store.workspace_state(session_id, files.folder)).pending
@@ -270,7 +277,7 @@ async def _roll_back_interrupted(
 async def latest_snapshot(files: ProjectFiles, store: SessionStore) -> str:
     """Return the latest snapshot of a session whose files every machine can have.
 
-    What a process has begun to restore and died over is as it was.
+    A move that a dead process left half done is dropped.
 
     Raises:
         StorageError: the session has no snapshot.

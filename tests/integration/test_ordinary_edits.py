@@ -16,7 +16,7 @@ ORDINARY = [
     *("README.md", "README.zh-CN.md", "CHANGELOG.md", "docs/guide.md", "docs/CODE_OF_CONDUCT.md"),
     *("src/app.py", "tests/test_app.py", "tests/conftest.py", "src/hooks/useCart.ts", "main.go"),
     *("src/workflows/order.py", "package.json", "pyproject.toml", "Makefile", "Dockerfile"),
-    *("tsconfig.json", "eslint.config.js", "config/settings.yaml", "docker-compose.yml"),
+    *("tsconfig.json", "src/config.js", "config/settings.yaml", "docker-compose.yml"),
     *("scripts/build.sh", "bin/tool", ".gitignore", "pkg/.gitignore", ".editorconfig"),
     *(".dockerignore", "data/.gitkeep", "vendor/lib/a.c", "LICENSE", "notes.txt", "a"),
     *("docs/cursor.md", "src/agents.py", "agents/worker.py", "skill.py", "pipelines.py"),
@@ -36,6 +36,16 @@ OBEYED = [
     *("node_modules/x/index.js", "lib/site-packages/a.pth", "sitecustomize.py", "a/inject.pth"),
     *("docs/review.prompt.md", "docs/style.instructions.md", ".eslintrc.js", ".VSCode/tasks.json"),
     *(".gitattributes", ".Husky/pre-commit", ".unknown"),
+    *(
+        "eslint.config.js",
+        "web/prettier.config.mjs",
+        "vitest.config.ts",
+        "build.rs",
+        "build.gradle",
+    ),
+    *("app/settings.gradle.kts", "gradle.properties", "gradle/wrapper/gradle-wrapper.properties"),
+    *("gradle/wrapper/gradle-wrapper.jar", "mix.exs", "Package.swift", "build.zig", "Gemfile"),
+    *("x.gemspec", "flake.nix", "shell.nix", "devbox.json", "devenv.yaml", "docs/HEAD"),
 ]
 
 
@@ -196,9 +206,85 @@ def _environment(project: Path) -> str:
     return "env/bin/activate"
 
 
+def _named(project: Path, by: str, text: str) -> None:
+    (project / by).parent.mkdir(parents=True, exist_ok=True)
+    (project / by).write_text(text, encoding="utf-8")
+
+
+def _named_by_a_hook(project: Path) -> str:
+    _git(project, "init", "-q")
+    _named(project, ".git/hooks/pre-commit", "#!/bin/sh\nexec ./tools/check.sh --all\n")
+    return "tools/check.sh"
+
+
+def _named_by_husky(project: Path) -> str:
+    _named(project, "web/.husky/pre-commit", "node tools/check.js && npm test\n")
+    return "web/tools/check.js"
+
+
+def _named_by_pre_commit(project: Path) -> str:
+    text = (
+        "repos:\n- repo: local\n  hooks:\n  - {id: a, entry: python tools/check.py, files: src/}\n"
+    )
+    _named(project, ".pre-commit-config.yaml", text)
+    return "tools/check.py"
+
+
+def _named_by_lefthook(project: Path) -> str:
+    _named(project, "lefthook.yml", "pre-commit:\n  commands:\n    a:\n      run: tools/check.sh\n")
+    return "tools/check.sh"
+
+
+def _folder_of_programs_on_entering(project: Path) -> str:
+    _named(project, ".envrc", "PATH_add tools/bin\n")
+    return "tools/bin/ls"
+
+
+def _sourced_on_entering(project: Path) -> str:
+    _named(project, ".envrc", "source_env tools/env.sh\n")
+    return "tools/env.sh"
+
+
+def _task_of_an_editor(project: Path) -> str:
+    text = '{"tasks": [{"command": "${workspaceFolder}/tools/open.sh",}]} // runs on opening'
+    _named(project, ".vscode/tasks.json", text)
+    return "tools/open.sh"
+
+
+def _server_of_an_agent(project: Path) -> str:
+    _named(
+        project, ".mcp.json", '{"mcpServers": {"a": {"command": "python", "args": ["tools/a.py"]}}}'
+    )
+    return "tools/a.py"
+
+
+def _hook_of_an_agent(project: Path) -> str:
+    _named(
+        project,
+        ".claude/settings.json",
+        '{"hooks": [{"command": "$CLAUDE_PROJECT_DIR/tools/a.sh"}]}',
+    )
+    return "tools/a.sh"
+
+
+def _last_part_of_a_repository(project: Path) -> str:
+    _named(project, "data/HEAD", "ref: refs/heads/main\n")
+    return "data/objects/info/packs"
+
+
 @pytest.mark.parametrize(
     "place",
     [
+        _named_by_a_hook,
+        _named_by_husky,
+        _named_by_pre_commit,
+        _named_by_lefthook,
+        _folder_of_programs_on_entering,
+        _sourced_on_entering,
+        _task_of_an_editor,
+        _server_of_an_agent,
+        _hook_of_an_agent,
+        _last_part_of_a_repository,
         _hooks_path,
         _hooks_path_is_the_project,
         _hooks_path_of_the_user,

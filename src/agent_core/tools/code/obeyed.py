@@ -19,6 +19,7 @@ from pathlib import Path
 
 from agent_core.git.repository import Repository
 from agent_core.git.settings import read_settings, user_settings
+from agent_core.tools.code.callers import is_named_by_caller
 
 _HARMLESS = frozenset(
     {
@@ -46,6 +47,13 @@ _AUTOMATION = (
     *("lefthook*", "hk.pkl", "prek.toml", "*.code-workspace", "*.sublime-project"),
     *("devcontainer.json", "mise.toml", "mise.*.toml", "_vimrc", "sitecustomize.py"),
     *("usercustomize.py", "*.pth"),
+    # read as code when an editor opens the project, or when its folder is entered
+    *("*.config.js", "*.config.cjs", "*.config.mjs", "*.config.ts", "*.config.cts"),
+    *("*.config.mts", "build.rs", "build.zig", "mix.exs", "package.swift", "gemfile", "*.gemspec"),
+    *("*.gradle", "*.gradle.kts", "gradle.properties", "gradle-wrapper.*", "*.nix"),
+    *("devbox.json", "devenv.yaml"),
+    # the file that makes a folder a repository of Git
+    "head",
     # agents
     *("mcp.json", "*.mcp.json", "opencode.json*", "crush.json", "*.instructions.md"),
     *("*.prompt.md", "*.agent.md", "*.chatmode.md", "*.mdc"),
@@ -73,6 +81,14 @@ _IN_CAPITALS = """
 _DOCUMENTS = frozenset(_IN_CAPITALS.split())
 """Documents for people that are usually written in capitals; an agent obeys others, or may."""
 
+_PARTS = frozenset(
+    {
+        *("branches", "commondir", "config", "config.worktree", "hooks", "info", "modules"),
+        *("objects", "packed-refs", "refs", "reftable", "worktrees"),
+    }
+)
+"""The entries of a repository beside its HEAD."""
+
 _DEPENDENCIES = frozenset({"node_modules", "bower_components", "site-packages", "__pycache__"})
 _ENVIRONMENT = "pyvenv.cfg"
 
@@ -95,7 +111,20 @@ def is_obeyed(path: Path, *, root: Path) -> bool:
         return True
     if any((folder / _ENVIRONMENT).exists() for folder in path.parents if root in folder.parents):
         return True
-    return _is_named_by_git(path) or _is_linked(path, root)
+    if _is_in_repository(path, root):
+        return True
+    return _is_named_by_git(path) or is_named_by_caller(path, root) or _is_linked(path, root)
+
+
+def _is_in_repository(path: Path, root: Path) -> bool:
+    """Return whether a file is in the place of a repository's part: beside a file called HEAD."""
+    for folder in path.parents:
+        if not folder.is_relative_to(root):
+            return False
+        part = path.relative_to(folder).parts[0].casefold()
+        if part in _PARTS and (folder / "HEAD").is_file():
+            return True
+    return False
 
 
 def _has_obeyed_name(parts: tuple[str, ...]) -> bool:

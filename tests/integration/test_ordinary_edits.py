@@ -352,12 +352,12 @@ async def test_a_saved_rule_for_a_folder_does_not_cover_what_is_obeyed_in_it(
         await made.run("go", session_id="s1")
     asked = [Path(request.metadata["target"]).name for request in user.requests]
     assert asked == ["a.txt", "AGENTS.md", ".envrc"]
-    assert 'edits = "ordinary"' in user.requests[0].metadata["rule"]
+    assert 'only = "edits"' in user.requests[0].metadata["rule"]
     assert str(project / "AGENTS.md") in user.requests[1].metadata["rule"]
 
 
 async def test_a_rule_can_be_about_ordinary_edits(home: Home, project: Path) -> None:
-    rule = '[[permissions.rules]]\ndecision = "allow"\nedits = "ordinary"\n'
+    rule = '[[permissions.rules]]\ndecision = "allow"\nonly = "edits"\n'
     async with runtime(
         home, project, config=CONFIG + rule, permission_callback=Asked("deny")
     ) as made:

@@ -256,7 +256,7 @@ async def test_always_adds_the_narrowest_rule_to_what_is_there(home: Home, proje
         ),
         (
             '[[permissions.rules]]\ndecision = "allow"\ntool = "code.write_file"\n'
-            f'path = "{project}/src/*"\nedits = "ordinary"\n'
+            f'path = "{project}/src/*"\nonly = "edits"\n'
         ),
     )
     assert offers == [*saved, None]

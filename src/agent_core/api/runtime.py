@@ -467,6 +467,7 @@ class AgentRuntime:
         reason: str | None = None,
         *,
         arguments: Mapping[str, Any] | None = None,
+        always: bool = False,
         tools: "Sequence[AnyTool] | None" = None,
         deps: Any = None,
         guards: "Sequence[RunGuard]" = (),
@@ -488,6 +489,8 @@ class AgentRuntime:
             reason: for the model, if a call is denied.
             arguments: with which the call is made in place of the model's, which sees these from
                 then on; with `allow_once` only. They are validated as the model's are.
+            always: also add the rule that the question offers for this decision to the saved
+                rules. It counts here at once, elsewhere from the next start.
             tools: the functions and toolsets that the run was started with, or that its runtime
                 had. Of a run that was started with `tools`, others are left out.
             deps: as for `start`; a run that was started with some needs them.
@@ -513,6 +516,7 @@ class AgentRuntime:
             request_id,
             decision,
             arguments=arguments,
+            always=always,
             reason=reason,
             decided_by=decided_by,
             tools=tools,

@@ -13,6 +13,7 @@ from agent_core.cli.options import Options
 from agent_core.cli.terminal import Terminal
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.opening import open_descriptor
+from agent_core.permissions.request import shown_rule
 from agent_core.text import shortened, visible
 from agent_core.types import PermissionRequest, ToolPermission
 
@@ -118,7 +119,7 @@ def _call(request: PermissionRequest) -> str:
 def _rule(request: PermissionRequest) -> str | None:
     """A rule that would allow the call; None if none is known that does."""
     if saved := request.metadata.get("rule"):
-        return "; ".join(str(saved).splitlines()[1:])
+        return shown_rule(str(saved))
     target = str(request.metadata.get("target") or "")
     if "reason" in request.metadata or len(target) > _LONGEST_TARGET:
         return None

@@ -14,7 +14,7 @@ from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import ANSWER
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.permissions.request import wide_of
+from agent_core.permissions.request import rule_of, wide_of
 from agent_core.text import visible
 from agent_core.types import ApprovalRecord, Decision, RunStatus
 
@@ -81,6 +81,11 @@ def _show(question: ApprovalRecord, terminal: Terminal, clean: Clean) -> None:
     line(f"  for the session it would cover: {request.target_scope}")
     if wide := wide_of(request):
         line(f"  {wide[0].removeprefix('allow_')} would cover: {wide[1]}")
+    for name, decision in _DECISIONS.items():
+        if decision is not Decision.ALLOW_FOR_SESSION and (rule := rule_of(request, decision)):
+            line(f"  {name} --always would add this rule:")
+            for each in rule.splitlines():
+                line(f"    {each}")
     for each in str(request.metadata.get("diff") or "").splitlines():
         line(f"    {each}")
     if question.decision is not None:
@@ -97,9 +102,13 @@ async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path |
         StorageError: `approval_not_found`: there is no such question.
         AgentCoreError: `validation_error`: there are several.
     """
-    async with open_runtime(setup) as runtime:
+    async with open_runtime(setup, saves_rules=options.always) as runtime:
         question = await _find(runtime, options.id)
         options.id = question.request_id
+        if options.always and (rule := rule_of(question.request, _DECISIONS[options.decision])):
+            terminal.line("+++ rules.toml")
+            for each in rule.splitlines():
+                terminal.line(f"+{visible(each, one_line=True)}", Style.GOOD)
         handle = await runtime.attach(question.root_run_id)
         page = await runtime.replay_session(question.session_id, from_seq=1, to_seq=1)
         project = Path(page.session.cwd)
@@ -136,4 +145,6 @@ async def _find(runtime: AgentRuntime, prefix: str) -> ApprovalRecord:
 
 async def _answer(runtime: AgentRuntime, options: Options) -> RunHandle:
     decision = _DECISIONS[options.decision]
-    return await runtime.answer(options.id, decision, options.reason, decided_by="cli")
+    return await runtime.answer(
+        options.id, decision, options.reason, always=options.always, decided_by="cli"
+    )

@@ -22,6 +22,7 @@ from agent_core.config.load import CONFIG_NAME, MODEL_VARIABLE
 from agent_core.config.paths import Setup, resolve_home
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.permissions.questions import UnattendedError
+from agent_core.permissions.request import ALWAYS, without_rules
 from agent_core.types import ApprovalRecord, EventLevel, EventType, RunStatus, RuntimeEvent
 
 _ABOUT_QUESTIONS = {
@@ -74,10 +75,14 @@ async def _cancel(prefix: str, setup: Setup, terminal: Terminal, _: Clean) -> in
 async def _attend(scene: Scene) -> int:
     options, shown, interrupt = scene.options, scene.shown, scene.interrupt
     setup = read_command_setup(options.path, options.model)
-    async with open_runtime(setup) as runtime, AsyncExitStack() as stack:
+    opened = open_runtime(setup, saves_rules=scene.asks_person)
+    async with opened as runtime, AsyncExitStack() as stack:
         handle = await scene.begin(runtime)
         shown.begun(handle)
-        questions = _Questions(runtime, handle, shown.terminal, scene.prompt)
+        saves_rules = setup.config.permissions.save_rules is not False
+        questions = _Questions(
+            runtime, handle, shown.terminal, scene.prompt, saves_rules=saves_rules
+        )
         stack.push_async_callback(questions.close)
         is_asked = scene.asks_person
         if is_asked:
@@ -160,12 +165,19 @@ class _Questions:
     """The open questions of a run and its children, asked at the terminal."""
 
     def __init__(
-        self, runtime: AgentRuntime, handle: RunHandle, terminal: Terminal, prompt: TerminalPrompt
+        self,
+        runtime: AgentRuntime,
+        handle: RunHandle,
+        terminal: Terminal,
+        prompt: TerminalPrompt,
+        *,
+        saves_rules: bool,
     ) -> None:
         self._runtime = runtime
         self._handle = handle
         self._terminal = terminal
         self._prompt = prompt
+        self._saves_rules = saves_rules
         self._asked: dict[str, asyncio.Task[bool]] = {}
 
     async def take(self, event: RuntimeEvent) -> None:
@@ -211,16 +223,18 @@ class _Questions:
         return [each for each in every if each.root_run_id == self._handle.run_id]
 
     async def _ask(self, question: ApprovalRecord) -> bool:
-        request = question.request
-        # The process that carries out the run adds no rule for an answer from elsewhere.
-        facts = {key: value for key, value in request.metadata.items() if key != "rule"}
+        request = question.request if self._saves_rules else without_rules(question.request)
         try:
-            answer = await self._prompt(request.model_copy(update={"metadata": facts}))
+            answer = await self._prompt(request)
         except UnattendedError:
             return False
         try:
             await self._runtime.answer(
-                question.request_id, answer.decision, answer.reason, decided_by="terminal"
+                question.request_id,
+                answer.decision,
+                answer.reason,
+                always=answer.metadata.get(ALWAYS) is True,
+                decided_by="terminal",
             )
         except AgentCoreError as error:
             self._terminal.line(error.message, Style.WARN)

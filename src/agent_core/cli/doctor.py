@@ -347,7 +347,7 @@ def _examine_permissions(setup: Setup | None) -> list[Finding]:
         return [_unknown(name)]
     config = setup.config
     wanted = {
-        "permissions": {"readers": "allow", "save_rules": True},
+        "permissions": {"readers": "allow"},
         "sandbox": {"mode": "auto"},
     }
     lines = [

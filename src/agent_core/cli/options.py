@@ -48,6 +48,7 @@ class Options(argparse.Namespace):
     message: Sequence[str] = ()
     content_at: int | None = None
     answers: str | None = None
+    always: bool = False
     events: str | None = None
     output_schema: str | None = None
     images: list[str] | None = None

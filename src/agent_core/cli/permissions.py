@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
@@ -34,7 +35,7 @@ async def _explain(options: Options, setup: Setup, terminal: Terminal, clean: Cl
     if isinstance(call, str):
         terminal.line(f"error: {call}; see soong-agent permissions explain --help", Style.BAD)
         return MISUSED
-    async with open_runtime(setup) as runtime:
+    async with open_runtime(setup, saves_rules=sys.stdin.isatty()) as runtime:
         session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
         found = await runtime.explain_permission(
             *call,
@@ -105,12 +106,20 @@ def _facts(found: PermissionExplanation) -> Iterator[tuple[str, str]]:
     if found.hosts is not None:
         yield "hosts", ", ".join(found.hosts) or "none that can be seen"
     yield "sandbox", found.confined or "off for this call"
-    if found.decision == "ask" or found.covers:
-        yield "for the session", found.covers or "this call only"
-    if found.rule:
-        yield "always", found.rule.rstrip()
+    yield from _answer_facts(found)
     if found.refusal:
         yield "the model reads", found.refusal
+
+
+def _answer_facts(found: PermissionExplanation) -> Iterator[tuple[str, str]]:
+    if found.decision == "ask" or found.covers:
+        yield "for the session", found.covers or "this call only"
+    if found.wide:
+        yield "or wider", found.wide
+    if found.rule:
+        yield "always", found.rule.rstrip()
+    if found.wide_rule:
+        yield "always, wider", found.wide_rule.rstrip()
 
 
 def _shown_view(view: CommandView) -> str:
@@ -142,8 +151,10 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
     return COMPLETED
 
 
-def _compact(value: list[Any]) -> str:
-    """A value as it would be written by hand: a list of one as what is in it."""
+def _compact(value: str | list[Any]) -> str:
+    """Return a value as it would be written by hand: a list of one as what is in it."""
+    if isinstance(value, str):
+        return json.dumps(value)
     items = [_compact(item) if isinstance(item, list) else json.dumps(item) for item in value]  # pyright: ignore[reportUnknownArgumentType]
     return items[0] if len(items) == 1 else f"[{', '.join(items)}]"
 

@@ -3,15 +3,17 @@
 import asyncio
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
+
+from msgspec import Struct
 
 from agent_core.cli.layout import cells, wrapped
 from agent_core.cli.lines import AT_ONCE_S, InputLines
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.permissions.questions import UnattendedError
-from agent_core.permissions.request import THIS_CALL_ONLY, wide_of
+from agent_core.permissions.request import THIS_CALL_ONLY, UNTIL_END, rule_of, wide_of
 from agent_core.text import plural, shortened, visible
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
 
@@ -47,7 +49,7 @@ _HELP = {
     "n": "deny this call",
     "e": "deny it, with a reason that the model reads",
     "v": "page through the whole question: what was left out above, and the diff",
-    "w": "show the rule, and add it to rules.toml, for all sessions",
+    "w": "show the rules that would allow it in all sessions, and add one to rules.toml",
 }
 _CUT = re.compile(r"… (\d+) more lines?")
 """How a diff ends that was cut when it was made."""
@@ -189,13 +191,13 @@ class TerminalPrompt:
         terminal = self._terminal
         if terminal.can_draw:  # set off from what happened before
             terminal.line("")
-        rule = str(request.metadata.get("rule") or "")
+        rules = _rules_of(request)
         is_remembered = _scope_beside_target(request) != THIS_CALL_ONLY
         choices = ["y once", *["a for the session"] * is_remembered]
         wide = _wide_of(request)
         choices += [f"{key} {what}" for key, what, _ in wide.values()]
         choices += ["n no", "e no, with a reason"]
-        choices += ["w always, by a rule"] * bool(rule) + ["? help"]
+        choices += ["w always, by a rule"] * bool(rules) + ["? help"]
         whole = self._show_question(request, choices)
         menu = self._menu(choices)
         while True:
@@ -216,10 +218,11 @@ class TerminalPrompt:
             if self._terminal.keeps_text and _is_text(pressed, settle_s=self._lines.settle_s):
                 raise TypedOnError(pressed)
             terminal.leave_line()
-            if key == "w" and rule:
-                if await self._agrees_to(rule):
-                    terminal.line("allowed; adding the rule to rules.toml")
-                    return _answered(Decision.ALLOW_ONCE, always=True)
+            if key == "w" and rules:
+                if (chosen := await self._choose_rule(rules)) is not None:
+                    said = _CONFIRMATIONS[chosen] if chosen in _WIDE_KEYS else "allowed"
+                    terminal.line(f"{said}; adding the rule to rules.toml")
+                    return _answered(chosen, always=True)
                 terminal.leave_line()
             elif key == "v" and whole:
                 await self._page(whole)
@@ -276,13 +279,22 @@ class TerminalPrompt:
             raise UnattendedError
         return answer
 
-    async def _agrees_to(self, rule: str) -> bool:
-        """Show what would be added to the file of rules, and ask whether it should be."""
-        self._terminal.line("  +++ rules.toml", Style.DIM)
-        for line in rule.splitlines():
-            self._terminal.line(f"  +{line}", Style.GOOD)
-        self._terminal.line("  y add it, and allow this call   any other key goes back")
-        return (await self._press("> ")).strip().casefold() == "y"
+    async def _choose_rule(self, rules: Mapping[str, "_OfferedRule"]) -> Decision | None:
+        """Show what each key would add to the file of rules, and return the answer it gives."""
+        terminal = self._terminal
+        for key, offered in rules.items():
+            title = f"  +++ rules.toml, {key} adds it" if len(rules) > 1 else "  +++ rules.toml"
+            terminal.line(title, Style.DIM)
+            for line in offered.text.splitlines():
+                terminal.line(f"  +{line}", Style.GOOD)
+            if offered.covers:
+                for part in terminal.wrap(f"  in every session: {offered.covers}"):
+                    terminal.line(part)
+        choices = [f"{key} {offered.what}" for key, offered in rules.items()]
+        for line in _folded([*choices, "any other key goes back"], terminal.width - 2):
+            terminal.line(f"  {line}")
+        chosen = rules.get((await self._press("> ")).strip().casefold())
+        return chosen and chosen.decision
 
     async def _page(self, diff: Sequence[str]) -> None:
         rows, start = max(self._terminal.rows - 2, _LEAST_ROWS), 0
@@ -380,6 +392,28 @@ def _wide_of(request: PermissionRequest) -> dict[Decision, tuple[str, str, str]]
     decision, covers = offered
     key, name = _WIDE_KEYS[decision]
     return {decision: (key, name, visible(covers, one_line=True))}
+
+
+class _OfferedRule(Struct, frozen=True):
+    """A rule that a question offers to save: its text, the key for it, what it covers in words."""
+
+    decision: Decision
+    text: str
+    what: str
+    covers: str = ""
+
+
+def _rules_of(request: PermissionRequest) -> dict[str, _OfferedRule]:
+    """Return the rules that a question offers to save, by their keys."""
+    rules: dict[str, _OfferedRule] = {}
+    if text := rule_of(request, Decision.ALLOW_ONCE):
+        what = "add it, and allow this call"
+        rules["y"] = _OfferedRule(Decision.ALLOW_ONCE, text, what)
+    for decision, (key, name, covers) in _wide_of(request).items():
+        if text := rule_of(request, decision):
+            covers = covers.removesuffix(UNTIL_END)
+            rules[key] = _OfferedRule(decision, text, f"add it, and allow {name}", covers)
+    return rules
 
 
 def _cut(parts: Sequence[Sequence[str]], most: int) -> list[list[str]]:

@@ -213,7 +213,10 @@ class Scene:
         """The runtime of the project, whose questions are put here."""
         setup = read_command_setup(self.options.path, self.options.model)
         return open_runtime(
-            setup, permission_callback=self.prompt, elicitation_callback=self.elicit
+            setup,
+            permission_callback=self.prompt,
+            elicitation_callback=self.elicit,
+            saves_rules=self.asks_person or self.options.always,
         )
 
 

@@ -62,14 +62,22 @@ def open_runtime(
     permission_callback: "PermissionCallback | None" = None,
     elicitation_callback: "ElicitationCallback | None" = None,
     toolsets: "Sequence[McpToolset]" = (),
+    saves_rules: bool = False,
 ) -> "AgentRuntime":
-    """The runtime of a command; see `AgentRuntime`."""
+    """Return the runtime of a command; see `AgentRuntime`.
+
+    `saves_rules`: questions offer rules for all sessions, if the settings do not say otherwise.
+    """
     from agent_core.api import AgentRuntime  # noqa: PLC0415 - not every command needs one
 
+    config = setup.config
+    if saves_rules and config.permissions.save_rules is None:
+        permissions = config.permissions.model_copy(update={"save_rules": True})
+        config = config.model_copy(update={"permissions": permissions})
     return AgentRuntime(
         project_dir=setup.project,
         home_dir=setup.home,
-        config=setup.config,
+        config=config,
         persist=setup.persist,
         permission_callback=permission_callback,
         elicitation_callback=elicitation_callback,

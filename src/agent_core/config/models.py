@@ -482,7 +482,8 @@ class PermissionsConfig(Section):
     unattended: Literal["deny", "wait", "park"] = "deny"
     remember_scope: Literal["session", "session_stored"] = "session"
     allow_for_session_enabled: bool = True
-    save_rules: bool = False
+    save_rules: bool | None = None
+    """None: where a person is asked at a terminal."""
     rules: Rules = []
     network_policy: NetworkPolicyConfig = NetworkPolicyConfig.model_construct()
 

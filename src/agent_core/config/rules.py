@@ -105,7 +105,7 @@ Words = Annotated[list[list[str]], BeforeValidator(_as_words), Field(max_length=
 
 Examples = Annotated[list[Any], BeforeValidator(_as_examples), Field(max_length=_MOST)]
 
-KEYS = ("tool", "command", "path", "host", "agent", "edits")
+KEYS = ("tool", "command", "path", "host", "agent", "only")
 """What a rule may be about; all that it names have to fit."""
 
 
@@ -118,7 +118,7 @@ class PermissionRule(Section):
     path: Annotated[Names, _all(_problem_of_path)] | None = None
     host: Annotated[Names, _all(_problem_of_host)] | None = None
     agent: Names | None = None
-    edits: Literal["ordinary"] | None = None
+    only: Literal["reads", "edits"] | None = None
     reason: Annotated[str, Field(max_length=_MOST)] | None = None
     match: Examples = []
     not_match: Examples = []
@@ -129,6 +129,8 @@ class PermissionRule(Section):
             raise ValueError(
                 f"does not say for which calls it is; add one or more of {', '.join(KEYS)}"
             )
+        if self.only == "edits" and self.command is not None:
+            raise ValueError('has command and only = "edits", but no command is such an edit')
         if both := [example for example in self.match if example in self.not_match]:
             raise ValueError(f"has {both[0]!r} in match and in not_match; remove it from one")
         return self

@@ -1,13 +1,15 @@
 """Decides about every tool call: passes what is allowed, asks, and remembers answers."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.config.models import NetworkConfig, PermissionsConfig
 from agent_core.config.rules import RuleDecision
@@ -23,12 +25,14 @@ from agent_core.permissions.questions import (
     denied,
 )
 from agent_core.permissions.request import (
+    ALWAYS,
     WIDE_DECISIONS,
     Grant,
     WideGrant,
     build_grant,
     build_request,
     build_wide_grant,
+    rule_of,
     shown_line,
 )
 from agent_core.redaction.redactor import Redactor
@@ -46,6 +50,7 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.permissions.rules import RuleSet
     from agent_core.permissions.saved_rules import SavedRules
+    from agent_core.types import PermissionRequest
 
 _MAX_SHOWN = 1_000
 _PLAN = "plan mode"
@@ -86,7 +91,8 @@ class PermissionGuard:
         callback: asks the user; None means that no question can be asked.
         config: `[permissions]`; the defaults of the configuration if there is none.
         rules: the user's rules, if there are any.
-        saved: adds rules to them where a question is answered with "always"; None: it never does.
+        open_saved: opens the file to which a question that is answered with "always" adds a rule;
+            None: none is added.
         network: `[tools.network]`; its hosts need no question either.
         allowed: names of tools, or patterns like `mcp.files.*`; None allows all that are not
             denied.
@@ -108,7 +114,7 @@ class PermissionGuard:
         config: PermissionsConfig | None = None,
         *,
         rules: "RuleSet | None" = None,
-        saved: "SavedRules | None" = None,
+        open_saved: "Callable[[], SavedRules] | None" = None,
         network: NetworkConfig | None = None,
         allowed: Collection[str] | None = None,
         denied: Collection[str] = (),
@@ -128,9 +134,9 @@ class PermissionGuard:
         self._mode = mode
         self._project_dir = project_dir or Path.cwd()
         self._redactor = redactor or Redactor({})
-        self._saved = saved
-        if saved is not None and callback is not None:
-            callback = saved.asking(callback)
+        self._open_saved = open_saved
+        if open_saved is not None and callback is not None:
+            callback = self._saving(callback)
         self.questions = Questions(
             callback, self._redactor, unattended=config.unattended, timeout_s=timeout_s
         )
@@ -200,23 +206,23 @@ class PermissionGuard:
         by_rules: Verdict | None,
     ) -> Verdict:
         """Allow what a remembered answer covers, or commands that only read; ask for the rest."""
-        wide = None
-        if by_rules is None and hosts is None:
-            wide = build_wide_grant(access, self._project_dir)
-        if wide is not None and wide.decision is Decision.ALLOW_READS and self._passes_readers:
+        is_plain = by_rules is None and hosts is None and access.reason is None
+        if is_plain and self._passes_readers and access.command is not None and access.reads:
             return Verdict(decision="allow", by="[permissions] readers")
-        grant = None
+        grant = wide = None
         if self._may_remember:
             grant = build_grant(call, definition, access, hosts)
-        else:
-            wide = None
+            wide = build_wide_grant(access, self._project_dir) if is_plain else None
         for one in (grant, wide and wide.grant):
             known = one and await self.grants.find_grant(run.session_id, one.key)
             if known is not None:
                 return Verdict(decision="allow", by=f"the answer {known.grant_id}", grant=one)
         always = None
-        if self._saved is not None and by_rules is None:
-            always = self._saved.propose(definition, access, run, hosts)
+        if by_rules is None and (saved := self._saved) is not None:
+            always = saved.propose(definition, access, run, hosts)
+            if wide is not None:
+                rule = saved.propose_wide(wide, definition, access, run)
+                wide = replace(wide, rule=rule)
         asked_by = by_rules.by if by_rules else None
         by = asked_by or _why(definition, access)
         return Verdict(
@@ -228,6 +234,44 @@ class PermissionGuard:
             asked_by=asked_by,
             hosts=hosts,
         )
+
+    @property
+    def saves_rules(self) -> bool:
+        """Whether an answer "always" can add a rule."""
+        return self._open_saved is not None
+
+    @cached_property
+    def _saved(self) -> "SavedRules | None":
+        """The file of saved rules; opened for the first question."""
+        if self._open_saved is None:
+            return None
+        saved = self._open_saved()
+        self.rules = saved.rules
+        return saved
+
+    def _saving(self, callback: PermissionCallback) -> PermissionCallback:
+        """Return the callback, with a rule saved where it answers "always"."""
+        from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
+
+        async def ask(request: "PermissionRequest") -> PermissionDecision:
+            answer = await callback(request)
+            is_answer = isinstance(answer, PermissionDecision)  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
+            if is_answer and answer.metadata.get(ALWAYS) is True:
+                await self.save_rule(request, answer.decision)
+            return answer
+
+        return ask
+
+    async def save_rule(self, request: "PermissionRequest", decision: Decision) -> bool:
+        """Save the rule that a question offers for this decision; return whether there is one.
+
+        What cannot be written is logged: the answer counts all the same.
+        """
+        text = rule_of(request, decision)
+        if text is None or self._saved is None:
+            return False
+        await asyncio.to_thread(self._saved.save_or_warn, text)
+        return True
 
     def _refuse(
         self, definition: ToolDefinition, access: Access, run: RunIdentity

@@ -5,6 +5,7 @@ names. A call with a reason of its own has no grant: its answer is for this call
 """
 
 import json
+import os
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -47,10 +48,13 @@ _ALL_READS = (
     " project"
 )
 _ALL_EDITS = "every edit of ordinary files of the project"
+UNTIL_END = ", until the session ends"
 WIDE_DECISIONS = frozenset({Decision.ALLOW_READS, Decision.ALLOW_EDITS})
 """The answers that cover more than calls like the one that is asked about."""
 WIDE = "wide"
 """In the metadata of a request: the wider answer that it takes, and what that covers."""
+RULE, ALWAYS = "rule", "always"
+"""In the metadata of a request: what may be saved. In that of an answer: that it is to be."""
 THIS_CALL_ONLY = "this call only"
 
 
@@ -62,24 +66,37 @@ class Grant(Struct, frozen=True):
 
 
 class WideGrant(Struct, frozen=True):
-    """An answer that covers more than calls like this one, and the decision that gives it."""
+    """An answer that covers more than calls like this one, and the decision that gives it.
+
+    Attributes:
+        decision: the answer.
+        grant: what it covers until the session ends.
+        project: the folder of the project.
+        rule: what would cover the same in every session, where it can be saved.
+    """
 
     decision: Decision
     grant: Grant
+    project: str
+    rule: str | None = None
 
 
 def build_wide_grant(access: Access, project_dir: Path) -> WideGrant | None:
     """Return the wider answer that a question about this call offers; None of any other call."""
+    project = os.path.realpath(project_dir)
     if access.reason is not None:
         return None
     if access.command is not None and access.reads:
+        named = (access.cwd or project, *access.paths)
+        if not all(Path(each).is_relative_to(project) for each in named):
+            return None
         decision, what = Decision.ALLOW_READS, _ALL_READS
     elif access.edits and not access.dangerous:
         decision, what = Decision.ALLOW_EDITS, _ALL_EDITS
     else:
         return None
-    covers = f"{what} {project_dir}, until the session ends"
-    return WideGrant(decision, Grant(covers, _digest([decision, str(project_dir)])))
+    covers = f"{what} {project}{UNTIL_END}"
+    return WideGrant(decision, Grant(covers, _digest([decision, project])), project)
 
 
 def build_grant(
@@ -165,9 +182,11 @@ def build_request(
         if (more := len(access.places) - MAX_PLACES) > 0:
             metadata["places"].append(f"… (+{more} more)")
     if rule is not None:
-        metadata["rule"] = rule
+        metadata[RULE] = rule
     if wide is not None:
         metadata[WIDE] = {"decision": wide.decision.value, "covers": line(wide.grant.covers)}
+        if wide.rule is not None:
+            metadata[WIDE][RULE] = wide.rule
     if asked_by is not None:
         metadata["asked_by"] = line(asked_by)
     if access.diff is not None:
@@ -230,6 +249,34 @@ def wide_of(request: "PermissionRequest") -> tuple[Decision, str] | None:
             return Decision(decision), covers
         case _:
             return None
+
+
+def rule_of(request: "PermissionRequest", decision: Decision) -> str | None:
+    """Return the rule that an answer with "always" saves; None where the question offers none."""
+    if decision is Decision.DENY:
+        return None
+    facts: object = request.metadata
+    if decision in WIDE_DECISIONS:
+        offered = wide_of(request)
+        facts = request.metadata[WIDE] if offered and offered[0] is decision else None
+    match facts:
+        case {"rule": str(rule)}:
+            return rule
+        case _:
+            return None
+
+
+def shown_rule(rule: str) -> str:
+    """Return a rule on one line, without the name of its table."""
+    return "; ".join(rule.splitlines()[1:])
+
+
+def without_rules(request: "PermissionRequest") -> "PermissionRequest":
+    """Return a request that offers no rule, for where none can be saved."""
+    facts = {key: value for key, value in request.metadata.items() if key != RULE}
+    if (offered := wide_of(request)) is not None:
+        facts[WIDE] = {"decision": offered[0].value, "covers": offered[1]}
+    return request.model_copy(update={"metadata": facts})
 
 
 def agent_path(run: RunIdentity) -> list[str]:

@@ -47,7 +47,7 @@ class Named(Struct, frozen=True, kw_only=True):
         places: those of them that are a reason of their own to ask.
         command: what a command would run.
         cwd: where it would run.
-        edits: an ordinary file of the project is written; None for an example.
+        kinds: the values of `only` that fit the call; None for an example.
     """
 
     tool: str | None = None
@@ -58,7 +58,7 @@ class Named(Struct, frozen=True, kw_only=True):
     places: Sequence[str] = ()
     command: CommandViews | None = None
     cwd: str = "/"
-    edits: bool | None = None
+    kinds: frozenset[str] | None = None
 
 
 class RuleContext(Struct, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ class Rule(Struct, frozen=True, dict=True):
         hosts, command = named.hosts or (), named.command
         return (
             self._is_for(named)
-            and (table.edits is None or named.edits is not False)
+            and self._is_of_kind(named)
             and (table.host is None or any(self._may_mean(host) for host in hosts))
             and (table.path is None or self._touches(named))
             and (
@@ -155,16 +155,16 @@ class Rule(Struct, frozen=True, dict=True):
         table = self.table
         if table.host is not None and not (named.hosts and all(map(self._means, named.hosts))):
             return False
-        if table.edits is not None and named.edits is False:
+        if not self._is_of_kind(named):
             return False
         if table.path is None:
             if named.places:
                 return False
-        elif not (paths := {*named.paths, *named.places}) or not all(map(self._open.cover, paths)):
+        elif not (paths := self._read_paths(named)) or not all(map(self._open.cover, paths)):
             return False
         if named.command is None:
-            return table.command is None and self._is_for(named)
-        is_for_commands = table.command is not None or table.tool is not None
+            return table.command is None and table.only != "reads" and self._is_for(named)
+        is_for_commands = (table.command, table.tool) != (None, None) or table.only == "reads"
         return is_for_commands and self._is_for(named)
 
     @property
@@ -218,6 +218,19 @@ class Rule(Struct, frozen=True, dict=True):
         return is_tool and (
             agents is None or named.agents is None or not named.agents.isdisjoint(agents)
         )
+
+    def _is_of_kind(self, named: Named) -> bool:
+        """Return whether the call is what `only` limits the rule to."""
+        only = self.table.only
+        return only is None or named.kinds is None or only in named.kinds
+
+    def _read_paths(self, named: Named) -> set[str]:
+        """Return the paths that a rule with `path` has to cover to allow a call.
+
+        A command that only reads may name none: it reads the folder that it runs in.
+        """
+        folder = [named.cwd] if self.table.only == "reads" and named.command else []
+        return {*named.paths, *named.places, *folder}
 
     def _entered(self, named: Named) -> Iterator[str]:
         """The paths of a call; of a command also the folder and the programs it names by a path."""
@@ -307,6 +320,15 @@ class Rule(Struct, frozen=True, dict=True):
         return name.casefold() in {each.casefold() for each in names}
 
 
+def _kinds(access: Access) -> frozenset[str]:
+    """Return the values of `only` that fit a call."""
+    fitting = {
+        "reads": access.command is not None and access.reads,
+        "edits": access.edits,
+    }
+    return frozenset(kind for kind, fits in fitting.items() if fits)
+
+
 def _found_at(path: Path) -> str:
     """Return a path with the links in front of its last part followed."""
     folder, name = os.path.split(os.path.normpath(path))
@@ -352,7 +374,8 @@ def _named_by(
     from agent_core.permissions.addresses import hosts_in  # noqa: PLC0415 - few rules
 
     table, text = rule.table, example if isinstance(example, str) else " ".join(example)
-    if table.command is not None or isinstance(example, list):
+    is_command = table.command is not None or table.only == "reads"
+    if is_command or isinstance(example, list):
         words = ["sh", "-c", example] if isinstance(example, str) else example
         if isinstance(example, str) and _PLAIN_LINE.fullmatch(example):
             words = example.split()
@@ -366,7 +389,7 @@ def _named_by(
             command=views,
             cwd=str(rule.around.project),
         )
-    if table.path is not None or table.edits is not None:
+    if table.path is not None or table.only is not None:
         path = os.path.realpath(rule.around.project / os.path.expanduser(text))  # noqa: PTH111
         return Named(paths=[path])
     if table.host is not None:
@@ -429,7 +452,7 @@ class RuleSet:
             places=(access.places or access.paths or (target,)) if access.reason else (),
             command=access.command,
             cwd=access.cwd or str(self.around.project),
-            edits=access.edits,
+            kinds=_kinds(access),
         )
 
     def find(self, decision: Literal["deny", "ask"], named: Named) -> Rule | None:

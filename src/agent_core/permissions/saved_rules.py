@@ -1,6 +1,5 @@
 """`<home>/rules.toml`: the rules that were made of answers to questions."""
 
-import asyncio
 import errno
 import json
 import logging
@@ -23,15 +22,13 @@ from agent_core.disk.locks import locked
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError
 from agent_core.opening import open_descriptor
-from agent_core.permissions.questions import PermissionCallback
-from agent_core.permissions.rules import RuleSet
+from agent_core.permissions.request import WideGrant
+from agent_core.permissions.rules import Named, RuleSet
 from agent_core.redaction.redactor import Redactor
 from agent_core.text import visible
 from agent_core.types import (
     Access,
     Decision,
-    PermissionDecision,
-    PermissionRequest,
     RunIdentity,
     ToolDefinition,
     ToolPermission,
@@ -42,9 +39,6 @@ logger = logging.getLogger(__name__)
 RULES_NAME = "rules.toml"
 LOCK_NAME = "rules.lock"
 _PATIENCE_S = 10.0
-RULE, ALWAYS = "rule", "always"
-"""In the metadata of a request: what may be saved. In that of an answer: that it is to be."""
-
 _GLOB = re.compile(r"([*?[{])")
 
 
@@ -94,11 +88,14 @@ class SavedRules:
         home: where the file is.
         rules: what is in force.
         redactor: a rule with a secret in it is not offered.
+
+    Attributes:
+        rules: what is in force.
     """
 
     def __init__(self, home: Path, rules: RuleSet, redactor: Redactor) -> None:
         self._home = home
-        self._rules = rules
+        self.rules = rules
         self._redactor = redactor
 
     def propose(
@@ -114,9 +111,27 @@ class SavedRules:
         remembered with its arguments, and a command that runs several programs or is not
         understood.
         """
-        subject = _subject(definition, access, hosts, self._rules.around.is_writable)
+        subject = _subject(definition, access, hosts, self.rules.around.is_writable)
         if subject is None:
             return None
+        return self._written(subject, self.rules.named(definition, access, run, hosts))
+
+    def propose_wide(
+        self, wide: WideGrant, definition: ToolDefinition, access: Access, run: RunIdentity
+    ) -> str | None:
+        """Return the rule that allows in every session what the wider answer allows in this one."""
+        kind = {Decision.ALLOW_READS: "reads", Decision.ALLOW_EDITS: "edits"}[wide.decision]
+        below = f"{_escaped(Path(wide.project)).rstrip('/')}/**"
+        subject = [("path", below), ("only", kind)]
+        return self._written(subject, self.rules.named(definition, access, run, None))
+
+    def _written(self, subject: list[tuple[str, Any]], named: Named) -> str | None:
+        """Return a rule as it would be written; None if it cannot be, or does not allow the call.
+
+        Args:
+            subject: its keys, and their values.
+            named: what the call names.
+        """
         lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in subject]
         text = "\n".join(["[[permissions.rules]]", 'decision = "allow"', *lines, ""])
         if visible(text) != text or self._redactor.text(text) != text:
@@ -125,23 +140,8 @@ class SavedRules:
             (table,) = parse_rules(text)
         except ValueError:
             return None
-        rule = self._rules.around.build(RULES_NAME, table)
-        named = self._rules.named(definition, access, run, hosts)
-        return text if RuleSet([rule], self._rules.around).find_allowing(named) else None
-
-    def asking(self, callback: PermissionCallback) -> PermissionCallback:
-        """The callback, with rules saved where it answers "always"."""
-
-        async def ask(request: PermissionRequest) -> PermissionDecision:
-            answer = await callback(request)
-            text = request.metadata.get(RULE)
-            is_answer = isinstance(answer, PermissionDecision)  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
-            is_yes = is_answer and answer.decision is not Decision.DENY
-            if text and is_yes and answer.metadata.get(ALWAYS) is True:
-                await asyncio.to_thread(self._save_or_warn, text)
-            return answer
-
-        return ask
+        rule = self.rules.around.build(RULES_NAME, table)
+        return text if RuleSet([rule], self.rules.around).find_allowing(named) else None
 
     def save(self, text: str) -> None:
         """Write a rule behind those that are there, and let it count from now on.
@@ -172,11 +172,12 @@ class SavedRules:
                 except ValueError as error:
                     raise unusable(path, "rules", str(error)) from None
                 known = [*known, rule]
-                self._rules.around.build_all(RULES_NAME, known)  # or nothing is written
+                self.rules.around.build_all(RULES_NAME, known)  # or nothing is written
                 self._write(path, after)
-        self._rules.replace_saved(RULES_NAME, known)
+        self.rules.replace_saved(RULES_NAME, known)
 
-    def _save_or_warn(self, text: str) -> None:
+    def save_or_warn(self, text: str) -> None:
+        """Write a rule as `save` does, and log why it could not be."""
         try:
             self.save(text)
         except (AgentCoreError, OSError) as error:
@@ -247,7 +248,7 @@ def _subject(
         if only_reads or not access.edits:
             return [tool, ("path", _escaped(path))]
         folder = f"{_escaped(path.parent).rstrip('/')}/*"
-        return [tool, ("path", folder), ("edits", "ordinary")]
+        return [tool, ("path", folder), ("only", "edits")]
     if not only_reads or "dangerous" in definition.tags or hosts == []:
         return None
     return [tool, ("host", [*hosts])] if hosts else [tool]

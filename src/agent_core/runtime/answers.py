@@ -22,7 +22,7 @@ from agent_core.loop.options import (
     tool_name,
 )
 from agent_core.permissions.questions import current_decider, denied
-from agent_core.permissions.request import WIDE_DECISIONS, wide_of
+from agent_core.permissions.request import WIDE_DECISIONS, rule_of, wide_of
 from agent_core.runtime.models import Models
 from agent_core.runtime.project import Project, is_server
 from agent_core.runtime.reading import RunReader
@@ -70,6 +70,7 @@ class Answers:
         tell: Callable[[str], None],
     ) -> None:
         self._project = project
+        self._guard = project.guard
         self._questions = project.guard.questions
         self._cwd = str(project.setup.project)
         self._store = store
@@ -86,6 +87,7 @@ class Answers:
         decision: Decision,
         *,
         arguments: Mapping[str, Any] | None = None,
+        always: bool = False,
         reason: str | None,
         by: str,
         given: RunOptions[Any] = NO_OPTIONS,
@@ -97,6 +99,7 @@ class Answers:
             request_id: id of the question.
             decision: the answer.
             arguments: used for the call instead of the model's arguments.
+            always: also save the rule that the question offers for this decision.
             reason: for the model, if the call is denied.
             by: where the answer was given.
             given: the parts of the run's start options that the program hands over again.
@@ -118,6 +121,8 @@ class Answers:
                 await self._continue_late(question, given, stack)
                 raise _closed(question)
             _require_offered(question, decision)
+            if always:
+                self._require_rule(question, decision)
             if arguments is not None:
                 arguments = await self._checked(arguments, question, decision, given, stack)
             if not self._questions.is_open_here(request_id):
@@ -136,6 +141,8 @@ class Answers:
                 raise _not_found(request_id)
             if not is_first:
                 raise _closed(found)
+            if always:
+                await self._guard.save_rule(question.request, decision)
             if not self._questions.take(request_id):
                 self._tell(request_id)
                 with suppress(StorageError):
@@ -148,6 +155,21 @@ class Answers:
         if question is None or run_id not in {None, question.root_run_id}:
             raise _not_found(request_id)
         return question
+
+    def _require_rule(self, question: "ApprovalRecord", decision: Decision) -> None:
+        """Refuse an answer "always" that saves nothing.
+
+        Raises:
+            AgentCoreError: `validation_error`: the question offers no rule, or none is saved here.
+        """
+        why = None
+        if rule_of(question.request, decision) is None:
+            why = f"{question.request_id} offers no rule for {decision.value}"
+        elif not self._guard.saves_rules:
+            why = "no rules are saved here: set [permissions] save_rules = true"
+        if why is not None:
+            message = f"{why}; nothing was answered"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
     async def _checked(
         self,

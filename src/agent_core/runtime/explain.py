@@ -92,6 +92,8 @@ async def explain_call(
         tool_name=tool_name,
         covers=verdict.grant.covers if verdict.grant else None,
         rule=verdict.always,
+        wide=verdict.wide.grant.covers if verdict.wide else None,
+        wide_rule=verdict.wide.rule if verdict.wide else None,
         target=access.target,
         cwd=access.cwd,
         reason=access.reason,

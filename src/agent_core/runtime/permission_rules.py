@@ -16,6 +16,19 @@ from agent_core.tools.workspace import PathPolicy
 from agent_core.types import CommandViews
 
 
+def rule_context(
+    setup: Setup, paths: PathPolicy, *, environ: Mapping[str, str] = os.environ
+) -> RuleContext:
+    """Return how the words of rules are read; the arguments are those of `load_rules`."""
+    env = command_environment(setup.config.tools.env_allowlist, environ)
+    return RuleContext(
+        home=setup.home,
+        project=setup.project,
+        search_path=env.get("PATH") or os.defpath,
+        is_writable=paths.is_below_write_root,
+    )
+
+
 def load_rules(
     setup: Setup, paths: PathPolicy, *, environ: Mapping[str, str] = os.environ
 ) -> RuleSet:
@@ -31,12 +44,7 @@ def load_rules(
     """
     saved = read_rules(setup.settings_home / RULES_NAME)
     env = command_environment(setup.config.tools.env_allowlist, environ)
-    around = RuleContext(
-        home=setup.home,
-        project=setup.project,
-        search_path=env.get("PATH") or os.defpath,
-        is_writable=paths.is_below_write_root,
-    )
+    around = rule_context(setup, paths, environ=environ)
     rules = RuleSet((), around)
     rules.replace_saved(CONFIG_NAME, setup.config.permissions.rules)
     rules.replace_saved(RULES_NAME, saved)

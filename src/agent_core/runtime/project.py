@@ -102,12 +102,12 @@ class Project:
         self.definitions = AgentDefinitions(self._settings_home, options.definitions)
         check_definitions(self.definitions, config, self.toolboxes.known_names())
         self._learn_secrets(*self.definitions.profiles())
-        rules, saved = _load_rules(setup, self._paths, redactor)
+        rules, open_saved = _load_rules(setup, self._paths, redactor)
         self.guard = PermissionGuard(
             options.permission_callback,
             config.permissions,
             rules=rules,
-            saved=saved,
+            open_saved=open_saved,
             network=config.tools.network,
             project_dir=setup.project,
             redactor=redactor,
@@ -343,20 +343,28 @@ def load_sandbox(setup: Setup, paths: PathPolicy) -> "Sandbox | None":
 
 def _load_rules(
     setup: Setup, paths: PathPolicy, redactor: Redactor
-) -> "tuple[RuleSet | None, SavedRules | None]":
-    """Load the user's rules and the place for new ones; None if there are no rules and none may be
-    saved.
+) -> "tuple[RuleSet | None, Callable[[], SavedRules] | None]":
+    """Load the user's rules, and return them with a function that opens the file of saved ones.
+
+    None in place of either if there are no rules, or none may be saved.
     """
     permissions, home = setup.config.permissions, setup.settings_home
-    may_save = permissions.save_rules and setup.has_settings and setup.persist
-    if not permissions.rules and not may_save and not os.path.lexists(home / "rules.toml"):
-        return None, None
-    # As with servers: only loaded for users who have rules.
-    from agent_core.permissions.saved_rules import SavedRules  # noqa: PLC0415
-    from agent_core.runtime.permission_rules import load_rules  # noqa: PLC0415
+    rules = None
+    # As with servers: only loaded for users who have rules, or are asked.
+    if permissions.rules or os.path.lexists(home / "rules.toml"):
+        from agent_core.runtime.permission_rules import load_rules  # noqa: PLC0415
 
-    rules = load_rules(setup, paths)
-    return rules, SavedRules(home, rules, redactor) if may_save else None
+        rules = load_rules(setup, paths)
+
+    def open_saved() -> "SavedRules":
+        from agent_core.permissions.rules import RuleSet  # noqa: PLC0415
+        from agent_core.permissions.saved_rules import SavedRules  # noqa: PLC0415
+        from agent_core.runtime.permission_rules import rule_context  # noqa: PLC0415
+
+        return SavedRules(home, rules or RuleSet((), rule_context(setup, paths)), redactor)
+
+    may_save = permissions.save_rules and setup.has_settings and setup.persist
+    return rules, open_saved if may_save else None
 
 
 def _load_hooks(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None") -> MakeHooks | None:

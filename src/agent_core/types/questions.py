@@ -85,6 +85,8 @@ class PermissionExplanation(Frozen):
         covers: what an answer for the session would cover, or the given one covers; None: this
             call only.
         rule: what an answer "always" would add to the rules, where it can.
+        wide: what the wider answer would cover that the question offers; None: it offers none.
+        wide_rule: what the wider answer with "always" would add to the rules, where it can.
         target: what would be touched.
         cwd: where a command would run.
         reason: why it is asked for whatever was allowed before.
@@ -102,6 +104,8 @@ class PermissionExplanation(Frozen):
     tool_name: str
     covers: str | None = None
     rule: str | None = None
+    wide: str | None = None
+    wide_rule: str | None = None
     target: str | None = None
     cwd: str | None = None
     reason: str | None = None

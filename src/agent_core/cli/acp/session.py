@@ -48,7 +48,14 @@ from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ConfigError, StorageError
 from agent_core.loop.options import RunOptions
 from agent_core.permissions.questions import PermissionCallback, UnattendedError
-from agent_core.permissions.request import THIS_CALL_ONLY, wide_of
+from agent_core.permissions.request import (
+    ALWAYS,
+    THIS_CALL_ONLY,
+    WIDE_DECISIONS,
+    rule_of,
+    shown_rule,
+    wide_of,
+)
 from agent_core.text import shortened
 from agent_core.types import (
     Decision,
@@ -90,6 +97,10 @@ _DECISIONS = {
     "allow_edits": Decision.ALLOW_EDITS,
     "deny": Decision.DENY,
 }
+
+
+_ALWAYS = "+rule"
+"""Ends the id of an option that saves a rule, too."""
 
 
 class PromptTurn(Struct, eq=False):
@@ -413,7 +424,8 @@ class EditorSession:
         if outcome.outcome == "cancelled":
             reason = "the question was dismissed in the editor"
             return _decided(Decision.DENY, reason)
-        return _decided(_DECISIONS.get(outcome.option_id, Decision.DENY))
+        name, is_always = outcome.option_id.removesuffix(_ALWAYS), _ALWAYS in outcome.option_id
+        return _decided(_DECISIONS.get(name, Decision.DENY), always=is_always)
 
     async def _put(self, request: PermissionRequest) -> AllowedOutcome | DeniedOutcome:
         asked = RequestPermissionRequest(
@@ -433,6 +445,7 @@ class EditorSession:
 
     def _question(self, request: PermissionRequest) -> ToolCallUpdate:
         facts = "\n".join(line.removeprefix("  ") for line in fact_lines(request))
+        rules = [rule for _, rule in _rules(request)]
         diff = str(request.metadata.get("diff") or "")
         danger = "dangerous: " if request.dangerous else ""
         return ToolCallUpdate(
@@ -440,7 +453,11 @@ class EditorSession:
             title=shortened(f"{danger}{request.tool_name} {request.args_summary}", _LONGEST_TITLE),
             kind="edit" if diff else None,
             status="pending",
-            content=[text_content(fenced(facts)), *diff_content(diff, self.setup.project)],
+            content=[
+                text_content(fenced(facts)),
+                *(text_content(f"A rule for all sessions:\n{fenced(rule)}") for rule in rules),
+                *diff_content(diff, self.setup.project),
+            ],
         )
 
     async def cancel(self) -> None:
@@ -479,8 +496,29 @@ def _options(request: PermissionRequest) -> list[PermissionOption]:
         for offered in (wide_of(request),)
         if offered is not None
     ]
-    return [once, *[always] * (scope != THIS_CALL_ONLY), *wide, reject]
+    return [once, *[always] * (scope != THIS_CALL_ONLY), *wide, *_rule_options(request), reject]
 
 
-def _decided(decision: Decision, reason: str | None = None) -> PermissionDecision:
-    return PermissionDecision(decision=decision, reason=reason, metadata={"decided_by": "editor"})
+def _rule_options(request: PermissionRequest) -> list[PermissionOption]:
+    """Return an option for each rule that the question offers to save, in the rule's words."""
+    return [
+        PermissionOption(
+            option_id=f"{decision.value}{_ALWAYS}",
+            name=shortened(f"Always, by a rule: {shown_rule(rule)}", _LONGEST_TITLE),
+            kind="allow_always",
+        )
+        for decision, rule in _rules(request)
+    ]
+
+
+def _rules(request: PermissionRequest) -> list[tuple[Decision, str]]:
+    """Return the rules that the question offers to save, each with the answer that saves it."""
+    offered = ((each, rule_of(request, each)) for each in (Decision.ALLOW_ONCE, *WIDE_DECISIONS))
+    return [(decision, rule) for decision, rule in offered if rule is not None]
+
+
+def _decided(
+    decision: Decision, reason: str | None = None, *, always: bool = False
+) -> PermissionDecision:
+    metadata = {"decided_by": "editor"} | ({ALWAYS: True} if always else {})
+    return PermissionDecision(decision=decision, reason=reason, metadata=metadata)

@@ -68,9 +68,14 @@ async def _converse(options: Options, setup: Setup, redactor: Redactor) -> int:
     async def elicit(request: ElicitationRequest) -> ElicitationAnswer:
         return await questions(request)
 
-    runtime = open_runtime(setup, permission_callback=ask, elicitation_callback=elicit)
     descriptor = sys.stdin.fileno()
     lines, turn = InputLines(descriptor), asyncio.Lock()
+    runtime = open_runtime(
+        setup,
+        permission_callback=ask,
+        elicitation_callback=elicit,
+        saves_rules=lines.is_terminal,
+    )
     async with runtime:
         conversation = Chat(
             runtime,

@@ -21,6 +21,7 @@ _ANSWER = """\
 examples:
   soong-agent approvals answer req_18ea allow
   soong-agent approvals answer req_18ea session
+  soong-agent approvals answer req_18ea reads --always
   soong-agent approvals answer req_18ea deny --reason "use the staging server"
 
 Exit codes: as for `run`; 2 no such open question, or an ambiguous id.
@@ -47,6 +48,11 @@ def add_parser(commands: Commands) -> None:
     )
     answer = add_command(
         actions, "answer", "answer a question, so that its run continues", epilog=_ANSWER
+    )
+    answer.add_argument(
+        "--always",
+        action="store_true",
+        help="also add the rule that the list shows for this answer to rules.toml",
     )
     answer.add_argument("--reason", metavar="<text>", help="a reason for the model")
     answer.add_argument("id", metavar="request", help="the id of the question, or its beginning")

@@ -1,4 +1,4 @@
-"""What happened in a run: the journal that stores it, and the stream that shows it."""
+"""Events and nodes of a run: the journal that stores them, and the stream that shows them."""
 
 from agent_core.events.journal import Journal, JournalEnd, SessionJournal
 from agent_core.events.store import (

@@ -1,7 +1,7 @@
 """Writes a run's history: nodes and events together, stored first, then shown.
 
-What happens outside of runs is written by `SessionJournal`; the store itself closes runs whose
-owner has died, and records that a session was moved.
+Events outside of runs are written by `SessionJournal`; the store itself closes runs whose owner has
+died, and records that a session was moved.
 """
 
 import asyncio
@@ -39,20 +39,21 @@ from agent_core.types import (
 )
 
 _GATHER_S = 0.005
-"""How long what was written down waits for more of it, if nothing commits it before."""
+"""Seconds that an event waits for others before it is stored, if nothing commits it earlier."""
 
 _PIECE_CHARS = 262_144
-"""A delta is cleaned and shown in pieces of at most this length."""
+"""Largest number of characters of a delta that are cleaned and shown at once."""
 
 
 class JournalEnd(Struct, frozen=True):
-    """How a run ends: its last events, and what the rows say from then on.
+    """The end of a run: its last events, and the final state of its rows.
 
     Attributes:
-        events: the closing event is the last one.
-        change: of the run's row.
-        agent_status: of the agent's row.
-        active_node_id: where the session's next message continues, if the run is a root agent's.
+        events: the last events; the closing event is the last one.
+        change: change of the run's row.
+        agent_status: new status of the agent's row.
+        active_node_id: the node from which the session's next message continues, if the run is a
+            root agent's.
     """
 
     events: Sequence[EventDraft]
@@ -68,24 +69,18 @@ def _forget(_: "Journal") -> None:
 class Journal:
     """One run's history: the path of nodes so far, and the only way to add to it.
 
-    `add` and `note` write down; `commit` waits until everything written down is stored and
-    shown. What is not committed within milliseconds is stored then: what belongs to one step of
-    the loop shares a transaction, and nothing waits for long, whatever the run waits for.
-    Cancelling a `commit` never splits or loses a write.
+    `add` and `note` record; `commit` waits until everything recorded is stored and shown. Anything
+    not committed within milliseconds is stored then: the records of one step of the loop share a
+    transaction, and none is delayed for long, whatever the run waits for. Cancelling a `commit`
+    never splits or loses a write.
 
-    One batch is under way at a time. If the store refuses it, what was written down after it is
-    dropped, the path ends at the last stored node again, and nothing but an end is stored any more:
-    a later batch would tell of things that follow from what is not there.
+    One batch is being written at a time. If the store refuses it, everything recorded after it is
+    dropped, the path ends at the last stored node again, and from then on only an end is stored: a
+    later batch would describe consequences of something that was never stored.
 
-    `estimate` says what content will cost in a request, in tokens.
-    `session_owner` is the runtime that holds the session, for the journal of a root agent: its
-    nodes are where the session's next message continues. Other agents leave that alone.
-    `epoch` is the session's when the run was opened: once another runtime has had the session,
-    the store refuses everything of this journal.
-    It `has_end` once the store has taken the end of the run from here; one that waits has none.
-    `on_unclosed` takes over a journal whose end could not be stored, to `close_again` later.
-    `on_refused` is called when the store refuses a write because another process has the session;
-    it may `abandon` the journal.
+    `estimate` returns the tokens that content will take in a request. `session_owner` is the
+    runtime that holds the session, for the journal of a root agent: the session's next message
+    continues from its nodes. Other agents do not move the session.
     """
 
     def __init__(
@@ -128,12 +123,12 @@ class Journal:
     def begin(self, options: StoredOptions | None = None) -> None:
         """Mark the run and its agent as running, with the next write.
 
-        `options` replace the stored ones, for whoever continues the run in another process.
+        `options` replace the stored ones, for a process that continues the run later.
         """
         self._change = RunChange(status=RunStatus.RUNNING, options=options)
 
     def replace_prompt(self, prompt: Draft) -> None:
-        """Have the run's row hold this message in place of the one it was started with."""
+        """Replace the message in the run's row by this one."""
         content = self._redactor.content(prompt.content)
         stored = RunPrompt(content=content, metadata=self._redactor.metadata(prompt.metadata))
         self._change = replace(self._change or RunChange(), prompt=stored)
@@ -152,7 +147,7 @@ class Journal:
         level: EventLevel = EventLevel.INFO,
         tool_call_id: str | None = None,
     ) -> Node:
-        """Hang the draft under the last node, and announce it: by default, with what it is."""
+        """Add the draft below the last node, and announce it, by default with its role and type."""
         node = build_node(
             draft,
             self._redactor,
@@ -178,24 +173,24 @@ class Journal:
         level: EventLevel = EventLevel.INFO,
         tool_call_id: str | None = None,
     ) -> None:
-        """Record that something happened that is not part of the conversation."""
+        """Record an event that is not part of the conversation."""
         self._record(event_type, payload, level, None, tool_call_id)
 
     async def delta(self, event_type: EventType, text: str) -> None:
-        """Show text as it arrives; the finished message is what gets stored."""
+        """Show text as it arrives; only the finished message is stored."""
         redactor = self._deltas.get(event_type)
         if redactor is None:
-            self._flush()  # what came before the text is shown before it
+            self._flush()  # earlier events are shown before the text
             redactor = self._deltas[event_type] = self._redactor.stream()
         for start in range(0, len(text), _PIECE_CHARS):
             if start:
-                await asyncio.sleep(0)  # a text of any size leaves room for a cancellation
+                await asyncio.sleep(0)  # a long text must leave room for a cancellation
             if shown := redactor.feed(text[start : start + _PIECE_CHARS]):
                 self._show_delta(event_type, shown)
                 await self._stream.drain()
 
     def end_deltas(self) -> None:
-        """Show what was held back: the text is complete, or will stay as it is."""
+        """Show the text held back so far: nothing more of it will come."""
         for event_type, redactor in self._deltas.items():
             if rest := redactor.finish():
                 self._show_delta(event_type, rest)
@@ -203,23 +198,23 @@ class Journal:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the store refused this run's history; the run cannot go on."""
+        """The reason why the store refused this run's history; the run cannot continue."""
         return self._failure
 
     async def commit(self) -> None:
-        """Return when everything written down is stored, and its reader has kept up.
+        """Wait until everything recorded is stored, and the stream's consumer has kept up.
 
         Raises:
-            StorageError: it could not be stored; the run cannot go on.
+            StorageError: it could not be stored; the run cannot continue.
         """
         await self.store()
         await self._stream.drain()
 
     async def store(self) -> None:
-        """Return when everything written down is stored, however slow its reader is.
+        """Wait until everything recorded is stored, however slow the stream's consumer is.
 
         Raises:
-            StorageError: it could not be stored; the run cannot go on.
+            StorageError: it could not be stored; the run cannot continue.
         """
         self._flush()
         last = self._recorded
@@ -229,9 +224,9 @@ class Journal:
             raise self._failure
 
     def abandon(self, reason: StorageError) -> None:
-        """Write nothing any more, not even an end: the run is, or will be, another owner's.
+        """Write nothing more, not even an end: the run belongs, or will belong, to another owner.
 
-        What is written out already stays; a reader here sees the end of the stream.
+        Batches already sent to the store stay; a reader here sees the end of the stream.
         """
         self._failure = reason
         self.is_abandoned = True
@@ -240,8 +235,8 @@ class Journal:
     async def close(self, end: JournalEnd, *, on_stored: Callable[[], None]) -> None:
         """Store the end of the run with everything still waiting, show it, and end the stream.
 
-        A session whose last run this is becomes free for other processes. `on_stored` is called
-        before the closing event is shown, so that the one is never seen without the other.
+        If this is the session's last run, the session becomes free for other processes. `on_stored`
+        is called before the closing event is shown, so that neither is seen without the other.
 
         Raises:
             StorageError: this batch or an earlier one could not be stored. The path ends at the
@@ -262,7 +257,7 @@ class Journal:
         self._stream.close()
 
     def close_later(self, end: JournalEnd) -> None:
-        """Show an end that the store does not take now, and keep it for `close_again`."""
+        """Show an end that the store does not accept now, and keep it for `close_again`."""
         self._late_end = self._take(end)
         for event in self._late_end.events:
             self._stream.write(self._event(event))
@@ -270,7 +265,7 @@ class Journal:
         self._on_unclosed(self)
 
     async def close_again(self) -> None:
-        """Store the end that was shown and not stored; nothing is left to do if it has been.
+        """Store the end that was shown but not stored; does nothing if it has been stored.
 
         Must not be cancelled.
 
@@ -284,11 +279,11 @@ class Journal:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the store has the end of the run, once it has ended here."""
+        """Return whether the store has the end of the run, once the run has ended here."""
         return self._late_end is None and not self.is_abandoned
 
     def clean(self, value: Any) -> Any:
-        """Text or JSON-like data as an event would hold it: for what leaves the run beside it."""
+        """Clean text or JSON-like data as for an event, for use outside of the journal."""
         return self._redactor.payload(value)
 
     def _record(
@@ -323,18 +318,18 @@ class Journal:
     def _flush(
         self, end: JournalEnd | None = None, on_stored: Callable[[], None] | None = None
     ) -> None:
-        """Write everything that waits, as soon as no other batch is under way."""
+        """Send everything that waits to the store, unless another batch is being written."""
         if end is None and not (self._events and self._writing is None and self._is_open):
             return
         batch = self._take(end)
         writing = self._writing = self._store.append(batch)
         if writing.done():
             self._written(batch, on_stored, writing)
-        else:  # the first callback of the future: shown before anybody who waits goes on
+        else:  # the first callback of the future: shown before any waiting task continues
             writing.add_done_callback(partial(self._written, batch, on_stored))
 
     def _take(self, end: JournalEnd | None = None) -> Batch:
-        """Everything that waits, as one batch."""
+        """Return everything that waits, as one batch."""
         nodes, events, change = self._nodes, self._events, self._change
         self._nodes, self._events, self._change = [], [], None
         is_begun = change is not None and change.status is RunStatus.RUNNING
@@ -378,7 +373,7 @@ class Journal:
         self._flush()
 
     def _fail(self, batch: Batch, failure: BaseException) -> None:
-        """Go back to what is stored: neither this batch nor what follows from it has happened."""
+        """Go back to the stored state: this batch and everything after it is dropped."""
         self._failure = failure
         missing = {node.node_id for node in (*batch.nodes, *self._nodes)}
         self.path[:] = [node for node in self.path if node.node_id not in missing]
@@ -411,7 +406,7 @@ class Journal:
 
 
 def pending(draft: EventDraft, payload_json: str | None = None) -> PendingEvent:
-    """The event with its id and time, not yet stored."""
+    """Return the event with an id and time, not yet stored."""
     return PendingEvent(new_id("evt"), utc_now(), draft, payload_json)
 
 
@@ -425,7 +420,7 @@ def build_node(
     run_id: str | None,
     parent_id: str | None,
 ) -> Node:
-    """The draft as a node without secrets; its `node_seq` comes from the store."""
+    """Convert the draft to a node without secrets; its `node_seq` comes from the store."""
     content = redactor.content(draft.content)
     return Node.of_checked(
         node_id=new_id("node"),
@@ -444,12 +439,12 @@ def build_node(
 
 
 class SessionJournal:
-    """Writes nodes and events of no run: summaries that are ready between runs, memory, costs.
+    """Writes nodes and events outside of runs: summaries ready between runs, memory, usage.
 
     Args:
-        store: where it is written.
+        store: the store to write to.
         redactor: removes secrets, as for a run's journal.
-        estimate: what content will cost in a request, in tokens.
+        estimate: returns the tokens that content will take in a request.
     """
 
     def __init__(
@@ -471,7 +466,7 @@ class SessionJournal:
         level: EventLevel = EventLevel.INFO,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Record what happened, and merge `metadata` into the session's.
+        """Record an event, and merge `metadata` into the session's metadata.
 
         Raises:
             StorageError: it could not be stored.
@@ -482,7 +477,7 @@ class SessionJournal:
         )
 
     async def remember(self, session_id: str, metadata: Mapping[str, Any]) -> None:
-        """Merge into the session's metadata; None removes a key.
+        """Merge values into the session's metadata; None removes a key.
 
         Raises:
             StorageError: it could not be stored.
@@ -498,10 +493,10 @@ class SessionJournal:
         agent_id: str,
         payload: Mapping[str, Any],
     ) -> Node | None:
-        """Hang the draft under the session's active node, which has to be `after`.
+        """Add the draft below the session's active node, which must be `after`.
 
         Returns:
-            The node; None if the session has gone on meanwhile, and nothing was written.
+            The node; None if the session has moved on meanwhile, and nothing was written.
 
         Raises:
             StorageError: it could not be stored.

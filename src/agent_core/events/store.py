@@ -1,12 +1,10 @@
-"""The whole port of the session store: what the runtime asks of it beside the journal's write.
+"""The port of the session store: all operations that the runtime needs.
 
-One contract suite holds every store to what is written here. Every write is one transaction: all
+One contract suite tests every store against these docstrings. Every write is one transaction: all
 of it is stored, or nothing. A coroutine that is cancelled while it waits may still have written.
-Every method raises `StorageError` when the store cannot be read or written; the sections below
-name only the other codes.
 
-Leases are judged by the store's own clock. Each time a session gets another owner its epoch moves
-on, and what was begun under an earlier epoch cannot be added to any more.
+Leases are judged by the store's own clock. Each time a session gets another owner, its epoch
+increases, and work begun under an earlier epoch can no longer be added to.
 """
 
 import asyncio
@@ -58,83 +56,83 @@ if TYPE_CHECKING:
 
 
 class HistoryStore(Protocol):
-    """What the journal needs from storage: one atomic, ordered write."""
+    """The part of storage that the journal needs: one atomic, ordered write."""
 
     def append(self, batch: Batch) -> asyncio.Future[Position]:
         """Queue a write and return at once; batches are stored in the order of the calls.
 
-        The future fails with `StorageError` if nothing was stored: `session_active` if another
-        owner than the batch's holds the session, or has closed the run. It must not be cancelled.
+        The future fails with `StorageError` if nothing was stored: `session_active` if an owner
+        other than the batch's holds the session or has closed the run. It must not be cancelled.
         """
         ...
 
 
 class SessionWrites(HistoryStore, Protocol):
-    """Everything that changes rows."""
+    """All operations that change rows."""
 
     async def open_run(self, opening: RunOpening, *, is_dead: OwnerIsDead) -> OpenedRun:
         """Create or resume the session, claim it, and add the run.
 
-        A session without an owner, or whose owner is dead, is taken over: runs that were begun
-        are closed as lost, as `close_lost_runs` does, and those that were queued, and one that
-        waits for an answer, are handed over.
+        A session without an owner, or with a dead owner, is taken over: runs that had begun are
+        closed as lost, as by `close_lost_runs`; queued runs and a run that waits for an answer are
+        returned.
 
         Raises:
-            StorageError: `session_elsewhere`, the session works in another folder and the opening
-                does not move it; `session_active`, a living owner other than the opening's has it.
+            StorageError: `session_elsewhere`: the session works in another folder and the opening
+                does not move it; `session_active`: a living owner other than the opening's has it.
         """
         ...
 
     async def queue_run(self, opening: RunOpening, *, is_dead: OwnerIsDead) -> OpenedRun:
         """Create or resume the session, and add a run that waits for a process that may take it.
 
-        The opening has a `dispatch`; the session stays whose it is.
+        The opening has a `dispatch`; the session keeps its owner.
 
         Raises:
-            StorageError: `session_elsewhere`; `validation_error`, the session is another tenant's;
-                `session_active`, it is to be moved and has a run that has not ended.
+            StorageError: `session_elsewhere`; `validation_error`: the session is another tenant's;
+                `session_active`: it should be moved and has a run that has not ended.
         """
         ...
 
     async def take_run(
         self, run_id: str, claim: Claim, *, is_dead: OwnerIsDead, max_takeovers: int | None
     ) -> OpenedRun | None:
-        """Claim the session of a queued run, or of one that a dead owner has begun.
+        """Claim the session of a queued run, or of a run that a dead owner has begun.
 
-        That one goes on: its children are closed as lost, its event `run_taken_over` is stored, and
-        `takeovers` counts the dead. One too many closes it, `failed` with `metadata.reason =
-        "too_many_takeovers"`. A run that was handed over counts nothing.
+        A begun run continues: its children are closed as lost, its event `run_taken_over` is
+        stored, and `takeovers` counts its dead owners. One too many closes it as `failed` with
+        `metadata.reason = "too_many_takeovers"`. A run that was handed over is not counted.
 
         Returns:
-            The run as it was; None if there is nothing to do: it has ended by now, or waits for an
-            answer.
+            The run as it was; None if it has ended by now or waits for an answer, so that there is
+            nothing to do.
 
         Raises:
-            StorageError: `session_active`, a living owner has the session, or another run of it was
+            StorageError: `session_active`: a living owner has the session, or another run of it was
                 begun and goes first.
         """
         ...
 
     async def hand_over(self, run_id: str, owner: str) -> bool:
-        """Give up the session of a run that this owner has ended its work on, for the next one.
+        """Release the session of a run that this owner has stopped working on, for the next owner.
 
         Returns:
-            False: the session is not this owner's, or the run has ended.
+            False if the session is not this owner's, or the run has ended.
         """
         ...
 
     async def drop_queued(self, run_id: str, *, taken_by: str | None = None) -> bool:
-        """Cancel a queued run that a `dispatch` has put there; returns whether it still waited.
+        """Cancel a queued run that was added with a `dispatch`; return whether it still waited.
 
-        `taken_by`: also one that this owner has taken by `take_run`, and does not begin.
+        With `taken_by`, also cancel a run that this owner took with `take_run` and did not begin.
         """
         ...
 
     async def queue_again(self, run_id: str) -> bool:
-        """Have a worker look at a run of the workers that waits for an answer.
+        """Have a worker look at a run for workers that waits for an answer.
 
         Returns:
-            Whether it is one.
+            Whether the run is such a run.
         """
         ...
 
@@ -154,29 +152,31 @@ class SessionWrites(HistoryStore, Protocol):
         result: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Change what is given; `metadata` is merged, `result` replaced. Unknown ids: nothing."""
+        """Change the given values; `metadata` is merged, `result` replaced. Unknown ids
+        do nothing.
+        """
         ...
 
     async def add_run(
         self, run: RunRecord, *, events: Sequence[PendingEvent] = (), claim: Claim | None = None
     ) -> Position:
-        """Add a child's run, and events of it; returns where they stand.
+        """Add a child's run and its first events; return their position.
 
-        A run that may outlive its parent brings a claim: the session is its owner's as well.
+        A run that may outlive its parent brings a claim, whose owner gets the session too.
 
         Raises:
-            StorageError: `session_not_found`; `session_active` if the session is another's.
+            StorageError: `session_not_found`; `session_active` if another owner has the session.
         """
         ...
 
     async def close_lost_runs(self, is_dead: OwnerIsDead) -> list[RunRecord]:
-        """Close every run that a dead owner has begun, or that has none, and free the sessions.
+        """Close every run that a dead owner has begun or that has no owner, and free the sessions.
 
         A lost run is `failed` with `metadata.reason = "owner_lost"` and gets its `run_failed`
-        event; nothing can be appended to it any more. A user's run that is queued with its prompt
-        stays so, for the next owner of the session, and so does one that waits for an answer. One
-        that has asked a question that `keeps_run` waits from now on. A session whose active node
-        is partial or missing continues from the last complete node before it.
+        event; nothing can be appended to it any more. A user's run that is queued with its prompt,
+        or waits for an answer, stays as it is for the session's next owner. A run that has asked a
+        question that `keeps_run` waits from now on. A session whose active node is partial or
+        missing continues from the last complete node before it.
 
         Returns:
             The closed runs, as they are now.
@@ -187,15 +187,15 @@ class SessionWrites(HistoryStore, Protocol):
         """Extend the lease of every session this owner holds, from now by the store's clock.
 
         It waits only a small part of the lease for other transactions: the lease of a session that
-        one has locked is extended as soon as that has ended.
+        is locked is extended as soon as the other transaction has ended.
         """
         ...
 
     async def request_cancel(self, run_id: str) -> bool:
-        """Have an open run cancelled by its owner, in whatever process, at its next heartbeat.
+        """Ask the owner of an open run, in any process, to cancel it at its next heartbeat.
 
         Returns:
-            Whether the run is open; one that has ended stays as it is.
+            Whether the run is open; a run that has ended is not changed.
 
         Raises:
             StorageError: `run_not_found`.
@@ -203,31 +203,31 @@ class SessionWrites(HistoryStore, Protocol):
         ...
 
     async def release(self, session_id: str, owner: str) -> None:
-        """Give the session back, if this owner holds it; runs still open are lost."""
+        """Release the session, if this owner holds it; runs still open are lost."""
         ...
 
     async def release_all(self, owner: str) -> None:
-        """Give back every session this owner holds; runs still open are lost."""
+        """Release every session this owner holds; runs still open are lost."""
         ...
 
     async def add_to_memory_backlog(
         self, session_ids: Collection[str] = (), *, since: datetime | None = None
     ) -> None:
-        """Remember that these sessions, and those used since then, are still to be looked through
-        for memories.
+        """Remember that these sessions, and those used since then, must still be searched for
+        memories.
         """
         ...
 
     async def remove_from_memory_backlog(self, session_id: str) -> None:
-        """This session has been looked through."""
+        """Remember that this session has been searched for memories."""
         ...
 
     async def note(self, note: SessionNote) -> bool:
-        """Add what happened outside of any run, in one transaction.
+        """Add records outside of any run, in one transaction.
 
         Returns:
-            False, and nothing is stored, if the note's node does not follow the active node: the
-            session has gone on, or elsewhere, meanwhile.
+            False, with nothing stored, if the note's node does not follow the active node: the
+            session has moved on meanwhile.
 
         Raises:
             StorageError: `session_not_found`.
@@ -243,7 +243,7 @@ class SessionWrites(HistoryStore, Protocol):
         ...
 
     async def add_titles(self, titles: Mapping[str, str]) -> None:
-        """Give titles, by session id, to those of these sessions that have none."""
+        """Set titles, by session id, for the sessions among them that have none."""
         ...
 
     async def delete_session(self, session_id: str, *, is_dead: OwnerIsDead) -> None:
@@ -264,19 +264,19 @@ class SessionWrites(HistoryStore, Protocol):
         ...
 
     async def delete_artifact_row(self, artifact_id: str) -> None:
-        """Forget an artifact; unknown ids are forgotten already."""
+        """Remove an artifact's row; does nothing for an unknown id."""
         ...
 
 
 class SessionReads(Protocol):
-    """Everything that only looks. What was acknowledged before the call is seen by it."""
+    """All operations that only read. They see every write acknowledged before the call."""
 
     async def session(self, session_id: str) -> SessionRecord | None:
-        """The session, or None."""
+        """Return the session, or None."""
         ...
 
     async def sessions(self, *, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
-        """Sessions, the most recently used first."""
+        """Return sessions, the most recently used first."""
         ...
 
     async def session_summaries(
@@ -288,15 +288,15 @@ class SessionReads(Protocol):
         query: str | None = None,
         forked_from: str | None = None,
     ) -> "list[tuple[SessionSummary, Mapping[str, Any]]]":
-        """Sessions as lists show them, each with its metadata, the most recently used first.
+        """Return sessions as shown in lists, each with its metadata, the most recently used first.
 
-        The usage is that of their runs; what was done in the background stands in the metadata.
+        The usage covers their runs; usage of background work is in the metadata.
 
         Args:
-            limit: the most.
-            offset: how many to leave out before.
+            limit: largest number of sessions.
+            offset: number of sessions to skip.
             project: only sessions that work in this folder.
-            query: words that title, folder and id have to have, in any order, small or capital.
+            query: words that must occur in title, folder or id, in any order and case.
             forked_from: only forks of this session.
         """
         ...
@@ -309,34 +309,34 @@ class SessionReads(Protocol):
         project: str | None = None,
         limit: int = 1_000_000,
     ) -> "list[CostSummary]":
-        """What was spent, by day with the latest first, else the most recently used first.
+        """Return the spending, by day with the latest first, else the most recently used first.
 
         Args:
-            by: what it is added up by.
-            since: only runs that were started then or later, and no work in the background, of
-                which that is not known.
+            by: the unit by which it is added up.
+            since: only runs started then or later; background work is left out, because its time is
+                not known.
             project: only sessions that work in this folder.
-            limit: the most.
+            limit: largest number of rows.
         """
         ...
 
     async def last_session(self, project: str | None = None) -> str | None:
-        """Return the session that was used last: of this folder, or of all.
+        """Return the session that was used last, in this folder or in all.
 
-        One in which no model has completed a reply, and no message waits, is passed over.
+        Sessions without a completed reply and without a waiting message are skipped.
         """
         ...
 
     async def memory_backlog(self, limit: int) -> list[str]:
-        """Sessions that are still to be looked through for memories, and that no runtime has."""
+        """Return sessions that must still be searched for memories and that no runtime has."""
         ...
 
     async def memory_terms(self, run_ids: Collection[str]) -> dict[str, MemoryTerms]:
-        """The terms of memory of these runs, by run; a run that is not stored is left out."""
+        """Return the memory terms of these runs, by run id; unknown runs are left out."""
         ...
 
     async def untitled(self, limit: int) -> dict[str, str]:
-        """The words that sessions without a title began with, by their ids."""
+        """Return the first words of sessions without a title, by session id."""
         ...
 
     async def nodes_like(
@@ -347,10 +347,10 @@ class SessionReads(Protocol):
         limit: int,
         project: str | None = None,
     ) -> list[tuple[int, Node]]:
-        """Messages and summaries whose stored content is `LIKE` all patterns, the newest first.
+        """Return messages and summaries whose stored content is `LIKE` all patterns, newest first.
 
-        `^` makes the next character of a pattern an ordinary one. Capital letters are as small
-        ones. Reads what all sessions have said, until `limit` are found.
+        `^` makes the next character of a pattern an ordinary one. Case is ignored. Reads the
+        content of all sessions until `limit` are found.
 
         Returns:
             Each with its number, which is the next call's `before`.
@@ -360,44 +360,49 @@ class SessionReads(Protocol):
     async def ids_beginning(
         self, kind: str, prefix: str, *, session_id: str | None = None, limit: int = 10
     ) -> list[str]:
-        """Ids of sessions, runs or nodes that begin so, in order; the exact one is the first.
+        """Return ids of sessions, runs or nodes with a prefix, in order; an exact match comes
+        first.
 
         Args:
             kind: `session`, `run` or `node`.
-            prefix: their beginning.
-            session_id: only what belongs to this session.
-            limit: the most.
+            prefix: beginning of the ids.
+            session_id: only runs or nodes of this session.
+            limit: largest number of ids.
         """
         ...
 
     async def agent(self, agent_id: str) -> AgentRecord | None:
-        """The agent, or None."""
+        """Return the agent, or None."""
         ...
 
     async def agents(self, session_id: str) -> list[AgentRecord]:
-        """Every agent of the session, oldest first."""
+        """Return every agent of the session, oldest first."""
         ...
 
     async def run(self, run_id: str) -> RunRecord | None:
-        """The run, or None."""
+        """Return the run, or None."""
         ...
 
     async def runs(self, session_id: str) -> list[RunRecord]:
-        """Every run of the session, those of children included, oldest first."""
+        """Return every run of the session, including children's, oldest first."""
         ...
 
     async def active_run_ids(self, session_id: str) -> list[str]:
-        """Runs of the session that are queued, pending or running, oldest first."""
+        """Return the session's runs that need an owner, oldest first.
+
+        They are pending or running, or queued without a lane; a run that waits for an answer, or is
+        queued for workers, needs none.
+        """
         ...
 
     async def node(self, node_id: str) -> Node | None:
-        """The node, or None."""
+        """Return the node, or None."""
         ...
 
     async def path(self, node_id: str, *, after: str | None = None) -> list[Node]:
-        """From the root to this node. Costs as much as the path is long, whatever lies beside it.
+        """Return the nodes from the root to this node. The cost depends only on the path's length.
 
-        With `after`, only what comes behind that node, if it is on the path.
+        With `after`, only the nodes behind that node, if it is on the path.
 
         Raises:
             StorageError: `node_not_found`.
@@ -412,10 +417,11 @@ class SessionReads(Protocol):
         to_seq: int | None = None,
         limit: int = 1000,
     ) -> "ReplayResult":
-        """A stretch of the session's timeline: events with `from_seq <= seq <= to_seq`.
+        """Return a stretch of the session's timeline: events with `from_seq <= seq <= to_seq`.
 
-        Events of root agents only, at most `limit`, with the nodes, runs, agents and artifacts
-        they touch and every root agent. `next_seq` is where to go on, None at the end.
+        It has events of root agents only, at most `limit`, with the nodes, runs, agents and
+        artifacts they refer to and every root agent. `next_seq` is where to continue, None at the
+        end.
 
         Raises:
             StorageError: `session_not_found`.
@@ -423,7 +429,7 @@ class SessionReads(Protocol):
         ...
 
     async def run_history(self, run_id: str) -> "ReplayResult":
-        """All of one run, a child's too: its events, nodes, agent and artifacts.
+        """Return everything of one run, also of a child's: its events, nodes, agent and artifacts.
 
         Raises:
             StorageError: `run_not_found`.
@@ -431,33 +437,33 @@ class SessionReads(Protocol):
         ...
 
     async def run_nodes(self, run_id: str) -> list[Node]:
-        """The nodes that a run has added, in order; none of an unknown run."""
+        """Return the nodes that a run has added, in order; none for an unknown run."""
         ...
 
     async def events_after(
         self, run_id: str, run_seq: int, *, limit: int = 1000
     ) -> list[RuntimeEvent]:
-        """Stored events of the run with a higher `run_seq`, in order, at most `limit`."""
+        """Return the run's stored events with a higher `run_seq`, in order, at most `limit`."""
         ...
 
     async def last_events(
         self, session_id: str, agent_id: str, event_type: EventType, *, limit: int
     ) -> list[RuntimeEvent]:
-        """Stored events of one type of one agent, the last one first, at most `limit`."""
+        """Return stored events of one type of one agent, the last one first, at most `limit`."""
         ...
 
     async def open_calls(
         self, session_id: str, tool_call_ids: Collection[str], *, agent_id: str | None = None
     ) -> set[str]:
-        """Which of these calls were started and never ended: their effect is unknown.
+        """Return the calls among these that were started and never ended: their effect is unknown.
 
-        A call id that came twice is judged by its last start. `agent_id` narrows the search to
+        A call id that was used twice is judged by its last start. `agent_id` narrows the search to
         one agent's calls, because models repeat ids.
         """
         ...
 
     async def artifact(self, artifact_id: str) -> ArtifactRecord | None:
-        """The artifact's row, or None."""
+        """Return the artifact's row, or None."""
         ...
 
     async def artifacts(
@@ -467,45 +473,45 @@ class SessionReads(Protocol):
         kinds: Collection[str] | None = None,
         older_than: datetime | None = None,
     ) -> list[ArtifactRecord]:
-        """Artifact rows that fit every condition given, oldest first."""
+        """Return artifact rows that match every given condition, oldest first."""
         ...
 
 
 class BudgetStore(Protocol):
-    """What runs, sessions and children may spend, and have spent."""
+    """Spending limits and spending of runs, sessions and children."""
 
     async def reserve_budget(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
-        """Reserve the worst case of something against every scope that pays for it.
+        """Reserve the worst case of an operation against every scope that pays for it.
 
-        As much output as fits is granted; if less than `hold.least` does, nothing is reserved.
-        The holds of a run that is closed as lost are settled in full with it.
+        As much output as fits is granted; if less than `hold.least` fits, nothing is reserved. The
+        holds of a run that is closed as lost are settled in full with it.
 
         Args:
-            hold: what is about to be done.
-            at_once: it is done in no time, and settled with the same write.
+            hold: the planned operation.
+            at_once: the operation takes no time, and is settled with the same write.
         """
         ...
 
     async def settle_budget(self, hold_id: str, spent: Amounts | None) -> None:
-        """Replace a hold by what was spent; None: by all of it. Unknown ids: nothing."""
+        """Replace a hold by the amounts spent, or by all of it for None. Unknown ids do nothing."""
         ...
 
     async def budget_uses(self, scope_ids: Collection[str]) -> list[BudgetUse]:
-        """What these sessions and runs may spend, and have spent; those without a budget are left
-        out.
+        """Return the limits and spending of these sessions and runs; those without a budget are
+        left out.
         """
         ...
 
 
 class GrantStore(Protocol):
-    """What the user has allowed for sessions."""
+    """Permissions that the user has granted for sessions."""
 
     async def find_grant(self, session_id: str, key: str) -> "PermissionGrant | None":
-        """The grant of a session that covers calls with this key."""
+        """Return the session's grant for calls with this key, if any."""
         ...
 
     async def add_grant(self, grant: "PermissionGrant") -> None:
-        """Remember a grant; one for the same session and key stays as it is.
+        """Remember a grant; an existing one for the same session and key is not changed.
 
         Raises:
             StorageError: `session_not_found`.
@@ -513,22 +519,22 @@ class GrantStore(Protocol):
         ...
 
     async def grants(self, session_id: str | None = None) -> "list[PermissionGrant]":
-        """The grants of a session, or of all, oldest first."""
+        """Return the grants of a session, or of all, oldest first."""
         ...
 
     async def forget_grants(self, grant_or_session_id: str) -> int:
-        """Drop one grant, or all of a session, and return how many there were."""
+        """Remove one grant, or all of a session; return their number."""
         ...
 
 
 class WorkspaceStore(Protocol):
-    """Which node names which snapshot of a project's files, and where undo and redo stand.
+    """Snapshots of a project's files named by nodes, and the state of undo and redo.
 
-    A project is named by its folder.
+    A project is identified by its folder.
     """
 
     async def name_snapshot(self, note: "SnapshotNote") -> None:
-        """Let a node name a snapshot: its own state, and that of the nodes behind it.
+        """Let a node name a snapshot, as its own state and that of the nodes behind it.
 
         Raises:
             StorageError: `session_not_found`.
@@ -536,27 +542,29 @@ class WorkspaceStore(Protocol):
         ...
 
     async def end_changes(self, session_id: str, run_id: str) -> None:
-        """Note that a run has ended, with nothing changed since its last snapshot."""
+        """Record that a run has ended, without changes since its last snapshot."""
         ...
 
     async def workspace_state(self, session_id: str, folder: str) -> "WorkspaceState":
-        """Return where the session continues, and what it knows of the files of this project."""
+        """Return the node where the session continues, and its record of this project's files."""
         ...
 
     async def snapshot_at(self, session_id: str, node_id: str | None, folder: str) -> str | None:
-        """The snapshot that a node of the session names; None if there is none to name."""
+        """Return the snapshot that a node of the session names; None if there is none."""
         ...
 
     async def changes_of(self, run_id: str, folder: str) -> "RunChanges | None":
-        """What a run has changed in the files; None if it has recorded nothing."""
+        """Return a run's changes of the files; None if it has recorded nothing."""
         ...
 
     async def overlapping_changes(self, run_id: str, folder: str) -> list[tuple[str, str]]:
-        """First and last snapshot of each other session's run that was at work meanwhile."""
+        """Return first and last snapshot of each run of other sessions that overlapped with this
+        run.
+        """
         ...
 
     async def begin_move(self, session_id: str, move: "NodeMove", *, is_dead: OwnerIsDead) -> None:
-        """Note that files are about to be restored.
+        """Record that files are about to be restored.
 
         Raises:
             StorageError: as for `move_node`.
@@ -564,24 +572,24 @@ class WorkspaceStore(Protocol):
         ...
 
     async def drop_move(self, session_id: str) -> None:
-        """Note that a move was not made."""
+        """Record that a move was not made."""
         ...
 
     async def move_node(
         self, session_id: str, move: "NodeMove", *, is_dead: OwnerIsDead
     ) -> SessionRecord:
-        """Continue the session as the move says.
+        """Continue the session from the node of the move.
 
         Raises:
-            MovedMeanwhileError: it was decided on another state than the session has now.
+            MovedMeanwhileError: the session's state is no longer the one the move was decided on.
             StorageError: `session_not_found`; `node_not_found` if the session has no such node;
                 `session_active` while a user's run of it is open and its owner lives. A summary
-                in the making is no obstacle.
+                in the making does not prevent it.
         """
         ...
 
     async def fork_session(self, fork: "SessionFork") -> SessionRecord:
-        """Add a session with a copy of the path to a node, and of what is known of its files.
+        """Add a session with a copy of the path to a node, and of the record of its files.
 
         Raises:
             StorageError: `session_not_found`, `node_not_found`.
@@ -589,22 +597,22 @@ class WorkspaceStore(Protocol):
         ...
 
     async def pending_moves(self, folder: str) -> list[str]:
-        """The sessions of a project whose files were being restored."""
+        """Return the sessions of a project whose files were being restored."""
         ...
 
     async def snapshots_in_use(self) -> set[str]:
-        """Every snapshot that a session needs."""
+        """Return every snapshot that a session needs."""
         ...
 
     async def drop_snapshots(self, before: datetime) -> bool:
-        """Forget the snapshots of sessions that nothing was done in since; whether there were any.
+        """Forget the snapshots of sessions unused since then; return whether there were any.
 
-        What these sessions have undone can still be seen, and their files not be restored.
+        Undone messages of these sessions can still be seen, but their files cannot be restored.
         """
         ...
 
     async def working_sessions(self, is_dead: OwnerIsDead) -> Sequence[SessionRecord]:
-        """The sessions in which a run of a living process is queued or under way."""
+        """Return the sessions in which a run of a living process is queued or under way."""
         ...
 
 
@@ -614,8 +622,8 @@ class QuestionStore(Protocol):
     async def ask(self, asked: "ApprovalRecord") -> "ApprovalRecord":
         """Store a question, and return it.
 
-        The one that stands for the very same action of that call is returned instead, with its
-        answer if it has one. One about the call that would do something else is superseded.
+        An existing question about the same action of the call is returned instead, with its answer
+        if it has one. A question about the call with a different action is superseded.
 
         Raises:
             StorageError: `session_not_found`.
@@ -632,27 +640,27 @@ class QuestionStore(Protocol):
         decider: str,
         arguments: Mapping[str, Any] | None = None,
     ) -> "tuple[ApprovalRecord | None, bool]":
-        """Answer a question that is open; the first answer counts.
+        """Answer an open question; the first answer counts.
 
-        `arguments` replace the arguments of the call that is allowed.
+        `arguments` replace the arguments of the allowed call.
 
         Returns:
-            The question as it is now, None if there is none, and whether this was its answer.
+            The question as it is now (None if there is none), and whether this was its answer.
         """
         ...
 
     async def withdraw(self, request_id: str) -> None:
-        """Close a question that was not answered; one that was stays as it is."""
+        """Withdraw an open question; does nothing if it was answered."""
         ...
 
     async def approval(self, request_id: str) -> "ApprovalRecord | None":
-        """The question, or None."""
+        """Return the question, or None."""
         ...
 
     async def approval_of(
         self, root_run_id: str, run_id: str, tool_call_id: str
     ) -> "ApprovalRecord | None":
-        """The question about a call that is open or answered, if there is one."""
+        """Return the open or answered question about a call, if there is one."""
         ...
 
 
@@ -667,22 +675,25 @@ class ApprovalStore(QuestionStore, Protocol):
         is_open: bool = True,
         limit: int = 100,
     ) -> "list[ApprovalRecord]":
-        """Questions whose id begins with `prefix`, the oldest first; of too many the newest.
+        """Return questions whose id begins with `prefix`, oldest first; beyond `limit`, the newest
+        are kept.
 
-        `is_open=False` lists those that are closed as well.
+        `is_open=False` also lists closed questions.
         """
         ...
 
     async def is_answered(self, root_run_id: str) -> bool:
-        """Whether an answer is there for a call of the run, or its children, that has not begun."""
+        """Return whether an answer exists for a call of the run or its children that has
+        not begun.
+        """
         ...
 
     async def resume_run(
         self, run_id: str, claim: Claim, *, cwd: str, is_dead: OwnerIsDead
     ) -> OpenedRun:
-        """Claim the session of a user's run that waits for an answer, so that it can go on.
+        """Claim the session of a user's run that waits for an answer, so that it can continue.
 
-        The run is `waiting` until its journal begins: an owner that dies before leaves it so.
+        The run is `waiting` until its journal begins: if the owner dies before, it still waits.
 
         Raises:
             StorageError: `run_not_found`; `session_active`: another living owner has the session,
@@ -691,11 +702,11 @@ class ApprovalStore(QuestionStore, Protocol):
         ...
 
     async def waiting_children(self, run_id: str) -> list[RunRecord]:
-        """The children of a run that wait for an answer."""
+        """Return the children of a run that wait for an answer."""
         ...
 
     async def close_waiting(self, run_id: str) -> None:
-        """Cancel the children that a run, which has ended, leaves waiting, and its questions."""
+        """Cancel the waiting children of a run that has ended, and close its questions."""
         ...
 
 
@@ -708,4 +719,4 @@ class SessionStore(
     GrantStore,
     Protocol,
 ):
-    """Sessions, their history, budgets and questions, and what is known of their files."""
+    """Sessions, their history, budgets and questions, and the state of their files."""

@@ -1,4 +1,6 @@
-"""A run's live events: for one consumer, who is waited for, and for followers, who are not."""
+"""A run's live events: for one consumer, which the run waits for, and followers, which it
+does not.
+"""
 
 import asyncio
 from collections import deque
@@ -24,18 +26,20 @@ MESSAGE_BOUNDS = frozenset(
         EventType.MESSAGE_COMPLETED,
     }
 )
-"""Between two of these the deltas of one kind are the text of one message."""
+"""Events that separate messages: between two of them, deltas of one kind belong to one message."""
 
 _OUTPUT = LIVE_EVENTS | {EventType.MODEL_COMPLETED}
 _MERGED_CHARS = 16_384
-"""Waiting deltas are merged up to this length: what waits stays bounded, and so does the work."""
+"""Characters up to which waiting deltas are merged, to limit the waiting data and the work."""
 
 
 class EventStream:
     """Written by one run, read by at most one consumer at a time and any number of followers.
 
-    `write` never waits and never drops a structural event; `drain` waits while the consumer is
-    more than `capacity` events behind. Deltas that wait are merged, text intact.
+    `write` never waits and never drops a structural event; `drain` waits while the consumer is more
+    than `capacity` events behind. Waiting deltas are merged, with their text intact. `last_run_seq`
+    is the number of the last stored event that was written, and `last_bound` the number of the last
+    event after which another message begins.
 
     `last_run_seq` is the number of the last stored event that was written, and `last_bound` that of
     the last one after which another message begins.
@@ -62,7 +66,7 @@ class EventStream:
         self._writable.set()
 
     def write(self, event: RuntimeEvent) -> None:
-        """Hand an event to the consumer, now or when it gets to it."""
+        """Pass an event to the consumer, now or when it gets to it."""
         self.last_run_seq = event.run_seq or self.last_run_seq
         for follower in self._followers:
             follower.add(event)
@@ -91,7 +95,7 @@ class EventStream:
             await self._writable.wait()
 
     def close(self) -> None:
-        """Nothing follows. Waiting events can still be read; no writer waits for room any more."""
+        """End the stream. Waiting events can still be read; no writer waits for room any more."""
         self._closed = True
         if self._consumer is None:
             self._waiting.clear()
@@ -104,7 +108,7 @@ class EventStream:
     def follow(self) -> Generator["Follower"]:
         """Follow the events from now on; the run never waits for a follower.
 
-        What there is of an unfinished message comes first, as one delta.
+        The text so far of an unfinished message comes first, as one delta.
         """
         follower = Follower(self._capacity)
         for event_type, pieces in self._unfinished.items():
@@ -120,13 +124,13 @@ class EventStream:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing follows."""
+        """Return whether the stream has ended."""
         return self._closed
 
     def read(self, *, debug: bool = False) -> "Subscription":
         """Subscribe: every event from now until the run's closing event.
 
-        Until its first step the subscription keeps what comes and makes no writer wait.
+        Until its first step the subscription keeps events and makes no writer wait.
 
         Raises:
             AgentCoreError: `validation_error`: this stream has a consumer already.
@@ -138,9 +142,9 @@ class EventStream:
         return Subscription(self, token, debug=debug)
 
     async def next(self, token: object) -> RuntimeEvent | None:
-        """The next event as soon as there is one; None at the end.
+        """Return the next event as soon as there is one; None at the end.
 
-        From its first step on the consumer is waited for, unless it gives up waiting itself.
+        From its first step on the run waits for the consumer, unless the consumer stops waiting.
         """
         if self._consumer is token:
             self._is_consumed = True
@@ -160,7 +164,7 @@ class EventStream:
         return event
 
     def leave(self, token: object) -> None:
-        """The consumer has gone; may be repeated."""
+        """Remove the consumer; may be repeated."""
         if self._consumer is token:
             self._consumer = None
             self._is_consumed = False
@@ -174,10 +178,10 @@ class EventStream:
 
 
 class Subscription(AsyncGenerator[RuntimeEvent, None]):
-    """One consumer of a stream, from the moment it was made until it is closed or forgotten.
+    """One consumer of a stream, from its creation until it is closed or collected.
 
-    An object and not a generator function, because that would subscribe with its first step and
-    leave only when the event loop gets round to it.
+    It is an object and not a generator function, because a generator would subscribe with its first
+    step and leave only when the event loop gets to it.
     """
 
     def __init__(self, stream: EventStream, token: object, *, debug: bool) -> None:
@@ -187,7 +191,7 @@ class Subscription(AsyncGenerator[RuntimeEvent, None]):
         self._is_over = False
 
     async def asend(self, value: None, /) -> RuntimeEvent:  # noqa: ARG002 - the protocol's
-        """The next event.
+        """Return the next event.
 
         Raises:
             StopAsyncIteration: the run's closing event was the last one.
@@ -204,7 +208,7 @@ class Subscription(AsyncGenerator[RuntimeEvent, None]):
         raise StopAsyncIteration
 
     async def athrow(self, error: Any, value: Any = None, _: Any = None, /) -> RuntimeEvent:
-        """Leave, and raise what is thrown in."""
+        """Leave the stream, and raise the error."""
         self._end()
         raise error if value is None else value
 
@@ -221,7 +225,9 @@ class Subscription(AsyncGenerator[RuntimeEvent, None]):
 
 
 class Follower:
-    """One of several readers of a stream. One too far behind gets no more, and `is_behind` then."""
+    """One of several readers of a stream. If it falls too far behind it ends, and `is_behind` is
+    set.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.is_behind = False
@@ -242,12 +248,14 @@ class Follower:
         self._readable.set()
 
     def end(self) -> None:
-        """Nothing follows; what waits can still be read."""
+        """End the events; waiting ones can still be read."""
         self.is_over = True
         self._readable.set()
 
     async def gather(self, for_s: float, *, timeout_s: float) -> list[RuntimeEvent]:
-        """What comes within `for_s` seconds of the first event; nothing at the end, or in time."""
+        """Return the events within `for_s` seconds of the first one; none at the end, or after a
+        timeout.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not (self._waiting or self.is_over):
@@ -260,7 +268,7 @@ class Follower:
         return gathered
 
     async def events(self) -> AsyncGenerator[RuntimeEvent]:
-        """The events, until the stream is closed or this reader has fallen behind."""
+        """Yield the events, until the stream is closed or this reader has fallen behind."""
         while True:
             while self._waiting:
                 yield self._waiting.popleft()
@@ -271,7 +279,7 @@ class Follower:
 
 
 def whole_text(beside: RuntimeEvent, event_type: EventType, text: str) -> RuntimeEvent:
-    """A delta that takes the place of all deltas of its message before it."""
+    """Return a delta that replaces all earlier deltas of its message."""
     new = {"event_id": new_id("evt"), "event_type": event_type, "level": EventLevel.INFO}
     data = {"payload": {"text": text, "from_start": True}, "seq": None, "run_seq": None}
     return beside.model_copy(update=new | data)

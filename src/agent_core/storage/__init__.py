@@ -1,4 +1,4 @@
-"""Where sessions are kept: `sqlite.SqliteSessionStore`, in a file or in memory.
+"""Storage of sessions: `sqlite.SqliteSessionStore`, in a file or in memory.
 
 It implements `agent_core.events.SessionStore`. Nothing outside this package knows SQL.
 """

@@ -27,13 +27,13 @@ _UNUSED = """state IN ('open', 'answered') AND NOT EXISTS
     (SELECT 1 FROM events WHERE events.session_id = approvals.session_id
      AND events.tool_call_id = approvals.tool_call_id AND events.run_id = approvals.run_id
      AND event_type IN ('tool_started', 'tool_completed', 'tool_failed', 'tool_denied'))"""
-"""The call of the question has not begun, and has no result."""
+"""Condition that a question's call has not begun and has no result."""
 
 
 def ask(connection: Connection, asked: "ApprovalRecord") -> "ApprovalRecord":
-    """Store a question; the one that stands for the same action already is returned instead.
+    """Store a question, or return the existing one about the same action.
 
-    One about the same call that would do something else by now is superseded.
+    A question about the same call with a different action is superseded.
 
     Raises:
         StorageError: `session_not_found`.
@@ -55,7 +55,7 @@ def ask(connection: Connection, asked: "ApprovalRecord") -> "ApprovalRecord":
 def of_call(
     connection: Connection, root_run_id: str, run_id: str, tool_call_id: str
 ) -> "ApprovalRecord | None":
-    """The question about a call that counts, if there is one."""
+    """Return the open or answered question about a call, if there is one."""
     from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
 
     row = connection.execute(
@@ -77,7 +77,7 @@ def answer(
     now: datetime,
     arguments: Mapping[str, Any] | None = None,
 ) -> "tuple[ApprovalRecord | None, bool]":
-    """Answer a question that is open; returns it as it is now, and whether this was the answer.
+    """Answer an open question; return it as it is now, and whether this was the answer.
 
     `arguments` replace the call's own.
     """
@@ -95,7 +95,7 @@ def answer(
 
 
 def withdraw(connection: Connection, request_id: str, now: datetime) -> None:
-    """Close a question that was not answered."""
+    """Withdraw an open question."""
     connection.execute(
         """UPDATE approvals SET state = 'withdrawn', decided_at = ?
         WHERE request_id = ? AND state = 'open'""",
@@ -106,7 +106,7 @@ def withdraw(connection: Connection, request_id: str, now: datetime) -> None:
 def withdraw_all(
     connection: Connection, root_run_id: str, now: datetime, *, run_id: str | None = None
 ) -> None:
-    """Close what a user's run and its children, or one of them, have asked and is not answered."""
+    """Withdraw all open questions of a user's run and its children, or of one of them."""
     connection.execute(
         """UPDATE approvals SET state = 'withdrawn', decided_at = ?
         WHERE root_run_id = ? AND run_id = coalesce(?, run_id) AND state = 'open'""",
@@ -115,13 +115,15 @@ def withdraw_all(
 
 
 def is_answered(connection: Connection, root_run_id: str) -> bool:
-    """Whether a run that waits, or a child of it, can go on with an answer."""
+    """Return whether a waiting run, or a child of it, can continue with an answer."""
     sql = f"SELECT 1 FROM approvals WHERE root_run_id = ? AND decision IS NOT NULL AND {_UNUSED}"  # noqa: S608
     return connection.execute(sql, (root_run_id,)).fetchone() is not None
 
 
 def kept_runs(connection: Connection, root_run_id: str) -> set[str]:
-    """The run and those of its children that wait for an answer, though their process is dead."""
+    """Return the ids of the run and its children that wait for an answer though their process is
+    dead.
+    """
     sql = f"SELECT run_id FROM approvals WHERE root_run_id = ? AND keeps_run AND {_UNUSED}"  # noqa: S608
     found = {run_id for (run_id,) in connection.execute(sql, (root_run_id,))}
     return found | {root_run_id} if found else found
@@ -135,7 +137,9 @@ def listed(
     is_open: bool = True,
     limit: int,
 ) -> "list[ApprovalRecord]":
-    """Questions whose id begins so, the oldest first; of many the newest."""
+    """Return questions whose id begins with a prefix, oldest first; beyond the limit, the
+    newest.
+    """
     from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
 
     conditions, values = ["request_id >= ?", "request_id < ?"], [prefix, f"{prefix}\x7f"]

@@ -1,7 +1,7 @@
-"""Budgets: what is reserved before it is spent, against every scope that pays for it.
+"""Budgets: amounts are reserved before they are spent, against every scope that pays.
 
-Every function is one job of the writing connection: what one transaction has checked, no other
-one, in whatever process, can have spent meanwhile.
+Every function is one job of the writing connection: nothing that a transaction has checked can be
+spent by another one, in any process, meanwhile.
 """
 
 import sqlite3
@@ -21,11 +21,13 @@ from agent_core.types import Amounts, BudgetGrant, BudgetHold, BudgetScope, Budg
 from agent_core.types.budget import shown
 
 _TIME = "wall_ms"
-"""Not shared out: children work at the same time: each may take as long as its parent has left."""
+"""Unit that is not shared out: children work concurrently, so each may take as long as its parent
+has left.
+"""
 
 
 class _Row(Struct):
-    """A scope as it stands."""
+    """The current state of a scope."""
 
     scope: BudgetScope
     spent: Counter[str]
@@ -41,11 +43,10 @@ class _Row(Struct):
 
 
 class UnstoredBudgets:
-    """The budgets of runs that no session store knows: see `BudgetStore`."""
+    """Budgets of runs that no session store knows: see `BudgetStore`."""
 
     def __init__(self) -> None:
-        # Foreign keys are not enforced: the sessions are nowhere.
-        # The garbage collector may close it in any thread.
+        # Foreign keys are not enforced: the sessions are not stored.
         self._connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False
         )
@@ -105,9 +106,9 @@ def reserve(connection: Connection, hold: BudgetHold, *, at_once: bool = False) 
 
 
 def settle(connection: Connection, hold_id: str, spent: Amounts | None) -> None:
-    """Replace a reservation by what was spent, all of it where that is not known.
+    """Replace a reservation by the amounts spent, or by all of it if they are not known.
 
-    One that is settled already stays as it is.
+    A reservation that is settled already is not changed.
     """
     found = connection.execute(
         "SELECT agent_id, scopes_json, amounts_json FROM budget_holds WHERE hold_id = ?",
@@ -122,7 +123,7 @@ def settle(connection: Connection, hold_id: str, spent: Amounts | None) -> None:
         before = connection.execute(
             "SELECT spent_json, held_json FROM budgets WHERE scope_id = ?", (scope_id,)
         ).fetchone()
-        if before is None:  # its session was deleted: a run inside which this one was started
+        if before is None:  # its session, of an outer run, was deleted
             continue
         rest = _amounts(before[1])
         rest.subtract(held)
@@ -144,7 +145,7 @@ def settle(connection: Connection, hold_id: str, spent: Amounts | None) -> None:
 
 
 def settle_holds(connection: Connection, run_id: str) -> None:
-    """Settle in full what a run has reserved, or a session for work beside its runs."""
+    """Settle in full the reservations of a run, or of a session's work outside of its runs."""
     rows = connection.execute(
         "SELECT hold_id FROM budget_holds WHERE run_id = ?", (run_id,)
     ).fetchall()
@@ -153,18 +154,18 @@ def settle_holds(connection: Connection, run_id: str) -> None:
 
 
 def settle_lost(connection: Connection, run_id: str) -> None:
-    """Settle in full what a run of a dead process had reserved, and the time up to its last event.
+    """Settle in full the reservations of a dead process' run, and the time up to its last event.
 
-    That time, without what it has waited for its turn, is the session's, if its budget limits it.
+    The session pays for that time, without the time spent in the queue, if its budget limits it.
     """
     settle_holds(connection, run_id)
     settle_time(connection, run_id)
 
 
 def settle_time(connection: Connection, run_id: str, *, goes_on: bool = False) -> None:
-    """Charge what a run of a dead process has worked since it began, or last went on.
+    """Charge the time that a dead process' run has worked since it began or last continued.
 
-    Its session pays for it; a run that `goes_on` does as well.
+    Its session pays for it, and so does a run that `goes_on`.
     """
     scopes = connection.execute(
         """SELECT scope_id, limits_json, spent_json FROM budgets WHERE scope_id IN
@@ -195,7 +196,7 @@ def settle_time(connection: Connection, run_id: str, *, goes_on: bool = False) -
 
 
 def uses(connection: Connection, scope_ids: Iterable[str]) -> list[BudgetUse]:
-    """What these scopes have spent; those without a budget are left out."""
+    """Return the spending of these scopes; those without a budget are left out."""
     rows = connection.execute(
         """SELECT kind, scope_id, limits_json, spent_json, held_json FROM budgets
         WHERE scope_id IN (SELECT value FROM json_each(?)) ORDER BY rowid""",
@@ -217,7 +218,7 @@ def _most_output(rows: Sequence[_Row], hold: BudgetHold) -> int:
 def _lack(
     rows: Sequence[_Row], hold: BudgetHold, *, with_held: bool = True
 ) -> tuple[_Row, str] | None:
-    """The first scope, and the unit, of which there is not even the least that is needed."""
+    """Return the first scope and unit that lack even the least amount needed, if any."""
     for row in rows:
         for unit in row.limits:
             needed = _needed(hold, unit)
@@ -233,7 +234,7 @@ def _needed(hold: BudgetHold, unit: str) -> int:
 def _find_row(
     connection: Connection, scope: BudgetScope, hold: BudgetHold, *, above: Sequence[_Row]
 ) -> _Row:
-    """The scope as it stands; a child that has no share yet gets one."""
+    """Return the current state of a scope; a child without a share gets one."""
     found = connection.execute(
         """SELECT kind, scope_id, limits_json, spent_json, held_json FROM budgets
         WHERE scope_id = ?""",
@@ -254,9 +255,9 @@ def _find_row(
 def _share(
     connection: Connection, scope: BudgetScope, hold: BudgetHold, above: Sequence[_Row]
 ) -> dict[str, int]:
-    """What a child may spend: what it asks for, at most its part of what is free above it.
+    """Return a child's limits: its request, capped by an equal split of the free amounts above it.
 
-    What its siblings may still spend is not free, and one part stays with the parent.
+    Amounts that siblings may still spend are not free, and one part stays with the parent.
     """
     session_id = scope.session_id or hold.session_id
     open_children = connection.execute(
@@ -264,7 +265,7 @@ def _share(
         AND parent_run_id = (SELECT parent_run_id FROM runs WHERE run_id = ?)""",  # noqa: S608
         (session_id, hold.run_id),
     ).fetchone()[0]
-    # From the open runs to their budgets: those of all that has ended are not looked at.
+    # Start from the open runs: the budgets of ended runs are not read.
     siblings = connection.execute(
         f"""SELECT kind, scope_id, limits_json, spent_json, held_json
         FROM runs CROSS JOIN budgets

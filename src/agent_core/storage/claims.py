@@ -1,4 +1,4 @@
-"""Who has a session: opening runs, leases, giving back, and closing what a dead owner left open.
+"""Ownership of sessions: opening runs, leases, releasing, and closing a dead owner's runs.
 
 Every function is one job of the writing connection. `now` is the store's own clock.
 """
@@ -78,8 +78,8 @@ def open_run(
 ) -> OpenedRun:
     """Create or resume the session, claim it, and add the run.
 
-    `same_folder` is another name of the opening's folder. `looked`: its session, and the agents
-    that may lead the run, where these were looked for already.
+    `same_folder` is another name of the opening's folder. `looked` holds its session and the agents
+    that may lead the run, if they were read already.
 
     Raises:
         StorageError: `session_elsewhere`, with the session's folder in `details.cwd`;
@@ -130,7 +130,7 @@ def resume_run(
     *,
     cwds: Collection[str],
 ) -> OpenedRun:
-    """Claim the session of a user's run that waits for an answer, so that it can go on.
+    """Claim the session of a user's run that waits for an answer, so that it can continue.
 
     Raises:
         StorageError: `run_not_found`; `session_active`: another living owner has the session, or
@@ -168,7 +168,7 @@ def resume_run(
 
 
 def waiting_children(connection: Connection, run_id: str) -> list[RunRecord]:
-    """The children of a run that wait for an answer."""
+    """Return the children of a run that wait for an answer."""
     rows = connection.execute(
         f"""SELECT * FROM runs WHERE {OPEN_RUN} AND status = 'waiting' AND parent_run_id = ?
         AND session_id = (SELECT session_id FROM runs WHERE run_id = ?)""",  # noqa: S608
@@ -178,7 +178,7 @@ def waiting_children(connection: Connection, run_id: str) -> list[RunRecord]:
 
 
 def close_waiting(connection: Connection, run_id: str, now: datetime) -> None:
-    """Close what a user's run that has ended leaves waiting: its children, and its questions."""
+    """Close the waiting children and the questions of a user's run that has ended."""
     for child in waiting_children(connection, run_id):
         close_run(connection, child, _LEFT)
     approvals.withdraw_all(connection, run_id, now)
@@ -191,7 +191,7 @@ def add_run(
     claim: Claim | None,
     now: datetime,
 ) -> tuple[Position, int]:
-    """Add a child's run and its first events; returns where they stand, and the session's epoch.
+    """Add a child's run and its first events; return their position, and the session's epoch.
 
     Raises:
         StorageError: `session_not_found`; `session_active`.
@@ -207,7 +207,7 @@ def add_run(
 
 
 def lost_sessions(connection: Connection, is_dead: OwnerIsDead, now: datetime) -> list[str]:
-    """The sessions that a dead owner has, or in which runs are open though no owner has them."""
+    """Return the sessions with a dead owner, or with open runs but without an owner."""
     owned = connection.execute("SELECT * FROM sessions WHERE owner IS NOT NULL")
     orphaned = connection.execute(
         f"""SELECT * FROM sessions WHERE owner IS NULL AND session_id IN
@@ -230,9 +230,9 @@ def close_lost_session(
 def heartbeat(
     connection: Connection, owner: str, lease: timedelta, now: datetime, *, free: str = ""
 ) -> Heartbeat:
-    """Extend the lease of every session this owner holds; of those alone that are `free`.
+    """Extend the lease of every session this owner holds, or only of those that match `free`.
 
-    All of it is sent together: the sessions are locked until it has ended.
+    The statements are sent together: the sessions are locked until they have ended.
     """
     until = iso(now + lease)
     connection.execute(
@@ -257,7 +257,7 @@ def heartbeat(
 
 
 def request_cancel(connection: Connection, run_id: str, now: datetime) -> bool:
-    """Ask the owner of an open run to cancel it; returns whether the run is open."""
+    """Ask the owner of an open run to cancel it; return whether the run is open."""
     run = find(connection, RunRecord, run_id)
     if run is None:
         raise run_not_found(run_id)
@@ -269,7 +269,7 @@ def request_cancel(connection: Connection, run_id: str, now: datetime) -> bool:
 
 
 def release(connection: Connection, owner: str, session_id: str | None = None) -> None:
-    """Give back one session, or all."""
+    """Release one session, or all."""
     connection.execute(
         """UPDATE sessions SET owner = NULL, lease_expires_at = NULL
         WHERE owner = ? AND session_id = coalesce(?, session_id)""",
@@ -278,7 +278,7 @@ def release(connection: Connection, owner: str, session_id: str | None = None) -
 
 
 def find_session(connection: Connection, session_id: str) -> SessionRecord:
-    """The session.
+    """Return the session.
 
     Raises:
         StorageError: `session_not_found`.
@@ -290,10 +290,10 @@ def find_session(connection: Connection, session_id: str) -> SessionRecord:
 
 
 def find_agent(connection: Connection, agent_id: str) -> AgentRecord:
-    """The agent of a run, which was added with it.
+    """Return the agent of a run, which was added with it.
 
     Raises:
-        StorageError: there is none: the file was edited.
+        StorageError: there is none, because the file was edited.
     """
     agent = find(connection, AgentRecord, agent_id)
     if agent is None:
@@ -325,13 +325,13 @@ def move_active_node(
 def delete_session(
     connection: Connection, session_id: str, is_dead: OwnerIsDead, now: datetime
 ) -> None:
-    """Remove the session; its rows in every other table follow."""
+    """Remove the session; its rows in every other table are removed with it."""
     _refuse_while_active(connection, session_id, is_dead, now)
     connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
 
 
 def claim_session(connection: Connection, session_id: str, owner: str, lease_end: datetime) -> None:
-    """Make the session this owner's; a claim that is not a renewal begins a new epoch."""
+    """Make this owner the session's owner; a claim that is not a renewal begins a new epoch."""
     connection.execute(
         """UPDATE sessions SET owner = :owner, lease_expires_at = :end,
         epoch = epoch + CASE WHEN owner IS NOT :owner THEN 1 ELSE 0 END
@@ -371,7 +371,7 @@ def _resume_session(
     now: datetime,
     agents: Cursor,
 ) -> tuple[SessionRecord, AgentRecord]:
-    """Claim a session that there is, or only note its place; `cwd` is where it moves to."""
+    """Claim an existing session, or only note its place; `cwd` is the folder it moves to."""
     if cwd is not None:
         draft = EventDraft(EventType.SESSION_MOVED, {"from": session.cwd, "to": cwd})
         moved = PendingEvent(new_id("evt"), utc_now(), draft)
@@ -421,7 +421,7 @@ def _run_of(opening: RunOpening, session: SessionRecord, agent_id: str, now: dat
 
 
 def select_root_agent(connection: Connection, opening: RunOpening) -> Cursor:
-    """Look for the agent that leads such runs of the session."""
+    """Query the agent that leads such runs of the session."""
     return connection.execute(
         """SELECT * FROM agents
         WHERE session_id = ? AND agent_type = ? AND parent_agent_id IS NULL""",
@@ -450,7 +450,7 @@ def _add_root_agent(connection: Connection, opening: RunOpening) -> AgentRecord:
 
 
 def _moved_to(session: SessionRecord, opening: RunOpening, same_folder: str | None) -> str | None:
-    """The folder that the session moves to with this opening; None if it works there already.
+    """Return the folder that the session moves to with this opening; None if it does not move.
 
     Raises:
         StorageError: `session_elsewhere`: it works elsewhere, and the opening does not move it.
@@ -470,10 +470,10 @@ def _moved_to(session: SessionRecord, opening: RunOpening, same_folder: str | No
 
 
 def _is_dispatched(session: SessionRecord, opening: RunOpening) -> bool:
-    """Whether the run goes to where the session's files are, from wherever it is opened.
+    """Return whether the run is sent to the place of the session's files, wherever it is opened.
 
     Raises:
-        StorageError: `session_elsewhere`: it would be at another place than they are.
+        StorageError: `session_elsewhere`: the requested place is not where the files are.
     """
     place, dispatch = session.place, opening.dispatch
     if place is None or opening.prompt is None or dispatch is None:
@@ -498,12 +498,12 @@ def _is_dispatched(session: SessionRecord, opening: RunOpening) -> bool:
 
 
 def require_same_folder(refused: StorageError) -> str:
-    """The folder of a session that was refused as elsewhere, if it leads here by another name.
+    """Return the folder of a session refused as elsewhere, if it is another name of this folder.
 
-    Looks at the disk, which may be slow: not for the event loop.
+    Reads the disk, which may be slow: not for the event loop.
 
     Raises:
-        StorageError: `session_elsewhere`: it does not; says what to do.
+        StorageError: `session_elsewhere`: it is another folder; says what to do.
     """
     if "place" in refused.details:
         raise refused
@@ -523,7 +523,7 @@ def open_runs(connection: Connection, session_id: str) -> list[RunRecord]:
 
 
 def select_open_runs(connection: Connection, session_id: str) -> Cursor:
-    """Look for the runs of a session that have not ended, in order."""
+    """Query the runs of a session that have not ended, in order."""
     return connection.execute(
         f"SELECT * FROM runs WHERE session_id = ? AND {OPEN_RUN} ORDER BY rowid",  # noqa: S608
         (session_id,),
@@ -533,7 +533,9 @@ def select_open_runs(connection: Connection, session_id: str) -> Cursor:
 def _taken_over(
     connection: Connection, session_id: str
 ) -> tuple[list[RunRecord], RunRecord | None]:
-    """What a dead owner has queued, and the run that waits for an answer, after `close_lost`."""
+    """Return a dead owner's queued runs, and the run that waits for an answer, after
+    `close_lost`.
+    """
     runs = [run for run in open_runs(connection, session_id) if run.parent_run_id is None]
     waiting = [run for run in runs if run.status is RunStatus.WAITING]
     queued = [run for run in runs if run.status is RunStatus.QUEUED and run.lane is None]
@@ -543,11 +545,12 @@ def _taken_over(
 def close_lost(
     connection: Connection, session: SessionRecord, *, taken: RunRecord | None = None
 ) -> list[RunRecord]:
-    """Close the runs that were begun; those that wait for their turn are the next owner's.
+    """Close the runs that were begun; queued ones are left to the next owner.
 
-    A run that waits for an answer is the next owner's as well, and one that has asked a question
-    that is to last, with the children that have, becomes such a run. What workers have is theirs:
-    a session in which one was carrying out a run stays as it is, unless that run is `taken`.
+    A run that waits for an answer is also left to the next owner, and a run that has asked a
+    lasting question becomes such a run, together with its children that have. Runs of workers
+    belong to them: a session in which a worker was executing a run is not changed, unless that run
+    is `taken`.
     """
     lost: list[RunRecord] = []
     taken_id = None if taken is None else taken.run_id
@@ -572,7 +575,7 @@ def close_lost(
                 _keep(connection, run)
         elif not is_queued or (run.prompt is None and run.lane is None):
             lost.append(close_run(connection, run, LOST))
-    settle_holds(connection, session.session_id)  # of work beside its runs
+    settle_holds(connection, session.session_id)  # for work outside of its runs
     changes = {
         "owner": None,
         "lease_expires_at": None,
@@ -584,7 +587,7 @@ def close_lost(
 
 
 class _Closing(Struct, frozen=True):
-    """How a run ends that no process carries out."""
+    """The end of a run that no process executes."""
 
     status: RunStatus
     event: EventType
@@ -619,7 +622,7 @@ CANCELLED_UNBEGUN = _Closing(
 
 
 def too_many_takeovers(takeovers: int) -> _Closing:
-    """How a run ends whose processes keep dying."""
+    """Return the end of a run whose processes died more than max_takeovers times."""
     error = ErrorPayload(
         type="StorageError",
         code=ErrorCode.INTERNAL_ERROR,
@@ -675,9 +678,9 @@ def close_run(connection: Connection, run: RunRecord, closing: _Closing) -> RunR
 def _count_again(
     connection: Connection, run: RunRecord, *, has_ended: bool = False
 ) -> dict[str, Any]:
-    """Return the turns and the cost of a run whose process has not stored them; {} if it has.
+    """Return the turns and usage of a run whose process has not stored them; {} if it has.
 
-    The turn that was under way counts only if the run `has_ended` with it.
+    An unfinished turn counts only if the run `has_ended` with it.
     """
     if run.status not in {RunStatus.PENDING, RunStatus.RUNNING}:
         return {}
@@ -687,7 +690,7 @@ def _count_again(
 
 
 def _keep(connection: Connection, run: RunRecord) -> None:
-    """Let a run that was asking when its process died wait for the answer."""
+    """Make a run that was asking when its process died wait for the answer."""
     settle_holds(connection, run.run_id)
     row = connection.execute(
         """SELECT node_id FROM nodes WHERE session_id = ? AND agent_id = ?
@@ -704,7 +707,8 @@ def _keep(connection: Connection, run: RunRecord) -> None:
 
 
 def _last_complete(connection: Connection, session: SessionRecord) -> str | None:
-    """Where the session can go on: its active node, or the last complete one before it.
+    """Return the node where the session can continue: its active node, or the last complete one
+    before.
 
     A session whose first message was undone is at its beginning.
     """
@@ -748,8 +752,8 @@ def _refuse_while_active(
 ) -> None:
     """Refuse while a run of the session is open and its owner lives.
 
-    A run that another one started ends before it, except for summaries in the background:
-    `only_root_runs` does not count those.
+    Runs started by another run end before it, except for summaries in the background:
+    `only_root_runs` ignores those.
     """
     session = find_session(connection, session_id)
     row = connection.execute(
@@ -785,7 +789,7 @@ def refuse_unless_free(session: SessionRecord, is_dead: OwnerIsDead, now: dateti
 
 
 def is_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> bool:
-    """Whether no living owner has the session."""
+    """Return whether no living owner has the session."""
     if session.owner is None:
         return True
     lease_end = session.lease_expires_at

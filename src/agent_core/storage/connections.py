@@ -1,11 +1,11 @@
-"""Opens databases: their permissions, their settings, and patience with other processes.
+"""Opens databases: their permissions and settings, and retries while other processes hold locks.
 
 Every connection to a file is opened by `connect`, which registers the file: `agent_core.opening`
 opens no file of a database that this process has open.
 
-SQLite counts the locks of a process in memory. A forked process inherits the counts and none of the
+SQLite counts the locks of a process in memory. A forked process inherits the counts but not the
 locks, so it would write without any. A fork therefore waits until no thread uses a connection, and
-`connect` closes in the new process what the old one had open.
+`connect` closes in the new process the connections it inherited.
 """
 
 import errno
@@ -30,16 +30,16 @@ from agent_core.storage.faults import is_busy, is_read_only
 Result = TypeVar("Result")
 
 BUSY_TIMEOUT = 2.0
-"""Seconds SQLite itself waits for a lock before it reports that the database is busy."""
+"""Seconds that SQLite itself waits for a lock before it reports that the database is busy."""
 
 PATIENCE = 60.0
-"""Seconds a write waits for other processes before it fails."""
+"""Seconds that a write waits for other processes before it fails."""
 
 _FORK_WAIT_S = 5.0
 """Seconds that a fork waits for the threads that use a connection."""
 
 _creating = threading.Lock()
-"""Held while a file or a connection is made, and during a fork."""
+"""Held while a file or a connection is created, and during a fork."""
 
 
 class Connection(sqlite3.Connection):
@@ -63,7 +63,7 @@ class Connection(sqlite3.Connection):
             raise
 
     def hold(self, held: HeldDatabase) -> None:
-        """Release the files when this connection has been closed, or is collected."""
+        """Release the files when this connection has been closed or collected."""
         self._held = held
         weakref.finalize(self, held.release).atexit = False
 
@@ -73,12 +73,12 @@ class Connection(sqlite3.Connection):
             self._held.settle()
 
     def rest(self) -> None:
-        """Note that only threads that hold `using` use the connection from now on."""
+        """Note that from now on only threads that hold `using` use the connection."""
         self._rests = True
         self.using.release()
 
     def close(self) -> None:
-        """Close the connection, and then release its files. No thread may be using it."""
+        """Close the connection, then release its files. No thread may be using it."""
         if self._rests:
             self.using.acquire()
         try:
@@ -90,7 +90,7 @@ class Connection(sqlite3.Connection):
 
 
 class _Forks:
-    """Pauses the connections of this process around a fork, and ends them in the new process."""
+    """Pauses the connections of this process around a fork, and closes them in the new process."""
 
     def __init__(self) -> None:
         self._paused: list[Connection] = []
@@ -99,7 +99,7 @@ class _Forks:
         self._can_be_closed = True
 
     def pause(self) -> None:
-        """Wait until no thread uses a connection, and keep it so; for a while at most."""
+        """Wait for a limited time until no thread uses a connection, and keep it so."""
         ends_at = time.monotonic() + _FORK_WAIT_S
         _creating.acquire()
         self._are_all_paused = True
@@ -117,17 +117,17 @@ class _Forks:
         _creating.release()
 
     def inherit(self) -> None:
-        """Note in the new process what the old one had open."""
+        """Note, in the new process, the connections that the old one had open."""
         self._inherited += self._paused
         self._can_be_closed &= self._are_all_paused
         self.resume()
         _open_connections.clear()
 
     def close_inherited(self) -> None:
-        """Close what the old process had open; the locks of that process stay.
+        """Close the inherited connections; the locks of the old process stay.
 
         Raises:
-            StorageError: it was in use at the fork, so that it cannot be closed.
+            StorageError: a connection was in use at the fork, so that it cannot be closed.
         """
         if not self._can_be_closed:
             message = (
@@ -188,7 +188,7 @@ def connect(
     with ExitStack() as on_failure, _creating:
         _forks.close_inherited()
         held: HeldDatabase | None = None
-        with suppress(OSError):  # SQLite says it better
+        with suppress(OSError):  # SQLite reports it better
             held = HeldDatabase(path)
             on_failure.callback(held.release)
         connection = sqlite3.connect(
@@ -268,10 +268,10 @@ def open_in_memory() -> sqlite3.Connection:
 
 
 def patiently(step: Callable[[], Result], patience: float = PATIENCE) -> Result:
-    """Do `step`, again and again while another process is in the way.
+    """Run `step`, and repeat it while another process holds the lock.
 
     Raises:
-        sqlite3.Error: what it failed with, or still failed with after `patience` seconds.
+        sqlite3.Error: another failure, or the lock was still held after `patience` seconds.
     """
     deadline = time.monotonic() + patience
     pause = 0.002
@@ -294,7 +294,7 @@ def _refuse_newer(path: Path, patience: float) -> None:
             patiently(partial(migrations.version_of, connection, path), patience)
             return
         except sqlite3.OperationalError as error:
-            # A process died in the middle of a change; only a writer may take that change back.
+            # A process died in the middle of a change; only a writer may roll it back.
             if mode == "rw" or not is_read_only(error):
                 raise
         finally:
@@ -308,14 +308,14 @@ def _connect(path: Path, timeout: float = BUSY_TIMEOUT) -> Connection:
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
-    # Of a new file only. A turn touches a dozen pages, and all of each goes into the log.
+    # For a new file only. A turn touches a dozen pages, and each goes into the log as a whole.
     connection.execute("PRAGMA page_size = 2048")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
-    # A reader that held the log back must not leave a giant behind.
+    # After a reader that held the log back, the file must not stay huge.
     connection.execute("PRAGMA journal_size_limit = 67108864")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer's own thread does that
+    connection.execute("PRAGMA wal_autocheckpoint = 0")  # the writer's own thread does this
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

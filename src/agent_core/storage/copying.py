@@ -1,4 +1,4 @@
-"""Sessions from one database to another: every row, in its order, in one transaction each."""
+"""Copies sessions between databases: every row, in order, in one transaction per session."""
 
 import sqlite3
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -32,42 +32,42 @@ SESSION_TABLES = (
     "grants",
     "memory_backlog",
 )
-"""Every table with rows of a session, one that others refer to before those."""
+"""Every table with rows of a session; referenced tables come before those that refer to them."""
 
 _KEPT_BY_TARGET = {"rowid", "last_seq", "last_node_seq", "last_run_seq", "watched_until"}
-"""Columns that each database has for itself."""
+"""Columns that each database sets for itself."""
 
 _ADDED = {("sessions", "tenant"), ("sessions", "place"), ("runs", "lane")}
-"""Columns that are set on the way, also where the source has no such column yet."""
+"""Columns that are set during the copy, even if the source has no such column yet."""
 
 Changes = Mapping[str, Callable[[dict[str, Any]], None]]
-"""What changes the rows of a table, by the columns that both databases have."""
+"""Functions that change the rows of a table, given the columns that both databases have."""
 
 
 _LONG_LOG = 8 * 2**20
-"""Bytes of a file's log that are moved into it after a session."""
+"""Size in bytes above which a file's log is moved into it after a session."""
 
 
 class CopyEnd(Protocol):
     """A database that sessions are copied from or to. Every method blocks.
 
-    What is copied from is not changed, and may be of an older schema; the other is up to date.
+    The source is not changed and may have an older schema; the target is up to date.
     """
 
     def columns(self, table: str) -> Collection[str]:
-        """The columns of a table; none if there is no such table."""
+        """Return the columns of a table; empty if there is no such table."""
         ...
 
     def select(self, sql: str, *values: str) -> list[Sequence[Any]]:
-        """The rows of a query with `?` for each value."""
+        """Return the rows of a query with `?` for each value."""
         ...
 
     def now(self) -> datetime:
-        """What leases of this database are judged by."""
+        """Return the time by which leases of this database are judged."""
         ...
 
     def stream(self, sql: str, *values: str) -> Iterator[Sequence[Any]]:
-        """The same for more than fits into memory, within a transaction."""
+        """Stream the rows of a query that may not fit into memory, within a transaction."""
         ...
 
     def insert(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -75,12 +75,12 @@ class CopyEnd(Protocol):
         ...
 
     def transaction(self) -> AbstractContextManager[None]:
-        """See one state of the database, and keep all that is added, or nothing of it."""
+        """See one state of the database, and keep everything that is added, or nothing."""
         ...
 
 
 def session_ids(source: CopyEnd, tenant: str | None) -> list[str]:
-    """The sessions of a database, the last used last; of a tenant also those of none."""
+    """Return session ids, oldest first; with a tenant, also sessions without one."""
     order = "ORDER BY updated_at, rowid"
     if tenant is None or "tenant" not in source.columns("sessions"):
         found = source.select(f"SELECT session_id FROM sessions {order}")  # noqa: S608
@@ -91,10 +91,10 @@ def session_ids(source: CopyEnd, tenant: str | None) -> list[str]:
 
 
 def require_idle(source: CopyEnd, session_id: str, is_dead: OwnerIsDead) -> bool:
-    """Refuse a session in which a run is under way; one that waits for an answer is not.
+    """Refuse a session in which a run is under way; a run that waits for an answer is allowed.
 
     Returns:
-        Whether a process has died in it: what it left is closed by the next process that opens it.
+        Whether a process has died in it: the next process that opens it closes its runs.
 
     Raises:
         StorageError: `session_not_found`, `session_active`.
@@ -119,15 +119,15 @@ def require_idle(source: CopyEnd, session_id: str, is_dead: OwnerIsDead) -> bool
 
 
 def has_session(end: CopyEnd, session_id: str) -> bool:
-    """Whether a database has a session of this id."""
+    """Return whether a database has a session with this id."""
     return bool(end.select("SELECT 1 FROM sessions WHERE session_id = ?", session_id))
 
 
 def snapshots_of(source: CopyEnd, session_id: str) -> set[str]:
-    """The ids of the snapshots of files that a session names.
+    """Return the ids of the snapshots of files that a session names.
 
     Raises:
-        StorageError: `session_active`: the files are being restored, or a process has died at it.
+        StorageError: `session_active`: the files are being restored, or a process died doing it.
     """
     if not source.columns("workspaces"):
         return set()
@@ -139,7 +139,7 @@ def snapshots_of(source: CopyEnd, session_id: str) -> set[str]:
             message = f"the files of session {session_id} are being restored; open it once, and"
             message += " copy it when that is done"
             raise StorageError(ErrorCode.SESSION_ACTIVE, message, retryable=True)
-        if snapshot_id is None:  # they were swept: see `drop_snapshots`
+        if snapshot_id is None:  # its snapshots were swept: see `drop_snapshots`
             continue
         for each in map(UndoneMessage.model_validate, loads(undone)):
             found |= {each.before, each.after, each.known}
@@ -148,15 +148,15 @@ def snapshots_of(source: CopyEnd, session_id: str) -> set[str]:
 
 
 def has_tasks(source: CopyEnd, session_id: str) -> bool:
-    """Whether a Task was ever begun in a session."""
+    """Return whether a Task was ever created in a session."""
     sql = "SELECT 1 FROM events WHERE session_id = ? AND event_type = 'task_created' LIMIT 1"
     return bool(source.select(sql, session_id))
 
 
 def copy_rows(source: CopyEnd, target: CopyEnd, session_id: str, changes: Changes) -> None:
-    """Add the rows of a session, within transactions of both.
+    """Add the rows of a session, within transactions of both databases.
 
-    What only one of the two has, because it is of another schema, is left out or as by default.
+    Tables and columns that only one of the schemas has are left out, or get their defaults.
     """
     for table in SESSION_TABLES:
         if not (known := source.columns(table)):
@@ -189,7 +189,7 @@ def _changed(
 
 
 class SqliteEnd:
-    """Sessions in a file."""
+    """Sessions in a SQLite file."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, *, is_target: bool) -> None:
         self._connection = connection
@@ -200,10 +200,10 @@ class SqliteEnd:
     @classmethod
     @contextmanager
     def open(cls, path: Path, *, is_target: bool) -> Generator[Self]:
-        """Open the file until the end of the block; only a target is made, or migrated.
+        """Open the file until the end of the block; only a target is created or migrated.
 
         Raises:
-            StorageError: `file_not_found`, `migration_failed`; it cannot be used.
+            StorageError: `file_not_found`, `migration_failed`, or the file cannot be used.
         """
         with _explained(path):
             if is_target:

@@ -1,4 +1,4 @@
-"""What has been spent in all sessions, added up by the database."""
+"""Spending of all sessions, added up by the database."""
 
 from collections.abc import Mapping
 
@@ -21,12 +21,12 @@ _KEYS: Mapping[CostUnit, tuple[str, str]] = {
     "session": ("r.session_id", "s.session_id"),
     "project": ("s.cwd", "s.cwd"),
     "day": ("date(r.created_at, 'localtime')", "'background'"),
-    # A run of an earlier version has not noted its model.
+    # A run of an earlier version has not stored its model.
     "model": ("coalesce(json_extract(r.metadata_json, '$.model'), 'unknown')", "'background'"),
 }
-"""What a run belongs to, and what the work in the background does."""
+"""SQL keys by which runs and background work are grouped."""
 
-# A run of no turns has summarised the history: its cost is that of the summary's own run.
+# A run of no turns has summarised the history: its cost is counted with the summary's own run.
 _SPENT = f"""WITH spent AS (
     SELECT {{run}} AS key, r.session_id, r.updated_at, r.usage_json AS usage,
         r.parent_run_id IS NULL AS is_run
@@ -62,7 +62,7 @@ def costs(
     project: str | None,
     limit: int,
 ) -> list[CostSummary]:
-    """What was spent: see `SessionReads.costs`."""
+    """Return the spending: see `SessionReads.costs`."""
     run, background = _KEYS[by]
     order = "key = 'background', key DESC" if by == "day" else "max(updated_at) DESC"
     sql = _SPENT.format(run=run, background=background, order=order)

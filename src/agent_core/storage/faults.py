@@ -1,4 +1,4 @@
-"""Translates SQLite's errors into what a person can do about them."""
+"""Translates SQLite's errors into messages that say what a person can do."""
 
 import sqlite3
 from pathlib import Path
@@ -27,22 +27,22 @@ _PASSING = _ENVIRONMENT.keys() - _LASTING
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another process holds a lock; trying again helps."""
+    """Return whether another process holds a lock, so that trying again helps."""
     return _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 def is_read_only(error: sqlite3.Error) -> bool:
-    """Whether a change that would have been needed was not possible on this connection."""
+    """Return whether a necessary change was not possible on this connection."""
     return _primary_code(error) == sqlite3.SQLITE_READONLY
 
 
 def is_environmental(error: Exception) -> bool:
-    """The file or the machine failed, not the one write that met the failure."""
+    """Return whether the file or the machine failed, and not just this one write."""
     return isinstance(error, sqlite3.Error) and _primary_code(error) in _ENVIRONMENT
 
 
 def explain(error: Exception, path: Path) -> Exception:
-    """The error for the caller: a `StorageError` for everything that SQLite refuses."""
+    """Return the error for the caller: a `StorageError` for everything that SQLite refuses."""
     if not isinstance(error, sqlite3.Error):
         return unstorable(error)
     code = _primary_code(error)

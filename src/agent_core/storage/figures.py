@@ -1,4 +1,4 @@
-"""Adds up what a run has cost from its events, for a run whose process died before it could."""
+"""Adds up a run's turns and usage from its events, if its process died before it could."""
 
 from typing import Any
 
@@ -20,11 +20,11 @@ _EVENTS = f"""SELECT event_type, payload_json FROM events WHERE run_id = ?
 
 
 class Figures(Struct):
-    """The turns and the cost of a run.
+    """Turns and usage of a run.
 
     Attributes:
-        replies: of the model; each of them was a turn.
-        usage: of the replies, and of the calls without one.
+        replies: replies of the model; each of them was a turn.
+        usage: usage of the replies, and of calls without a reply.
         is_in_turn: the model was asked again after its last reply.
     """
 
@@ -34,7 +34,7 @@ class Figures(Struct):
 
 
 def read_figures(connection: Connection, run_id: str) -> Figures:
-    """Add up the events of a run. A call during which a process died costs what its start says."""
+    """Add up the events of a run. A call during which a process died counts with its estimate."""
     figures, under_way = Figures(), Usage()
     rows = connection.execute(_EVENTS, (run_id, *(each.value for each in _COUNTED)))
     for event_type, text in rows.fetchall():
@@ -47,7 +47,7 @@ def read_figures(connection: Connection, run_id: str) -> Figures:
         match event_type:
             case EventType.MODEL_STARTED:
                 under_way, figures.is_in_turn = estimate, True
-            case EventType.LOOP_STARTED:  # another process goes on
+            case EventType.LOOP_STARTED:  # another process continues
                 figures.usage, under_way = figures.usage.plus(under_way), Usage()
             case EventType.MODEL_COMPLETED:
                 under_way, figures.is_in_turn = Usage(), False
@@ -61,7 +61,7 @@ def read_figures(connection: Connection, run_id: str) -> Figures:
 
 
 def _read_estimate(payload: dict[str, Any]) -> Usage:
-    """Return what the start of a call says; starts of earlier versions say nothing."""
+    """Return the estimate in the start of a call; starts of earlier versions have none."""
     if (given := payload.get("estimate")) is None:
         return Usage()
     tokens = given["input_tokens"]

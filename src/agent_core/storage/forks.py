@@ -1,4 +1,4 @@
-"""A session that begins as a copy of another one's path."""
+"""Sessions that begin as a copy of another session's path."""
 
 import re
 
@@ -39,7 +39,7 @@ def fork_session(connection: Connection, fork: SessionFork) -> SessionRecord:
     """Add the new session, with copies of the nodes of the path, their agents and snapshots.
 
     Raises:
-        StorageError: `node_not_found`: no such node in the session that is forked.
+        StorageError: `node_not_found`: the forked session has no such node.
     """
     path = read_all(Node, connection.execute(PATH, {"node": fork.node_id, "after": None}))
     if not path or path[-1].session_id != fork.session_id:

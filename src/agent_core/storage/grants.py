@@ -1,4 +1,4 @@
-"""What the user has allowed for sessions."""
+"""Permissions that the user has granted for sessions."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ _COLUMNS = "grant_id, session_id, tool_name, covers, key, created_at"
 
 
 def add(connection: Connection, grant: "PermissionGrant") -> None:
-    """Remember a grant; one for the same session and key stays as it is.
+    """Remember a grant; an existing one for the same session and key is not changed.
 
     Raises:
         StorageError: `session_not_found`.
@@ -31,7 +31,9 @@ def add(connection: Connection, grant: "PermissionGrant") -> None:
 def listed(
     connection: Connection, session_id: str | None, key: str | None = None
 ) -> "list[PermissionGrant]":
-    """The grants of a session, or of all, oldest first; with a key, the one that has it."""
+    """Return the grants of a session, or of all, oldest first; with a key, only the one that has
+    it.
+    """
     from agent_core.types import PermissionGrant  # noqa: PLC0415 - few runs need it
 
     rows = connection.execute(
@@ -54,6 +56,6 @@ def listed(
 
 
 def forget(connection: Connection, grant_or_session_id: str) -> int:
-    """Drop one grant, or all of a session, and return how many there were."""
+    """Remove one grant, or all of a session; return their number."""
     sql = "DELETE FROM grants WHERE grant_id = :id OR session_id = :id"
     return connection.execute(sql, {"id": grant_or_session_id}).rowcount

@@ -1,4 +1,4 @@
-"""What can be said of a session database without changing it."""
+"""Examines a session database without changing it."""
 
 import shutil
 import sqlite3
@@ -14,17 +14,17 @@ from agent_core.storage.faults import explain, is_busy
 
 _WAIT_S = 1.0
 _CHECKED_STEPS = 2_000_000
-"""How far a database is read for damage; a large one only in part."""
+"""SQLite steps spent on the search for damage; a large database is checked only in part."""
 
 
 class DatabaseHealth(Struct, frozen=True, kw_only=True):
     """The state of a session database.
 
     Attributes:
-        version: of its schema; None if there is no file yet.
-        newest: the version that this program makes of it.
-        size_bytes: of the file.
-        free_bytes: on its disk.
+        version: version of its schema; None if there is no file yet.
+        newest: newest schema version known to this program.
+        size_bytes: size of the file.
+        free_bytes: free space on its disk.
         is_locked: another process writes to it, or has not finished.
     """
 
@@ -36,10 +36,10 @@ class DatabaseHealth(Struct, frozen=True, kw_only=True):
 
 
 def examine(path: Path) -> DatabaseHealth:
-    """Look at a database and its disk; blocks.
+    """Examine a database and its disk; blocks.
 
     Raises:
-        StorageError: it cannot be used: damaged, of a newer version, not ours to write.
+        StorageError: it cannot be used: it is damaged, of a newer version, or not writable for us.
     """
     folder = next(folder for folder in path.parents if folder.exists())
     free = shutil.disk_usage(folder).free
@@ -75,7 +75,7 @@ def _read(path: Path) -> int:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a write would have to wait; nothing is written."""
+    """Return whether a write would have to wait; nothing is written."""
     with closing(connect(path, timeout=_WAIT_S)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""The schema, as the ordered list of steps that lead to it."""
+"""The schema, as the ordered list of migrations that lead to it."""
 
 import sqlite3
 from pathlib import Path
@@ -12,7 +12,7 @@ from agent_core.types import utc_now
 
 
 class Migration(Struct, frozen=True):
-    """One step. A released step never changes; a new version is a new step."""
+    """One migration. A released migration never changes; a new version is a new migration."""
 
     version: int
     name: str
@@ -89,7 +89,7 @@ _INITIAL = (
     )""",
     "CREATE UNIQUE INDEX nodes_by_session ON nodes (session_id, node_seq)",
     "CREATE INDEX nodes_by_parent ON nodes (parent_id)",
-    # The timeline itself is the order of the table: one tree less to write for every event.
+    # The timeline is the order of the table itself, which saves one index per event.
     """CREATE TABLE events (
         event_id TEXT NOT NULL,
         seq INTEGER NOT NULL,
@@ -276,10 +276,10 @@ LEDGER = """CREATE TABLE schema_migrations (
 
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
-    """The schema version of a database; 0 is an empty one.
+    """Return the schema version of a database; 0 for an empty one.
 
     Raises:
-        StorageError: `migration_failed`, it is newer than this program or not a session database.
+        StorageError: `migration_failed`: it is newer than this program or not a session database.
     """
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
     if "schema_migrations" not in tables:

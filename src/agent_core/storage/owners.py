@@ -1,9 +1,9 @@
-"""Who is alive: a file lock per runtime, which the kernel gives back however the runtime ends.
+"""Liveness of runtimes: each holds a file lock, which the kernel releases however the runtime ends.
 
-An owner id carries its scope: the host and the folder its lock file is in, by its path and by its
-inode, since two containers may call themselves the same. Locks decide between owners of one scope,
-at once and independently of clocks. Between scopes (two hosts, or two homes that share a database)
-a lock cannot be inspected; there the lease decides, for who could have seen it renewed.
+An owner id contains its scope: the host and the folder of its lock file, by path and inode, since
+two containers may have the same names. Between owners of one scope, locks decide, at once and
+independently of clocks. Between scopes (two hosts, or two homes that share a database) a lock
+cannot be inspected; there the lease decides, for a process that could have seen it renewed.
 """
 
 import fcntl
@@ -24,23 +24,25 @@ from agent_core.opening import open_descriptor
 from agent_core.types import new_id
 
 HEARTBEAT = timedelta(seconds=10)
-"""How often an owner should extend its leases."""
+"""Time between two extensions of an owner's leases."""
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-_UNLOCKED = "lease"  # the scope of an owner whose folder knows no locks
+_UNLOCKED = "lease"  # the scope of an owner whose file system has no locks
 
 
 def now() -> float:
-    """Seconds of a clock that goes on while the process is paused, or the machine asleep."""
+    """Return the seconds of a clock that continues while the process is paused or the machine
+    asleep.
+    """
     return time.clock_gettime(_CLOCK)
 
 
 class Owner:
-    """This runtime as an owner of sessions, and its judgement of the others.
+    """This runtime as an owner of sessions, and its judgement of other owners.
 
     Attributes:
-        owner_id: what `sessions.owner` holds while a session is this runtime's.
+        owner_id: value of `sessions.owner` while a session belongs to this runtime.
     """
 
     def __init__(self, owner_id: str, folder: Path, *, heeds_leases: bool = False) -> None:
@@ -56,14 +58,15 @@ class Owner:
     @classmethod
     @contextmanager
     def open(cls, home: Path, *, heeds_leases: bool = False) -> Generator["Owner"]:
-        """Be alive until the end of the block.
+        """Hold a lock file until the end of the block.
 
         Args:
             home: the program's home; its locks are in `sessions/.owners`.
-            heeds_leases: whose lease is over is dead though it holds its lock: it may be paused.
+            heeds_leases: an owner whose lease is over is dead even if it holds its lock: it may be
+                paused.
 
         Raises:
-            StorageError: the folder or the lock file cannot be made.
+            StorageError: the folder or the lock file cannot be created.
         """
         folder = home.resolve() / "sessions" / ".owners"
         try:
@@ -86,24 +89,26 @@ class Owner:
 
     @classmethod
     def in_memory(cls) -> "Owner":
-        """An owner of sessions that no other process can see; without a lock file."""
+        """Return an owner of sessions that no other process can see, without a lock file."""
         return cls(f"{new_id('own')}.{_UNLOCKED}", Path(os.devnull))
 
     def reset(self) -> None:
-        """Leave the lock to the parent process: a forked one would hold it after its death."""
+        """Leave the lock to the parent process: a forked process would still hold it after its
+        death.
+        """
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
     def _give_up(self) -> None:
-        """Give the lock back, unless it is the parent process that has it."""
+        """Release the lock, unless it belongs to the parent process."""
         if self._descriptor is not None:
             with suppress(OSError):
                 _path(self._folder, self.owner_id).unlink(missing_ok=True)
             self.reset()
 
     def is_dead(self, owner_id: str, is_lease_over: bool) -> bool:
-        """Whether the runtime behind this id is gone."""
+        """Return whether the runtime with this id is gone."""
         if owner_id == self.owner_id:
             return False
         if owner_id.rpartition(".")[2] == self._scope:
@@ -113,11 +118,12 @@ class Owner:
         return is_lease_over
 
     def heard(self, lease_s: float, leases: Mapping[str, float] | None = None) -> None:
-        """The database of many machines has answered, and would have answered others.
+        """Record an answer of a database for many machines, which could have reached others too.
 
         Args:
-            lease_s: this runtime's; who hears nothing for half of it may have been cut off.
-            leases: those of other owners, as far as they differ.
+            lease_s: seconds of this runtime's lease; if it hears nothing for half of it, it may
+                have been cut off.
+            leases: seconds of other owners' leases, if they differ.
         """
         at = now()
         if at - self._heard_at > lease_s / 2:
@@ -126,10 +132,11 @@ class Owner:
         self._leases = self._leases if leases is None else leases
 
     def is_lost(self, owner_id: str, is_lease_over: bool) -> bool:
-        """`is_dead` for who looks after the sessions of all.
+        """Apply `is_dead` for a process that looks after all sessions.
 
-        Where many machines share the database a lease counts as over only for who was connected
-        for as long as it lasts: after an outage, who lives has had the time to say so again.
+        Where many machines share the database, a lease counts as over only for a process that was
+        connected for a whole lease: after an outage, living owners have then had time to renew
+        theirs.
         """
         if is_lease_over and self._heeds_leases:
             lease_s = self._leases.get(owner_id, self._lease_s)
@@ -138,7 +145,7 @@ class Owner:
         return self.is_dead(owner_id, is_lease_over)
 
     def find_dead(self) -> datetime | None:
-        """When the first of the dead owners began whose lock files are there; None without any."""
+        """Return when the first dead owner with a lock file began; None if there is none."""
         began: list[float] = []
         for path in self._folder.glob("*.lock"):
             with suppress(OSError):
@@ -162,17 +169,17 @@ def _path(folder: Path, owner_id: str) -> Path:
 
 
 def _lock(folder: Path) -> tuple[str, int]:
-    """Make a lock file of our own and hold it; returns the owner id and the open descriptor."""
+    """Create and hold a lock file of our own; return the owner id and the open descriptor."""
     while True:
         owner_id = f"{new_id('own')}.{_scope(folder)}"
         path = _path(folder, owner_id)
         descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks: others have to go by the lease
+        except OSError:  # a file system without locks: others have to use the lease
             path.unlink()
             return f"{new_id('own')}.{_UNLOCKED}", descriptor
-        # A sweep may have taken the file for a dead owner's before this process held it.
+        # A sweep may have removed the file as a dead owner's before this process held it.
         if os.fstat(descriptor).st_nlink:
             os.write(descriptor, f"{platform.node()} {os.getpid()}\n".encode(errors="replace"))
             return owner_id, descriptor
@@ -180,15 +187,17 @@ def _lock(folder: Path) -> tuple[str, int]:
 
 
 def _is_free(path: Path, *, remove: bool = False) -> bool | None:
-    """Whether the lock is free, and its file removed if so; None if that cannot be determined."""
+    """Return whether the lock is free, removing its file if asked; None if it cannot be
+    determined.
+    """
     try:
         descriptor = open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return True
-    except (OSError, ValueError):  # it may hold any text
+    except (OSError, ValueError):  # the id may be any text
         return None
     try:
-        # A shared lock: two processes that try at once do not see each other.
+        # A shared lock: two processes that try at the same time do not block each other.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if remove:
             path.unlink(missing_ok=True)

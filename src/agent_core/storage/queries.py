@@ -1,4 +1,4 @@
-"""Reads that take several queries: pages, runs, open calls. Each costs what it returns."""
+"""Reads that take several queries: pages, runs, open calls. Each costs as much as it returns."""
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
@@ -30,11 +30,11 @@ PATH = """WITH RECURSIVE path (node_id, parent_id, depth) AS (
     FROM path JOIN nodes ON nodes.node_id = path.parent_id WHERE nodes.node_id IS NOT :after
 )
 SELECT nodes.* FROM path JOIN nodes ON nodes.node_id = path.node_id ORDER BY depth DESC"""
-"""The nodes from the root to one node; from another one on, if that is on the path."""
+"""The nodes from the root to one node, or only those behind another node on the path."""
 
 RUN_NODES = """SELECT * FROM nodes WHERE node_id IN
     (SELECT node_id FROM events WHERE run_id = :run) AND run_id = :run ORDER BY node_seq"""
-"""Those that a run has added: an event announces each."""
+"""The nodes that a run has added: an event announces each."""
 
 MAX_SEQ = 2**62
 
@@ -46,7 +46,7 @@ def page(
     to_seq: int | None,
     limit: int,
 ) -> "ReplayResult":
-    """A part of the root agents' timeline."""
+    """Return a part of the root agents' timeline."""
     from agent_core.types import ReplayResult  # noqa: PLC0415 - few runs need it
 
     first = 1 if from_seq is None else clamp(from_seq, 1)
@@ -82,7 +82,7 @@ def page(
 
 
 def run_history(connection: Connection, run_id: str) -> "ReplayResult":
-    """All of one run."""
+    """Return everything of one run."""
     from agent_core.types import ReplayResult  # noqa: PLC0415 - few runs need it
 
     run = find(connection, RunRecord, run_id)
@@ -110,7 +110,7 @@ def open_calls(
     tool_call_ids: Iterable[str],
     agent_id: str | None,
 ) -> set[str]:
-    """Calls whose last step on record is their start."""
+    """Return the calls whose last recorded step is their start."""
     started: set[str] = set()
     for call_id in set(tool_call_ids):
         row = connection.execute(
@@ -127,7 +127,7 @@ def artifacts(
     kinds: Collection[str] | None,
     older_than: datetime | None,
 ) -> list[ArtifactRecord]:
-    """Artifact rows that fit, oldest first."""
+    """Return artifact rows that match, oldest first."""
     conditions: dict[str, Any] = {}
     if session_id is not None:
         conditions["session_id = ?"] = session_id
@@ -144,12 +144,14 @@ def artifacts(
 
 
 def clamp(number: int, least: int) -> int:
-    """The number within what SQLite can compare."""
+    """Limit a number to the range that SQLite can compare."""
     return min(max(number, least), MAX_SEQ)
 
 
 def _artifacts_of(connection: Connection, events: Sequence[RuntimeEvent]) -> list[ArtifactRecord]:
-    """Artifacts of these nodes and calls; those of a whole run come with its first event."""
+    """Return the artifacts of these nodes and calls; artifacts of a whole run come with its first
+    event.
+    """
     run_ids = {event.run_id for event in events if event.run_id}
     node_ids = {event.node_id for event in events if event.node_id}
     call_ids = {event.tool_call_id for event in events if event.tool_call_id}

@@ -1,8 +1,8 @@
-"""Between records and rows: JSON and times as text, and back.
+"""Converts records to rows and back: JSON and times are stored as text.
 
-Text from models may hold lone surrogates, which no UTF-8 encoder takes, integers beyond 64 bits
-or a hundred levels of nesting. The fast encoder refuses those; the slower one writes them in a
-form that reads back unchanged.
+Text from models may hold lone surrogates, which no UTF-8 encoder accepts, integers beyond 64 bits
+or a hundred levels of nesting. The fast encoder refuses those; the slower one writes them in a form
+that reads back unchanged.
 """
 
 import json
@@ -53,7 +53,7 @@ _TABLES: Mapping[str, tuple[str, str]] = {
     "ArtifactRecord": ("artifacts", "artifact_id"),
     "ApprovalRecord": ("approvals", "request_id"),
 }
-"""By the name of a record, its table and the column of its id."""
+"""Table and id column by the name of a record."""
 _PLAIN = {str, int}
 _JSON_FIELDS = {
     "metadata",
@@ -78,7 +78,7 @@ _UNENCODABLE = (TypeError, ValueError, PydanticSerializationError)
 
 
 def iso(moment: datetime) -> str:
-    """ISO-8601 in UTC, always with microseconds: text order is time order."""
+    """Return ISO-8601 in UTC, always with microseconds: text order is time order."""
     utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
     if utc.microsecond:  # the fast way leaves zeros out
         return orjson.dumps(utc).decode()[1:-1]
@@ -86,10 +86,10 @@ def iso(moment: datetime) -> str:
 
 
 def dumps(value: Any) -> str:
-    """JSON text of what a payload or metadata may hold.
+    """Return the JSON text of a payload or metadata.
 
     Raises:
-        StorageError: it holds something that is no JSON value.
+        StorageError: the value holds something that has no JSON form.
     """
     if not value and isinstance(value, dict):
         return "{}"
@@ -100,7 +100,7 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str) -> Any:
-    """What `dumps` wrote."""
+    """Parse text written by `dumps`."""
     try:
         return from_json(text)
     except ValueError:
@@ -108,15 +108,15 @@ def loads(text: str) -> Any:
 
 
 def storable(text: str) -> str:
-    """Text for a column of its own: a lone surrogate or a NUL is written out as its escape."""
+    """Return text for a column of its own: lone surrogates and NULs are escaped."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def read(kind: type[Record], row: FoundRow) -> Record:
-    """Make a record of a row: `x_json` columns become the field `x`.
+    """Convert a row to a record: `x_json` columns become the field `x`.
 
     Raises:
-        StorageError: the row does not hold what this program writes.
+        StorageError: the row cannot be read as a record.
     """
     try:
         values = {
@@ -135,12 +135,12 @@ def read(kind: type[Record], row: FoundRow) -> Record:
 
 
 def read_all(kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
-    """Make records of rows."""
+    """Convert rows to records."""
     return [read(kind, row) for row in rows]
 
 
 def read_each(kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
-    """Make records of the rows that can be read; the log names the others."""
+    """Convert the rows that can be read to records; the log names the others."""
     records: list[Record] = []
     for row in rows:
         with sparing("it"):
@@ -153,7 +153,7 @@ def sparing(what: str) -> Generator[None]:
     """Log an error of one row, so that a scan of all rows continues with the others.
 
     Raises:
-        StorageError: another attempt may succeed: the database fails, not the row.
+        StorageError: the database fails, not the row, so another attempt may succeed.
     """
     try:
         yield
@@ -165,12 +165,12 @@ def sparing(what: str) -> Generator[None]:
 
 @lru_cache(maxsize=1024)
 def warn_once(text: str) -> None:
-    """Log what will be found again and again, once in a process."""
+    """Log a repeated warning only once in a process."""
     logger.warning("%s", text)
 
 
 def find(connection: Connection, kind: type[Record], key: str | None) -> Record | None:
-    """The record with this id, or None."""
+    """Return the record with this id, or None."""
     table, id_column = _TABLES[kind.__name__]
     sql = f"SELECT * FROM {table} WHERE {id_column} = ?"  # noqa: S608 - our own names
     row = connection.execute(sql, (key,)).fetchone()
@@ -178,7 +178,7 @@ def find(connection: Connection, kind: type[Record], key: str | None) -> Record 
 
 
 def first(kind: type[Record], rows: Cursor) -> Record | None:
-    """Make a record of the first row, if there is any."""
+    """Convert the first row to a record, if there is one."""
     row = rows.fetchone()
     return None if row is None else read(kind, row)
 
@@ -186,7 +186,7 @@ def first(kind: type[Record], rows: Cursor) -> Record | None:
 def find_all(
     connection: Connection, kind: type[Record], keys: Iterable[str | None]
 ) -> list[Record]:
-    """The records with these ids, oldest first."""
+    """Return the records with these ids, oldest first."""
     table, id_column = _TABLES[kind.__name__]
     rows = connection.execute(
         f"""SELECT * FROM {table} WHERE {id_column} IN (SELECT value FROM json_each(?))
@@ -197,7 +197,7 @@ def find_all(
 
 
 def columns_of(kind: type[BaseModel]) -> list[str]:
-    """The columns that `read` makes a record of."""
+    """Return the columns that `read` converts to a record."""
     texts = {*_JSON_FIELDS, "content", "payload"}
     return [f"{name}_json" if name in texts else name for name in kind.model_fields]
 
@@ -218,15 +218,15 @@ def _insert_sql(kind: type[BaseModel], columns: tuple[str, ...]) -> str:
 def update(
     connection: Connection, kind: type[BaseModel], key: str, changes: Mapping[str, Any]
 ) -> None:
-    """Give fields of a record new values; an unknown id changes nothing."""
+    """Set fields of a record to new values; an unknown id changes nothing."""
     connection.execute(*update_sql(kind, key, changes))
 
 
 def update_sql(kind: type[BaseModel], key: str, changes: Mapping[str, Any]) -> tuple[str, Row]:
-    """The statement that gives fields of a record new values, and its parameters.
+    """Return the statement that sets fields of a record to new values, and its parameters.
 
     Raises:
-        StorageError: a value is no JSON value.
+        StorageError: a value has no JSON form.
     """
     row = _as_columns(changes)
     return _update_sql(kind, tuple(row)), (*row.values(), key)
@@ -247,11 +247,11 @@ EVENT_COLUMNS = (
     *("event_id", "level", "event_type", "node_id", "tool_call_id", "payload_json", "created_at"),
 )
 _content, _metadata, _payload = itemgetter(7), itemgetter(8), itemgetter(5)
-"""The long texts of what `node_row` and `event_row` make."""
+"""Select the long texts in the results of `node_row` and `event_row`."""
 
 
 def node_row(node: Node) -> Row:
-    """What `NODE_COLUMNS` are of a node."""
+    """Return a node's values for `NODE_COLUMNS`."""
     try:
         content = orjson.dumps(node.content, default=_as_json).decode()
     except _UNENCODABLE:
@@ -279,10 +279,10 @@ def _dump_content(content: Sequence[ContentBlock]) -> str:
 
 
 def event_row(event: PendingEvent) -> Row:
-    """What `EVENT_COLUMNS` are of an event; an id it does not have is empty.
+    """Return an event's values for `EVENT_COLUMNS`; a missing id is empty.
 
     Raises:
-        StorageError: it could not be read back.
+        StorageError: the event could not be read back.
     """
     draft = event.draft
     for one in (draft.node_id, draft.tool_call_id):
@@ -300,17 +300,17 @@ def event_row(event: PendingEvent) -> Row:
 
 
 def merge_metadata(metadata: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata with changes laid over it; None removes a key."""
+    """Return the metadata with changes applied; None removes a key."""
     return {key: value for key, value in {**metadata, **changes}.items() if value is not None}
 
 
 def unreadable(what: str) -> StorageError:
-    """The error for something that would make history unreadable if it were stored."""
+    """Return the error for a value that would make history unreadable if it were stored."""
     return StorageError(ErrorCode.STORAGE_ERROR, f"history does not take this: {what}")
 
 
 def unstorable(error: Exception) -> Exception:
-    """The error of a record that could not be made a row."""
+    """Return the error for a record that could not be converted to a row."""
     if isinstance(error, UnicodeEncodeError | OverflowError):
         return unreadable(str(error))
     return error
@@ -337,7 +337,7 @@ def _dump_slowly(value: Any) -> str:
     try:
         try:
             text = json.dumps(value, default=_as_json, allow_nan=False)
-        except ValueError:  # a number without a form in JSON, or a value within itself
+        except ValueError:  # a number without a JSON form, or a cyclic value
             text = json.dumps(_finite(value), default=_as_json, allow_nan=False)
         loads(text)  # what cannot be read back must not be stored
     except (TypeError, ValueError, RecursionError) as error:
@@ -346,7 +346,7 @@ def _dump_slowly(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Return the value with null for the numbers that JSON has no form for."""
+    """Replace the numbers that have no JSON form by null."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -379,10 +379,10 @@ def _as_json(value: Any) -> Any:
 OPEN_RUN = "status IN ('queued', 'pending', 'running', 'waiting')"
 
 ACTIVE_RUN = f"{OPEN_RUN} AND status != 'waiting'"
-"""A run that waits for an answer needs no owner."""
+"""Condition for runs that need an owner: a run that waits for an answer does not."""
 
 OWNED_RUN = f"{ACTIVE_RUN} AND (lane IS NULL OR status != 'queued')"
-"""A run that waits for its turn in the queue of the workers needs none either."""
+"""The same without runs queued for workers, which need no owner either."""
 
 OWNER_LOST = "owner_lost"
 
@@ -409,7 +409,7 @@ _INSERT_EVENT = """INSERT INTO events (seq, run_seq, session_id, agent_id, run_i
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, ?)"""
 
 _MOST_AT_ONCE = 32
-"""Events that one statement stores: a quarter cheaper than a statement for each."""
+"""Events that one statement stores: a quarter cheaper than one statement each."""
 
 _RELEASE = f"""UPDATE sessions SET owner = NULL, lease_expires_at = NULL
     WHERE session_id = ? AND owner = ? AND NOT EXISTS
@@ -418,11 +418,11 @@ _RELEASE = f"""UPDATE sessions SET owner = NULL, lease_expires_at = NULL
 
 
 FIRST = Position(1, 1, 1)
-"""Where the history of a session begins."""
+"""Position at which the history of a session begins."""
 
 
 class BatchRows(NamedTuple):
-    """A batch as rows: of nodes and events, without numbers, and what changes in other rows."""
+    """A batch as rows: nodes and events without numbers, and changes of other rows."""
 
     nodes: Sequence[Row]
     events: Sequence[Row]
@@ -430,13 +430,13 @@ class BatchRows(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The characters of the long texts."""
+        """The number of characters in the long texts."""
         texts = chain(map(_content, self.nodes), map(_metadata, self.nodes))
         return sum(map(len, chain(texts, map(_payload, self.events))))
 
 
 def rows_of(batch: Batch) -> BatchRows:
-    """The rows of a batch.
+    """Convert a batch to rows.
 
     Raises:
         StorageError: the batch holds something that cannot be stored.
@@ -461,7 +461,7 @@ def rows_of(batch: Batch) -> BatchRows:
     if batch.active_node_id is not None:
         session["active_node_id"] = batch.active_node_id
     if batch.run is not None and batch.run.status is not None:
-        # Not with every batch: the index on it would double the cost of a small one.
+        # Not with every batch: its index would double the cost of a small one.
         session["updated_at"] = now
     if session:
         changes.append(update_sql(SessionRecord, batch.session_id, session))
@@ -474,7 +474,7 @@ def append(connection: Connection, batch: Batch, rows: BatchRows, epoch: int | N
     """Store a batch, if the session's epoch is still this one.
 
     Raises:
-        StorageError: as `start_of`.
+        StorageError: as for `start_of`.
     """
     start = start_of(connection, batch.session_id, batch.run_id, owner=batch.owner, epoch=epoch)
     for i, row in enumerate(rows.nodes):
@@ -492,7 +492,7 @@ def append(connection: Connection, batch: Batch, rows: BatchRows, epoch: int | N
 
 @lru_cache
 def _insert_events_sql(count: int) -> str:
-    """Return the statement that stores so many events of one run."""
+    """Return the statement that stores this many events of one run."""
     head, _, row = _INSERT_EVENT.partition("VALUES")
     return f"{head}VALUES {', '.join([row] * count)}"
 
@@ -500,7 +500,7 @@ def _insert_events_sql(count: int) -> str:
 def change_rows(
     connection: Connection, batch: Batch, changes: Sequence[tuple[str, Sequence[Any]]]
 ) -> None:
-    """Change what a batch changes in rows that are there."""
+    """Apply a batch's changes to existing rows."""
     for sql, values in changes:
         connection.execute(sql, values)
     if batch.run and batch.run.metadata:
@@ -509,7 +509,7 @@ def change_rows(
 
 
 def note_job(note: SessionNote) -> Callable[[Connection], bool]:
-    """The job that stores what happened outside of any run.
+    """Return a job that stores records outside of any run.
 
     Raises:
         StorageError: the note holds something that cannot be stored.
@@ -546,11 +546,11 @@ def start_of(
     owner: str | None = None,
     epoch: int | None = None,
 ) -> Position:
-    """The numbers the next rows of this run get.
+    """Return the numbers for the next rows of this run.
 
     Raises:
-        StorageError: `run_not_found`; `session_active` if the run was closed as lost, `owner`
-            does not hold the session any more, or it was claimed anew since `epoch`.
+        StorageError: `run_not_found`; `session_active` if the run was closed as lost, `owner` no
+            longer holds the session, or it was claimed again since `epoch`.
     """
     found = connection.execute(_START, {"session": session_id, "run": run_id}).fetchone()
     if found is None or found[3] is None:
@@ -569,7 +569,7 @@ def insert_events(
     events: Sequence[PendingEvent],
     start: Position | None = None,
 ) -> Position:
-    """Store events of a run; returns where they stand, which is looked up unless it is known."""
+    """Store events of a run; return their position, which is looked up unless given."""
     start = start or start_of(connection, run.session_id, run.run_id)
     if events:
         of = (run.session_id, run.agent_id, run.run_id)
@@ -590,19 +590,19 @@ def insert_session_events(
 
 
 def session_not_found(session_id: str) -> StorageError:
-    """The error for an unknown session."""
+    """Return the error for an unknown session."""
     return StorageError(ErrorCode.SESSION_NOT_FOUND, f"there is no session {shown_id(session_id)}")
 
 
 def run_not_found(run_id: str) -> StorageError:
-    """The error for an unknown run."""
+    """Return the error for an unknown run."""
     return StorageError(
         ErrorCode.RUN_NOT_FOUND, f"there is no run {shown_id(run_id)}; was it deleted?"
     )
 
 
 def run_taken_over(run_id: str) -> StorageError:
-    """The error for a write of an owner that has lost its session."""
+    """Return the error for a write of an owner that has lost its session."""
     return StorageError(
         ErrorCode.SESSION_ACTIVE,
         f"run {run_id} was taken over by another process, which saw no heartbeat of this one"
@@ -611,7 +611,7 @@ def run_taken_over(run_id: str) -> StorageError:
 
 
 def node_not_found(node_id: str, session_id: str | None = None) -> StorageError:
-    """The error for an unknown node."""
+    """Return the error for an unknown node."""
     where = f" in session {session_id}" if session_id else ""
     return StorageError(ErrorCode.NODE_NOT_FOUND, f"there is no node {shown_id(node_id)}{where}")
 

@@ -1,4 +1,4 @@
-"""What the jobs of `storage` ask of a database: SQLite has it, and `postgres` brings it along."""
+"""Interface of a database for the jobs of `storage`: SQLite has it, `postgres` adapts to it."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,10 +8,10 @@ Result = TypeVar("Result")
 
 
 class FoundRow(Protocol):
-    """A row of a result, by number or by the name of a column."""
+    """A row of a result, indexed by number or by column name."""
 
     def keys(self) -> list[str]:
-        """The names of the columns, in order."""
+        """Return the names of the columns, in order."""
         ...
 
     def __getitem__(self, key: Any, /) -> Any: ...
@@ -20,48 +20,48 @@ class FoundRow(Protocol):
 
 
 class Cursor(Protocol):
-    """What a statement has found."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int:
-        """How many rows it has changed."""
+        """The number of changed rows."""
         ...
 
     def fetchone(self) -> Any:
-        """The next row, or None."""
+        """Return the next row, or None."""
         ...
 
     def fetchall(self) -> list[Any]:
-        """The rows that are left."""
+        """Return the remaining rows."""
         ...
 
     def __iter__(self) -> Iterator[Any]: ...
 
 
 class Connection(Protocol):
-    """A connection inside of a transaction, which belongs to the thread that runs the job.
+    """A connection inside a transaction, owned by the thread that runs the job.
 
-    Statements keep to what both databases read. Parameters are `?` or `:name`. A parameter that is
-    compared with NULL alone is cast, so that its type is known.
+    Statements use only SQL that both databases read. Parameters are `?` or `:name`. A parameter
+    that is compared only with NULL is cast, so that its type is known.
     """
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /) -> Cursor:
-        """Carry out one statement."""
+        """Execute one statement."""
         ...
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object:
-        """Carry out one statement for every row of parameters."""
+        """Execute one statement for every row of parameters."""
         ...
 
 
 Job = Callable[[Connection], Result]
 
 Named = Literal["session_id", "run_id", "agent_id", "request_id", "hold_id"]
-"""What the id is of that a job names."""
+"""Kinds of ids by which a job's session is found."""
 
 
 class JobWriter(Protocol):
-    """Carries out jobs that write, each in one transaction."""
+    """Runs writing jobs, each in one transaction."""
 
     def submit(
         self,
@@ -72,27 +72,29 @@ class JobWriter(Protocol):
         by: Named = "session_id",
         is_small: bool = False,
     ) -> asyncio.Future[Result]:
-        """Do a job now or later, wholly or not at all; jobs of one session in the order of calls.
+        """Run a job now or later, completely or not at all; jobs of one session in the order of
+        calls.
 
-        A job must depend on nothing but its connection and its own inputs: it may be done again.
+        A job must depend only on its connection and its own inputs: it may be run again.
 
         Args:
-            job: what to do.
-            about: an id that leads to the session; None if the job is about many, or none.
-            by: what that id is of.
-            is_small: it costs less than handing it over to a thread.
+            job: the job.
+            about: an id that leads to the session; None if the job concerns several sessions, or
+                none.
+            by: the kind of that id.
+            is_small: running it costs less than handing it to a thread.
         """
         ...
 
 
 class JobReader(Protocol):
-    """Carries out jobs that only read, each on one snapshot of the database."""
+    """Runs reading jobs, each on one snapshot of the database."""
 
     async def read(self, query: Job[Result], *, is_single: bool = False) -> Result:
         """Run a query.
 
         Args:
-            query: what to read.
+            query: the query.
             is_single: it is one statement, which needs no transaction around it.
 
         Raises:

@@ -1,8 +1,7 @@
 """The session store on SQLite: one file, one writer, readers that never wait for it.
 
-A store in memory is the same code on a database that no file and no thread belong to. Committing
-costs more than the rows themselves, so the jobs that have queued up while the last transaction was
-under way share the next one.
+A store in memory uses the same code on a database without a file or threads. Committing costs more
+than the rows themselves, so jobs that queue up during a transaction share the next one.
 """
 
 import asyncio
@@ -38,17 +37,17 @@ from agent_core.types import utc_now
 
 _GROUP = 256
 _CHECKPOINT_EVERY = 64
-"""Writes between two checkpoints: of the size of a turn, they fill a log of a few megabytes."""
+"""Writes between two checkpoints: writes of a turn's size then fill a log of a few megabytes."""
 
 _LONG_LOG = 8 * 2**20
-"""Bytes of a log that is moved into the database before the first write of a process."""
+"""Size in bytes from which a log is moved into the database before a process' first write."""
 
 _READERS = 3
 _MEMORY = Path(":memory:")
 
 
 class _Waiting(Struct, frozen=True):
-    """A job for the thread; `checkpoint`: the log is moved into the database after it."""
+    """A job for the thread; with `checkpoint`, the log is moved into the database after it."""
 
     job: Job[Any]
     future: asyncio.Future[Any]
@@ -56,20 +55,20 @@ class _Waiting(Struct, frozen=True):
 
 
 _Outcome = tuple[asyncio.Future[Any], Any, Exception | None]
-"""A future with the value or the error it gets."""
+"""A future with the value or the error for it."""
 
 
 class Writer:
     """Owns the writing connection until it is closed.
 
-    A small job is done at once, in the caller's thread: an append to SQLite's log waits for no
-    disk, and costs less than handing it over. What may wait is done by a thread: large jobs, those
-    that find the database busy, the ones behind them, checkpoints, and the first write after a
-    checkpoint, which syncs the log. The caller's thread has the connection only while nothing is
-    handed over. Callers may be in several event loops, each in a thread of its own.
+    A small job runs at once, in the caller's thread: an append to SQLite's log does not wait for
+    the disk, and costs less than handing the job over. Jobs that may wait run in a thread: large
+    jobs, jobs that find the database busy, the jobs behind them, checkpoints, and the first write
+    after a checkpoint, which syncs the log. The caller's thread uses the connection only while
+    nothing is handed over. Callers may be in several event loops, each in a thread of its own.
 
-    A job must depend on nothing but its connection and its own inputs: when another job of its
-    group fails, or the database is busy, it is done again.
+    A job must depend only on its connection and its own inputs: when another job of its group
+    fails, or the database is busy, it is run again.
     """
 
     def __init__(self, connection: Connection, path: Path, *, patience: float = PATIENCE) -> None:
@@ -78,12 +77,12 @@ class Writer:
         self._path = path
         self._patience = patience
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
-        self._counting = threading.Lock()  # held while a caller's thread has the connection
+        self._counting = threading.Lock()  # held while a caller's thread uses the connection
         self._handed_over = 0
         self._since_checkpoint = 0
         self._closed = False
         reset_after_fork(self)
-        # A daemon, so that a program that dies without closing is not kept alive by it.
+        # A daemon, so that it does not keep a program alive that ends without closing.
         self._thread = threading.Thread(target=self._work, name="session-writer", daemon=True)
         self._thread.start()
 
@@ -96,7 +95,7 @@ class Writer:
         by: Named = "session_id",  # noqa: ARG002
         is_small: bool = False,
     ) -> asyncio.Future[Result]:
-        """Do a job now or later: in the order of the calls, wholly or not at all."""
+        """Run a job now or later: in the order of the calls, completely or not at all."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(_closed_error(self._path))
@@ -108,7 +107,7 @@ class Writer:
             if is_small and not (is_first or is_last or self._handed_over):
                 try:
                     future.set_result(self._store([job], patience=0.0)[0])
-                except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits it
+                except Exception as error:  # noqa: BLE001 - the caller that awaits it gets it
                     if not (isinstance(error, sqlite3.Error) and is_busy(error)):
                         future.set_exception(explain(error, self._path))
             if not future.done():
@@ -117,12 +116,12 @@ class Writer:
         return future
 
     def reset(self) -> None:
-        """Refuse jobs after a fork: the thread and the connection are the parent process's."""
+        """Refuse jobs after a fork: the thread and the connection belong to the parent process."""
         self._closed = True
         self._counting = threading.Lock()
 
     async def close(self) -> None:
-        """Finish what is queued, then close the connection."""
+        """Finish the queued jobs, then close the connection."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
@@ -151,12 +150,12 @@ class Writer:
             self._connection.close()
 
     def _count_done(self, done: int) -> None:
-        """Note that so many jobs do not need the connection any more."""
+        """Note that this many jobs no longer need the connection."""
         with self._counting:
             self._handed_over -= done
 
     def _move_log(self) -> None:
-        """Move the log into the database, so that the next write can begin it anew."""
+        """Move the log into the database, so that the next write can restart it."""
         with suppress(sqlite3.Error):  # the next checkpoint may succeed
             connection = self._ready_connection(self._patience)
             with connection.using:
@@ -165,7 +164,7 @@ class Writer:
     def _run(self, group: Sequence[_Waiting]) -> list[_Outcome]:
         try:
             values = self._store([waiting.job for waiting in group], patience=self._patience)
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the job
+        except Exception as error:  # noqa: BLE001 - the caller that awaits the job gets it
             if len(group) == 1 or is_environmental(error):
                 failure = explain(error, self._path)
                 return [(waiting.future, None, failure) for waiting in group]
@@ -174,9 +173,9 @@ class Writer:
         return [(future, value, None) for future, value in zip(futures, values, strict=True)]
 
     def _ready_connection(self, patience: float) -> Connection:
-        """The connection, without a transaction: one that a failure left open is taken back.
+        """Return the connection without a transaction: one left open by a failure is rolled back.
 
-        A connection that cannot even do that is replaced.
+        If even that fails, the connection is replaced.
         """
         if self._connection is not None and self._connection.in_transaction:
             try:
@@ -206,7 +205,7 @@ class Writer:
                 values.append(job(connection))  # noqa: PERF401 - a frame less
             patiently(partial(connection.execute, "COMMIT"), patience)
         except BaseException:
-            # A full disk may have rolled back already; what is left open now, the next job ends.
+            # A full disk may have rolled back already; the next job ends what is still open.
             with suppress(sqlite3.Error):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -215,7 +214,7 @@ class Writer:
 
 
 def _give_out(outcomes: Sequence[_Outcome]) -> None:
-    """Give each result to its caller, in the event loop of the caller."""
+    """Give each result to its caller, in the caller's event loop."""
     by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_loop[outcome[0].get_loop()].append(outcome)
@@ -246,7 +245,7 @@ class ReaderThreads:
         reset_after_fork(self)
 
     def reset(self) -> None:
-        """Refuse queries after a fork: the threads and connections are the parent process's."""
+        """Refuse queries after a fork: the threads and connections belong to the parent process."""
         self._closed = True
         self._threads = ThreadPool(1)
         self._opened = []
@@ -303,7 +302,7 @@ class ReaderThreads:
 class InlineConnection:
     """Runs jobs at once, on a database in memory: nothing in it waits for a disk.
 
-    Several threads, each with an event loop of its own, may share it: a job is over in no time.
+    Several threads, each with its own event loop, may share it: a job takes almost no time.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -319,11 +318,11 @@ class InlineConnection:
         by: Named = "session_id",  # noqa: ARG002
         is_small: bool = True,  # noqa: ARG002
     ) -> asyncio.Future[Result]:
-        """Run a job, wholly or not at all; the future is done when this returns."""
+        """Run a job, completely or not at all; the future is done when this returns."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         try:
             future.set_result(self._run(job))
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the future
+        except Exception as error:  # noqa: BLE001 - the caller that awaits the future gets it
             future.set_exception(explain(error, _MEMORY))
         return future
 
@@ -376,9 +375,9 @@ class SqliteSessionStore(SqlSessionStore):
         """Open the database, creating or migrating it, until the end of the block.
 
         Args:
-            path: the file; it and the folders it needs are made for this user only.
-            patience: seconds a write waits for other processes.
-            clock: what leases are judged by: the clock of the machine that holds the database.
+            path: the file; it and its missing folders are created for this user only.
+            patience: seconds that a write waits for other processes.
+            clock: judges leases: the clock of the machine that holds the database.
 
         Raises:
             StorageError: `migration_failed` for a newer database, which is left untouched;
@@ -394,7 +393,7 @@ class SqliteSessionStore(SqlSessionStore):
         try:
             yield cls(writer, readers, lambda _: clock())
         finally:
-            # The last connection to close folds the log into the file: that must be the writer.
+            # The last connection to close merges the log into the file: this must be the writer.
             try:
                 await readers.close()
             finally:
@@ -402,7 +401,9 @@ class SqliteSessionStore(SqlSessionStore):
 
     @classmethod
     def in_memory(cls, *, clock: Callable[[], datetime] = utc_now) -> Self:
-        """An empty store that ends with this object: for tests and runs that leave nothing."""
+        """Return an empty store that ends with this object, for tests and runs that leave
+        nothing.
+        """
         connection = open_in_memory()
         inline = InlineConnection(connection)
         store = cls(inline, inline, lambda _: clock())

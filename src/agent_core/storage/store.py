@@ -1,4 +1,4 @@
-"""The session store: what it does is here, how a job gets to the database is the database's.
+"""The operations of the session store; `sqlite` and `postgres` run its jobs on a database.
 
 `sqlite` and `postgres` bring the two that carry the jobs out.
 """
@@ -91,10 +91,10 @@ if TYPE_CHECKING:
     )
 
 _SCOPES = {None: MEMORY_SHARED, "1": MEMORY_SHARED, "0": MEMORY_OFF}
-"""The scopes of runs that name none, or whose options 0.3 has stored."""
+"""Scopes for stored values: runs without one, and values that version 0.3 stored."""
 
 LARGE = 65_536
-"""Characters from which on a write is large."""
+"""Number of characters from which a write is large."""
 
 
 _ANSWERS = """SELECT 1 FROM nodes WHERE nodes.session_id = sessions.session_id
@@ -102,11 +102,11 @@ _ANSWERS = """SELECT 1 FROM nodes WHERE nodes.session_id = sessions.session_id
     AND json_extract(nodes.metadata_json, '$.partial') IS NULL
     AND json_extract(nodes.metadata_json, '$.aborted') IS NULL
     AND json_extract(nodes.metadata_json, '$.failed') IS NULL"""
-"""The complete replies of a session."""
+"""Query for a session's complete replies."""
 
 _QUEUED = f"""SELECT 1 FROM runs WHERE runs.session_id = sessions.session_id
     AND runs.{OPEN_RUN} AND runs.status = 'queued'"""  # noqa: S608 - a constant
-"""Messages of a session that are still to be sent."""
+"""Query for a session's unsent messages."""
 
 
 class SqlSessionStore:
@@ -121,7 +121,7 @@ class SqlSessionStore:
         self._writer = writer
         self._reader = reader
         self._clock = clock
-        self._epochs: dict[str, int] = {}  # of the sessions that were claimed through this store
+        self._epochs: dict[str, int] = {}  # of the sessions claimed through this store
 
     # writes
 
@@ -129,7 +129,7 @@ class SqlSessionStore:
         epoch = self._epochs.get(batch.session_id) if batch.epoch is None else batch.epoch
         try:
             rows = rows_of(batch)
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the write
+        except Exception as error:  # noqa: BLE001 - the caller that awaits the write gets it
             refused: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
             refused.set_exception(unstorable(error))
             return refused
@@ -183,7 +183,7 @@ class SqlSessionStore:
         return self._claimed(opened, asked_at)
 
     def _claimed(self, opened: OpenedRun, asked_at: float) -> OpenedRun:
-        """Remember what is needed to write to the session from now on."""
+        """Remember the session's epoch, which later writes to it need."""
         self._epochs[opened.session.session_id] = opened.session.epoch
         return replace(opened, asked_at=asked_at)
 
@@ -217,7 +217,7 @@ class SqlSessionStore:
         return True
 
     def _add_job(self, connection: Connection, run: RunRecord, opening: RunOpening | None) -> None:
-        """Put a run into the queue of the workers, where there is one."""
+        """Put a run into the workers' queue, if there is one."""
 
     async def take_run(
         self, run_id: str, claim: Claim, *, is_dead: OwnerIsDead, max_takeovers: int | None
@@ -247,7 +247,7 @@ class SqlSessionStore:
         return await self._writer.submit(drop, run_id, by="run_id")
 
     def _remove_job(self, connection: Connection, run_id: str) -> None:
-        """Take a run out of the queue of the workers, where there is one."""
+        """Remove a run from the workers' queue, if there is one."""
 
     async def close_waiting(self, run_id: str) -> None:
         await self._writer.submit(

@@ -1,4 +1,4 @@
-"""Lists of sessions, and ids by their beginnings: what a person chooses from."""
+"""Lists of sessions, and ids by prefix, for people to choose from."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -12,7 +12,7 @@ from agent_core.types import Node, SessionRecord, SessionSummary, Usage, words_o
 
 _LEAST = len("sess_") + 8
 _LAST = "\U0010ffff"
-"""Sorts behind every character of an id."""
+"""Sorts after every character of an id."""
 
 _LISTED = """SELECT session_id, title, cwd FROM sessions
     WHERE (CAST(:project AS TEXT) IS NULL OR cwd = :project)
@@ -31,7 +31,7 @@ _SUMS = ", ".join(
     f"coalesce(sum(CAST(json_extract(usage, '$.{name}') AS BIGINT)), 0)" for name in _COUNTS
 )
 
-# A run of no turns has summarised the history: its cost is that of the summary's own run.
+# A run of no turns has summarised the history: its cost is counted with the summary's own run.
 _SPENT = f"""WITH spent AS (
     SELECT usage_json AS usage, parent_run_id, turn_count FROM runs WHERE session_id = ?
     AND (parent_run_id IS NOT NULL OR turn_count > 0)
@@ -73,9 +73,9 @@ def summaries(
     query: str | None,
     forked_from: str | None,
 ) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
-    """Sessions with their metadata, the last used first: see `SessionReads.session_summaries`."""
+    """Return sessions with metadata, the last used first: see `SessionReads.session_summaries`."""
     words = (query or "").casefold().split()
-    # Words are compared as Python folds them, so all sessions are read for them.
+    # Words are compared with Python's case folding, so all sessions are read for them.
     most, first = (MAX_SEQ, 0) if words else (limit, offset)
     rows = connection.execute(
         _LISTED, {"project": project, "limit": most, "offset": first, "origin": forked_from}
@@ -116,7 +116,7 @@ def _summary(connection: Connection, session: SessionRecord) -> SessionSummary:
 
 
 def _short(connection: Connection, session_id: str) -> str:
-    """The shortest beginning of the id that no other id has."""
+    """Return the shortest prefix of the id that no other id has."""
     before, after = connection.execute(
         """SELECT (SELECT max(session_id) FROM sessions WHERE session_id < :id),
         (SELECT min(session_id) FROM sessions WHERE session_id > :id)""",
@@ -130,7 +130,9 @@ def _short(connection: Connection, session_id: str) -> str:
 
 
 def untitled(connection: Connection, limit: int) -> dict[str, str]:
-    """The words that sessions without a title began with; those that have none are left out."""
+    """Return the first words of sessions without a title; sessions without any words are
+    left out.
+    """
     ids = connection.execute("SELECT session_id FROM sessions WHERE title IS NULL")
     found: dict[str, str] = {}
     for (session_id,) in ids:
@@ -156,7 +158,7 @@ def nodes_like(
     limit: int,
     project: str | None,
 ) -> list[tuple[int, Node]]:
-    """Messages and summaries whose content is like all patterns, the newest first."""
+    """Return messages and summaries whose content matches all patterns, the newest first."""
     likes = " AND ".join(["content_json LIKE ? ESCAPE '^'"] * len(patterns))
     rows = connection.execute(
         f"""SELECT rowid, node_id FROM nodes
@@ -171,7 +173,7 @@ def nodes_like(
 
 
 def add_titles(connection: Connection, titles: Mapping[str, str]) -> None:
-    """Give titles to sessions that have none."""
+    """Set the titles of sessions that have none."""
     sql = "UPDATE sessions SET title = ? WHERE session_id = ? AND title IS NULL"
     connection.executemany(sql, [(title, session_id) for session_id, title in titles.items()])
 
@@ -179,7 +181,7 @@ def add_titles(connection: Connection, titles: Mapping[str, str]) -> None:
 def ids_beginning(
     connection: Connection, kind: str, prefix: str, session_id: str | None, limit: int
 ) -> list[str]:
-    """Ids that begin so, the exact one first."""
+    """Return ids with this prefix, an exact match first."""
     table, column = _IDS[kind]
     rows = connection.execute(
         f"""SELECT {column} FROM {table} WHERE {column} >= :first AND {column} < :end

@@ -1,4 +1,4 @@
-"""Runs that wait for whichever process is free, and how one goes on when its process has died.
+"""Runs queued for any free process, and their continuation after their process has died.
 
 Every function is one job of the writing connection. `now` is the store's own clock.
 """
@@ -59,13 +59,13 @@ def queue_run(
     clock: Callable[[], datetime],
     same_folder: str | None = None,
 ) -> OpenedRun:
-    """Add a run that waits for its turn; the session stays whose it is.
+    """Add a queued run; the session keeps its owner.
 
-    What is read is sent together, before any of it is waited for.
+    All reads are sent together, before any result is waited for.
 
     Raises:
-        StorageError: `session_elsewhere`; `session_active`, a session under way is to be moved;
-            `validation_error`, it is another tenant's.
+        StorageError: `session_elsewhere`; `session_active`: an active session should be moved;
+            `validation_error`: it is another tenant's.
     """
     session_id = opening.session_id
     sessions = connection.execute("SELECT * FROM sessions WHERE session_id = ?", (session_id,))
@@ -85,7 +85,7 @@ def queue_run(
 def _in_front(
     runs: Sequence[RunRecord], session: SessionRecord | None, is_dead: OwnerIsDead, now: datetime
 ) -> int:
-    """How many open runs of a session go before a new one."""
+    """Return the number of a session's open runs that go before a new one."""
     runs = [run for run in runs if run.parent_run_id is None]
     mine = [run for run in runs if run.has_begun and not run.is_for_workers]
     if mine and session is not None and is_free(session, is_dead, now):
@@ -102,13 +102,13 @@ def take_run(
     *,
     max_takeovers: int | None,
 ) -> OpenedRun | None:
-    """Claim the session of a run whose turn it is; what a dead owner had begun goes on.
+    """Claim the session of a run that is next; a run that a dead owner had begun continues.
 
-    What is read is sent together, before any of it is waited for.
+    All reads are sent together, before any result is waited for.
 
     Returns:
-        None: there is nothing to do: it has ended, waits for an answer that there is not, or has
-        been taken over too often, and is closed for that.
+        None if there is nothing to do: the run has ended, waits for an answer that does not exist,
+        or was closed because it has been taken over too often.
 
     Raises:
         StorageError: `session_active`: a living owner has the session, or another run goes first.
@@ -138,7 +138,7 @@ def take_run(
     if was_owned or run.has_begun:
         lost = close_lost(connection, session, taken=run)
         session = find_session(connection, session.session_id)
-    if not run.has_begun:  # a process that dies before it writes anything has begun all the same
+    if not run.has_begun:  # a run counts as begun even if its process dies before writing
         update(connection, RunRecord, run_id, {"status": RunStatus.PENDING})
     elif not _go_on(connection, run, was_owned=was_owned, max_takeovers=max_takeovers):
         return None
@@ -164,7 +164,9 @@ def take_run(
 def _go_on(
     connection: Connection, run: RunRecord, *, was_owned: bool, max_takeovers: int | None
 ) -> bool:
-    """Record that a run goes on; False: too many have died over it, and it is closed for that."""
+    """Record that a run continues; False if it was closed because too many processes died during
+    it.
+    """
     takeovers = run.takeovers + was_owned
     if max_takeovers is not None and takeovers > max_takeovers:
         close_run(connection, run, too_many_takeovers(run.takeovers))
@@ -178,10 +180,10 @@ def _go_on(
 
 
 def hand_over(connection: Connection, run_id: str, owner: str) -> bool:
-    """Give a run that is not carried out any more to whichever process takes it next.
+    """Release a run that is no longer executed to the process that takes it next.
 
     Returns:
-        False: this owner does not have its session, or it has ended.
+        False if this owner does not have its session, or the run has ended.
     """
     run = find(connection, RunRecord, run_id)
     if run is None or run.status.is_terminal or run.parent_run_id is not None:
@@ -194,9 +196,10 @@ def hand_over(connection: Connection, run_id: str, owner: str) -> bool:
 
 
 def drop_queued(connection: Connection, run_id: str, taken_by: str | None) -> bool:
-    """Cancel a run that has not begun, and is not about to; returns whether it was so.
+    """Cancel a run that is still queued; return whether it was.
 
-    One that is `taken_by` this owner, which carries nothing of it out, gives its session back.
+    With `taken_by`, also cancel a run this owner claimed but has not started, and release its
+    session.
     """
     run = find(connection, RunRecord, run_id)
     if run is None or run.lane is None:

@@ -1,4 +1,4 @@
-"""The snapshots that nodes name, and the state of undo and redo.
+"""Snapshots that nodes name, and the state of undo and redo.
 
 Every function is one job of a connection, as in `claims`. The snapshots themselves are files.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MovedMeanwhileError(StorageError):
-    """A move was decided on a state of its session that is not the stored one any more."""
+    """A move was decided on a state of its session that is no longer the stored one."""
 
 
 NAME_SNAPSHOT = """INSERT INTO node_snapshots
@@ -46,7 +46,7 @@ SELECT snapshot_id FROM above JOIN node_snapshots USING (node_id)
 def name_snapshot(connection: Connection, note: "SnapshotNote") -> None:
     """Let a node name a snapshot that was just recorded.
 
-    What a run that has died left behind counts as its own: the next snapshot is its last one.
+    Changes left by a dead run count as its own: its last snapshot is the next one.
 
     Raises:
         StorageError: `session_not_found`; `session_active`: another owner has the session now.
@@ -70,7 +70,7 @@ def name_snapshot(connection: Connection, note: "SnapshotNote") -> None:
 
 
 def end_changes(connection: Connection, run_id: str, session_id: str) -> None:
-    """Note that a run has ended, with nothing changed since its last snapshot."""
+    """Record that a run has ended, without changes since its last snapshot."""
     connection.execute(
         "UPDATE workspaces SET open_run_id = NULL WHERE session_id = ? AND open_run_id = ?",
         (session_id, run_id),
@@ -78,7 +78,7 @@ def end_changes(connection: Connection, run_id: str, session_id: str) -> None:
 
 
 def workspace_state(connection: Connection, session_id: str, folder: str) -> "WorkspaceState":
-    """Return where the session goes on, and what it knows of the files of this project."""
+    """Return the node where the session continues, and its record of this project's files."""
     from agent_core.types import NodeMove, UndoneMessage, WorkspaceState  # noqa: PLC0415 - few runs need it
 
     active_node_id, runs, row = _stored_state(connection, session_id, folder)
@@ -97,7 +97,9 @@ def workspace_state(connection: Connection, session_id: str, folder: str) -> "Wo
 def _stored_state(
     connection: Connection, session_id: str, folder: str
 ) -> tuple[str | None, int, tuple[Any, ...]]:
-    """Return the active node, how many runs users have started, and the row of the workspace."""
+    """Return the active node, the number of runs that users have started, and the
+    workspace's row.
+    """
     active_node_id, runs = connection.execute(
         """SELECT (SELECT active_node_id FROM sessions WHERE session_id = :session), count(*)
         FROM runs WHERE session_id = :session AND parent_run_id IS NULL""",
@@ -135,7 +137,7 @@ def snapshot_at(
 ) -> str | None:
     """Return the snapshot that a node names: the nearest one at it, or before it on its path.
 
-    Before the session's first change the files were as its first snapshot has them.
+    Before the session's first change the files were as in its first snapshot.
     """
     key = storable(folder)
     row = connection.execute(_ABOVE, (node_id, key)).fetchone()
@@ -149,7 +151,7 @@ def snapshot_at(
 
 
 def changes_of(connection: Connection, run_id: str, folder: str) -> "RunChanges | None":
-    """Return the changes of a run to the files; None if it has recorded nothing."""
+    """Return a run's changes of the files; None if it has recorded nothing."""
     from agent_core.types import RunChanges  # noqa: PLC0415 - few runs need it
 
     rows = connection.execute(
@@ -167,7 +169,9 @@ def changes_of(connection: Connection, run_id: str, folder: str) -> "RunChanges 
 
 
 def overlapping_changes(connection: Connection, run_id: str, folder: str) -> list[tuple[str, str]]:
-    """Return the first and last snapshot of each run of another session at the same time."""
+    """Return first and last snapshot of each run of another session that overlapped with
+    this run.
+    """
     rows = connection.execute(
         """WITH spans AS (
             SELECT run_id, session_id, min(rowid) AS first, max(rowid) AS last
@@ -190,9 +194,9 @@ def begin_move(
     is_dead: OwnerIsDead,
     now: datetime,
 ) -> None:
-    """Note that the files are about to be restored: a killed process leaves it to the next one.
+    """Record that the files are about to be restored: after a kill, the next process finishes it.
 
-    What they are before is kept, whatever becomes of the move.
+    The snapshot of their state before is kept, whatever happens to the move.
 
     Raises:
         StorageError: `session_not_found`, `session_active`, `node_not_found`.
@@ -212,7 +216,7 @@ def begin_move(
 
 
 def drop_move(connection: Connection, session_id: str) -> None:
-    """Note that a move was not made."""
+    """Record that a move was not made."""
     connection.execute(
         "UPDATE workspaces SET pending_json = NULL WHERE session_id = ?", (session_id,)
     )
@@ -225,7 +229,7 @@ def move_node(
     is_dead: OwnerIsDead,
     now: datetime,
 ) -> SessionRecord:
-    """Continue the session from the node of the move, with what it then knows of its files.
+    """Continue the session from the node of the move, with its record of the files there.
 
     Raises:
         StorageError: `session_not_found`, `session_active`, `node_not_found`.
@@ -259,7 +263,7 @@ def _keep_state_before(connection: Connection, session_id: str, move: "NodeMove"
 
 
 def pending_moves(connection: Connection, folder: str) -> list[str]:
-    """The sessions of a project whose files were being restored."""
+    """Return the sessions of a project whose files were being restored."""
     rows = connection.execute(
         "SELECT session_id FROM workspaces WHERE pending_json IS NOT NULL AND folder = ?",
         (storable(folder),),
@@ -286,9 +290,9 @@ def snapshots_in_use(connection: Connection) -> set[str]:
 
 
 def drop_snapshots(connection: Connection, before: datetime) -> bool:
-    """Forget the snapshots of sessions that nothing was done in since a time.
+    """Forget the snapshots of sessions that were not used since a time.
 
-    Those of a session are kept whose files are nowhere else.
+    Sessions whose files exist only in snapshots keep them.
     """
     unused = connection.execute(
         """SELECT session_id FROM sessions
@@ -310,7 +314,7 @@ def drop_snapshots(connection: Connection, before: datetime) -> bool:
 def working_sessions(
     connection: Connection, is_dead: OwnerIsDead, now: datetime
 ) -> Sequence[SessionRecord]:
-    """The sessions in which a run of a living process is queued or under way."""
+    """Return the sessions in which a run of a living process is queued or under way."""
     rows = connection.execute(
         """SELECT * FROM sessions WHERE owner IS NOT NULL AND session_id IN
         (SELECT session_id FROM runs

@@ -1,4 +1,6 @@
-"""The store on Postgres. Nothing here is loaded unless a database is named."""
+"""The session store on Postgres. Nothing here is loaded unless a Postgres database is
+configured.
+"""
 
 from agent_core.storage.postgres.store import PostgresSessionStore
 

@@ -1,4 +1,4 @@
-"""The write that every step of a run waits for: one call of a function of the database."""
+"""The write that every step of a run waits for: one call of a database function."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ _REFUSALS = {"SA001": run_not_found, "SA002": run_taken_over}
 
 
 class Append:
-    """A batch on its way into the database; it can tell whether it has arrived."""
+    """A batch to be stored; after a broken connection it can find out whether it was."""
 
     def __init__(self, batch: Batch, rows: BatchRows, epoch: int | None) -> None:
         self._batch = batch
@@ -43,19 +43,19 @@ class Append:
         )
 
     def send(self, connection: Connection[Row]) -> Position:
-        """Store it, wholly or not at all, in one round trip.
+        """Store the batch completely or not at all, in one round trip.
 
         Raises:
-            StorageError: `run_not_found`; `session_active`, the session is another owner's by now.
-            psycopg.Error: it was not stored, or the connection broke.
+            StorageError: `run_not_found`; `session_active`: another owner has the session by now.
+            psycopg.Error: the batch was not stored, or the connection broke.
         """
         try:
             if self._is_alone:
                 row = connection.execute(_APPEND, self._values, prepare=True).fetchone()
             else:
                 with connection.pipeline() as pipeline:
-                    # Without a BEGIN all of it is one transaction, which ends with the pipeline;
-                    # a job that reads in between would end it before.
+                    # Without a BEGIN all of this is one transaction, which ends with the pipeline;
+                    # a job that reads in between would end it earlier.
                     is_read = bool(self._batch.run and self._batch.run.metadata)
                     if is_read:
                         connection.execute("BEGIN")
@@ -71,10 +71,10 @@ class Append:
         return Position(*row) if row else Position(0, 0, 0)
 
     def _changes(self) -> list[tuple[str, list[Any]]]:
-        """The statements that change what the batch changes in other rows, each of many rows.
+        """Return the statements that change other rows, each changing many rows.
 
-        With the end of a run its session is given back, and its job leaves the queue. That of a
-        run which waits stays for now: its question may be answered already.
+        The end of a run releases its session and removes its job from the queue. The job of a
+        waiting run stays for now: its question may be answered already.
         """
         changes = list(self._rows.changes)
         statements: list[tuple[str, list[Any]]] = []
@@ -93,9 +93,9 @@ class Append:
         return statements
 
     def find(self, connection: Connection[Row]) -> Position | None:
-        """Where it stands, if it was stored before a connection broke.
+        """Return the position of the batch, if it was stored before a connection broke.
 
-        One of neither nodes nor events may be stored again.
+        A batch without nodes and events may be stored again.
         """
         seq, run_seq, node_seq = 0, 0, 0
         if self._rows.events:

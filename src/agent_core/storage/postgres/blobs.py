@@ -1,7 +1,7 @@
-"""Which blobs there are and who uses them; their contents, too, where there is no object store.
+"""Blobs and their uses; their contents too, if there is no object store.
 
 A use is stored before its blob, and removed before it: a blob without a use is garbage at once, and
-what is being written never is. Both rows are locked against each other by their foreign key.
+a blob being written always has one. Both rows are locked against each other by their foreign key.
 """
 
 import re
@@ -30,7 +30,7 @@ from agent_core.storage.workspaces import snapshots_in_use
 
 _LARGEST_IN_DATABASE = 512 << 20
 _UNNAMED = timedelta(days=1)
-"""What was written this long ago and is named by nothing was left by a process that died."""
+"""Age after which an unnamed record counts as left by a dead process."""
 
 _BLOB = re.compile(r"[0-9a-f]{64}").fullmatch
 _Result = TypeVar("_Result")
@@ -38,7 +38,7 @@ _Rows = Connection[Row]
 
 
 class Connections:
-    """Connections for transactions that block, which outlive a restart of the server."""
+    """Connections for blocking transactions; they survive a restart of the server."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -53,17 +53,17 @@ class Connections:
             connection.silence_s = SILENCE_AT_END_S
 
     def close(self) -> None:
-        """Close those that are idle, and the others after what is under way."""
+        """Close idle connections now, and the others after their current transaction."""
         self.hurry()
         with suppress(Empty):
             while True:
                 self._idle.get_nowait().close()
 
     def do(self, job: Callable[[_Rows], _Result]) -> _Result:
-        """Carry out a transaction, which may begin more than once.
+        """Run a transaction, which may begin more than once.
 
         Raises:
-            StorageError: the database cannot be reached, or refuses it.
+            StorageError: the database cannot be reached, or refuses the transaction.
         """
         for is_last in attempts(wait=self._is_hurried.wait):
             try:
@@ -81,7 +81,7 @@ class Connections:
             connection = self._idle.get_nowait()
         except Empty:
             connection = connect(self._url, silence_s=SILENCE_S)
-            # An object store is given its time between two statements.
+            # An object store may take its time between two statements.
             connection.execute("SET idle_in_transaction_session_timeout = '60s'")
         self._used.add(connection)
         if self._is_hurried.is_set():
@@ -94,12 +94,12 @@ class Connections:
                 connection.close()
             else:
                 self._idle.put(connection)
-                if self._is_hurried.is_set():  # it is being closed at this moment
+                if self._is_hurried.is_set():  # it is being closed right now
                     self.close()
 
 
 class TableBlobs:
-    """Keeps the contents of blobs in the database itself, in pieces."""
+    """Stores the contents of blobs in the database itself, in pieces."""
 
     max_bytes = _LARGEST_IN_DATABASE
 
@@ -144,8 +144,8 @@ class PostgresBlobs:
     """The blobs of a database, each with its uses. Every method blocks: call it in a thread.
 
     Args:
-        url: of the database; every tenant's blobs are seen.
-        contents: where the contents are; by default in the database, too.
+        url: address of the database; blobs of every tenant are visible.
+        contents: storage of the contents; by default the database, too.
     """
 
     def __init__(self, url: str, contents: BlobStore | None = None) -> None:
@@ -153,18 +153,18 @@ class PostgresBlobs:
         self._contents: BlobStore = contents or TableBlobs(self._connections)
 
     def hurry(self) -> None:
-        """Wait no more for a server that is away: the process is to end."""
+        """Stop waiting for an unreachable server: the process is about to end."""
         self._connections.hurry()
 
     def close(self) -> None:
-        """Give the connections back, and wait no more for a server that is away."""
+        """Close the connections, and stop waiting for an unreachable server."""
         self._connections.close()
 
     def keep(self, blob: BlobId, file: BinaryIO, *, session_id: str, used_by: str) -> None:
-        """Keep a content for a use, which lasts until it is released.
+        """Store a content for a use, which lasts until it is released.
 
         Raises:
-            StorageError: it is too large, or cannot be kept; the use is released then.
+            StorageError: the content is too large, or cannot be stored; the use is released then.
         """
         self.require_room(blob.size_bytes)
         use = (session_id, used_by, blob.digest)
@@ -176,7 +176,7 @@ class PostgresBlobs:
             )
             find = "SELECT is_whole FROM blobs WHERE blob = $1 FOR KEY SHARE"
             row = connection.execute(find, (blob.digest,)).fetchone()
-            if row is None:  # it was removed at this moment
+            if row is None:  # it was just removed
                 return None
             connection.execute(_USE, use)
             return row[0]
@@ -195,10 +195,10 @@ class PostgresBlobs:
             raise
 
     def require_room(self, size_bytes: int) -> None:
-        """Refuse what is too large for where the contents are.
+        """Refuse a content that is too large for its storage.
 
         Raises:
-            StorageError: names what to do about it.
+            StorageError: it is too large; says what to do about it.
         """
         most = self._contents.max_bytes
         if most is not None and size_bytes > most:
@@ -210,10 +210,10 @@ class PostgresBlobs:
             )
 
     def pieces(self, digest: str) -> Iterator[bytes]:
-        """The content of a blob; the end is reached only if it is what its digest says.
+        """Yield the content of a blob; the end is reached only if it matches the digest.
 
         Raises:
-            StorageError: `file_not_found`; it is damaged, or cannot be read.
+            StorageError: `file_not_found`; the content is damaged, or cannot be read.
         """
         if not _BLOB(digest):
             message = f"{digest[:80]!r} names no blob"
@@ -221,10 +221,10 @@ class PostgresBlobs:
         return checked(self._contents.pieces(digest), digest)
 
     def release(self, session_id: str, used_by: str | None = None) -> None:
-        """End one use, or all of a session with its snapshots; blobs that nothing uses are removed.
+        """End one use, or all uses and snapshots of a session; blobs without a use are removed.
 
         Raises:
-            StorageError: it cannot be done.
+            StorageError: the database fails.
         """
 
         def end(connection: _Rows) -> list[str]:
@@ -244,10 +244,10 @@ class PostgresBlobs:
         self._remove_unused(dict.fromkeys(self._connections.do(end)))
 
     def sweep(self) -> None:
-        """Remove what processes that died have left: uses that name nothing, blobs without a use.
+        """Remove what dead processes left: uses without an owner, and blobs without a use.
 
         Raises:
-            StorageError: it cannot be done.
+            StorageError: the database fails.
         """
 
         def find(connection: _Rows) -> list[str]:
@@ -275,7 +275,7 @@ class PostgresBlobs:
     def share_snapshot(
         self, session_id: str, snapshot_id: str, *, about: str, blobs: Iterable[str]
     ) -> None:
-        """Store a snapshot of a session, and that it uses these blobs, which there are.
+        """Store a snapshot of a session, and its uses of these existing blobs.
 
         Raises:
             StorageError: it cannot be stored.
@@ -294,7 +294,7 @@ class PostgresBlobs:
         self._connections.do(write)
 
     def shared_snapshot(self, session_id: str, snapshot_id: str) -> str | None:
-        """What was stored about a snapshot of a session.
+        """Return the stored description of a snapshot of a session.
 
         Raises:
             StorageError: it cannot be read.
@@ -304,7 +304,7 @@ class PostgresBlobs:
         return None if row is None else row[0]
 
     def last_shared(self, session_id: str) -> tuple[str, str] | None:
-        """The id of the session's snapshot that was stored last, and what was stored about it.
+        """Return the id and the description of the session's snapshot that was stored last.
 
         Raises:
             StorageError: it cannot be read.
@@ -315,7 +315,7 @@ class PostgresBlobs:
         return None if row is None else (row[0], row[1])
 
     def share_with_fork(self, session_id: str, fork_id: str) -> None:
-        """Let a session that begins as a copy of another one have its snapshots.
+        """Give a new fork of a session the snapshots of its original.
 
         Raises:
             StorageError: it cannot be stored.
@@ -341,7 +341,7 @@ class PostgresBlobs:
         self._connections.do(copy)
 
     def snapshots_in_use(self) -> set[str]:
-        """Every snapshot that a session of any tenant needs.
+        """Return every snapshot that a session of any tenant needs.
 
         Raises:
             StorageError: they cannot be read.
@@ -349,9 +349,9 @@ class PostgresBlobs:
         return self._connections.do(lambda c: snapshots_in_use(cast("Any", c)))
 
     def _remove_unused(self, blobs: Iterable[str]) -> None:
-        """Remove those that nothing uses any more; a use that is stored meanwhile keeps its blob.
+        """Remove the blobs without a use; a use that is stored meanwhile keeps its blob.
 
-        A blob is first marked as not whole: if this process dies, its next user writes it again.
+        A blob is first marked as incomplete: if this process dies, the next user writes it again.
         """
         unused = "NOT EXISTS (SELECT 1 FROM blob_uses WHERE blob_uses.blob = blobs.blob)"
         mark = f"UPDATE blobs SET is_whole = FALSE WHERE blob = $1 AND {unused}"  # noqa: S608

@@ -1,8 +1,8 @@
-"""Carries jobs out on PostgreSQL, in a bounded number of threads with a connection each.
+"""Runs jobs on PostgreSQL, in a bounded number of threads with one connection each.
 
-Jobs of one session keep the order of the calls, those of several run side by side: each begins by
-locking the row of its session. A job whose connection breaks is done again on another one, unless
-it turns out to have been committed.
+Jobs of one session keep the order of the calls, jobs of several sessions run concurrently: each
+begins by locking the row of its session. A job whose connection breaks is run again on another one,
+unless it turns out to have been committed.
 """
 
 import asyncio
@@ -44,17 +44,19 @@ from agent_core.storage.sql import Job, Named, Result
 from agent_core.types import Position
 
 PATIENCE = 60.0
-"""Seconds a job waits for a server that is away, or for other processes, before it fails."""
+"""Seconds that a job waits for an unreachable server, or for other processes, before it fails."""
 
 SILENCE_S = 45.0
-"""How long a server may take to answer a statement: it may be large, or wait for another."""
+"""Seconds that a server may take to answer a statement: it may be large, or wait for another."""
 IDLE_S = 10.0
-"""How long a transaction may wait for its process, which may be paused."""
+"""Seconds that a transaction may wait for its process, which may be paused."""
 _LEAST_SILENCE_S = 3.0
-"""A server under load answers small statements within that, however short the leases are."""
+"""Seconds within which a server under load answers small statements, however short the
+leases are.
+"""
 SILENCE_AT_END_S = 2.0
 _LONGEST_ATTEMPT_S = SILENCE_S + 10
-"""No attempt takes longer, but one during which the process was suspended."""
+"""No attempt takes longer, except one during which the process was suspended."""
 
 _WRITERS = 4
 _READERS = 2
@@ -67,12 +69,12 @@ _REACH: dict[str, Any] = {
     "tcp_user_timeout": 15_000,
     "application_name": "soong-agent",
 }
-"""How libpq finds out that the other end is gone."""
+"""Settings with which libpq detects that the server is gone."""
 
 _SETTINGS = """SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5;
 SET tcp_keepalives_count = 3; SET enable_hashjoin = off; SET enable_mergejoin = off"""
-"""The jobs look rows up by their keys: the planner, which cannot know how short a path is, would
-read whole tables in order to join them.
+"""Jobs look rows up by their keys: the planner, which cannot know how short a path is, would read
+whole tables to join them.
 """
 
 _SESSION_OF = {
@@ -88,32 +90,31 @@ _LOCKS = {
     ) SELECT count(*), clock_timestamp() FROM held"""  # noqa: S608
     for by, found in _SESSION_OF.items()
 }
-"""Waits until no other transaction has the session, and then looks at the clock."""
+"""Waits until no other transaction holds the session, then reads the clock."""
 _WHO = """SELECT pid, CAST(backend_start AS TEXT) FROM pg_stat_activity
     WHERE pid = pg_backend_pid()"""
 _END = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
     WHERE pid = $1 AND CAST(backend_start AS TEXT) = $2"""
 _LAST_COMMIT = """INSERT INTO last_commits (connection, number) VALUES ($1, 0)
     ON CONFLICT (connection) DO UPDATE SET at = excluded.at RETURNING number"""
-"""What the last transaction of a connection was, once none is under way any more.
+"""Returns the number of a connection's last transaction, once none is in progress.
 
-Each leaves its number in the row of its connection: it was committed if that stands there. The
-status of a transaction tells nothing after a crash, which gives the ids of those that it has lost
-to others.
+Each transaction writes its number into the row of its connection: it was committed if the number is
+there. Postgres' own transaction status is not reliable after a crash, because it reuses the ids of
+lost transactions.
 """
 _RACES = 3
-"""How often a job is tried whose row another process has added meanwhile."""
+"""Number of attempts for a job whose row another process has added meanwhile."""
 
 
 class Answering(Connection[Row]):
     """A connection that is closed when an answer does not come.
 
-    What stands between may take every byte and pass none of them on; the other end is there, then,
-    as far as the network knows.
+    A proxy can accept bytes and drop them while TCP stays up.
 
     Attributes:
-        silence_s: how long an answer may take to begin, or to go on.
-        is_silent: one has taken longer.
+        silence_s: seconds that an answer may take to begin, or to continue.
+        is_silent: an answer has taken longer.
     """
 
     silence_s = math.inf
@@ -143,19 +144,19 @@ class Answering(Connection[Row]):
 def connect(
     url: str, *, tenant: str | None = None, silence_s: float = math.inf, idle_s: float = IDLE_S
 ) -> Answering:
-    """Another connection; it is in no transaction.
+    """Open a connection, which is in no transaction.
 
     A process that is paused in a transaction loses it, and its locks, after `idle_s`.
 
     Args:
         url: see `PostgresSessionStore.open`.
         tenant: the same.
-        silence_s: how long an answer may take; the connection is closed then.
-        idle_s: how long the server waits for the next statement of a transaction.
+        silence_s: seconds that an answer may take before the connection is closed.
+        idle_s: seconds that the server waits for the next statement of a transaction.
 
     Raises:
-        ConfigError: the address is none.
-        psycopg.Error: the server cannot be reached, or it refuses the user.
+        ConfigError: the address is invalid.
+        psycopg.Error: the server cannot be reached, or refuses the user.
     """
     try:
         address = make_conninfo("", **{**_REACH, **conninfo_to_dict(url)})
@@ -179,7 +180,7 @@ def connect(
         connection.execute((idle + _SETTINGS).encode(), prepare=False)
         with suppress(psycopg.errors.UndefinedObject):  # from version 17 on
             connection.execute("SET transaction_timeout = '120s'", prepare=False)
-        with suppress(psycopg.errors.InvalidParameterValue):  # days are the server's then
+        with suppress(psycopg.errors.InvalidParameterValue):  # days are then the server's
             connection.execute("SELECT set_config('TimeZone', $1, FALSE)", (_zone(),))
         if tenant is not None:
             _bind(connection, tenant)
@@ -192,10 +193,10 @@ def connect(
 def attempts(
     patience: float = PATIENCE, wait: Callable[[float], object] = time.sleep
 ) -> Iterator[bool]:
-    """Whether each attempt is the last one; waits between them, longer and longer.
+    """Yield, per attempt, whether it is the last one; the waits between them grow.
 
-    A process that is suspended during one has most of its patience left when it goes on: what it
-    meets then is a connection that broke long ago.
+    A process that is suspended during an attempt has most of its patience left afterwards: it only
+    meets a connection that broke long ago.
     """
     spent, pause = 0.0, 0.02
     while spent + pause < patience:
@@ -209,20 +210,20 @@ def attempts(
 
 
 def _zone() -> str:
-    """This machine's time zone, by which days are counted."""
+    """Return this machine's time zone, by which days are counted."""
     zone = os.environ.get("TZ", "").removeprefix(":") or os.path.realpath("/etc/localtime")
     return zone.rpartition("zoneinfo/")[2] if "zoneinfo/" in zone else zone
 
 
 def _bind(connection: Connection[Row], tenant: str) -> None:
-    """Let the connection see the rows of one tenant alone."""
+    """Restrict the connection to the rows of one tenant."""
     bound = """SELECT set_config('soong.tenant', $1, FALSE),
         set_config('search_path', $2 || ', ' || current_setting('search_path'), FALSE)"""
     connection.execute(bound, (tenant, views_of(connection)))
 
 
 class _Link(Struct):
-    """A thread's connection, and what ends its server process if it breaks."""
+    """A thread's connection, with the data to end its server process if it breaks."""
 
     connection: Answering
     pid: int
@@ -233,19 +234,19 @@ class _Link(Struct):
 
 
 class _Waiting(Struct, frozen=True):
-    """Work for a thread, and where its result goes."""
+    """Work for a thread, and the future of its result."""
 
     work: Callable[[], Any]
     future: asyncio.Future[Any]
 
 
 class Threads:
-    """Carries out jobs that write and queries, until it is closed.
+    """Runs writing jobs and queries, until it is closed.
 
     Args:
         url, tenant: of the connections, see `connect`.
         patience: see `PATIENCE`.
-        idle_s: of the connections; and how long what `keep` sends may go unanswered.
+        idle_s: `idle_s` of the connections; also the seconds that `keep` waits for an answer.
     """
 
     def __init__(
@@ -283,7 +284,7 @@ class Threads:
         by: Named = "session_id",
         is_small: bool = False,  # noqa: ARG002 - the network is never small
     ) -> asyncio.Future[Result]:
-        """Do a job in a thread: in the order of the calls for one session."""
+        """Run a job in a thread; jobs of one session in the order of the calls."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(_closed_error())
@@ -296,10 +297,10 @@ class Threads:
         return future
 
     def keep(self, job: Job[Result]) -> asyncio.Future[Result]:
-        """Do a job that says that this process lives, in a thread which does nothing else.
+        """Run a job that shows that this process lives, in a thread that does nothing else.
 
-        It must wait for no lock that another process may hold for long, and may be done twice; it
-        is not begun any more if its caller has been cancelled.
+        The job must not wait for a lock that another process may hold for long, and may run twice;
+        it is not begun if its caller has been cancelled.
         """
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if self._closed:
@@ -331,7 +332,7 @@ class Threads:
         return await loop.run_in_executor(self._readers, self._read, query, is_single)
 
     def hurry(self) -> None:
-        """Wait no more for a server that is away: the process is to end."""
+        """Stop waiting for an unreachable server: the process is about to end."""
         self._is_hurried = True
         with self._lock:
             for link in self._links:
@@ -361,7 +362,7 @@ class Threads:
         self._writers.submit(self._go_on, key)
 
     def _go_on(self, key: tuple[Named, str]) -> None:
-        """Do the next job of a session; the one after it is another turn, to be fair."""
+        """Run the next job of a session; the following one is submitted again, to be fair."""
         with self._lock:
             waiting = self._lanes[key][0]
         self._finish(waiting)
@@ -374,17 +375,17 @@ class Threads:
         self._writers.submit(self._go_on, key)
 
     def _finish_wanted(self, waiting: _Waiting) -> None:
-        """Do a job, if its caller waits still: while the database is away each takes its time."""
+        """Run a job if its caller still waits: while the database is away, each takes its time."""
         if not waiting.future.cancelled():
             self._finish(waiting)
 
     def _finish(self, waiting: _Waiting) -> None:
-        """Do a job, and give its result to the caller that waits for it."""
+        """Run a job, and give its result to the waiting caller."""
         value: Any = None
         failure: Exception | None = None
         try:
             value = waiting.work()
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the job
+        except Exception as error:  # noqa: BLE001 - the caller that awaits the job gets it
             failure = explain(error)
         with suppress(RuntimeError):  # the loop is gone, and the waiting caller with it
             waiting.future.get_loop().call_soon_threadsafe(_settle, waiting.future, value, failure)
@@ -465,7 +466,9 @@ class Threads:
         raise AssertionError
 
     def _connection(self) -> Connection[Row]:
-        """This thread's connection; a new one for one that broke, whose process is ended."""
+        """Return this thread's connection; a broken one is replaced, and its server
+        process ended.
+        """
         link: _Link | None = getattr(self._local, "link", None)
         if link is not None and link.made_at < self._silent_at:  # it may be silent, too
             link.connection.close()
@@ -498,7 +501,7 @@ class Threads:
         self._local.silence_s = max(self._idle_s, _LEAST_SILENCE_S)
 
     def _take_back(self) -> bool:
-        """End what an error left open; returns whether the connection is lost."""
+        """Roll back what an error left open; return whether the connection is lost."""
         link: _Link | None = getattr(self._local, "link", None)
         if link is None:
             return True
@@ -514,7 +517,7 @@ class Threads:
         return connection.closed
 
     def _was_committed(self) -> bool:
-        """Whether the last transaction was committed of a connection that broke on the way."""
+        """Return whether the last transaction of a broken connection was committed."""
         broken: _Link = self._local.link
         for is_last in attempts(self._patience):
             try:
@@ -528,7 +531,7 @@ class Threads:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record says more than the error does that a job is done again for."""
+    """Return whether a log record says more than the error for which a job is run again."""
     return not str(record.msg).startswith("error ignored terminating")
 
 

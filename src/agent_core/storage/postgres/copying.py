@@ -1,4 +1,4 @@
-"""Sessions of a Postgres database, as they are copied."""
+"""Copies of sessions from or to a Postgres database."""
 
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -34,10 +34,10 @@ class PostgresEnd:
     @classmethod
     @contextmanager
     def open(cls, url: str, *, is_target: bool) -> Generator[Self]:
-        """Connect until the end of the block; only a target is made, or migrated.
+        """Connect until the end of the block; only a target is created or migrated.
 
         Raises:
-            StorageError: `migration_failed`; it cannot be used.
+            StorageError: `migration_failed`, or the database cannot be used.
         """
         with _explained():
             connection = connect(url)

@@ -1,7 +1,7 @@
-"""Translates psycopg's errors into what a person can do about them.
+"""Translates psycopg's errors into messages that say what a person can do.
 
-Where the database is stands in none of them: an address that is read wrongly may have a part of
-the password where the host is expected.
+None of them names the address of the database: an address that is parsed wrongly may have a part of
+the password in place of the host.
 """
 
 import psycopg
@@ -33,7 +33,7 @@ _MEANINGS = {
     "40": "is held by another process; wait for it to finish, or end it",
     "XX": "is damaged, or its server has a fault; look at the server's log",
 }
-"""By code of the error, or its class."""
+"""Keyed by error code or error class."""
 
 _LASTING = {"23505", "28", "3D", "42501", "44", "XX", "port"}
 
@@ -57,26 +57,28 @@ _REFUSALS = {
 """Messages of libpq, which has no codes, for a server that accepts no connection."""
 
 _AGAIN = {"40001", "40P01", "53300", "55P03", "57P03"}
-"""Another attempt may succeed: a deadlock, a server that starts or has no connection left."""
+"""Codes after which another attempt may succeed: a deadlock, or a server that starts or has no
+connection left.
+"""
 
 
 def is_passing(error: psycopg.Error) -> bool:
-    """Whether another attempt may succeed on this connection, or on a new one."""
+    """Return whether another attempt may succeed on this connection, or on a new one."""
     return error.sqlstate in _AGAIN
 
 
 def is_broken(error: psycopg.Error) -> bool:
-    """Whether the connection is lost, or there was none: the server says nothing, or ends it."""
+    """Return whether the connection is lost or was never made: the server is silent, or ends it."""
     is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return is_of_connection and error.sqlstate in {None, "57P01", "57P02"}
 
 
 def explain(error: Exception) -> Exception:
-    """The error for the caller: a `StorageError` for everything that PostgreSQL refuses."""
+    """Return the error for the caller: a `StorageError` for everything that PostgreSQL refuses."""
     if not isinstance(error, psycopg.Error):
         return unstorable(error)
     name, code = type(error).__name__, error.sqlstate
-    if error.diag.constraint_name == "sessions_pkey":  # of a tenant's, that the others do not see
+    if error.diag.constraint_name == "sessions_pkey":  # of a tenant, invisible to the others
         message = "a session of another tenant has this id; use another id"
         return StorageError(ErrorCode.VALIDATION_ERROR, message, details={"option": "session_id"})
     if code is None and isinstance(error, psycopg.OperationalError):

@@ -1,4 +1,4 @@
-"""What can be said of a Postgres database without changing it."""
+"""Examines a Postgres database without changing it."""
 
 from datetime import UTC, datetime
 
@@ -27,17 +27,18 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
     """The state of a Postgres database of sessions.
 
     Attributes:
-        database: its name.
-        server: the version of the server.
-        version: of the schema; 0 if there are no tables yet, or they may not be read.
-        newest: the version that this program makes of it.
-        size_bytes: of the database.
-        can_create: tables, and the schema of tenants' views, can be made, as migrations do.
-        is_read_only: it is a standby server.
-        encoding: of its text.
+        database: name of the database.
+        server: major version of the server.
+        version: version of the schema; 0 if there are no tables yet, or they may not be read.
+        newest: newest schema version known to this program.
+        size_bytes: size of the database.
+        can_create: whether tables, and the schema of tenants' views, can be created, as migrations
+            do.
+        is_read_only: whether it is a standby server.
+        encoding: encoding of its text.
         closed_tables: names of tables that may not be read or written.
-        upgrades: how many of Procrastinate's its tables lack.
-        clock_s: how far the server's clock is ahead of this machine's.
+        upgrades: number of Procrastinate's upgrades that its tables lack.
+        clock_s: seconds by which the server's clock is ahead of this machine's.
     """
 
     database: str
@@ -54,7 +55,7 @@ class ServerHealth(Struct, frozen=True, kw_only=True):
 
 
 def examine(url: str) -> ServerHealth:
-    """Look at a database; blocks.
+    """Examine a database; blocks.
 
     Raises:
         StorageError: it cannot be reached or used, or is of a newer version.

@@ -1,7 +1,7 @@
-"""What processes send each other through Postgres: LISTEN and NOTIFY on one connection.
+"""Messages between processes through Postgres: LISTEN and NOTIFY on one connection.
 
-A notice only says that there is something to look at. What counts is in the tables: notices may be
-lost, repeated or made up, and a reader that looks now and then misses nothing.
+A notice only says that there is something to read. The tables are authoritative: notices may be
+lost, repeated or forged, and a reader that polls now and then misses nothing.
 """
 
 import asyncio
@@ -18,24 +18,24 @@ from psycopg.sql import SQL, Identifier
 logger = logging.getLogger(__name__)
 
 LONGEST_NOTICE = 7_999
-"""In bytes; Postgres refuses a longer one."""
+"""Largest size of a notice in bytes; Postgres refuses a longer one."""
 
 _LONGEST_CHANNEL = 63
 _MOST_KEPT = 4_096
-"""Notices that wait in an inbox, and those that wait to be sent."""
+"""Largest number of notices that wait in an inbox, or to be sent."""
 
 _MOST_UNUSED = 64
-"""Channels without a subscriber; they are left with the next new one."""
+"""Number of channels without a subscriber that are kept until the next new one."""
 
 _CHECK_S = 10.0
-"""How often an idle connection is tried, and how long any answer may take."""
+"""Seconds between checks of an idle connection, and the longest time for an answer."""
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.1, 2.0
 _LAST_S = 1.0
-"""How long the end waits for what is to be sent still."""
+"""Seconds that closing waits for unsent notices."""
 
 _WATCH_S = 15.0
-"""How long a session stays watched; it is renewed three times meanwhile."""
+"""Seconds that a session stays watched; this is renewed three times meanwhile."""
 
 _RENEW = """
     UPDATE sessions SET watched_until = clock_timestamp() + make_interval(secs => %s)
@@ -56,13 +56,13 @@ class Inbox:
         self._readable = asyncio.Event()
 
     async def wait(self, timeout_s: float | None = None) -> None:
-        """Return when there is something to take, or the time is over."""
+        """Wait until there is something to take, or the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._readable.wait()
 
     def take(self) -> tuple[list[str], bool]:
-        """What has come since the last time, in order, and whether something may be missing."""
+        """Return the notices since the last call, in order, and whether some may be missing."""
         taken, has_missed = list(self._waiting), self._has_missed
         self._waiting.clear()
         self._has_missed = False
@@ -70,7 +70,7 @@ class Inbox:
         return taken, has_missed
 
     def add(self, payload: str) -> None:
-        """Keep a notice; if too many wait, they are dropped, and something is missing."""
+        """Keep a notice; if too many wait, all are dropped and reported as missing."""
         if len(self._waiting) >= _MOST_KEPT:
             self.miss()
             return
@@ -78,17 +78,17 @@ class Inbox:
         self._readable.set()
 
     def miss(self) -> None:
-        """Something may have been sent that has not come."""
+        """Record that notices may have been lost."""
         self._waiting.clear()
         self._has_missed = True
         self._readable.set()
 
 
 class Notices:
-    """The notices of this process. A connection that breaks is opened again, as often as it takes.
+    """The notices of this process. A broken connection is reopened as often as necessary.
 
     Args:
-        url: of the database; a secret.
+        url: address of the database; a secret.
     """
 
     def __init__(self, url: str) -> None:
@@ -116,16 +116,16 @@ class Notices:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_S):
                     await notices._sent.wait()
-            while not serving.done():  # psycopg, too, ends a statement that is cancelled
+            while not serving.done():  # psycopg also ends a cancelled statement
                 serving.cancel()
                 await asyncio.wait([serving], timeout=_LAST_S)
 
     @contextmanager
     def subscribe(self, channel: str) -> Generator[Inbox]:
-        """Receive what is sent on a channel.
+        """Receive the notices of a channel.
 
-        The inbox says that something may be missing once the server sends what comes from then on,
-        and whenever the connection was lost meanwhile: its subscriber looks into the tables then.
+        The inbox says that notices may be missing once listening has begun, and whenever the
+        connection was lost: its subscriber should then read the tables.
         """
         inbox = Inbox()
         inboxes = self._inboxes.setdefault(channel, [])
@@ -143,10 +143,10 @@ class Notices:
 
     @contextmanager
     def watch(self, session_id: str, inbox: Inbox) -> Generator[None]:
-        """Have all that write to a session send a notice of it, until the end of the block.
+        """Make all writers of a session send a notice, until the end of the block.
 
-        Writers that began before this is stored send none, so the inbox then says that something
-        may be missing.
+        Writers that began before this is stored send none, so the inbox then says that notices may
+        be missing.
         """
         inboxes = self._watched.setdefault(session_id, [])
         inboxes.append(inbox)
@@ -161,7 +161,7 @@ class Notices:
                 self._watched_until.pop(session_id, None)
 
     def send(self, channel: str, *payloads: str) -> None:
-        """Send soon, in the order of the calls; what cannot be sent is dropped."""
+        """Send soon, in the order of the calls; notices that cannot be sent are dropped."""
         if len(channel.encode()) > _LONGEST_CHANNEL:
             return
         self._unsent.extend(
@@ -192,8 +192,8 @@ class Notices:
                     connection.pgconn.finish()  # at once: the server may not answer any more
                     self._forget_connection()
             except Exception as error:  # noqa: BLE001 - it is tried again, and readers poll meanwhile
-                # Its words may quote the address of the database.
-                if pause == _FIRST_RETRY_S:  # once for each time that it is away
+                # The message may quote the address of the database.
+                if pause == _FIRST_RETRY_S:  # once per outage
                     what = "the connection for notices is lost and opened again (%s)"
                     logger.warning(what, type(error).__name__)
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
@@ -213,11 +213,11 @@ class Notices:
         """Receive and send on a connection until it breaks.
 
         Raises:
-            psycopg.Error, TimeoutError: it has broken.
+            psycopg.Error, TimeoutError: the connection has broken.
         """
         connection.add_notify_handler(lambda notice: self._deliver(notice.channel, notice.payload))
         pgconn, loop = connection.pgconn, asyncio.get_running_loop()
-        # Who watches a session is asked for again soon: no commit of that waits for the disk.
+        # Watched sessions are renewed often: such a commit need not wait for the disk.
         await connection.execute("SET lock_timeout = '200ms'; SET synchronous_commit = off")
         while True:
             self._due.clear()
@@ -245,7 +245,7 @@ class Notices:
                 )
 
     def _pause(self) -> float:
-        """How long nothing is to be done, if nothing happens."""
+        """Return the seconds until the next work, if nothing happens."""
         known = (self._renewed.get(each, 0.0) for each in self._watched)
         oldest = min(known, default=monotonic() + _CHECK_S)
         return min(max(oldest + _WATCH_S / 3 - monotonic(), 0.0), _CHECK_S)
@@ -264,9 +264,9 @@ class Notices:
                 inbox.miss()
 
     async def _renew(self, connection: psycopg.AsyncConnection) -> Sequence[str]:
-        """Store who is watched; return the sessions whose writers may have sent no notice so far.
+        """Store the watched sessions; return those whose writers may not have sent notices so far.
 
-        A session that was watched without a gap is none of them.
+        A session that was watched without a gap is not among them.
         """
         began = monotonic()
         late = began - _WATCH_S / 3

@@ -1,8 +1,8 @@
-"""The queue of runs: jobs of Procrastinate, by its functions in the database.
+"""The queue of runs: jobs of Procrastinate, through its functions in the database.
 
-A job says whose turn it is, and nothing else: whether a run has ended is in its row. A session has
-one job under way, and its jobs are taken in the order in which they were queued. Every statement
-goes through the store's own connections: a job is queued in the transaction that adds its run.
+A job only says which run is next: whether the run has ended is in its row. A session has one job in
+progress, and its jobs are taken in the order in which they were queued. Every statement uses the
+store's own connections: a job is queued in the transaction that adds its run.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _DEFER = """SELECT procrastinate_defer_jobs_v1(ARRAY[CAST(ROW(
     CAST(? AS TEXT), 'run', 0, CAST(? AS TEXT), NULL, CAST(? AS JSONB), NULL)
     AS procrastinate_job_to_defer_v1)])"""
 _MOST_KNOWN = 1000
-"""Lanes that a process remembers, so that it need not look before it takes a job of them."""
+"""Number of lanes that a process remembers, to take their jobs without a look-up."""
 
 _PROCESS = "jobs.args ->> 'process'"
 _TAKE = f"""WITH RECURSIVE lanes(name) AS (
@@ -49,10 +49,10 @@ _TAKE = f"""WITH RECURSIVE lanes(name) AS (
     FROM (SELECT 1) AS once LEFT JOIN job ON TRUE
     LEFT JOIN runs ON runs.run_id = job.run_id
     LEFT JOIN sessions ON sessions.session_id = runs.session_id"""  # noqa: S608 - constants
-"""Takes the first job of some lanes whose turn it is, and names all lanes that have jobs.
+"""Takes the first available job of some lanes, and names all lanes that have jobs.
 
-Those are found by as many steps in the index as there are lanes. The run of a job that was queued
-this very moment may not be seen yet.
+Lanes are found by one index step each. The run of a job that was queued this very moment may not be
+visible yet.
 """
 
 _ALONE = "SELECT pg_advisory_xact_lock(hashtext('soong-agent tenants'))"
@@ -67,7 +67,7 @@ _FINISH_UNBEGUN = """WITH mine AS (SELECT id FROM procrastinate_jobs
 REMOVE_ENDED = """ended AS (SELECT id FROM procrastinate_jobs
         WHERE lock = ? AND status = 'doing' AND args ->> 'run_id' = ? FOR UPDATE)
     SELECT procrastinate_finish_job_v1(id, 'succeeded', TRUE) FROM ended"""
-"""Continues a WITH: removes the job, in whichever process, of a run that has its end."""
+"""Continues a WITH: removes the job of a run that has ended, whichever process has it."""
 
 _GIVE_BACK = f"""{_MINE}, others AS (SELECT procrastinate_cancel_job_v1(jobs.id, FALSE, TRUE)
         FROM procrastinate_jobs AS jobs, mine
@@ -77,8 +77,8 @@ _GIVE_BACK = f"""{_MINE}, others AS (SELECT procrastinate_cancel_job_v1(jobs.id,
         clock_timestamp() + make_interval(secs => CAST(? AS DOUBLE PRECISION)), NULL, NULL, NULL),
         (SELECT count(*) FROM others)
     FROM mine"""  # noqa: S608
-"""Of a run that waits, also removes the job that an answer has queued meanwhile: this one is first
-in its session. Of other runs no job is looked for.
+"""For a waiting run, also removes the job that an answer has queued meanwhile: this one is first in
+its session. No such job is searched for other runs.
 """
 _LIVES = """SELECT id, procrastinate_update_heartbeat_v1(id)
     FROM procrastinate_workers WHERE id = ?"""
@@ -91,7 +91,7 @@ _PRUNE = """DELETE FROM procrastinate_workers AS seen
     AND NOT EXISTS (SELECT 1 FROM procrastinate_jobs AS jobs
         WHERE jobs.status IN ('todo', 'doing')
         AND (jobs.worker_id = seen.id OR jobs.args ->> 'process' = CAST(seen.id AS TEXT)))"""
-"""Of one that has a job, its own lease decides."""
+"""A process that has a job is judged by its own lease."""
 _LEFT = f"""SELECT jobs.id, jobs.args ->> 'run_id',
     jobs.args ->> 'owner', sessions.owner, sessions.lease_expires_at,
     (SELECT extract(epoch FROM clock_timestamp()) - extract(epoch FROM seen.last_heartbeat)
@@ -105,16 +105,16 @@ _LEFT = f"""SELECT jobs.id, jobs.args ->> 'run_id',
     LEFT JOIN sessions ON sessions.session_id = runs.session_id
     WHERE (jobs.status = 'doing' OR (jobs.status = 'todo' AND {_PROCESS} IS NOT NULL))
     AND (runs.run_id IS NOT NULL OR current_setting('soong.tenant', TRUE) IS NULL)"""  # noqa: S608
-"""The jobs under way, and those that wait for the process that has queued them.
+"""The jobs in progress, and jobs that wait for the process that queued them.
 
-For how long the process of each was silent, and what its lease is: what it has written, or the
-longest one of the workers there are.
+With each come the seconds for which its process was silent, and that process' lease: the stored
+one, or the longest lease of the living workers.
 """
 _LOCK_LEFT = f"{_LEFT} AND jobs.id = ? FOR UPDATE OF jobs SKIP LOCKED"
 
 
 class Job(Struct, frozen=True):
-    """A run whose turn it is, in this process; it `is_last` if none waited behind it."""
+    """A job that this process has taken; it `is_last` if no other job waited."""
 
     job_id: int
     run_id: str
@@ -122,10 +122,10 @@ class Job(Struct, frozen=True):
     rows: Sequence[Any] = ()
 
     def read(self) -> tuple[RunRecord, SessionRecord] | None:
-        """The run and its session as they were when the job was taken, if they were seen.
+        """Return the run and session as they were when the job was taken, if they were visible.
 
         Raises:
-            StorageError: a row does not hold what this program writes.
+            StorageError: a row cannot be read as a record.
         """
         if not self.rows or self.rows[0] is None:
             return None
@@ -140,9 +140,9 @@ class Job(Struct, frozen=True):
 
 
 def add_job(connection: Connection, run: RunRecord, opening: RunOpening | None = None) -> None:
-    """Queue a run, in the transaction of the connection; maybe for the process alone that opens it.
+    """Queue a run in the connection's transaction, perhaps only for the process that opens it.
 
-    That one counts as dead when it was silent for longer than its own lease.
+    That process counts as dead after being silent for longer than its own lease.
     """
     args: dict[str, Any] = {"run_id": run.run_id}
     if opening and opening.dispatch and (process := opening.dispatch.process) is not None:
@@ -152,19 +152,19 @@ def add_job(connection: Connection, run: RunRecord, opening: RunOpening | None =
 
 
 def remove_job(connection: Connection, run_id: str) -> None:
-    """Take a run that waits for its turn out of the queue, in the transaction of the connection."""
+    """Remove a queued run's job, in the connection's transaction."""
     connection.execute(_CANCEL, (run_id,))
 
 
 class RunQueue:
-    """The queue as one process sees it.
+    """The queue as one process uses it.
 
     Args:
-        writer: of the store.
-        keep: carries out the jobs that say that this process lives; one that is registered twice
-            for a broken connection leaves a number without jobs, which is swept away.
-        lease_s: for how long a process counts as alive after a heartbeat.
-        hurry: has the store wait no more for a server that is away.
+        writer: writer of the store.
+        keep: runs the jobs that show that this process lives; registering twice because of a broken
+            connection leaves a number without jobs, which is swept later.
+        lease_s: seconds for which a process counts as alive after a heartbeat.
+        hurry: makes the store stop waiting for an unreachable server.
     """
 
     def __init__(
@@ -185,10 +185,10 @@ class RunQueue:
         self._known: Mapping[str, Lane] = {}
 
     async def register(self) -> int:
-        """Make this process one that takes runs; returns its number.
+        """Register this process as one that takes runs; return its number.
 
-        One that was suspended shows that it lives before it queues or takes the next: a job of a
-        silent process is swept away.
+        A process that was suspended sends a heartbeat before it queues or takes a run: a silent
+        process' job is swept away.
         """
         if self._process is not None and owners.now() - self._beat_at > self._lease_s / 2:
             await self.heartbeat()
@@ -201,14 +201,16 @@ class RunQueue:
             return process
 
     async def unregister(self) -> None:
-        """Take no more runs; a job that is still this process's is given to another one in time."""
+        """Take no more runs; a remaining job of this process is given to another one later."""
         process, self._process = self._process, None
         if process is not None:
             sql = "SELECT procrastinate_unregister_worker_v1(?)"
             await self._writer.submit(lambda c: c.execute(sql, (process,)).fetchall())
 
     async def heartbeat(self) -> None:
-        """Say that this process lives, if it takes runs; one given up as dead begins anew."""
+        """Send a heartbeat, if this process takes runs; register again if it was given up
+        as dead.
+        """
         process = self._process
         if process is None:
             return
@@ -227,10 +229,10 @@ class RunQueue:
     async def fetch_next(
         self, serves: Callable[[Lane], bool], *, tenant_concurrency: int = 0
     ) -> Job | None:
-        """Take the first run whose turn it is of all lanes that this process serves.
+        """Take the first available run of all lanes that this process serves.
 
-        A tenant that has `tenant_concurrency` runs under way, in whichever processes, has to wait;
-        0 is no limit.
+        A tenant with `tenant_concurrency` runs in progress, in any processes, has to wait; 0 means
+        no limit.
         """
         process, known = await self.register(), self._known
 
@@ -255,24 +257,24 @@ class RunQueue:
         return job
 
     async def fetch_own(self, run_id: str) -> Job | None:
-        """Take a run that only this process may take, if it is its turn."""
+        """Take a run that only this process may take, if it is next."""
         process = await self.register()
         lanes = [lane_of_process(run_id)]
         job, _ = await self._writer.submit(lambda c: _take(c, lanes, process))
         return job
 
     async def finish(self, job: Job) -> None:
-        """Remove the job of a run that has ended; one that is another process's by now stays."""
+        """Remove the job of a run that has ended, unless another process has the job by now."""
         process = self._process
         await self._writer.submit(lambda c: c.execute(_FINISH, (job.job_id, process)).fetchall())
 
     async def give_back(self, job: Job, pause_s: float = 0) -> None:
-        """Let another process take the run, so much later; it keeps its place in its session."""
+        """Let another process take the run after a pause; it keeps its place in its session."""
         values = (job.job_id, self._process, job.run_id, job.run_id, pause_s)
         await self._writer.submit(lambda c: c.execute(_GIVE_BACK, values).fetchall())
 
     async def remove(self, run_id: str) -> None:
-        """Remove the job of a run that has not begun: one that waits, or that this process has."""
+        """Remove the job of a run that has not begun, queued or taken by this process."""
         process = self._process
 
         def remove(connection: Connection) -> None:
@@ -282,10 +284,10 @@ class RunQueue:
         await self._writer.submit(remove)
 
     async def sweep(self, is_dead: OwnerIsDead) -> int:
-        """Put back what dead processes have under way, and drop what only they could carry out.
+        """Put back the jobs of dead processes, and drop jobs that only they could execute.
 
         Returns:
-            How many jobs that were.
+            The number of these jobs.
         """
         lease_s, swept = self._lease_s, 0
         for job_id in await self._writer.submit(lambda c: _find_left(c, is_dead, lease_s)):
@@ -297,7 +299,7 @@ class RunQueue:
 
 
 def read_lane(name: str) -> Lane | None:
-    """The lane of this name; None: it is that of a process, or cannot be read."""
+    """Parse a lane; None if it belongs to one process, or cannot be read."""
     lane = Lane.parse(name)
     if lane is None and not name.startswith(HERE):
         warn_once(f"no worker takes the jobs of {name[:200]!r}: that names no lane")
@@ -307,7 +309,7 @@ def read_lane(name: str) -> Lane | None:
 def _take(
     connection: Connection, lanes: Sequence[str], process: int
 ) -> tuple[Job | None, dict[str, Lane]]:
-    """The first job of these lanes, which is the process' from then on; which lanes there are."""
+    """Take the first job of these lanes for the process; return it, and the existing lanes."""
     cast("Statements", connection).mark_only("job")
     names, job_id, run_id, is_last, *rows = connection.execute(_TAKE, (lanes, process)).fetchone()
     found = {name: lane for name in names if (lane := read_lane(name)) is not None}
@@ -315,7 +317,9 @@ def _take(
 
 
 def _full_tenants(connection: Connection, most: int) -> set[str | None]:
-    """The tenants that have so many runs under way; none gets another one until the commit."""
+    """Return the tenants with this many runs in progress; no one else can take more until the
+    commit.
+    """
     connection.execute(_ALONE)
     under_way: Counter[str | None] = Counter()
     for name, count in connection.execute(_UNDER_WAY).fetchall():
@@ -325,7 +329,7 @@ def _full_tenants(connection: Connection, most: int) -> set[str | None]:
 
 
 def _find_left(connection: Connection, is_dead: OwnerIsDead, lease_s: float) -> list[int]:
-    """The jobs that dead processes have left."""
+    """Return the jobs that dead processes have left."""
     connection.execute(_PRUNE, (20 * lease_s,))
     rows, left = connection.execute(_LEFT), list[int]()
     now = read_clock(connection)
@@ -337,7 +341,7 @@ def _find_left(connection: Connection, is_dead: OwnerIsDead, lease_s: float) -> 
 
 
 def _is_left(row: FoundRow, is_dead: OwnerIsDead, now: datetime, lease_s: float) -> bool:
-    """Whether the process is dead that has a job under way, or has queued it for itself."""
+    """Return whether the process is dead that has a job in progress or queued it for itself."""
     _, _, starter, owner, lease_end, silent_s, its_lease_s = row
     if starter is None and owner is not None:
         is_over = lease_end is None or datetime.fromisoformat(lease_end) <= now
@@ -351,7 +355,7 @@ def _is_left(row: FoundRow, is_dead: OwnerIsDead, now: datetime, lease_s: float)
 
 
 def _sweep(connection: Connection, job_id: int, is_dead: OwnerIsDead, lease_s: float) -> bool:
-    """Put a job back that is left, or end its run; False: it is not any more."""
+    """Put an abandoned job back, or end its run; False if it is no longer abandoned."""
     row = connection.execute(_LOCK_LEFT, (job_id,)).fetchone()
     if row is None or not _is_left(row, is_dead, read_clock(connection), lease_s):
         return False
@@ -362,6 +366,6 @@ def _sweep(connection: Connection, job_id: int, is_dead: OwnerIsDead, lease_s: f
     run = find(connection, RunRecord, run_id)
     if run is not None and run.status is RunStatus.QUEUED:
         close_run(connection, run, LOST)
-    if run is None or not run.has_begun:  # that is closed with its session
+    if run is None or not run.has_begun:  # otherwise the run is closed with its session
         connection.execute(_REMOVE, (job_id,)).fetchall()
     return True

@@ -1,8 +1,8 @@
-"""The schema: SQLite's migrations in PostgreSQL's words, and what only this database has.
+"""The schema: SQLite's migrations translated for PostgreSQL, and additions for this database.
 
-Rows are numbered by a column, since no table has a number of its own here. Sequence numbers are
-counted in the rows of sessions and runs. A connection bound to a tenant sees views of the same
-names, in a schema that is searched first.
+Rows are numbered by a column, since tables have no row number here. Sequence numbers are counted in
+the rows of sessions and runs. A connection bound to a tenant sees views of the same names, in a
+schema that is searched first.
 """
 
 import re
@@ -22,12 +22,12 @@ from agent_core.storage.rows import iso
 from agent_core.types import utc_now
 
 FIRST = 11
-"""The version that a database on Postgres begins with; it holds all earlier ones."""
+"""Version with which a Postgres database begins; it contains all earlier ones."""
 
 IDENTITY: LiteralString = (
     "SELECT 'postgresql ' || current_database() || ' ' || min(applied_at) FROM schema_migrations"
 )
-"""Finds what tells this database from every other, by whatever address it is reached."""
+"""Finds an identity that distinguishes this database from every other, whatever its address."""
 
 BLOB_TABLES: tuple[LiteralString, ...] = (
     """CREATE TABLE blobs (
@@ -58,7 +58,7 @@ BLOB_TABLES: tuple[LiteralString, ...] = (
         PRIMARY KEY (session_id, snapshot_id)
     )""",
 )
-"""Blobs, who uses them, the contents of those that are in the database, and snapshots."""
+"""Tables of blobs, their uses, contents stored in the database, and shared snapshots."""
 
 _WORKERS = """
 CREATE TABLE workers (
@@ -84,7 +84,7 @@ _LAST_COMMITS: LiteralString = """CREATE TABLE IF NOT EXISTS last_commits (
     number BIGINT NOT NULL,
     at TIMESTAMPTZ NOT NULL DEFAULT now()
 )"""
-"""What a connection has committed last, for the process whose connection breaks meanwhile."""
+"""The last transaction committed by each connection, in case the connection breaks meanwhile."""
 
 _ALONE: LiteralString = "SELECT pg_advisory_xact_lock(hashtext('soong-agent schema'))"
 
@@ -219,7 +219,7 @@ _SEEN: Mapping[str, str] = {
     "budget_agents": f"""EXISTS (SELECT 1 FROM budgets AS one, {_SESSION} = one.session_id
         AND one.scope_id = budget_agents.scope_id)""",  # noqa: S608 - our own names
 }
-"""Which rows of a table a tenant sees."""
+"""The rows of each table that a tenant sees."""
 
 _FLAG = re.compile(r"\b((?:is|keeps)_\w+) INTEGER")
 _TABLE = re.compile(r"CREATE TABLE (\w+) \(")
@@ -227,11 +227,11 @@ _INDEX = re.compile(r"^(CREATE INDEX \w+ ON (?!events)\w+ \([^)]+)\)")
 
 
 def version_of(connection: Connection[Row]) -> int:
-    """The schema version of a database; 0 is one without our tables.
+    """Return the schema version of a database; 0 if it has none of our tables.
 
     Raises:
-        StorageError: `migration_failed`, it is newer than this program or another program's.
-        psycopg.errors.InsufficientPrivilege: it may not be read.
+        StorageError: `migration_failed`: it is newer than this program, or another program's.
+        psycopg.errors.InsufficientPrivilege: the tables may not be read.
     """
     try:
         found = connection.execute(
@@ -314,7 +314,7 @@ def _migrate(connection: Connection[Row]) -> None:
 
 
 def _steps_from(current: int) -> Iterator[tuple[int, str, str]]:
-    """The migrations that are to be applied, as scripts; the first one makes all of the tables."""
+    """Yield the migrations to apply, as scripts; the first one creates all tables."""
     if not current:
         begin = [one for one in MIGRATIONS if one.version <= FIRST]
         tables = [_in_our_words(each) for one in begin for each in one.statements]
@@ -331,7 +331,7 @@ def _steps_from(current: int) -> Iterator[tuple[int, str, str]]:
 
 
 def _in_our_words(statement: str) -> str:
-    """A statement of SQLite's schema for PostgreSQL: its types, and a number for every row."""
+    """Translate a statement of SQLite's schema: its types, and a number for every row."""
     statement = _FLAG.sub(r"\1 BOOLEAN", statement)
     statement = statement.replace(" INTEGER", " BIGINT").replace(" TEXT", ' TEXT COLLATE "C"')
     if statement.endswith(" WITHOUT ROWID"):
@@ -341,7 +341,9 @@ def _in_our_words(statement: str) -> str:
 
 
 def _make_views(connection: Connection[Row]) -> None:
-    """Make the views that a tenant sees in place of the tables; those of an older schema go."""
+    """Create the views that a tenant sees in place of the tables, replacing an older schema's
+    views.
+    """
     schema = views_of(connection)
     views = [
         f"CREATE VIEW {schema}.{table} AS SELECT * FROM {table} WHERE {condition} WITH CHECK OPTION"  # noqa: S608
@@ -353,6 +355,6 @@ def _make_views(connection: Connection[Row]) -> None:
 
 
 def views_of(connection: Connection[Row]) -> str:
-    """The schema of a tenant's views, quoted: it stands beside the one that holds the tables."""
+    """Return the quoted schema of a tenant's views, which is beside the schema of the tables."""
     row = connection.execute("SELECT quote_ident(current_schema() || '_of_tenant')").fetchone()
     return str(row and row[0])

@@ -1,4 +1,4 @@
-"""The SQL of `storage`, as PostgreSQL reads it, and its results as the jobs read them."""
+"""Translates the SQL of `storage` for PostgreSQL, and its results for the jobs."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ _Parameters = Sequence[Any] | Mapping[str, Any]
 
 
 class Row:
-    """A row of a result, by number or by the name of a column."""
+    """A row of a result, indexed by number or by column name."""
 
     __slots__ = ("_names", "_values")
 
@@ -59,7 +59,7 @@ class Row:
         self._values = values
 
     def keys(self) -> list[str]:
-        """The names of the columns, in order."""
+        """Return the names of the columns, in order."""
         return self._names
 
     def __getitem__(self, key: int | str) -> Any:
@@ -73,22 +73,22 @@ class Row:
 
 
 def make_rows(cursor: Cursor[Any]) -> Callable[[Sequence[Any]], Row]:
-    """The row factory of the connections."""
-    result = cursor.pgresult  # a tenth of what `cursor.description` costs
+    """Return a function that makes rows of a cursor's results: the connections' row factory."""
+    result = cursor.pgresult  # a tenth of the cost of `cursor.description`
     found = [result.fname(column) for column in range(result.nfields)] if result else []
     names = [(name or b"").decode() for name in found]
     return lambda values: Row(names, values)
 
 
 class TextDumper(StrDumper):
-    """Writes text as such, a NUL, which PostgreSQL's text cannot hold, as its escape."""
+    """Writes text unchanged, except a NUL, which PostgreSQL cannot store, as its escape."""
 
     def dump(self, obj: str) -> Any:
         return super().dump(obj.replace("\0", "\\x00") if "\0" in obj else obj)
 
 
 class NumberLoader(Loader):
-    """Reads what a sum of integers is here: an integer, or a float with a fraction."""
+    """Reads numerics, which sums of integers are here, as an integer or a float with a fraction."""
 
     def load(self, data: Buffer) -> int | float:
         text = bytes(data).decode()
@@ -96,7 +96,7 @@ class NumberLoader(Loader):
 
 
 class PipelineCursor:
-    """What a statement has found; it may be on its way still."""
+    """The result of a statement, which may not have arrived yet."""
 
     __slots__ = ("_cursor", "_number", "_statements")
 
@@ -124,18 +124,18 @@ class PipelineCursor:
 
 
 class Statements:
-    """A connection as the jobs see it: in SQLite's words, inside of a transaction.
+    """A connection as the jobs use it: with SQLite's SQL, inside a transaction.
 
-    Statements are sent as they come, and waited for where a job reads what they have found. The
-    server knows then that it waits for this process, and ends the transaction of one that is
-    paused: without the sync it would count as busy, and keep its locks for as long. Without a
-    pipeline, a statement is a transaction of its own.
+    Statements are sent as they come, and a job waits only when it reads a result. The server then
+    knows that it waits for this process, and ends the transaction of a paused one: without the sync
+    it would count as busy and keep its locks. Without a pipeline, each statement is its own
+    transaction.
 
     Args:
-        connection: a thread's.
-        pipeline: its transaction has begun.
-        mark: name of the connection and number of the transaction, written beside its first
-            statement: what tells later whether it was committed.
+        connection: connection of a thread.
+        pipeline: pipeline whose transaction has begun.
+        mark: name of the connection and number of the transaction, written with its first
+            statement; it later shows whether the transaction was committed.
     """
 
     def __init__(
@@ -154,18 +154,18 @@ class Statements:
         self._arrived = 0
 
     def lock(self, text: str, about: str) -> None:
-        """Lock a session, as the first statement; it returns what the clock says then, too."""
+        """Lock a session as the first statement, which also returns the server's time."""
         self._locked = self.send(text, (about,))
 
     def mark_only(self, found: str) -> None:
-        """Write the mark beside each statement whose CTE of this name finds something.
+        """Write the mark with each statement whose CTE of this name finds something.
 
-        A transaction that finds nothing, and changes nothing, waits for no disk then.
+        A transaction that finds and changes nothing then does not wait for the disk.
         """
         self._mark_if = found
 
     def clock(self) -> datetime:
-        """What the clock of the server said when this was first asked, or the session locked."""
+        """Return the server's time when this was first called, or when the session was locked."""
         if self._now is None:
             (row,) = (self._locked or self.send("SELECT clock_timestamp()")).fetchall()
             at: datetime = row[-1]
@@ -183,7 +183,7 @@ class Statements:
             self.execute(sql, values)
 
     def send(self, text: str, parameters: Sequence[Any] = ()) -> PipelineCursor:
-        """Send a statement in PostgreSQL's words."""
+        """Send a statement written for PostgreSQL."""
         if self._mark is not None:
             text = _beside_mark(text, len(parameters), self._mark_if)
             parameters = (*parameters, *self._mark)
@@ -193,20 +193,20 @@ class Statements:
         return PipelineCursor(cursor, self, self._sent)
 
     def wait_for(self, number: int) -> None:
-        """Wait until this many statements have been carried out."""
+        """Wait until this many statements have been executed."""
         if self._pipeline is not None and number > self._arrived:
             self._pipeline.sync()
             self._arrived = self._sent
 
 
 def read_clock(connection: SqlConnection) -> datetime:
-    """What the clock of the server says: those of two machines may be an hour apart."""
+    """Return the server's time: the clocks of two machines may differ by an hour."""
     return cast("Statements", connection).clock()
 
 
 @lru_cache(maxsize=512)
 def _beside_mark(text: str, count: int, found: str | None) -> str:
-    """The statement, of so many parameters, which writes the mark of its transaction as well."""
+    """Add the transaction's mark to a statement with this many parameters."""
     head = re.match(r"\s*WITH( RECURSIVE)?\b", text)
     begin, rest = ("WITH", f" {text}") if head is None else (head[0], f", {text[head.end() :]}")
     only_if = f"FROM {found}" if found else ""
@@ -219,7 +219,9 @@ def _beside_mark(text: str, count: int, found: str | None) -> str:
 
 @lru_cache(maxsize=512)
 def _translated(sql: str) -> tuple[str, Callable[[_Parameters], Sequence[Any]]]:
-    """The statement in PostgreSQL's words, and what puts its parameters in order."""
+    """Translate a statement for PostgreSQL; return it, and a function that orders its
+    parameters.
+    """
     for pattern, text in _REWRITTEN:
         sql = pattern.sub(text, sql)
     sql = _ALL_COLUMNS.sub(_list_columns, sql)
@@ -249,6 +251,6 @@ def _list_columns(found: re.Match[str]) -> str:
 
 
 def list_columns(kind: type[BaseModel], table: str | None = None) -> str:
-    """The columns of a record, for a SELECT."""
+    """Return the columns of a record, for a SELECT."""
     table = table or next(name for name, one in _RECORDS.items() if one is kind)
     return ", ".join(f"{table}.{column}" for column in columns_of(kind))

@@ -25,7 +25,7 @@ from agent_core.types import LEASE, Batch, Heartbeat, OwnerIsDead, Position, Run
 _FREE = """AND session_id IN
     (SELECT session_id FROM sessions WHERE owner = :owner FOR NO KEY UPDATE SKIP LOCKED)"""
 _PARTS = 15
-"""A heartbeat waits for locked sessions for such a part of a lease."""
+"""A heartbeat waits for locked sessions for one fifteenth of a lease."""
 _EXTEND = "UPDATE sessions SET lease_expires_at = ? WHERE owner = ? AND session_id = ?"
 
 
@@ -46,13 +46,13 @@ class PostgresSessionStore(SqlSessionStore):
         """Open the database, creating or migrating its tables, until the end of the block.
 
         Args:
-            url: where it is, as libpq reads it: `postgresql://user:password@host/database`.
-            tenant: whose sessions there are to see and to change; None: all tenants'.
-            patience: seconds a job waits for a server that is away, or for other processes.
-            lease_s: how long the leases of this process last: one that is paused in a transaction
-                loses that, and its locks, within a third of it. A heartbeat that is not answered
-                for as long is sent again, on another connection.
-            clock: what leases are judged by, in place of the server's clock; a test moves it.
+            url: address, as libpq reads it: `postgresql://user:password@host/database`.
+            tenant: the only tenant whose sessions can be seen and changed; None for all.
+            patience: seconds that a job waits for an unreachable server, or for other processes.
+            lease_s: seconds that this process' leases last: a process paused in a transaction loses
+                it, and its locks, within a third of this. A heartbeat without an answer for as long
+                is sent again on another connection.
+            clock: replaces the server's clock for judging leases, in tests.
 
         Raises:
             StorageError: `migration_failed` for a newer database, which is left untouched;
@@ -86,13 +86,15 @@ class PostgresSessionStore(SqlSessionStore):
             for session_id in beat.late - self._extending.keys()
         }
         self._extending |= started
-        if started:  # this process may have locked it, to store something
+        if started:  # this process may have locked the session, to store something
             await asyncio.wait(started.values(), timeout=lease.total_seconds() / _PARTS)
         extended = {each for each, task in started.items() if task.done() and task.result()}
         return Heartbeat(beat.cancelled, beat.epochs, beat.late - extended)
 
     async def _extend(self, session_id: str, owner: str, lease: timedelta) -> bool:
-        """Extend the lease of a session that is locked, when its turn comes; whether it was."""
+        """Extend the lease of a locked session when its turn comes; return whether it was
+        extended.
+        """
 
         def extend(connection: Connection) -> bool:
             values = (iso(self._clock(connection) + lease), owner, session_id)
@@ -100,7 +102,7 @@ class PostgresSessionStore(SqlSessionStore):
 
         try:
             return await self._writer.submit(extend, session_id)
-        except StorageError:  # the next heartbeat finds it late again, or another owner's
+        except StorageError:  # the next heartbeat finds it late again, or with another owner
             return False
         finally:
             del self._extending[session_id]
@@ -112,16 +114,18 @@ class PostgresSessionStore(SqlSessionStore):
         return self._threads.append(Append(batch, rows, epoch), batch.session_id)
 
     async def identity(self) -> str:
-        """What tells this database from every other, by whatever address it is reached."""
+        """Return an identity that distinguishes this database from every other, whatever its
+        address.
+        """
         return await self._reader.read(lambda c: c.execute(IDENTITY).fetchone()[0])
 
     def queue(self, lease_s: float) -> RunQueue:
-        """The runs that wait for a process; one that is silent for so long is given up."""
+        """Return the queue of runs; a process that is silent for `lease_s` is given up."""
         threads = self._threads
         return RunQueue(threads, keep=threads.keep, lease_s=lease_s, hurry=threads.hurry)
 
     def workers(self, tenant: str | None, is_dead: OwnerIsDead = by_lease) -> WorkerTable:
-        """The workers of the database; of those of one tenant alone, only that one's."""
+        """Return the table of workers; with a tenant, only that tenant's."""
         threads = self._threads
         return WorkerTable(threads, keep=threads.keep, is_dead=is_dead, tenant=tenant)
 

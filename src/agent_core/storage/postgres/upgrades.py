@@ -1,6 +1,6 @@
-"""The upgrades of Procrastinate's own tables, which it brings as scripts and records nowhere.
+"""Applies the upgrades of Procrastinate's tables, which it ships as scripts and does not record.
 
-The name of the last script stands in a comment on its table of jobs.
+The name of the last applied script is in a comment on its table of jobs.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from agent_core.opening import read_text
 from agent_core.storage.postgres.statements import Row
 
 _FIRST = "03.04.00_50"
-"""The last script of the tables that the first of our migrations has made."""
+"""The last script contained in the tables that our first migration creates."""
 
 _NAME = len(_FIRST)
 _RECORDED: LiteralString = """SELECT to_regclass('procrastinate_jobs') IS NOT NULL,
@@ -22,7 +22,7 @@ _RECORDED: LiteralString = """SELECT to_regclass('procrastinate_jobs') IS NOT NU
 
 
 def pending_upgrades(connection: Connection[Row]) -> list[Path]:
-    """The scripts that are newer than the tables, the oldest first; none without tables."""
+    """Return the scripts that are newer than the tables, oldest first; none without tables."""
     row = connection.execute(_RECORDED).fetchone()
     if row is None or not row[0]:
         return []
@@ -31,10 +31,10 @@ def pending_upgrades(connection: Connection[Row]) -> list[Path]:
 
 
 def upgrade_queue(connection: Connection[Row]) -> int:
-    """Apply the scripts that are newer than the tables, and return how many there were.
+    """Apply the scripts that are newer than the tables, and return their number.
 
     Raises:
-        psycopg.Error: one of them failed; those before it are applied.
+        psycopg.Error: one of them failed; the scripts before it are applied.
     """
     count = 0
     while pending := pending_upgrades(connection):
@@ -49,7 +49,7 @@ def upgrade_queue(connection: Connection[Row]) -> int:
 
 
 def newest_comment(script: Path | None = None) -> str:
-    """The statement that records a script as the last one; by default the newest there is."""
+    """Return the statement that records a script as the last one; by default the newest script."""
     name = (script or _scripts()[-1]).name[:_NAME]
     return SQL("COMMENT ON TABLE procrastinate_jobs IS {}").format(Literal(name)).as_string()
 

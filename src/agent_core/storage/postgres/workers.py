@@ -1,6 +1,6 @@
-"""The table of workers, and what waits for them: for people, and for what watches a worker.
+"""The table of workers and their queue, for people and for monitoring.
 
-The times of workers are the server's: their own clocks may differ.
+Times of workers are the server's: their own clocks may differ.
 """
 
 import json
@@ -51,7 +51,7 @@ LEFT JOIN runs ON runs.run_id = jobs.args ->> 'run_id'
 
 
 def by_lease(_: str, is_lease_over: bool, /) -> bool:
-    """Judges whether a worker is dead by its heartbeats alone."""
+    """Judge whether a worker is dead by its heartbeats alone."""
     return is_lease_over
 
 
@@ -59,10 +59,10 @@ class WorkerTable:
     """The workers of a database, and the queue that they serve.
 
     Args:
-        reader: of the store.
-        keep: carries out, in their order, the jobs that say that a worker lives, or has ended.
-        is_dead: a worker of this host is dead as soon as its lock is free.
-        tenant: only what is for its sessions is seen; None: everything.
+        reader: reader of the store.
+        keep: runs, in order, the jobs that record a worker's heartbeat or end.
+        is_dead: judges owners; a worker of this host is dead as soon as its lock is free.
+        tenant: only rows for this tenant's sessions are seen; None for all.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class WorkerTable:
         self._tenant = tenant
 
     async def beat(self, worker: WorkerRecord, lease_s: float) -> dict[str, float]:
-        """Say that a worker is alive for so long; rows of workers long dead go.
+        """Record that a worker is alive for this long; rows of workers long dead are removed.
 
         Returns:
-            The leases of all of them.
+            The leases of all workers in seconds, by worker id.
         """
         row = worker.model_dump(exclude={"is_alive", "started_at", "heartbeat_at"})
 
@@ -95,12 +95,12 @@ class WorkerTable:
         return leases
 
     async def remove(self, worker_id: str) -> None:
-        """The worker has ended; a heartbeat that was not waited for comes before."""
+        """Remove a worker that has ended, after any heartbeat that is still being sent."""
         sql = "DELETE FROM workers WHERE worker_id = ?"
         await self._keep(lambda c: c.execute(sql, (worker_id,)))
 
     async def listed(self) -> list[WorkerRecord]:
-        """The workers, those that were started first before the others."""
+        """Return the workers, in the order in which they were started."""
         sql = f"""SELECT worker_id, CAST(row_to_json(workers) AS TEXT), {_IS_ALIVE}
             FROM workers WHERE {_OURS} ORDER BY started_at, worker_id"""  # noqa: S608 - constants
         rows = await self._reader.read(
@@ -116,7 +116,7 @@ class WorkerTable:
         return workers
 
     async def has_worker(self, lane: Lane) -> bool:
-        """Whether a worker is alive that takes the runs of this lane."""
+        """Return whether a living worker takes the runs of this lane."""
         sql = f"""SELECT worker_id, places, queues, tenant, protocol FROM workers
             WHERE {_OURS} AND {_IS_ALIVE} AND NOT is_draining"""  # noqa: S608 - constants
         rows = await self._reader.read(
@@ -127,7 +127,7 @@ class WorkerTable:
         )
 
     async def queued(self, limit: int, session_id: str | None = None) -> list[QueuedRun]:
-        """The runs that wait, and those that are carried out, in the order of the queue."""
+        """Return queued runs and runs in progress, in the order of the queue."""
         values = {"most": limit, "session_id": session_id}
         rows = await self._reader.read(lambda c: c.execute(_QUEUED, values).fetchall())
         alive = [worker for worker in await self.listed() if worker.is_alive]
@@ -138,7 +138,9 @@ class WorkerTable:
         return queued
 
     async def depths(self) -> list[QueueDepth]:
-        """How much waits in each lane; runs that wait for their own process are left out."""
+        """Return the number of queued runs in each lane; runs that wait for their own process are
+        left out.
+        """
         now, rows = await self._reader.read(
             lambda c: (read_clock(c), c.execute(_DEPTHS).fetchall())
         )

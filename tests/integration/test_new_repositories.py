@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent_core.process.confinement import probe
-from agent_core.process.repositories import RepositoryWatch
-from confined_work import AUTHOR, ON, git, run_all
+from agent_core.process.repository_watch import RepositoryWatch
+from confined_work import AUTHOR, ON, git, run_all, run_asked
 from isolation import Home
 from runtimes import CONFIG
 
@@ -173,16 +173,81 @@ async def test_working_trees_and_clones_can_be_removed(
         assert not (root / name).exists()
 
 
-async def test_a_hook_that_the_user_has_put_into_another_repository_stays(
-    home: Home, root: Path
-) -> None:
+@pytest.fixture
+def nested(root: Path) -> Path:
+    """A repository below the root with hooks and with settings that execute something."""
+    nested = root / "x"
     git(root, "init", "-q", "x")
-    hook = root / "x/.git/hooks/pre-commit"
+    hook = nested / ".git/hooks/pre-commit"
     hook.write_text("#!/bin/sh\n", encoding="utf-8")
-    (answer,), _ = await run_all(home, root, "echo evil > x/.git/hooks/pre-commit; true")
-    assert answer["blocked_by_sandbox"] == [str(hook)]
-    assert hook.read_text(encoding="utf-8") == "#!/bin/sh\n"
+    hook.chmod(0o755)
+    for name in (".husky/pre-push", ".husky/_/husky.sh", "more"):
+        (nested / name).parent.mkdir(parents=True, exist_ok=True)
+        (nested / name).write_text("# mine\n", encoding="utf-8")
+    git(nested, "add", ".")
+    git(nested, "commit", "-qm", "one", "--no-verify")
+    git(nested, "config", "core.hooksPath", ".husky")
+    git(nested, "config", "include.path", "../more")
+    git(nested, "config", "core.fsmonitor", "false")
+    return nested
+
+
+async def test_what_git_executed_for_another_repository_is_put_back(
+    home: Home, root: Path, nested: Path
+) -> None:
+    names = (".git/hooks/pre-commit", ".husky/pre-push", ".husky/_/husky.sh", "more", ".git/config")
+    before = [((nested / name).read_bytes(), (nested / name).stat().st_mode) for name in names]
+    script = (
+        f"cd x; for f in {' '.join(names)}; do rm $f; echo '[core] fsmonitor = {RUN}' > $f; done"
+    )
+    answers, _ = await run_all(home, root, script, "cp run.sh x/.husky/pre-commit")
+    look_at(root)
+    assert not (root / "executed").exists()
+    after = [((nested / name).read_bytes(), (nested / name).stat().st_mode) for name in names]
+    assert after == before
+    assert [len(answer["disabled_repositories"]) for answer in answers] == [5, 1], answers
+    assert not (nested / ".husky/pre-commit").exists()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "rm -rf x",
+        "git clean -ffdxq",
+        "rm -rf x && git clone -q . x",
+        "python3 -c 'import shutil; shutil.rmtree(\"x\")'",
+        "mv x y && rm -rf y",
+        "git -C x worktree add -q ../tree && git -C x worktree remove ../tree && rm -rf x",
+        "cd x && git checkout -q -b more && git checkout -q -",
+    ],
+)
+async def test_a_repository_with_hooks_can_be_removed(
+    home: Home, root: Path, nested: Path, script: str
+) -> None:
+    (answer,), _ = await run_all(home, root, script)
+    assert answer["exit_code"] == 0, answer
+    assert "blocked_by_sandbox" not in answer
     assert "disabled_repositories" not in answer
+    assert nested.exists() == ("clone" in script or "checkout" in script)
+    assert not (root / "tree").exists()
+
+
+async def test_git_replaces_tracked_hooks_of_another_repository(
+    home: Home, root: Path, nested: Path
+) -> None:
+    git(nested, "checkout", "-qb", "other")
+    (nested / ".husky/pre-push").write_text("# other\n", encoding="utf-8")
+    (nested / ".husky/post-merge").write_text("# other\n", encoding="utf-8")
+    git(nested, "add", ".")
+    git(nested, "commit", "-qm", "two", "--no-verify")
+    git(nested, "checkout", "-q", "-")
+    config = ON + "ask_inside = false\n"
+    script = "cd x && git checkout -q other"
+    (answer,), _, asked = await run_asked(home, root, script, config=config)
+    assert answer["exit_code"] == 0, answer
+    assert "disabled_repositories" not in answer
+    assert (nested / ".husky/post-merge").exists()
+    assert f"Git can replace {nested}/.husky" in asked[0].metadata["sandbox"]
 
 
 async def test_a_look_that_was_killed_is_made_up_for_by_the_next_start(

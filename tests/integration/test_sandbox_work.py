@@ -237,14 +237,17 @@ async def test_settings_and_hooks_of_submodules_are_put_back(home: Home, modules
     assert not list(modules.rglob("ran"))
 
 
-async def test_a_submodule_whose_settings_execute_something_stays_as_it_is(
+async def test_a_submodule_whose_settings_execute_something_gets_them_back(
     home: Home, modules: Path
 ) -> None:
     git(modules / "m", "config", "core.fsmonitor", "true")
+    before = (modules / ".git/modules/m/config").read_bytes()
     answers, _ = await run_all(
         home, modules, "git -C m config core.pager x", "echo x > .git/modules/m/hooks/pre-commit"
     )
-    assert all(each["exit_code"] != 0 and each["blocked_by_sandbox"] for each in answers), answers
+    assert all(each["disabled_repositories"] for each in answers), answers
+    assert (modules / ".git/modules/m/config").read_bytes() == before
+    assert not (modules / ".git/modules/m/hooks/pre-commit").exists()
 
 
 async def test_a_file_that_names_somebody_elses_repository_opens_nothing(

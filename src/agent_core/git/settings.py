@@ -14,6 +14,7 @@ _MAX_BYTES = 64_000
 _MAX_INCLUDES = 10
 _INCLUDES = re.compile(r"include\.path|includeif\..*\.path", re.DOTALL)
 
+_PLAIN_VALUE = re.compile(r"=([^\\\"\n#;]*)(?=\n|\Z)")
 _KEY = re.compile(r"([A-Za-z][A-Za-z0-9-]*)[ \t]*")
 _SECTION = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t]+"((?:[^"\\\n]|\\.)*)")?\]')
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -71,6 +72,16 @@ def parse_settings(text: str) -> Iterator[tuple[str, str]]:
     Raises:
         ValueError: a part of it is not written as git expects.
     """
+    for name, value, _, _ in locate_settings(text):
+        yield name, value
+
+
+def locate_settings(text: str) -> Iterator[tuple[str, str, int, int]]:
+    """Yield the names and values of the settings in a text, and where each begins and ends.
+
+    Raises:
+        ValueError: a part of it is not written as git expects.
+    """
     at, section = 0, ""
     while at < len(text):
         if text[at] in " \t\n\r":
@@ -82,8 +93,9 @@ def parse_settings(text: str) -> Iterator[tuple[str, str]]:
             section = name if below is None else ".".join((name, _ESCAPED.sub(r"\1", below)))
             at = found.end()
         elif section and (found := _KEY.match(text, at)):
+            start = at
             value, at = _read_value(text, found.end())
-            yield f"{section}.{found[1].lower()}", value
+            yield f"{section}.{found[1].lower()}", value, start, at
         else:
             raise ValueError(text[at : at + 80])
 
@@ -95,6 +107,13 @@ def _read_value(text: str, at: int) -> tuple[str, int]:
         return "true", len(text) if end < 0 else end
     if text[at] != "=":
         raise ValueError(text[at : at + 80])
+    if found := _PLAIN_VALUE.match(text, at):
+        return found[1].strip(" \t\r"), found.end()
+    return _read_quoted(text, at)
+
+
+def _read_quoted(text: str, at: int) -> tuple[str, int]:
+    """Return the value behind an equals sign, with quotes, escapes or a comment."""
     value, is_quoted, at = "", False, at + 1
     kept = 0  # blanks at the end of a value belong to it only in quotes
     while at < len(text):

@@ -64,6 +64,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
         protect: what stays as it is although it lies in `write`, existing or not. Of two paths
             where one holds the other, the longer one decides.
         hidden: what they cannot open, wherever it is: a lock on it would stop this program.
+        links: protected files, each with a link that is seen in its place; see `has_links`.
         network: whether they may use the network.
         required: rules without which the program is not started.
     """
@@ -72,6 +73,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
     read: tuple[str, ...] | None = None
     protect: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
     network: bool = False
     required: frozenset[Rule] = frozenset()
 
@@ -100,6 +102,11 @@ class Abilities(Struct, frozen=True, kw_only=True):
     def has_mounts(self) -> bool:
         """Whether a tree can be made read-only for the program alone."""
         return self.namespaces or self.bubblewrap is not None
+
+    @property
+    def has_links(self) -> bool:
+        """Whether a link can be seen in the place of a file, by the program alone."""
+        return self.namespaces and self.bubblewrap is None
 
 
 class Hole(Struct, frozen=True, kw_only=True):
@@ -222,6 +229,8 @@ def prepare(confinement: Confinement) -> tuple[list[str], bytes]:
     jail["binds"] = [(str(kind), path) for kind, path in binds]
     masked = {path for kind, path in binds if kind == Kind.HIDE}
     jail["unmasked"] = [path for path in hidden if path not in masked]
+    pairs = confinement.links if abilities.has_links else ()
+    jail["links"] = {os.fsencode(path): os.fsencode(link) for path, link in pairs}
     jail["network"] = confinement.network
     return [], marshal.dumps(jail)
 

@@ -46,6 +46,7 @@ class Jail:
         read: paths that may be read, the system's own not among them; None: everything.
         unmasked: paths that cannot be opened, and that no mount covers.
         binds: what is mounted where.
+        links: protected files in whose place a link is seen.
         network: the network may be used.
         landlock: the version to use, 0 for none.
         seccomp: filter system calls.
@@ -60,6 +61,7 @@ class Jail:
     read: list[bytes] | None
     unmasked: list[bytes]
     binds: list[Bind]
+    links: dict[bytes, bytes]
     network: bool
     landlock: int
     seccomp: bool
@@ -95,7 +97,7 @@ class Jail:
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         self.step = "mounts"
         only = () if self.landlock else filter(os.path.exists, _USUAL_DEVICES)
-        self.devices = mounts.make_read_only(self.binds, files, only_devices=only)
+        self.devices = mounts.make_read_only(self.binds, files, only_devices=only, links=self.links)
         self.step = "working folder"
         inside = kernel.open_path(path, os.O_DIRECTORY)
         if not os.path.samestat(os.fstat(inside), os.fstat(folder)):

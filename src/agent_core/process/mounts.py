@@ -12,7 +12,7 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -125,7 +125,11 @@ def enter_namespaces(shared: Shared, *, network: bool) -> None:
 
 
 def make_read_only(
-    binds: list[Bind], files: ExitStack, *, only_devices: Iterable[bytes] = ()
+    binds: list[Bind],
+    files: ExitStack,
+    *,
+    only_devices: Iterable[bytes] = (),
+    links: Mapping[bytes, bytes] | None = None,
 ) -> list[bytes]:
     """Make the whole file system read-only in this namespace but for some paths.
 
@@ -134,6 +138,7 @@ def make_read_only(
         files: closes what has to stay open until the program has ended.
         only_devices: if there are any, no others can be opened: a device on what is read-only
             can be written to nevertheless.
+        links: protected files in whose place a link is seen, which leads to a copy of the file.
 
     Returns:
         Devices that are the program's own, and may be written to.
@@ -163,6 +168,8 @@ def make_read_only(
             os.close(tree)
         elif kind == Kind.PIN:
             _bind(path)
+        elif kind == Kind.PROTECT and links and path in links:
+            _bind(links[path], to=path)
         elif kind == Kind.PROTECT and hold_placeholder(path, files):
             _bind(path, attributes=_ATTR_READ_ONLY)
         elif kind == Kind.HIDE:
@@ -262,19 +269,19 @@ def _hide(path: bytes) -> None:
         os.close(target)
 
 
-def _bind(path: bytes, *, attributes: int = 0) -> None:
-    """Mount a path on itself."""
-    tree = _clone(path)
+def _bind(path: bytes, *, attributes: int = 0, to: bytes | None = None) -> None:
+    """Mount a path on itself, or a link on another path."""
+    tree = _clone(path, 0 if to is None else os.O_NOFOLLOW)
     try:
         if attributes:
             _set_attributes(b"", tree, attributes=attributes)
-        _attach(tree, path)
+        _attach(tree, to or path)
     finally:
         os.close(tree)
 
 
-def _clone(path: bytes) -> int:
-    fd = kernel.open_path(path)
+def _clone(path: bytes, flags: int = 0) -> int:
+    fd = kernel.open_path(path, flags)
     try:
         flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | kernel.AT_EMPTY_PATH | os.O_CLOEXEC
         return kernel.system_call(kernel.OPEN_TREE, fd, b"", flags)

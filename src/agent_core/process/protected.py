@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from agent_core.opening import read_beginning
 from agent_core.process.confinement import nearest
-from agent_core.process.repositories import examine, executes, tracked_paths
+from agent_core.process.repository_states import examine
 
 REPOSITORY = (".git/hooks", ".git/config")
 """What Git runs, and what says what it runs."""
@@ -56,11 +56,13 @@ class Found(Struct, frozen=True):
         holes: what stays open nevertheless, in words.
         unwanted: files that are not there, and must not be there afterwards: in their place no
             folder can stand meanwhile, because Git would not work.
+        left: hooks in working trees, and included settings, that are looked at afterwards instead.
     """
 
     paths: list[str]
     holes: list[str]
     unwanted: list[str]
+    left: list[str]
 
 
 class ProtectedFiles:
@@ -77,7 +79,7 @@ class ProtectedFiles:
         project: where relative paths start.
         folders: those that are written to; nothing else is looked at.
         is_watched: a `RepositoryWatch` looks at repositories afterwards. Those below the folders
-            are then protected only if Git executes something for them: the others can be removed.
+            can then be changed and removed, unless they have more than it can put back.
     """
 
     def __init__(
@@ -101,18 +103,23 @@ class ProtectedFiles:
         self._entries_left = _FIRST_ENTRIES
         self._lock = threading.Lock()
 
-    def find(self) -> Found:
-        """Look for all of it; blocks on files."""
+    def find(self, *, makes_repository: bool = False) -> Found:
+        """Look for all of it; blocks on files.
+
+        Args:
+            makes_repository: a program may make the project's own repository, where there is none.
+        """
         with self._lock:
             self._holes = set[str]()
+            self._left = set[str]()
             most, self._entries_left = self._entries_left, _MORE_ENTRIES
             known = filter(os.path.lexists, self._known)
-            found = chain(known, self._find_paths(), self._find_names(most))
+            found = chain(known, self._find_paths(), self._find_names(most, makes_repository))
             inside = (path for path in found if nearest(path, self._folders))
             self._known = list(dict.fromkeys(inside))
             self._unwanted = {path for path in self._unwanted if nearest(path, self._folders)}
             unwanted = [path for path in sorted(self._unwanted) if not os.path.lexists(path)]
-            return Found(list(self._known), sorted(self._holes), unwanted)
+            return Found(list(self._known), sorted(self._holes), unwanted, sorted(self._left))
 
     def is_protected(self, path: Path) -> bool:
         """Whether a path below the project is protected, or in a repository's own folder.
@@ -121,6 +128,7 @@ class ProtectedFiles:
         """
         with self._lock:
             self._holes = set[str]()
+            self._left = set[str]()
             names = [name.casefold() for name in path.relative_to(self._project).parts]
             if ".git" in names:
                 return True
@@ -147,8 +155,9 @@ class ProtectedFiles:
             else:
                 yield os.path.realpath(path)
 
-    def _find_names(self, most: int) -> Iterator[str]:
-        if self._in_git:
+    def _find_names(self, most: int, makes_repository: bool) -> Iterator[str]:
+        is_made = makes_repository and not os.path.lexists(self._project / ".git")
+        if self._in_git and not (self._is_watched and is_made):
             yield from _as_far_as_it_goes(self._find_by_name(f"{self._project}/.git"))
         for path in islice(chain.from_iterable(map(_entries, self._folders)), most):
             name = path.rpartition("/")[2]
@@ -165,7 +174,13 @@ class ProtectedFiles:
 
     def _is_left_to_the_watch(self, entry: str) -> bool:
         is_root = entry.removesuffix("/.git") in self._folders
-        return self._is_watched and not is_root and not executes(entry)
+        if not self._is_watched or is_root:
+            return False
+        state = examine(entry)
+        if state.is_whole:
+            self._left.update(state.followed)
+            self._left.update(map(os.path.dirname, state.followed))
+        return state.is_whole
 
     def _find_by_name(self, path: str) -> Iterator[str]:
         """What is protected of what is called `.git`: a repository, or a file that names one."""
@@ -248,32 +263,6 @@ class ProtectedFiles:
     def _note_link(self, path: Path) -> None:
         if path.is_symlink() and nearest(os.path.realpath(path.parent), self._folders):
             self._holes.add(f"{path} is a link, which can be replaced by another one")
-
-
-def find_replaceable(paths: list[str]) -> list[str]:
-    """Return those of some paths in working trees that Git may replace.
-
-    Git tracks the file, or a file in the folder; or there is nothing, and another branch may bring
-    it. Blocks on files.
-    """
-    by_tree: dict[str, list[str]] = {}
-    for path in paths:
-        tree = next((each for each in Path(path).parents if os.path.lexists(each / ".git")), None)
-        if tree is not None and f"/{path.removeprefix(str(tree))}/".find("/.git/") < 0:
-            by_tree.setdefault(str(tree), []).append(path)
-    found: list[str] = []
-    for tree, inside in by_tree.items():
-        state = examine(f"{tree}/.git")
-        left = set(filter(os.path.lexists, inside))
-        found += [path for path in inside if path not in left]
-        for name in tracked_paths(state):
-            path = f"{tree}/{name}"
-            hits = {each for each in left if path == each or path.startswith(f"{each}/")}
-            left -= hits
-            found += sorted(hits)
-            if not left:
-                break
-    return found
 
 
 def _is_dependency(path: Path, roots: Sequence[str]) -> bool:

@@ -11,7 +11,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from functools import partial
 from pathlib import Path
 from typing import Literal, Self
@@ -27,8 +32,10 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.process.child import Command
 from agent_core.process.confinement import Confinement, Hole, Rule, missing, nearest, probe
 from agent_core.process.hidden import HiddenFiles
-from agent_core.process.protected import REPOSITORY, ProtectedFiles, find_replaceable
-from agent_core.process.repositories import RepositoryWatch, find_outer
+from agent_core.process.protected import REPOSITORY, ProtectedFiles
+from agent_core.process.repository_states import find_outer, find_replaceable
+from agent_core.process.repository_watch import RepositoryWatch
+from agent_core.process.settings_copies import SettingsCopies, find_settings
 
 _INSTALLATION = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
 """What this program is run from: in a project's own environment, a command could change it."""
@@ -144,7 +151,13 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         return self.config.network == "on"
 
     def plan(
-        self, kind: Kind, *, wants_network: bool = False, is_git: bool = False
+        self,
+        kind: Kind,
+        *,
+        wants_network: bool = False,
+        is_git: bool = False,
+        runs_git: bool = True,
+        makes_repository: bool = False,
     ) -> "SandboxPlan":
         """Decide what one program may touch, and what of that cannot be kept; blocks on files.
 
@@ -152,11 +165,19 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             kind: whose it is.
             wants_network: it needs the network.
             is_git: it is Git, and replaces only files that it tracks.
+            runs_git: it may run Git, which may write settings.
+            makes_repository: it is Git, and may make the repository of the project.
 
         Raises:
             ToolError: `tool_not_available`; a rule that is required cannot be kept.
         """
-        plan = self.examine(kind, wants_network=wants_network, is_git=is_git)
+        plan = self.examine(
+            kind,
+            wants_network=wants_network,
+            is_git=is_git,
+            runs_git=runs_git,
+            makes_repository=makes_repository,
+        )
         required = plan.confinement.required
         wanted = list(dict.fromkeys(hole.text for hole in plan.holes if hole.rule in required))
         if wanted:
@@ -169,7 +190,13 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         return plan
 
     def examine(
-        self, kind: Kind, *, wants_network: bool = False, is_git: bool = False
+        self,
+        kind: Kind,
+        *,
+        wants_network: bool = False,
+        is_git: bool = False,
+        runs_git: bool = True,
+        makes_repository: bool = False,
     ) -> "SandboxPlan":
         """Decide the same, also where a rule that is required cannot be kept."""
         config, read, write = self.config, self.read, [str(path) for path in self.write]
@@ -182,9 +209,15 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             required |= {"protect"} if config.protect is not None else set()
         # What is not there yet is not held free: the program itself may be about to make it.
         own = (str(path) for path in self.own if nearest(str(path), write) and path.exists())
-        found = (self.protected_from_own if kind == "own" else self.protected).find()
-        tracked = find_replaceable(found.paths) if is_git else []
+        protected = self.protected_from_own if kind == "own" else self.protected
+        found = protected.find(makes_repository=makes_repository)
+        tracked = find_replaceable([*found.paths, *found.left]) if is_git else []
         found = replace(found, paths=[path for path in found.paths if path not in tracked])
+        copied, absent = list[str](), list[str]()
+        if runs_git and kind != "own" and config.protect is None and probe().has_links:
+            copied = find_settings(found.paths)
+            absent = [path for path in found.unwanted if path.endswith("/config.worktree")]
+        unwanted = [path for path in found.unwanted if path not in absent]
         hidden, unhidden = self.hidden.find()
         confinement = Confinement(
             write=tuple(write),
@@ -201,8 +234,10 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             self,
             confinement,
             tuple(holes),
-            tuple(found.unwanted),
+            tuple(unwanted),
             tuple(tracked),
+            tuple(copied),
+            tuple(absent),
             must_ask=bool(tracked) or self._must_ask(confinement, holes),
         )
 
@@ -231,6 +266,8 @@ class SandboxPlan(Struct, frozen=True):
         holes: what of that this system cannot keep.
         unwanted: files that are not there yet, and are removed if the program makes them.
         tracked: protected paths that Git may replace, because it tracks them or may bring them.
+        copied: settings of repositories of which the program gets a copy.
+        absent: the same that are not there, and that Git would read.
         must_ask: the holes are such that a command is asked for despite `ask_inside = false`.
     """
 
@@ -239,6 +276,8 @@ class SandboxPlan(Struct, frozen=True):
     holes: tuple[Hole, ...] = ()
     unwanted: tuple[str, ...] = ()
     tracked: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     must_ask: bool = False
 
     @property
@@ -257,27 +296,59 @@ class SandboxPlan(Struct, frozen=True):
             said.append(f"but {'; '.join(texts)}")
         return ", ".join(said)
 
+    def watch(self) -> AbstractAsyncContextManager[list[str]]:
+        """Look at repositories before and after the program; see `RepositoryWatch.watch`."""
+        return self.sandbox.watch.watch(
+            restores=True, replaceable=self.tracked, holds_roots=probe().has_mounts
+        )
+
     @asynccontextmanager
-    async def confine(self, command: Command) -> AsyncGenerator[Command]:
+    async def confine(
+        self, command: Command, *, left_out: list[str] | None = None
+    ) -> AsyncGenerator[Command]:
         """The command as it may run: confined, with a temporary folder that goes with it.
+
+        Args:
+            command: what to start.
+            left_out: gets in the end, in words, the settings of repositories that were not kept.
 
         Raises:
             ToolError: `internal_error`; the folder cannot be made.
         """
         scratch, it = self._scratch(), self.confinement
+        copies: SettingsCopies | None = None
         try:
             try:
                 folder = await to_the_end(asyncio.to_thread(scratch.__enter__))
+                copies = await to_the_end(asyncio.to_thread(self._copy_settings, folder))
             except OSError as error:
                 message = f"no temporary folder can be made for the program: {error}"
                 raise ToolError(ErrorCode.INTERNAL_ERROR, message, retryable=True) from error
+            protect = dict.fromkeys((*it.protect, *(path for path, _ in copies.links)))
             yield replace(
                 command,
                 env={**command.env, **_own_variables(command.env, folder, it.write)},
-                confinement=replace(it, write=(*it.write, folder)),
+                confinement=replace(
+                    it,
+                    write=(*it.write, folder),
+                    protect=tuple(protect),
+                    links=tuple(copies.links),
+                ),
             )
         finally:
+            if copies is not None:
+                said = await to_the_end(asyncio.to_thread(copies.take_over))
+                if left_out is not None:
+                    left_out += said
             await to_the_end(asyncio.to_thread(scratch.__exit__, None, None, None))
+
+    def _copy_settings(self, folder: str) -> SettingsCopies:
+        return SettingsCopies(
+            self.copied,
+            self.absent,
+            folder=Path(folder, ".git-settings"),
+            unfinished=self.sandbox.unfinished,
+        )
 
     @contextmanager
     def _scratch(self) -> Generator[str]:

@@ -196,12 +196,12 @@ def _build_tool(
     ) -> ToolResult:
         """Take what the program prints, a result as JSON or text; any code but 0 is an error."""
         command = Command(argv=argv, cwd=cwd, env=env, stdin=orjson.dumps(arguments))
-        disabled: list[str] = []
+        left_out, disabled = list[str](), list[str]()
         async with AsyncExitStack() as stack:
             if plan is not None:
-                watch = plan.sandbox.watch.watch(restores=True)
-                disabled = await stack.enter_async_context(watch)
-                command = await stack.enter_async_context(plan.confine(command))
+                confined = plan.confine(command, left_out=left_out)
+                command = await stack.enter_async_context(confined)
+                disabled = await stack.enter_async_context(plan.watch())
             finished = await run(
                 command,
                 launcher=launcher,
@@ -214,7 +214,7 @@ def _build_tool(
         finally:
             finished.discard()
         denied = show_denial(plan, finished, cwd=cwd, context=context)
-        found = denied | show_disabled(disabled, context=context)
+        found = denied | show_disabled([*disabled, *left_out], context=context)
         if not found:
             return result
         said = {"blocked_by_sandbox": "blocked by the sandbox", "disabled_repositories": "disabled"}

@@ -22,7 +22,7 @@ from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Launcher
 from agent_core.process.environment import command_environment
-from agent_core.process.repositories import RepositoryWatch
+from agent_core.process.repository_watch import RepositoryWatch
 from agent_core.text import shortened
 from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker

@@ -65,7 +65,13 @@ class World:
         self.inside, self.outside = folder / "in", folder / "out"
         for path in ("in/.git/hooks", "in/deep/er", "out/folder", "out/locks"):
             (folder / path).mkdir(parents=True)
-        for path in ("in/.git/config", "in/deep/er/secret", "in/.git/hooks/old", "out/file"):
+        for path in (
+            "in/.git/config",
+            "in/deep/er/secret",
+            "in/.git/copied",
+            "in/.git/hooks/old",
+            "out/file",
+        ):
             (folder / path).write_text("old")
         for path in ("out/db", "out/locks/lock"):
             (folder / path).write_text("old")
@@ -74,6 +80,10 @@ class World:
         os.mkfifo(self.outside / "fifo")
         self.protected = [self.inside / name for name in (".git/config", ".git/hooks", "absent/x")]
         self.protected.append(self.inside / "deep/er/secret")
+        self.protected.append(self.inside / ".git/copied")
+        (self.inside / "copies").mkdir()
+        (self.inside / "copies/copied").write_text("old")
+        (self.inside / "copies/link").symlink_to(self.inside / "copies/copied")
         self._readers = [os.open(self.outside / "fifo", os.O_RDONLY | os.O_NONBLOCK)]
         terminal, theirs = os.openpty()
         os.set_blocking(terminal, False)
@@ -167,6 +177,7 @@ class World:
             protect=tuple(map(str, self.protected)),
             read=tuple(sorted(python)) if rule == "read" else None,
             hidden=tuple(str(self.outside / name) for name in ("db", "locks")),
+            links=((str(self.inside / ".git/copied"), str(self.inside / "copies/link")),),
         )
 
     def _state(self) -> object:

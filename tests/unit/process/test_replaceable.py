@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.process.protected import find_replaceable
+from agent_core.process.repository_states import find_replaceable
 
 
 def git(folder: Path, *arguments: str) -> None:

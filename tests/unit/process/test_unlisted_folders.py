@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.process.repositories import RepositoryWatch
+from agent_core.process.repository_watch import RepositoryWatch
 
 _NOBODY = 65534
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -74,6 +74,13 @@ _REPLACING = frozenset(
 """The commands of Git that replace and remove tracked files, or show what was done."""
 
 _EXECUTING = ("-x", "--exec", "--upload-pack")
+_MAKING = frozenset(
+    ("add", "branch", "checkout", "commit", "init", "log", "rev-parse", "show", "status", "switch")
+)
+"""The commands of Git with which a repository is made and first used."""
+
+_INIT = re.compile(r"-q|--quiet|-b|--initial-branch(?:=.*)?|[^-].*", re.DOTALL)
+"""Words of `git init` that bring in no hooks."""
 
 _TESTS = frozenset(("[", "test"))
 _PATH = re.compile(r"(?=.*[/.])[^-\s'\"=;|&<>()`,:{}$*?\[][^\s'\"=;|&<>()`,:{}$*?\[]*")
@@ -274,15 +281,57 @@ def _confine(
         confined = "off for this call, which runs outside of it"
         return replace(access, reason=reason, confined=confined), None
     is_git = access.command is not None and _only_replaces_tracked(access.command, sandbox)
-    plan = sandbox.plan("command", wants_network=has_network, is_git=is_git)
+    plan = sandbox.plan(
+        "command",
+        wants_network=has_network,
+        is_git=is_git,
+        runs_git=access.command is None or _may_run_git(access.command),
+        makes_repository=access.command is not None and _makes_repository(access.command, sandbox),
+    )
     scope = f"{access.scope}, in the sandbox{', with the network' if has_network else ''}"
     asks = sandbox.config.ask_inside or plan.must_ask or bool(access.reason) or has_network
     names = tuple(sorted({*access.env_names, "TMPDIR"}))
     return replace(access, confined=plan.words, scope=scope, asks=asks, env_names=names), plan
 
 
+def _may_run_git(command: CommandViews) -> bool:
+    """Return whether a command may run Git: all but programs that are known, and run no others.
+
+    They see the real settings, so that a copy of a repository is whole.
+    """
+    from agent_core.tools.code.readers import is_known  # noqa: PLC0415 - in a sandbox only
+
+    names = [Path(view.argv[0]).name for view in command.views if view.argv]
+    return command.problem is not None or any(
+        name == "git" or not (name in _OF_THE_SHELL or is_known(name)) for name in names
+    )
+
+
 def _only_replaces_tracked(command: CommandViews, sandbox: "Sandbox") -> bool:
     """Return whether all that runs is Git with words that make it replace files that it tracks."""
+
+    def replaces(words: Sequence[str]) -> bool:
+        return words[0] in _REPLACING and not any(word.startswith(_EXECUTING) for word in words)
+
+    return _is_only_git(command, sandbox, replaces)
+
+
+def _makes_repository(command: CommandViews, sandbox: "Sandbox") -> bool:
+    """Return whether all that runs is Git with words that make a repository without settings."""
+
+    def makes(words: Sequence[str]) -> bool:
+        if words[0] == "init":
+            return all(map(_INIT.fullmatch, words[1:]))
+        return words[0] in _MAKING
+
+    is_made = any(view.argv[1:2] == ("init",) for view in command.views)
+    return is_made and _is_only_git(command, sandbox, makes)
+
+
+def _is_only_git(
+    command: CommandViews, sandbox: "Sandbox", fits: Callable[[Sequence[str]], bool]
+) -> bool:
+    """Return whether all that runs is Git of the system, with words that fit, and the shell."""
     from agent_core.process.confinement import nearest  # noqa: PLC0415 - in a sandbox only
 
     write = list(map(str, sandbox.write))
@@ -296,8 +345,7 @@ def _only_replaces_tracked(command: CommandViews, sandbox: "Sandbox") -> bool:
             and view.program is not None
             and Path(words[0]).name == "git"
             and not nearest(view.program, write)
-            and words[1] in _REPLACING
-            and not any(word.startswith(_EXECUTING) for word in words[2:])
+            and fits(words[1:])
         )
 
     views = command.views
@@ -318,12 +366,14 @@ async def _run(
         stack.enter_context(disk_errors(place.shown))
         address = stack.enter_context(folder_address(place.path))
         command = Command(argv=argv, cwd=address, env=workspace.env)
-        disabled: list[str] = []
-        if workspace.watch is not None:
-            watch = workspace.watch.watch(restores=plan is not None)
+        left_out, disabled = list[str](), list[str]()
+        if plan is not None:  # settings are taken over when all else has been looked at
+            confined = plan.confine(command, left_out=left_out)
+            command = await stack.enter_async_context(confined)
+            disabled = await stack.enter_async_context(plan.watch())
+        elif workspace.watch is not None:
+            watch = workspace.watch.watch(restores=False)
             disabled = await stack.enter_async_context(watch)
-        if plan is not None:
-            command = await stack.enter_async_context(plan.confine(command))
         finished = await run(
             command,
             launcher=workspace.launcher,
@@ -346,7 +396,7 @@ async def _run(
         if faults:
             answer["not_kept"] = "; ".join(faults)
         answer |= show_denial(plan, finished, cwd=place.path, context=context)
-        answer |= show_disabled(disabled, context=context)
+        answer |= show_disabled([*disabled, *left_out], context=context)
     finally:
         finished.discard()
     if finished.timed_out:

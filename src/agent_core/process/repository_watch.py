@@ -3,107 +3,41 @@
 A program may make repositories in the folders it writes to, and Git follows their settings: also
 from outside, where the index of the project's own repository names one as a submodule. Settings
 that are known to execute nothing are left alone. A file with any other setting, and every hook, is
-moved aside. Repositories that had such settings before are protected by `ProtectedFiles`.
+moved aside, and what was there before is put back.
 """
 
 import asyncio
 import hashlib
+import json
 import logging
-import marshal
 import os
-import re
 import stat
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
 from agent_core.aio import to_the_end
 from agent_core.disk.unfinished import Note, Notes
-from agent_core.git.index import find_submodules, read_index
-from agent_core.opening import open_descriptor, read_beginning, read_bytes
+from agent_core.git.index import find_submodules
+from agent_core.opening import open_descriptor, read_bytes
+from agent_core.process.confinement import nearest
+from agent_core.process.repository_states import Content, State, digest_bytes, examine, free_name
 
 logger = logging.getLogger(__name__)
 
 _MOST_FOLDERS = 200_000
 _MOST_ROUNDS = 8
-_LARGEST_FILE = 1_000_000
 _SETTLED_NS = 2_000_000_000
 """The age at which the last change of a folder cannot be taken for a later one."""
 
 _NOT_SEARCHED = frozenset(("objects", "refs", "logs", "hooks", "info", "lfs"))
 """Folders of a repository in which Git looks for no other."""
-
-_SECTION = re.compile(r'\[([a-z][a-z0-9-]*)(?: "([^"\\\n]*)")?\]', re.IGNORECASE)
-_SETTING = re.compile(r"([a-z][a-z0-9-]*)[ \t]*=[ \t]*([^\\\"\n]*)", re.IGNORECASE)
-_HARMLESS = {
-    "advice": "*",
-    "branch": "description gh-merge-base github-pr-owner-number merge pushremote rebase remote"
-    " vscode-merge-base",
-    "color": "*",
-    "commit": "gpgsign verbose status",
-    "core": "abbrev autocrlf bare bigfilethreshold checkstat compression eol filemode ignorecase"
-    " logallrefupdates longpaths precomposeunicode preloadindex protecthfs protectntfs quotepath"
-    " repositoryformatversion safecrlf sharedrepository sparsecheckout sparsecheckoutcone"
-    " splitindex symlinks trustctime untrackedcache warnambiguousrefs worktree",
-    "extensions": "compatobjectformat noop objectformat partialclone preciousobjects refstorage"
-    " relativeworktrees worktreeconfig",
-    "feature": "*",
-    "fetch": "fsckobjects output parallel prune prunetags recursesubmodules showforcedupdates"
-    " writecommitgraph",
-    "gc": "auto autodetach autopacklimit",
-    "index": "*",
-    "init": "defaultbranch",
-    "lfs": "access locksverify repositoryformatversion",
-    "maintenance": "auto strategy",
-    "merge": "conflictstyle ff renames",
-    "pull": "ff rebase",
-    "push": "autosetupremote default followtags recursesubmodules",
-    "rebase": "autosquash autostash updaterefs",
-    "remote": "fetch gh-resolved mirror partialclonefilter promisor prune pushurl skipdefaultupdate"
-    " skipfetchall tagopt url",
-    "rerere": "autoupdate enabled",
-    "status": "*",
-    "submodule": "active branch fetchjobs fetchrecursesubmodules ignore propagatebranches recurse"
-    " shallow url",
-    "tag": "gpgsign sort",
-    "user": "email name signingkey useconfigonly",
-}
-"""The settings that make Git execute nothing, by section; `*` is all of a section."""
-
-_FILTERS = {
-    "clean": "git-lfs clean -- %f",
-    "smudge": "git-lfs smudge -- %f",
-    "process": "git-lfs filter-process",
-    "required": "true",
-}
-"""The settings that `git lfs install --local` writes."""
-
-_UPDATES = frozenset(("checkout", "merge", "none", "rebase"))
-"""The ways to update a submodule that run no command."""
-
-_WORKTREE = re.compile(rb"^[ \t]*worktree[ \t]*=[ \t]*([^\n]+)$", re.MULTILINE)
-
-
-class State(Struct, frozen=True):
-    """The files that Git would follow for an entry called `.git`, or a folder of a repository.
-
-    Attributes:
-        folder: of the repository, links resolved.
-        is_pointer: the entry is a file or a link that names the folder.
-        is_owned: the repository names the entry as its working tree, too.
-        executed: the files that make Git execute something, each with what does in it.
-        contents: of the files of settings.
-    """
-
-    folder: str
-    is_pointer: bool
-    is_owned: bool
-    executed: frozenset[tuple[str, str]]
-    contents: dict[str, bytes]
 
 
 class _Folder(Struct, frozen=True):
@@ -124,141 +58,6 @@ class Known(Struct):
     states: dict[str, State]
     note: Note | None = None
     unlisted: frozenset[str] = frozenset()
-
-
-def executes(entry: str) -> bool:
-    """Return whether Git would execute something for an entry, as far as it is not its owner's."""
-    state = examine(entry)
-    return bool(state.executed) and not (state.is_pointer and state.is_owned)
-
-
-def examine(entry: str) -> State:
-    """Read what Git would follow for an entry. Blocks on files."""
-    contents = dict[str, bytes]()
-    executed = set[tuple[str, str]]()
-    is_pointer = os.path.islink(entry) or not os.path.isdir(entry)  # noqa: PTH112, PTH114
-    folder = os.path.realpath(entry)
-    if not os.path.isdir(folder):  # noqa: PTH112
-        contents[entry] = read_beginning(entry, _LARGEST_FILE)
-        named = _first_line(contents[entry]).removeprefix("gitdir:").strip()
-        folder = _resolve(os.path.dirname(entry), named)  # noqa: PTH120
-    pointer = f"{folder}/commondir"
-    common = folder
-    if os.path.lexists(pointer):
-        contents[pointer] = read_beginning(pointer, _LARGEST_FILE)
-        common = _resolve(folder, _first_line(contents[pointer]))
-        if os.path.dirname(folder) != f"{common}/worktrees":  # noqa: PTH120
-            executed.add((pointer, "another repository"))
-    for path in dict.fromkeys((f"{common}/config", f"{folder}/config.worktree")):
-        if os.path.lexists(path):
-            contents[path] = read_beginning(path, _LARGEST_FILE)
-            executed.update((path, line) for line in _unknown_settings(path, contents[path]))
-    executed.update(_hooks(f"{common}/hooks"))
-    return State(
-        folder=folder,
-        is_pointer=is_pointer,
-        is_owned=_is_owned(entry, folder, common, contents),
-        executed=frozenset(executed),
-        contents=contents,
-    )
-
-
-def tracked_paths(state: State) -> Iterator[str]:
-    """Yield the paths in the index of a repository; none of one that is broken."""
-    index = read_index(Path(state.folder), digest_bytes=_digest_bytes(state))
-    yield from map(os.fsdecode, index.items if index else ())
-
-
-def _digest_bytes(state: State) -> int:
-    return 32 if b"sha256" in state.contents.get(f"{state.folder}/config", b"") else 20
-
-
-def _is_owned(entry: str, folder: str, common: str, contents: dict[str, bytes]) -> bool:
-    tree = os.path.realpath(os.path.dirname(entry))  # noqa: PTH120
-    if folder != common:
-        named = _resolve(folder, _first_line(read_beginning(f"{folder}/gitdir", _LARGEST_FILE)))
-        return os.path.dirname(folder) == f"{common}/worktrees" and named == f"{tree}/.git"  # noqa: PTH120
-    found = _WORKTREE.search(contents.get(f"{folder}/config", b""))
-    return found is not None and _resolve(folder, os.fsdecode(found[1]).strip()) == tree
-
-
-def _unknown_settings(path: str, content: bytes) -> Iterator[str]:
-    """Yield the lines of settings that are not known to execute nothing."""
-    if os.path.islink(path) or len(content) >= _LARGEST_FILE:  # noqa: PTH114
-        yield "it is a link, or too long"
-    section = name = ""
-    for line in content.decode("utf-8", "surrogateescape").split("\n"):
-        text = line.strip(" \t\r")
-        if not text or text[0] in "#;":
-            continue
-        if found := _SECTION.fullmatch(text):
-            section, name = found[1].lower(), found[2] or ""
-        elif not (setting := _SETTING.fullmatch(text)) or not _is_harmless(
-            section, name, setting[1].lower(), setting[2].strip()
-        ):
-            yield f"[{section}] {text}"
-
-
-def _is_harmless(section: str, name: str, key: str, value: str) -> bool:
-    if section == "filter" and name == "lfs":
-        return _FILTERS.get(key) == value
-    if section == "submodule" and key == "update":
-        return value in _UPDATES
-    keys = _HARMLESS.get(section, "").split()
-    return key in keys or "*" in keys
-
-
-def _hooks(folder: str) -> Iterator[tuple[str, str]]:
-    try:
-        names = os.listdir(folder)  # noqa: PTH208
-    except PermissionError:  # Git opens what is in it all the same
-        yield folder, "it cannot be listed"
-        return
-    except OSError:
-        return
-    for name in names:
-        if not name.endswith((".sample", ".disabled")):
-            path = f"{folder}/{name}"
-            yield path, hashlib.sha256(read_beginning(path, _LARGEST_FILE)).hexdigest()
-
-
-def _first_line(content: bytes) -> str:
-    return os.fsdecode(content.partition(b"\n")[0]).strip()
-
-
-def _resolve(folder: str, name: str) -> str:
-    with suppress(OSError, ValueError):  # a name that no path can have
-        return os.path.realpath(os.path.join(folder, name))  # noqa: PTH118
-    return folder
-
-
-def find_outer(project: Path) -> str | None:
-    """Return the repository that a project belongs to, if it lies outside of the project.
-
-    The project is a linked working tree, a submodule or a folder of a larger repository. A `.git`
-    file counts only if the repository names its folder, too: otherwise whoever wrote the file
-    would choose what can be written to. Blocks on files.
-    """
-    for tree in (project, *project.parents):
-        entry = f"{tree}/.git"
-        if not os.path.lexists(entry):
-            continue
-        state = examine(entry)
-        folder = state.folder
-        if state.is_pointer and not state.is_owned:
-            return None
-        if f"{folder}/commondir" in state.contents:
-            folder = os.path.dirname(os.path.dirname(folder))  # noqa: PTH120
-        is_repository = os.path.isdir(f"{folder}/objects")  # noqa: PTH112
-        is_outside = not f"{folder}/".startswith(f"{project}/")
-        return folder if is_repository and is_outside and _is_own(folder) else None
-    return None
-
-
-def _is_own(folder: str) -> bool:
-    with suppress(OSError):
-        return os.stat(folder).st_uid == os.geteuid()  # noqa: PTH116
-    return False
 
 
 class RepositoryWatch:
@@ -287,12 +86,17 @@ class RepositoryWatch:
             self._notes_folder = home / "unfinished" / f"repositories-{key.hexdigest()[:16]}"
 
     @asynccontextmanager
-    async def watch(self, *, restores: bool) -> AsyncGenerator[list[str]]:
+    async def watch(
+        self, *, restores: bool, replaceable: Sequence[str] = (), holds_roots: bool = False
+    ) -> AsyncGenerator[list[str]]:
         """Look before and after a program; the list that is yielded then says what was disabled.
 
         Args:
             restores: settings that a repository had before are put back, too: the program was
                 confined, and nobody has allowed it to change them.
+            replaceable: hooks in working trees that it was allowed to change.
+            holds_roots: it could not change the hooks in the working trees of the folders
+                themselves: whoever has changed them meanwhile is somebody else.
         """
         begun = asyncio.create_task(asyncio.to_thread(self.begin))
         try:
@@ -305,7 +109,14 @@ class RepositoryWatch:
         try:
             yield disabled
         finally:
-            disabled += await to_the_end(asyncio.to_thread(self.end, known, restores=restores))
+            end = partial(
+                self.end,
+                known,
+                restores=restores,
+                replaceable=replaceable,
+                holds_roots=holds_roots,
+            )
+            disabled += await to_the_end(asyncio.to_thread(end))
 
     def begin(self) -> Known:
         """Return the repositories that there are, and note that they are to be looked at."""
@@ -322,11 +133,24 @@ class RepositoryWatch:
                 self._note(known)
             return known
 
-    def end(self, known: Known, *, restores: bool) -> list[str]:
+    def end(
+        self,
+        known: Known,
+        *,
+        restores: bool,
+        replaceable: Sequence[str] = (),
+        holds_roots: bool = False,
+    ) -> list[str]:
         """Disable what was not known, and return what was done, in words. Blocks on files."""
         with self._lock:
             try:
-                disabled = [*self._left, *self._disable(known.states, restores=restores)]
+                done = self._disable(
+                    known.states,
+                    restores=restores,
+                    replaceable=replaceable,
+                    holds_roots=holds_roots,
+                )
+                disabled = [*self._left, *done]
             finally:
                 self._forget(known)
             disabled += [
@@ -345,10 +169,9 @@ class RepositoryWatch:
         if (folder := self._notes_folder) is None or not folder.exists():
             return
         for note in Notes(folder).take_abandoned():
-            with suppress(OSError, ValueError, EOFError, TypeError):
-                kept = marshal.loads(read_bytes(folder / f"{note.token}.known"))  # noqa: S302
-                states = {entry: State(*fields) for entry, fields in kept.items()}
-                done = self._disable(states, restores=True)
+            with suppress(OSError, ValueError, TypeError, KeyError):
+                states = _decode(read_bytes(folder / f"{note.token}.known"))
+                done = self._disable(states, restores=True, holds_roots=True)
                 self._left += done
                 for text in done:
                     logger.warning("%s", text)
@@ -363,14 +186,10 @@ class RepositoryWatch:
         if self._notes_folder is None:
             return
         known.note = Notes(self._notes_folder).take(b"repositories")
-        kept = {
-            entry: (each.folder, each.is_pointer, each.is_owned, each.executed, each.contents)
-            for entry, each in known.states.items()
-        }
         place = self._notes_folder / f"{known.note.token}.known"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with os.fdopen(open_descriptor(place.with_suffix(".new"), flags, 0o600), "wb") as file:
-            file.write(marshal.dumps(kept))
+            file.write(_encode(known.states))
         place.with_suffix(".new").rename(place)
 
     def _forget(self, known: Known) -> None:
@@ -403,7 +222,14 @@ class RepositoryWatch:
             _add_submodules(entries)
         return list(entries)
 
-    def _disable(self, known: dict[str, State], *, restores: bool) -> list[str]:
+    def _disable(
+        self,
+        known: dict[str, State],
+        *,
+        restores: bool,
+        replaceable: Sequence[str] = (),
+        holds_roots: bool = False,
+    ) -> list[str]:
         executed = frozenset[tuple[str, str]]().union(*(each.executed for each in known.values()))
         disabled = list[str]()
         for entry in self._find():
@@ -411,7 +237,10 @@ class RepositoryWatch:
             if before is not None and not restores:
                 continue
             for _ in range(_MOST_ROUNDS):
-                paths = _find_fresh(entry, before, executed)
+                is_held = holds_roots and entry.removesuffix("/.git") in self._folders
+                paths = _find_fresh(entry, before, executed, with_followed=not is_held)
+                allowed = [path for path in paths if nearest(path, replaceable)]
+                paths.difference_update(allowed)
                 done = [self._move(path, entry, before) for path in sorted(paths)]
                 disabled += [text for text, _ in done]
                 if not (done and all(has_moved for _, has_moved in done)):
@@ -430,18 +259,19 @@ class RepositoryWatch:
             What was done, in words, and whether the file was moved.
         """
         target = next(filter(self._is_inside, (path, os.path.dirname(path))), entry)  # noqa: PTH120
-        aside = _free_name(target)
+        aside = free_name(target)
         try:
             os.rename(target, aside)  # noqa: PTH104
         except OSError as error:
             text = "Git would execute something for this repository; do not use it"
             return f"{target} cannot be moved aside ({error.strerror}): {text}", False
         text = f"{target} was moved to {aside}, because Git would execute what it says"
-        if before is not None and (content := before.contents.get(target)) is not None:
+        former = before and {**before.followed, **before.contents}.get(target)
+        if former is not None:
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                with os.fdopen(open_descriptor(target, flags, 0o644), "wb") as file:
-                    file.write(content)
+                with os.fdopen(open_descriptor(target, flags, former.mode), "wb") as file:
+                    file.write(former.data)
             except OSError as error:
                 return f"{text}; its former content cannot be put back ({error.strerror})", True
             return f"{text}; its former content was put back", True
@@ -458,20 +288,27 @@ def _add_submodules(entries: dict[str, None]) -> None:
     for entry in pending:  # it grows meanwhile
         tree = os.path.dirname(entry)  # noqa: PTH120
         state = examine(entry)
-        for name in find_submodules(Path(state.folder), digest_bytes=_digest_bytes(state)):
+        for name in find_submodules(Path(state.folder), digest_bytes=digest_bytes(state)):
             inner = f"{tree}/{name}/.git"
             if inner not in entries and os.path.lexists(inner):
                 entries[inner] = None
                 pending.append(inner)
 
 
-def _find_fresh(entry: str, before: State | None, executed: frozenset[tuple[str, str]]) -> set[str]:
+def _find_fresh(
+    entry: str,
+    before: State | None,
+    executed: frozenset[tuple[str, str]],
+    *,
+    with_followed: bool,
+) -> set[str]:
     """Return the files by which Git would execute what it did not execute before.
 
     Args:
         entry: it leads to the repository.
         before: what it led to; None: it is new.
         executed: what Git executed before for any repository.
+        with_followed: hooks in its working tree count, too.
     """
     now = examine(entry)
     if not now.is_pointer or now.is_owned:
@@ -480,14 +317,12 @@ def _find_fresh(entry: str, before: State | None, executed: frozenset[tuple[str,
         leads_elsewhere = bool(now.executed)
     else:
         leads_elsewhere = before.folder != now.folder
-    return {entry} if leads_elsewhere else {path for path, _ in now.executed - executed}
-
-
-def _free_name(path: str) -> str:
-    name, number = f"{path}.disabled", 2
-    while os.path.lexists(name):
-        name, number = f"{path}.{number}.disabled", number + 1
-    return name
+    if leads_elsewhere:
+        return {entry}
+    fresh = {path for path, _ in now.executed - executed}
+    if before is not None and with_followed:
+        fresh.update(path for path, _ in now.followed.items() - before.followed.items())
+    return fresh
 
 
 def _read_folder(path: str, known: _Folder | None) -> _Folder | None:
@@ -519,3 +354,54 @@ def _read_folder(path: str, known: _Folder | None) -> _Folder | None:
         elif is_folder and not (is_within and name in _NOT_SEARCHED):
             inner.append(f"{path}/{name}")
     return _Folder(stamp, read_at, tuple(inner), tuple(entries))
+
+
+def _encode(states: dict[str, State]) -> bytes:
+    """Return states as JSON; bytes and names that are no text are spelled with surrogates."""
+    kept = {
+        entry: {
+            "folder": each.folder,
+            "is_pointer": each.is_pointer,
+            "is_owned": each.is_owned,
+            "executed": sorted(each.executed),
+            "contents": _spell_out(each.contents),
+            "followed": _spell_out(each.followed),
+        }
+        for entry, each in states.items()
+    }
+    return json.dumps(kept).encode("ascii")
+
+
+def _spell_out(contents: dict[str, Content]) -> dict[str, tuple[str, int]]:
+    return {
+        path: (each.data.decode("utf-8", "surrogateescape"), each.mode)
+        for path, each in contents.items()
+    }
+
+
+def _decode(data: bytes) -> dict[str, State]:
+    """Return the states that were kept as JSON.
+
+    Raises:
+        ValueError: it is not whole.
+        TypeError: as well.
+        KeyError: as well.
+    """
+
+    def read(contents: dict[str, list[Any]]) -> dict[str, Content]:
+        return {
+            path: Content(text.encode("utf-8", "surrogateescape"), mode)
+            for path, (text, mode) in contents.items()
+        }
+
+    return {
+        entry: State(
+            folder=each["folder"],
+            is_pointer=each["is_pointer"],
+            is_owned=each["is_owned"],
+            executed=frozenset((path, what) for path, what in each["executed"]),
+            contents=read(each["contents"]),
+            followed=read(each["followed"]),
+        )
+        for entry, each in json.loads(data).items()
+    }

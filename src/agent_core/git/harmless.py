@@ -1,0 +1,129 @@
+"""The settings of Git that execute nothing, whoever has written them.
+
+The rule admits what is known. A setting that is not in the table, and a value that Git could take
+for a program, may execute something.
+"""
+
+import re
+from collections.abc import Mapping
+
+from agent_core.git.settings import parse_settings
+
+_KNOWN: Mapping[str, frozenset[str]] = {
+    section: frozenset(keys.split())
+    for section, keys in {
+        "advice": "*",
+        "am": "keepcr threeway",
+        "apply": "ignorewhitespace whitespace",
+        "blame": "blankboundary coloring date ignorerevsfile showemail showroot",
+        "branch": "autosetupmerge autosetuprebase description gh-merge-base"
+        " github-pr-owner-number merge pushremote rebase remote sort vscode-merge-base",
+        "checkout": "defaultremote guess thresholdforparallelism workers",
+        "clone": "defaultremotename rejectshallow",
+        "color": "*",
+        "column": "*",
+        "commit": "cleanup gpgsign status verbose",
+        "core": "abbrev attributesfile autocrlf bare bigfilethreshold checkroundtripencoding"
+        " checkstat commentchar commitgraph compression deltabasecachelimit eol excludesfile"
+        " filemode fscache hidedotfiles ignorecase logallrefupdates longpaths multipackindex"
+        " precomposeunicode preloadindex protecthfs protectntfs quotepath repositoryformatversion"
+        " safecrlf sharedrepository sparsecheckout sparsecheckoutcone splitindex symlinks"
+        " trustctime untrackedcache warnambiguousrefs whitespace worktree",
+        "diff": "algorithm autorefreshindex colormoved colormovedws context dirstat"
+        " ignoresubmodules indentheuristic interhunkcontext mnemonicprefix noprefix relative"
+        " renamelimit renames statgraphwidth submodule suppressblankempty wserrorhighlight",
+        "extensions": "compatobjectformat noop objectformat partialclone preciousobjects refstorage"
+        " relativeworktrees worktreeconfig",
+        "feature": "*",
+        "fetch": "fsckobjects output parallel prune prunetags recursesubmodules showforcedupdates"
+        " writecommitgraph",
+        "gc": "aggressivedepth aggressivewindow auto autodetach autopacklimit pruneexpire"
+        " reflogexpire reflogexpireunreachable worktreepruneexpire writecommitgraph",
+        "grep": "column extendedregexp fallbacktonoindex fullname linenumber patterntype threads",
+        "index": "*",
+        "init": "defaultbranch",
+        "lfs": "access locksverify repositoryformatversion",
+        "log": "abbrevcommit date decorate diffmerges follow graphcolors mailmap showroot",
+        "maintenance": "auto strategy",
+        "merge": "autostash conflictstyle directoryrenames ff log renamelimit renames renormalize"
+        " stat verbosity",
+        "pack": "depth threads window windowmemory",
+        "pull": "ff rebase",
+        "push": "autosetupremote default followtags gpgsign recursesubmodules useforceifincludes",
+        "rebase": "abbreviatecommands autosquash autostash forkpoint missingcommitscheck stat"
+        " updaterefs",
+        "remote": "fetch gh-resolved mirror partialclonefilter promisor prune prunetags push"
+        " pushdefault pushurl skipdefaultupdate skipfetchall tagopt url",
+        "rerere": "autoupdate enabled",
+        "stash": "showincludeuntracked showpatch showstat",
+        "status": "*",
+        "submodule": "active branch fetchjobs fetchrecursesubmodules ignore propagatebranches"
+        " recurse shallow url",
+        "tag": "forcesignannotated gpgsign sort",
+        "transfer": "fsckobjects hiderefs unpacklimit",
+        "user": "email name signingkey useconfigonly",
+        "worktree": "guessremote userelativepaths",
+    }.items()
+}
+"""The settings by section; `*` is all of a section. What is between both parts may be anything."""
+
+_LFS = {
+    "filter.lfs.clean": r"git-lfs clean -- %f",
+    "filter.lfs.smudge": r"git-lfs smudge (?:--skip )?-- %f",
+    "filter.lfs.process": r"git-lfs filter-process(?: --skip)?",
+    "filter.lfs.required": r"true|false",
+}
+"""The settings that `git lfs install --local` writes."""
+
+_UPDATES = frozenset(("checkout", "merge", "none", "rebase"))
+"""The ways to update a submodule that run no command."""
+
+_ADDRESSES = re.compile(
+    r"(?:remote|submodule)\..*\.(?:push)?url|branch\..*\.(?:push)?remote|remote\.pushdefault",
+    re.DOTALL,
+)
+_ADDRESS = re.compile(
+    r"(?!-)(?:(?:https?|ftps?|ssh|git|git\+ssh|ssh\+git|file)://(?!-)|(?![\w.+-]*:(?:://|:|//)))"
+    r"[^\0\r\n]*",
+    re.ASCII | re.IGNORECASE,
+)
+"""A path, a host or a web address: whatever else stands in front of colons names a program."""
+
+
+def is_harmless(name: str, value: str) -> bool:
+    """Return whether Git executes nothing because of a setting, apart from its own programs.
+
+    Where files are read from and written to is not judged: see `core.worktree`.
+    """
+    if name in _LFS:
+        return re.fullmatch(_LFS[name], value) is not None
+    section, _, rest = name.partition(".")
+    key = rest.rpartition(".")[2]
+    if (section, key) == ("submodule", "update"):
+        return value in _UPDATES
+    if _ADDRESSES.fullmatch(name):
+        return _ADDRESS.fullmatch(value) is not None
+    keys = _KNOWN.get(section, frozenset())
+    return key in keys or "*" in keys
+
+
+def read_text(content: bytes) -> str:
+    """Return the text of a file of settings, as Git reads it.
+
+    Raises:
+        ValueError: Git does not read it as a text.
+    """
+    text = content.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    if "\0" in text:
+        raise ValueError(text[:80])
+    return text.replace("\r\n", "\n")
+
+
+def find_executing(content: bytes) -> set[tuple[str, str]]:
+    """Return the settings of a file that may execute something, with their values.
+
+    Raises:
+        ValueError: it is not known how Git reads it.
+    """
+    settings = parse_settings(read_text(content))
+    return {(name, value) for name, value in settings if not is_harmless(name, value)}

@@ -1,0 +1,288 @@
+"""Git writes its settings in the sandbox, and nothing that executes something gets into them."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_core.process.confinement import probe
+from confined_work import AUTHOR, git, run_all
+from isolation import Home
+
+pytestmark = pytest.mark.skipif(
+    not (probe().landlock and probe().seccomp and probe().namespaces),
+    reason="the kernel has no Landlock, no seccomp or no user namespaces",
+)
+
+LOCAL = "git -c protocol.file.allow=always"
+
+
+@pytest.fixture
+def clone(project: Path, tmp_path: Path) -> Path:
+    """A clone whose origin has the branches `main` and `other`."""
+    origin = tmp_path / "origin"
+    git(tmp_path, "init", "-q", "-b", "main", "origin")
+    (origin / "a").write_text("a\n", encoding="utf-8")
+    git(origin, "add", ".")
+    git(origin, "commit", "-qm", "one")
+    git(origin, "branch", "other")
+    git(origin, "init", "-q", "--bare", str(tmp_path / "bare"))
+    project.rmdir()
+    git(tmp_path, "clone", "-q", str(origin), str(project))
+    return project
+
+
+async def appears(file: Path) -> None:
+    """Wait until a command has made a file."""
+    while not file.exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.02)
+
+
+def setting(project: Path, name: str) -> str:
+    return git(project, "config", "--local", "--default", "", name).strip()
+
+
+WRITTEN = {
+    "switch": ("git switch -q other", "branch.other.remote", "origin"),
+    "checkout": ("git checkout -q other", "branch.other.merge", "refs/heads/other"),
+    "checkout -b": ("git checkout -q -b x origin/other", "branch.x.merge", "refs/heads/other"),
+    "rename": ("git branch -m new", "branch.new.remote", "origin"),
+    "upstream": ("git branch -u origin/other", "branch.main.merge", "refs/heads/other"),
+    "no upstream": ("git branch --unset-upstream", "branch.main.merge", ""),
+    "copy": ("git branch -c new", "branch.new.remote", "origin"),
+    "remote": ("git remote add more ../more", "remote.more.url", "../more"),
+    "remote gone": ("git remote remove origin", "remote.origin.url", ""),
+    "remote renamed": ("git remote rename origin up", "branch.main.remote", "up"),
+    "address": ("git remote set-url origin https://example.org/a", "remote.origin.url", "https://"),
+    "config": ("git config pull.rebase true", "pull.rebase", "true"),
+    "core": ("git config core.autocrlf input", "core.autocrlf", "input"),
+    "user": ("git config user.email 'a b@example.org'", "user.email", "a b@example.org"),
+    "quoted": ("git config user.name 'a;b \"c\" #d'", "user.name", 'a;b "c" #d'),
+    "pipe": ("git switch -q other 2>&1 | cat && ls", "branch.other.remote", "origin"),
+    "with others": (
+        "make=1; sh -c 'git switch -q other' && echo x > b",
+        "branch.other.merge",
+        "refs",
+    ),
+    "python": (
+        "python3 -c \"import subprocess; subprocess.run(['git', 'switch', '-q', 'other'])\"",
+        "branch.other.remote",
+        "origin",
+    ),
+    "init": ("git init -q", "core.bare", "false"),
+    "sparse": ("git sparse-checkout set b", "extensions.worktreeconfig", "true"),
+    "worktree": ("git worktree add -q -b x tree origin/other", "branch.x.remote", "origin"),
+    "submodule": (f"{LOCAL} submodule add -q ../origin m", "submodule.m.url", "/origin"),
+    "fetch": ("git fetch -q --set-upstream origin other", "branch.main.merge", "refs/heads/other"),
+    "pull": ("git pull -q --set-upstream origin other", "branch.main.merge", "refs/heads/other"),
+    "deleted": ("git switch -q -c x && git branch -q -D main", "branch.main.remote", ""),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+async def test_git_writes_settings_that_execute_nothing(home: Home, clone: Path, case: str) -> None:
+    script, name, value = WRITTEN[case]
+    (answer,), _ = await run_all(home, clone, script)
+    assert answer["exit_code"] == 0, answer
+    assert "blocked_by_sandbox" not in answer, answer
+    assert "disabled_repositories" not in answer, answer
+    found = setting(clone, name)
+    assert value in found if value else not found
+    assert not list((clone / ".git").glob("*.lock"))
+    assert not list((clone / ".git").glob("*.disabled"))
+    assert not list((clone / ".git").glob(".soong*"))
+    assert not (clone / ".git/config").is_symlink()
+
+
+EXECUTING = {
+    "monitor": "git config core.fsmonitor $PWD/run.sh",
+    "hooks": "git config core.hooksPath hooks",
+    "alias": "git config alias.x '!touch executed'",
+    "pager": "git config core.pager ./run.sh",
+    "editor": "git config core.editor ./run.sh",
+    "sequence": "git config sequence.editor ./run.sh",
+    "ssh": "git config core.sshCommand ./run.sh",
+    "filter": "git config filter.x.clean ./run.sh",
+    "converter": "git config diff.x.textconv ./run.sh",
+    "differ": "git config diff.external ./run.sh",
+    "signer": "git config gpg.program ./run.sh",
+    "include": "git config include.path ../more",
+    "include if": "git config 'includeIf.gitdir:**.path' ../more",
+    "instead": "git config url.ext::x.insteadOf https://",
+    "upload pack": "git config remote.origin.uploadpack ./run.sh",
+    "receive pack": "git config remote.origin.receivepack ./run.sh",
+    "protocol": "git config protocol.ext.allow always",
+    "credentials": "git config credential.helper ./run.sh",
+    "web credentials": "git config credential.https://x.helper '!./run.sh'",
+    "helper": "git remote add x 'ext::sh -c x'",
+    "helper of a branch": "git config branch.main.remote 'ext::sh -c x'",
+    "vcs": "git config remote.origin.vcs x",
+    "merge driver": "git config merge.x.driver ./run.sh",
+    "update": "git config submodule.m.update '!./run.sh'",
+    "worktree": "git config core.worktree /",
+    "one line": "echo '[core] fsmonitor = ./run.sh' >> .git/config",
+    "continued": "printf '[core]\\n eol = a\\\\\\nb\\n fsmonitor = ./run.sh\\n' >> .git/config",
+    "quoted": "printf '[core]\\n\\tfsmonitor = \"./run.sh\"\\n' >> .git/config",
+    "carriage return": "printf '[core]\\r\\n\\tfsmonitor = ./run.sh\\r\\n' >> .git/config",
+    "unreadable": "printf '[core\\nx' >> .git/config",
+    "link": 'ln -sf "$PWD/more" "$(readlink -f .git/config)"',
+    "pipe": 'f=$(readlink -f .git/config); rm "$f"; mkfifo "$f"',
+    "folder": 'f=$(readlink -f .git/config); rm "$f"; mkdir "$f"',
+    "large": "head -c 2000000 /dev/zero >> .git/config",
+}
+
+
+@pytest.mark.parametrize("case", EXECUTING)
+async def test_settings_that_execute_something_are_left_out(
+    home: Home, clone: Path, case: str
+) -> None:
+    (clone / "more").write_text("[core]\n\tfsmonitor = ./run.sh\n", encoding="utf-8")
+    before = (clone / ".git/config").read_bytes()
+    (answer,), shown = await run_all(home, clone, f"git config pull.ff only; {EXECUTING[case]}")
+    (text,) = answer["disabled_repositories"]
+    assert str(clone / ".git/config") in text
+    assert any(each.endswith(text) for each in shown)
+    after = (clone / ".git/config").read_bytes()
+    is_whole = after == before
+    if not is_whole:  # the harmless setting of the same command
+        assert setting(clone, "pull.ff") == "only"
+        git(clone, "config", "--unset", "pull.ff")
+        settings = git(clone, "config", "--local", "--list")
+        (clone / ".git/config").write_bytes(before)
+        assert settings == git(clone, "config", "--local", "--list")
+
+
+async def test_nobody_else_sees_settings_before_they_are_judged(home: Home, clone: Path) -> None:
+    before = (clone / ".git/config").read_bytes()
+    seen: list[bytes] = []
+
+    async def look() -> None:
+        await appears(clone / "made")
+        seen.append((clone / ".git/config").read_bytes())
+        (clone / "looked").touch()
+
+    looking = asyncio.create_task(look())
+    script = (
+        "git config core.fsmonitor ./run.sh; git config pull.ff only; touch made;"
+        " while ! test -e looked; do sleep 0.02; done; git config core.fsmonitor"
+    )
+    (answer,), _ = await run_all(home, clone, script)
+    await looking
+    assert seen == [before]
+    assert answer["stdout"] == "./run.sh\n"
+    assert setting(clone, "pull.ff") == "only"
+    assert not setting(clone, "core.fsmonitor")
+    (aside,) = (clone / ".git").glob("config.disabled")
+    assert "fsmonitor" in aside.read_text(encoding="utf-8")
+
+
+async def test_settings_that_are_there_stay_and_can_be_removed(home: Home, clone: Path) -> None:
+    git(clone, "config", "core.hooksPath", ".husky")
+    git(clone, "config", "alias.st", "!git status")
+    script = "git config --unset alias.st; git switch -q other"
+    (answer,), _ = await run_all(home, clone, script)
+    assert answer["exit_code"] == 0, answer
+    assert "disabled_repositories" not in answer
+    assert setting(clone, "core.hooksPath") == ".husky"
+    assert not setting(clone, "alias.st")
+    assert setting(clone, "branch.other.remote") == "origin"
+
+
+async def test_what_the_user_sets_meanwhile_is_kept(home: Home, clone: Path) -> None:
+    async def change() -> None:
+        await appears(clone / "made")
+        git(clone, "config", "remote.mine.url", "../mine")
+        (clone / "changed").touch()
+
+    changing = asyncio.create_task(change())
+    script = (
+        "git switch -q other; touch made; while ! test -e changed; do sleep 0.02; done;"
+        " git remote add x ../x"
+    )
+    (answer,), _ = await run_all(home, clone, script)
+    await changing
+    assert answer["exit_code"] == 0, answer
+    assert setting(clone, "remote.mine.url") == "../mine"
+    assert setting(clone, "branch.other.remote") == "origin"
+
+
+async def test_settings_of_a_further_working_tree_are_written(home: Home, clone: Path) -> None:
+    (clone / "b").mkdir()
+    (clone / "b/c").write_text("c\n", encoding="utf-8")
+    git(clone, "add", ".")
+    git(clone, "commit", "-qm", "two")
+    answers, _ = await run_all(
+        home,
+        clone,
+        "git sparse-checkout set b",
+        "git sparse-checkout set --no-cone c",
+        "git worktree add -q tree && git -C tree sparse-checkout set b",
+        "git config --worktree core.fsmonitor ./run.sh; git config --worktree pull.ff only",
+        "git -C tree config --worktree core.fsmonitor ./run.sh",
+        "git sparse-checkout disable && test -e a",
+    )
+    assert [each["exit_code"] for each in answers] == [0] * len(answers), answers
+    assert [bool(each.get("disabled_repositories")) for each in answers] == [
+        *(False, False, False),
+        *(True, True, False),
+    ], answers
+    assert git(clone, "config", "--worktree", "pull.ff").strip() == "only"
+    assert not setting(clone, "core.fsmonitor")
+    for folder in (clone, clone / "tree"):
+        assert "fsmonitor" not in git(folder, "config", "--list")
+
+
+async def test_programs_that_copy_a_repository_see_its_file(home: Home, clone: Path) -> None:
+    (answer,), _ = await run_all(home, clone, "cp -a . $TMPDIR/copy && cp -a $TMPDIR/copy copy")
+    assert answer["exit_code"] == 0, answer
+    assert (clone / "copy/.git/config").read_bytes() == (clone / ".git/config").read_bytes()
+
+
+async def test_a_killed_command_leaves_the_settings_as_they_were(home: Home, clone: Path) -> None:
+    before = (clone / ".git/config").read_bytes()
+    script = "git config core.fsmonitor ./run.sh; git config pull.ff only; touch made; sleep 60"
+    call = {"name": "code.run_command", "arguments": {"argv": ["sh", "-c", script]}}
+    replies = [{"type": "calls", "calls": [call]}, "done"]
+    home.write("replies.json", json.dumps(replies))
+    model = f'model = "scripted:{home.path}/replies.json"\n'
+    home.write_config(model + '[sandbox]\nmode = "auto"\nask_inside = false\n')
+    argv = [sys.executable, "-m", "agent_core.cli", "run", "--path", str(clone), "go"]
+    started = await asyncio.create_subprocess_exec(*argv, env=home.env())
+    await appears(clone / "made")
+    started.kill()
+    await started.wait()
+    assert (clone / ".git/config").read_bytes() == before
+    assert not list((clone / ".git").glob("config?*"))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"git init -q && git add -A && git {' '.join(AUTHOR)} status",
+        "git init -q -b trunk && git add -A && git commit --allow-empty -m one; git status",
+        "git init -q .",
+    ],
+)
+async def test_a_project_becomes_a_repository(home: Home, project: Path, script: str) -> None:
+    (project / "a").write_text("a", encoding="utf-8")
+    (answer,), _ = await run_all(home, project, script)
+    is_only_git = "-c" not in script
+    assert (project / ".git/HEAD").exists() == is_only_git, answer
+    assert "disabled_repositories" not in answer
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "git init -q --template=hooks",
+        "git init -q; git config core.fsmonitor x",
+        "git init -q; echo x > .git/config",
+        "GIT_TEMPLATE_DIR=hooks git init -q",
+    ],
+)
+async def test_no_hooks_and_settings_come_with_it(home: Home, project: Path, script: str) -> None:
+    (project / "hooks").mkdir()
+    (answer,), _ = await run_all(home, project, script)
+    assert not (project / ".git/config").exists(), answer

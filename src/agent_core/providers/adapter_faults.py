@@ -1,4 +1,4 @@
-"""Mistakes of adapters from outside of the package: where they are, and what mends them."""
+"""Reports mistakes of adapters from outside the package: their place, and the cure."""
 
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -24,13 +24,13 @@ _EVENTS: tuple[type, ...] = get_args(get_args(ModelEvent)[0])
 _KINDS = frozenset(_EVENTS)
 _PACKAGE = Path(__file__).parents[1]
 _WRAPPERS = {"adapter_faults.py", "fallback.py", "retrying.py", "scripted.py"}
-"""Modules beside the adapters of the package, which may stand above one from outside."""
+"""Modules next to the package's adapters that may call an adapter from outside."""
 
 
 class AdapterCheck:
-    """Holds the events of one call against what `ProviderAdapter` promises.
+    """Checks the events of one call against the contract of `ProviderAdapter`.
 
-    What a service may do, like an empty answer, is no mistake of its adapter.
+    Behaviour that a service may show, like an empty answer, is not a mistake of its adapter.
     """
 
     def __init__(self, request: ModelRequest, tally: CallTally) -> None:
@@ -43,7 +43,7 @@ class AdapterCheck:
         """Check the next event, and count it.
 
         Raises:
-            ProviderError: it breaks a promise.
+            ProviderError: the event breaks the contract.
         """
         kind = event.__class__
         if kind is ModelTextDelta and not self._is_over:  # most events are
@@ -97,7 +97,9 @@ class AdapterCheck:
             )
 
     def explain(self, error: Exception) -> Exception:
-        """What to raise for an exception: one from inside of the package is raised as it is."""
+        """Return the error to raise for an exception; one from inside the package is returned
+        unchanged.
+        """
         frames = traceback.extract_tb(error.__traceback__)
         outside = (f for f in frames if not Path(f.filename).is_relative_to(_PACKAGE))
         place = next(outside, None)
@@ -119,7 +121,7 @@ class AdapterCheck:
 
 
 def require_stream(request: ModelRequest, events: Any) -> None:
-    """Check what the `stream` of an adapter has returned.
+    """Check the return value of an adapter's `stream`.
 
     Raises:
         ProviderError: it cannot be iterated.
@@ -146,10 +148,10 @@ def _mistake(whose: str, what: str) -> ProviderError:
 async def opened_stream(
     adapter: ProviderAdapter, request: ModelRequest
 ) -> AsyncGenerator[ModelEvent]:
-    """The events of a call that a wrapper around an adapter makes; closed with this generator.
+    """Yield the events of a call made by a wrapper around an adapter; closing this closes the call.
 
     Raises:
-        ProviderError: what the adapter returned cannot be iterated.
+        ProviderError: the adapter's return value cannot be iterated.
     """
     events: AsyncIterator[ModelEvent] = adapter.stream(request)
     require_stream(request, events)

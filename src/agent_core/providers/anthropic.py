@@ -1,6 +1,6 @@
 """Anthropic's Messages API.
 
-`provider_options.anthropic` takes what is listed in `KNOWN_OPTIONS`; `headers` is the place for
+`provider_options.anthropic` accepts the names in `KNOWN_OPTIONS`; use `headers` for
 `anthropic-beta`.
 """
 
@@ -72,14 +72,14 @@ KNOWN_OPTIONS = frozenset(
 
 
 class AnthropicEvents(ChunkParser):
-    """Reads the events of a message stream; `ping` and whatever is not known are passed over."""
+    """Reads the events of a message stream; `ping` and unknown events are ignored."""
 
     stop_reasons: ClassVar[Mapping[str, StopReason]] = {
         "end_turn": StopReason.END_TURN,
         "tool_use": StopReason.TOOL_USE,
         "max_tokens": StopReason.MAX_TOKENS,
         "model_context_window_exceeded": StopReason.MAX_TOKENS,
-        "pause_turn": StopReason.MAX_TOKENS,  # unfinished; it goes on when it is sent back
+        "pause_turn": StopReason.MAX_TOKENS,  # unfinished; it continues when it is sent back
         "stop_sequence": StopReason.STOP_SEQUENCE,
         "refusal": StopReason.CONTENT_FILTER,
     }
@@ -91,7 +91,7 @@ class AnthropicEvents(ChunkParser):
         self._usage: dict[str, Any] = {}
 
     def read(self, chunk: dict[str, Any]) -> None:
-        """Take one event."""
+        """Process one event."""
         match chunk.get("type"):
             case "content_block_delta":
                 self._read_delta(chunk.get("index"), table(chunk.get("delta")))
@@ -108,7 +108,9 @@ class AnthropicEvents(ChunkParser):
                 pass
 
     def usage(self) -> Usage:
-        """What was reported last; `input_tokens` includes the cached part, unlike on the wire."""
+        """Return the last reported usage; `input_tokens` includes the cached part, unlike on the
+        wire.
+        """
         usage = cached_usage(
             self._usage,
             given="input_tokens",
@@ -145,7 +147,7 @@ class AnthropicEvents(ChunkParser):
         self._blocks[index_of(index)] = part
 
     def finish(self) -> list[ModelEvent]:
-        """Also the arguments of calls that came with the start of their block alone."""
+        """Finish the reply, including arguments that came only with the start of their block."""
         for key, given in self._whole.items():
             part = self._blocks[key]
             if not part.has_text:
@@ -174,21 +176,21 @@ _MARKED_USER_TURNS = 2
 
 
 class _Written(Struct, frozen=True):
-    """A serialised message; `last_block` is where its last block begins."""
+    """A serialised message; `last_block` is the position of its last block."""
 
     raw: bytes
     last_block: int
     is_user: bool
 
     def marked(self) -> bytes:
-        """With a cache mark on its last block. The mark's key sorts before all others."""
+        """Return it with a cache mark on its last block. The mark's key sorts before all others."""
         return self.raw[: self.last_block] + _CACHE_MARK + self.raw[self.last_block + 1 :]
 
 
 class AnthropicProvider(HttpProvider):
-    """The adapter for `provider = "anthropic"`; it keeps what it has written of a history.
+    """The adapter for `provider = "anthropic"`; it keeps the serialised history.
 
-    The prompt cache is marked at four places, as many as there may be: after the tools, after the
+    The prompt cache is marked at the four places that are allowed: after the tools, after the
     static part of the system prompt, and after the last two user turns, so that the next request
     finds this one's whole history.
     """
@@ -211,7 +213,9 @@ class AnthropicProvider(HttpProvider):
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
     def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
-        """Claude models from Opus 4.1 and Sonnet 4.5 on, where the schema can be said."""
+        """Return whether the model and the schema allow it: Claude from Opus 4.1 and
+        Sonnet 4.5 on.
+        """
         return holds_claude_to(request)
 
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
@@ -261,7 +265,9 @@ class AnthropicProvider(HttpProvider):
         return body_of(fields, {"tools": tools, "system": system, "messages": messages})
 
     def _head(self, request: ModelRequest, options: dict[str, Any]) -> dict[str, Any]:
-        """Limits, temperature and thinking; a choice that forces a call is refused beside it."""
+        """Return limits, temperature and thinking; thinking is left out with a forced call, which
+        refuses it.
+        """
         head = sampling_fields(self._config, request, "max_tokens")
         if "thinking" in options or request.tool_choice not in {None, "auto", "none"}:
             return head
@@ -276,7 +282,7 @@ class AnthropicProvider(HttpProvider):
         return head
 
     def _write_message(self, message: ModelMessage, model: str) -> _Written | None:
-        """None when nothing is left to say: empty messages are refused."""
+        """Serialise a message; None if it has no content, because empty messages are refused."""
         blocks = list(map(jsontext.dump, self._write_blocks(message, model)))
         if not blocks:
             return None
@@ -314,7 +320,7 @@ class AnthropicProvider(HttpProvider):
                     prose = block_text(block)
                     if prose.strip():  # blank text is refused
                         yield {"type": "text", "text": prose}
-        # A failure itself takes text only, so its pictures stand behind all results.
+        # A failed result accepts only text, so its pictures follow all results.
         for block in failures_with_images:
             yield {"type": "text", "text": images_label(block)}
             yield from map(_write_image, images_of(block))
@@ -325,7 +331,7 @@ _WITHOUT_SCHEMA = re.compile(r"claude-(instant|2|3|(opus|sonnet)-4(-0)?(-\d{8}|@
 
 
 def holds_claude_to(request: ModelRequest) -> bool:
-    """Whether this Claude model can be held to the schema of the answer."""
+    """Return whether this Claude model can be held to the schema of the answer."""
     if "claude-" not in request.model or _WITHOUT_SCHEMA.search(request.model):
         return False
     try:
@@ -335,15 +341,15 @@ def holds_claude_to(request: ModelRequest) -> bool:
 
 
 _BUDGETED = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-5]|-\d{8}|@\d{8}|$)(?!\d))")
-"""Claude models whose thinking has a budget; later ones decide themselves, by an effort."""
+"""Claude models whose thinking has a token budget; later ones decide by an effort level."""
 _LEAST_BUDGET = 1024
 _SHARES = {"low": 0.25, "medium": 0.5, "high": 0.75}
 
 
 def thinking_fields(effort: str | None, model: str, max_tokens: int) -> dict[str, Any]:
-    """The fields that say how much to think; a budget is a share of the tokens of the reply.
+    """Return the fields for the amount of thinking; a budget is a share of the reply's tokens.
 
-    A reply too short for the smallest budget is given without thinking.
+    A reply too short for the smallest budget is made without thinking.
     """
     if effort is None:
         return {}
@@ -358,9 +364,11 @@ def thinking_fields(effort: str | None, model: str, max_tokens: int) -> dict[str
 
 
 def may_think(request: ModelRequest, provider: str) -> bool:
-    """A turn begins with a thought of this model, or goes on without: all else is refused.
+    """Return whether a request may enable thinking: its turn must begin with a thought of this
+    model.
 
-    Another model may have begun it, or a redaction may have taken its thought away.
+    The service refuses anything else, for example if another model began the turn or a redaction
+    removed its thought.
     """
     first: ModelMessage | None = None
     for message in reversed(request.messages):

@@ -16,10 +16,10 @@ _REGION = re.compile(r"\bbedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
 
 
 def region_of(config: ModelConfig) -> str:
-    """The region that the address of the service or the environment names.
+    """Return the region named by the service's address or by the environment.
 
     Raises:
-        ConfigError: neither does.
+        ConfigError: neither names a region.
     """
     named = _REGION.search(config.base_url or "")
     region = (
@@ -58,10 +58,11 @@ class AwsSigner:
         self._credentials: Any = None
 
     def signed(self, prepared: Prepared) -> dict[str, str]:
-        """The headers of a POST with its signature. Blocks: credentials may come from afar.
+        """Return the headers of a POST with its signature. Blocks: credentials may come from a
+        service.
 
         Raises:
-            CallError: there are no credentials, or they cannot be had.
+            CallError: there are no credentials, or they cannot be loaded.
         """
         try:
             if self._credentials is None:

@@ -1,4 +1,4 @@
-"""What core expects of a provider, and the registry of providers that a runtime has."""
+"""The interface of providers, and each runtime's registry of them."""
 
 import inspect
 import os
@@ -16,15 +16,15 @@ from agent_core.types import ModelEvent, ModelRequest
 
 
 class ProviderAdapter(Protocol):
-    """One model service behind the one protocol. Streaming is the only path.
+    """A model service behind one protocol. Every call streams.
 
-    An adapter may serve many streams at once. Those of the package may be shared by several event
-    loops; one of your own has to allow for that only if your program does so.
+    An adapter may serve many streams at once. The package's adapters may be shared by several event
+    loops; your own must support that only if your program does it.
 
-    A call that fails before the first delta, with an error that says `retryable`, is made again by
-    the engine, as `[model.retry]` says, and after `details["retry_after_s"]` seconds at the
-    earliest. An adapter that makes calls again by itself has `retries_itself = True`; one may
-    also have a policy of its own as `retry`, a `RetryConfig`, for when none is configured.
+    The engine repeats a call that fails before the first delta with a `retryable` error, as
+    `[model.retry]` says, and after `details["retry_after_s"]` seconds at the earliest. An adapter
+    that repeats calls itself has `retries_itself = True`; it may also have a default policy as
+    `retry`, a `RetryConfig`, for when none is configured.
     """
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
@@ -41,21 +41,21 @@ class ProviderAdapter(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back connections and memory. Harmless when called again."""
+        """Release connections and memory. Does nothing when called again."""
         ...
 
 
 ALLOW_REAL_MODELS = "SOONG_AGENT_ALLOW_REAL_MODELS"
-"""The environment variable that keeps this process and its children from asking real models."""
+"""Environment variable that keeps this process and its children from calling real models."""
 
 
 def require_real_models(provider: str, model: str) -> None:
-    """Refuse a call of a real model where tests have forbidden them; see `allow_real_models`.
+    """Refuse to call a real model where tests have forbidden it; see `allow_real_models`.
 
     An adapter calls it before it sends anything.
 
     Raises:
-        ConfigError: real models are not to be asked.
+        ConfigError: real models must not be called.
     """
     allowed = os.environ.get(ALLOW_REAL_MODELS)
     if allowed and allowed.strip().lower() not in {"1", "true", "yes", "on"}:
@@ -69,11 +69,11 @@ def require_real_models(provider: str, model: str) -> None:
 
 
 ProviderFactory = Callable[[ModelConfig], ProviderAdapter]
-"""Makes an adapter from a resolved model configuration."""
+"""Creates an adapter from a resolved model configuration."""
 
 
 class RawExchange(Struct, frozen=True):
-    """One attempt of a model call as it went over the wire, without the headers.
+    """One attempt of a model call as sent over the wire, without the headers.
 
     `status` is None when no answer came; `response` is cut at 4 MB.
     """
@@ -87,15 +87,15 @@ class RawExchange(Struct, frozen=True):
 
 
 RawExchangeSink = Callable[[ModelRequest, RawExchange], Awaitable[None]]
-"""Takes the raw traffic of a call, for debugging; it is not redacted yet."""
+"""Receives the raw traffic of a call, for debugging; it is not redacted yet."""
 
 
 @runtime_checkable
 class Preflight(Protocol):
-    """An adapter that knows, before a run begins, what would keep it from sending any call."""
+    """An adapter that can tell before a run begins what would keep it from sending a call."""
 
     async def require_ready(self) -> None:
-        """Return if a call can be sent; nothing is sent, and nothing is connected.
+        """Return if a call can be sent; sends nothing and opens no connection.
 
         Raises:
             ConfigError: the variable with the key is not set, or a setting cannot be used.
@@ -109,7 +109,7 @@ class Traceable(Protocol):
     """An adapter that can report its raw traffic."""
 
     def trace(self, sink: RawExchangeSink | None) -> None:
-        """Give `sink` every attempt once it is over, or stop doing so.
+        """Report every attempt to `sink` once it is over; None stops that.
 
         A call that is cancelled is not reported.
         """
@@ -130,14 +130,14 @@ _BUILTIN: Mapping[str, str] = MappingProxyType(
 
 
 ENTRY_POINTS = "soong_agent.providers"
-"""The group of entry points by which installed distributions add providers."""
+"""Entry point group by which installed distributions add providers."""
 
 
 class ProviderRegistry:
-    """Provider keys and the factories behind them; each runtime has its own.
+    """Provider keys and their factories; each runtime has its own registry.
 
     The built-in adapters are known from the start; their modules, and the HTTP client they need,
-    are imported when the first adapter of their kind is made.
+    are imported when the first adapter of their kind is created.
     """
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class ProviderRegistry:
         self._registered[key] = factory
 
     def create(self, config: ModelConfig) -> ProviderAdapter:
-        """Make an adapter for a resolved model configuration. Nothing is connected yet.
+        """Create an adapter for a resolved model configuration. Nothing is connected yet.
 
         Raises:
             ConfigError: `config.provider` is neither registered nor installed, the configuration
@@ -215,12 +215,12 @@ class ProviderRegistry:
         return adapter
 
     def _installed(self, key: str) -> tuple[ProviderFactory, str]:
-        """The factory that an installed distribution has for this key, and the distribution.
+        """Return an installed distribution's factory for this key, and the distribution.
 
         Raises:
-            ConfigError: none has one, two have one, or it cannot be loaded.
+            ConfigError: no distribution has one, two have one, or it cannot be loaded.
         """
-        # Reading what is installed takes a while, and few programs need it.
+        # Reading the installed packages takes a while, and few programs need it.
         from importlib.metadata import entry_points  # noqa: PLC0415
 
         points = entry_points(group=ENTRY_POINTS)

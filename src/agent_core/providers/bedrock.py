@@ -1,8 +1,8 @@
 """Amazon Bedrock's Converse API, streamed.
 
-A key that `[model] api_key_env` names is sent as a bearer token. Without one every request is
+The key named by `[model] api_key_env` is sent as a bearer token. Without one, every request is
 signed with the credentials that the AWS tools use, through the optional package `botocore`.
-`provider_options.bedrock` takes what is listed in `KNOWN_OPTIONS`, in the service's own spelling;
+`provider_options.bedrock` accepts the names in `KNOWN_OPTIONS`, in the service's own spelling;
 `cachePoints` says whether the prompt cache is marked.
 """
 
@@ -84,7 +84,7 @@ _CACHES_PROMPTS = re.compile(
     r"anthropic\.claude-(3-7-|3-5-haiku-|(opus|sonnet|haiku)-[4-9])|amazon\.nova-"
 )
 _RICH_RESULTS = re.compile(r"anthropic\.claude-|amazon\.nova-")
-"""Models that take pictures and a status in results."""
+"""Models that accept pictures and a status in results."""
 _CHOICES: Mapping[str, dict[str, Any]] = {"auto": {"auto": {}}, "required": {"any": {}}}
 _CACHE_POINT = b'{"cachePoint":{"type":"default"}}'
 
@@ -108,10 +108,10 @@ class ConverseEvents(ChunkParser):
         self._usage: dict[str, Any] = {}
 
     def read(self, chunk: dict[str, Any]) -> None:
-        """Take one event.
+        """Process one event.
 
         Raises:
-            CallError: it is an exception.
+            CallError: the event is an exception.
         """
         for kind, body in chunk.items():
             event = table(body)
@@ -136,7 +136,7 @@ class ConverseEvents(ChunkParser):
                     pass
 
     def usage(self) -> Usage:
-        """What the last event reported; `input_tokens` includes the cached part."""
+        """Return the last reported usage; `input_tokens` includes the cached part."""
         return cached_usage(
             self._usage,
             given="inputTokens",
@@ -164,13 +164,13 @@ class ConverseEvents(ChunkParser):
 
 
 class BedrockProvider(HttpProvider):
-    """The adapter for `provider = "bedrock"`; it keeps what it has written of a history.
+    """The adapter for `provider = "bedrock"`; it keeps the serialised history.
 
-    The prompt cache is marked as for Anthropic's own service, for models that are known to have
-    one: after the tools, the static system prompt, and the last two user turns.
+    The prompt cache is marked as for Anthropic's own service, for models known to have one: after
+    the tools, the static system prompt, and the last two user turns.
 
     Raises:
-        ConfigError: a region is needed, for the address or for signatures, and neither `[model]
+        ConfigError: a region is needed for the address or for signatures, and neither `[model]
             base_url` nor the environment names one; or requests must be signed and `botocore` is
             not installed.
     """
@@ -196,11 +196,13 @@ class BedrockProvider(HttpProvider):
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
     def address(self, model: str) -> URL:
-        """Where a call of `model` is sent: the name, with its colon escaped, is in the path."""
+        """Return the address for calls of `model`: its name, with the colon escaped, is in the
+        path.
+        """
         return URL(f"{self._url}{quote(model, safe='')}/converse-stream", encoded=True)
 
     async def authorized(self, prepared: Prepared, key: str) -> dict[str, str]:
-        """The headers of one attempt, with the key or with a signature of this moment.
+        """Return the headers of one attempt, with the key or with a new signature.
 
         Raises:
             CallError: there are no credentials.
@@ -210,7 +212,7 @@ class BedrockProvider(HttpProvider):
         return await asyncio.to_thread(self._signer.signed, prepared)
 
     def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
-        """Claude models that can be held to a schema."""
+        """Return whether the model is a Claude model that can be held to the schema."""
         return holds_claude_to(request)
 
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
@@ -282,7 +284,7 @@ def _write_parts(message: ModelMessage, called: Called) -> Iterator[dict[str, An
                 prose = block_text(block)
                 if prose.strip():  # blank text is refused
                     yield {"text": prose}
-    for block in message.content:  # behind all results, which stand first
+    for block in message.content:  # after all results, which come first
         if isinstance(block, ToolResultBlock) and not _holds_images(block, called.model):
             for place, image in enumerate(images_of(block)):
                 if place == 0:
@@ -299,7 +301,9 @@ def _write_thought(block: ReasoningBlock) -> Iterator[dict[str, Any]]:
 
 
 def _holds_images(result: ToolResultBlock, model: str) -> bool:
-    """The pictures of a result stand in it, not behind it: a failure has words only."""
+    """Return whether a result's pictures are inside it, not after it: a failed result has only
+    text.
+    """
     return not result.is_error and _RICH_RESULTS.search(model) is not None
 
 
@@ -317,10 +321,10 @@ def _write_result(result: ToolResultBlock, called: Called) -> dict[str, Any]:
 
 
 def _write_image(block: ImageBlock, called: Called) -> Iterator[dict[str, Any]]:
-    """A picture, or a document, beside which there must be a text.
+    """Write a picture, or a document, which needs a text next to it.
 
     Raises:
-        ProviderError: the service takes no such pictures.
+        ProviderError: the service does not accept such pictures.
     """
     source = {"bytes": block.data}
     if block.is_document:
@@ -354,7 +358,9 @@ def _mark(messages: list[bytes]) -> None:
 
 
 def _offered(request: ModelRequest) -> list[ToolDefinition]:
-    """The tools of a request; without any, those that its history calls, which must be declared."""
+    """Return the tools of a request; without any, the tools called in its history, which must be
+    declared.
+    """
     if request.tools and request.tool_choice != "none":
         return request.tools
     names = {
@@ -363,7 +369,7 @@ def _offered(request: ModelRequest) -> list[ToolDefinition]:
         for block in message.content
         if isinstance(block, ToolCallBlock)
     }
-    reason = "Not available now."  # a model may have called what is no name of a tool
+    reason = "Not available now."  # the name may be invalid: a model may have made it up
     return [ToolDefinition.model_construct(name=name, description=reason) for name in names]
 
 
@@ -377,10 +383,10 @@ def _write_tool(tool: ToolDefinition) -> bytes:
 def _thinking(
     config: ModelConfig, request: ModelRequest, called: Called, *, limit: int
 ) -> dict[str, Any]:
-    """The fields that say how much to think, in the words of the model's maker.
+    """Return the fields for the amount of thinking, in the terms of the model's maker.
 
     Raises:
-        ProviderError: it is not known how to say it to this model.
+        ProviderError: there is no known way to say it to this model.
     """
     model, effort = called.model, config.reasoning
     if request.tool_choice not in {None, "auto", "none"}:

@@ -1,7 +1,7 @@
-"""How the servers that speak OpenAI's chat completions differ.
+"""Differences between servers that implement OpenAI's chat completions.
 
-A server without a row is sent what most of them take. What one refuses all the same is left out of
-its requests from then on (`HttpProvider.optional_fields`).
+A server without a row is sent what most of them accept. Fields that it still refuses are left out
+of its later requests (`HttpProvider.optional_fields`).
 """
 
 from collections.abc import Mapping, Set as AbstractSet
@@ -16,15 +16,15 @@ from agent_core.config.models import CompatConfig, ServerName
 
 
 class Dialect(Struct, frozen=True):
-    """What one server takes of chat completions; `CompatConfig` has the same switches.
+    """The parts of chat completions that a server accepts; `CompatConfig` has the same switches.
 
     Attributes:
-        tool_result_images: where the pictures of a result stand: in a user's message after it, in
-            its own parts, or nowhere.
+        tool_result_images: place of a result's pictures: in a user message after it, in its own
+            parts, or nowhere.
         tool_call_ids: `nine` is Mistral's rule, nine letters and digits.
         named_tool_choice: `tool_choice` may name a tool.
-        json_schema: `response_format` holds the model to the schema of a typed answer: always,
-            where no tools are offered beside it, or never.
+        json_schema: `response_format` holds the model to the schema of a typed answer: always, only
+            without tools, or never.
     """
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -42,7 +42,7 @@ class Dialect(Struct, frozen=True):
 
     @property
     def left_out(self) -> frozenset[str]:
-        """The fields of a body that the server is not sent."""
+        """The fields that are left out of the server's requests."""
         taken = {
             "parallel_tool_calls": self.parallel_tool_calls,
             "reasoning_effort": self.reasoning_effort,
@@ -89,7 +89,7 @@ HOSTS: Mapping[str, ServerName] = MappingProxyType(
         "snowflakecomputing.com": "snowflake",
     }
 )
-"""Whose server a host is, and each host below it."""
+"""The server of each host, which includes its subdomains."""
 
 _RENAMED: Mapping[str, str] = MappingProxyType(
     {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
@@ -97,7 +97,7 @@ _RENAMED: Mapping[str, str] = MappingProxyType(
 
 
 def server_of(url: str, config: CompatConfig) -> ServerName | None:
-    """The server that the configuration names, or that the address is known to be of."""
+    """Return the server that the configuration names, or that the address is known to belong to."""
     if config.server:
         return config.server
     host = host_of(url)
@@ -106,7 +106,7 @@ def server_of(url: str, config: CompatConfig) -> ServerName | None:
 
 
 def host_of(url: str) -> str:
-    """The host of an address in lower case; nothing if it is no address."""
+    """Return the host of an address in lower case; empty if it is no address."""
     try:
         parts = urlsplit(url)
         return (parts.hostname or "").lower() if parts.port != 0 else ""
@@ -115,14 +115,14 @@ def host_of(url: str) -> str:
 
 
 def dialect_of(server: ServerName | None, config: CompatConfig) -> Dialect:
-    """What the server takes: its row, and over it what is configured."""
+    """Return what the server accepts: its row, overridden by the configuration."""
     row = SERVERS[server] if server else Dialect()
     said = {name: value for name, value in config if name != "server" and value is not None}
     return replace(row, **said)
 
 
 def without(fields: Mapping[str, Any], refused: AbstractSet[str]) -> dict[str, Any]:
-    """The fields of a body as a server takes them that refuses some; one may have another name."""
+    """Return the fields of a body for a server that refuses some; one may be renamed."""
     sent: dict[str, Any] = {}
     for field, value in fields.items():
         name = _RENAMED.get(field, field) if field in refused else field

@@ -1,4 +1,4 @@
-"""What the runtime expects of every adapter, as tests for the one that you have written.
+"""Tests of the adapter contract, for an adapter that you have written.
 
     class TestMyProvider(ProviderContract):
         provider = "mine"
@@ -12,7 +12,7 @@
 
 pytest and unittest find the tests by their names; nothing else is needed. A script is a list of the
 replies of `agent_core.providers.scripted`, which the service behind the adapter gives in its own
-words, one for each call and no attempt twice: switch retries off.
+format, one for each call and no attempt twice: switch retries off.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ Self = TypeVar("Self", bound="ProviderContract")
 
 
 def _run(test: Callable[[Self], Awaitable[None]]) -> Callable[[Self], None]:
-    """The test as one that needs no event loop and no plugin."""
+    """Turn an async test into one that needs no event loop and no plugin."""
 
     @wraps(test)
     def run(self: Self) -> None:
@@ -85,9 +85,9 @@ class ProviderContract(ABC):
     """The contract of `ProviderAdapter`.
 
     Attributes:
-        provider: what `ModelStarted.provider` says.
-        takes_tools: the service takes tools; if not, a request that has some must be refused.
-        shows_reasoning: the service shows what the model thinks.
+        provider: expected value of `ModelStarted.provider`.
+        takes_tools: the service accepts tools; if not, a request with tools must be refused.
+        shows_reasoning: the service shows the model's thoughts.
     """
 
     provider: ClassVar[str]
@@ -96,7 +96,7 @@ class ProviderContract(ABC):
 
     @abstractmethod
     def open(self, script: Sequence[str | Reply]) -> AbstractAsyncContextManager[ProviderAdapter]:
-        """An adapter, and behind it a service that gives these replies, one for each call."""
+        """Open an adapter for a service that gives these replies, one for each call."""
 
     @_run
     async def test_text_streams_between_started_and_completed(self) -> None:
@@ -328,7 +328,7 @@ class ProviderContract(ABC):
 
 
 def asked(text: str = "hello", *, tools: Sequence[ToolDefinition] = ()) -> ModelRequest:
-    """A request with one message."""
+    """Return a request with one message."""
     message = ModelMessage(role=Role.USER, content=[TextBlock(text=text)])
     return ModelRequest(model="m", messages=[message], tools=list(tools))
 

@@ -1,7 +1,7 @@
-"""From bytes as the network cuts them to whole payloads: events, JSON lines, binary frames.
+"""Decodes network blocks into whole payloads: events, JSON lines, binary frames.
 
-The decoders give the same payloads however the bytes are split: inside a character, between CR
-and LF, in the middle of the byte order mark. They work in linear time and hold one payload at most.
+The decoders give the same payloads however the bytes are split: inside a character, between CR and
+LF, in the middle of the byte order mark. They work in linear time and hold at most one payload.
 """
 
 import struct
@@ -18,11 +18,11 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Decoder(ABC):
-    """Bytes in, payloads out."""
+    """Decodes bytes into payloads."""
 
     @abstractmethod
     def feed(self, block: bytes) -> list[bytes]:
-        """The payloads that `block` completes.
+        """Return the payloads that `block` completes.
 
         Raises:
             CallError: a payload is larger than `MAX_PAYLOAD_BYTES`, or its frame is damaged.
@@ -30,15 +30,15 @@ class Decoder(ABC):
 
     @abstractmethod
     def end(self) -> list[bytes]:
-        """What is left when the stream ends.
+        """Return the remaining payloads when the stream ends.
 
         Raises:
-            CallError: it ended inside of a frame.
+            CallError: the stream ended inside a frame.
         """
 
 
 class _LineDecoder(Decoder):
-    """Lines end at LF, CRLF and CR; a byte order mark is dropped."""
+    """Splits lines at LF, CRLF and CR; a byte order mark is dropped."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -47,11 +47,11 @@ class _LineDecoder(Decoder):
         self._at_start = True
 
     def end(self) -> list[bytes]:
-        """What is left when the stream ends without its last line end."""
+        """Return the rest when the stream ends without its last line end."""
         return self.feed(b"\n")
 
     def _split(self, block: bytes) -> list[bytes]:
-        """The lines that `block` completes, without their ends."""
+        """Return the lines that `block` completes, without their ends."""
         if self._after_cr and block:
             block = block.removeprefix(b"\n")
             self._after_cr = False
@@ -76,7 +76,8 @@ class _LineDecoder(Decoder):
 
 
 class EventDecoder(_LineDecoder):
-    """Server-sent events. A payload is the data of one event; names, ids and comments are dropped.
+    """Decodes server-sent events. A payload is the data of one event; names, ids and comments are
+    dropped.
 
     Every service here repeats the event's name inside its data, so the name is not needed.
     """
@@ -87,10 +88,10 @@ class EventDecoder(_LineDecoder):
         self._size = 0
 
     def feed(self, block: bytes) -> list[bytes]:
-        """The data of every event that `block` completes."""
+        """Return the data of every event that `block` completes."""
         parts = self._parts
         lines = self._split(block)
-        if not parts and not any(lines[1::2]):  # one line of data an event, as services send it
+        if not parts and not any(lines[1::2]):  # one line of data per event, as services send it
             payloads = [line[6:] for line in lines[::2] if line[:6] == b"data: "]
             if len(payloads) * 2 == len(lines) and all(payloads):
                 return payloads
@@ -108,15 +109,15 @@ class EventDecoder(_LineDecoder):
         return payloads
 
     def end(self) -> list[bytes]:
-        """The last event, if the blank line after it is missing."""
+        """Return the last event, if the blank line after it is missing."""
         return self.feed(b"\n\n")
 
 
 class JsonLineDecoder(_LineDecoder):
-    """One JSON value per line; blank lines are skipped."""
+    """Decodes one JSON value per line; blank lines are skipped."""
 
     def feed(self, block: bytes) -> list[bytes]:
-        """The lines that `block` completes."""
+        """Return the lines that `block` completes."""
         return [line for line in self._split(block) if line and not line.isspace()]
 
 
@@ -124,11 +125,11 @@ _PRELUDE = struct.Struct(">III")
 _CRC = struct.Struct(">I")
 _STRING = 7
 _VALUE_SIZES = (0, 0, 1, 2, 4, 8, None, None, 8, 16)
-"""Bytes of a header's value by its type; None: two bytes say how many."""
+"""Size in bytes of a header's value by its type; None if it is given by two bytes."""
 
 
 class FrameDecoder(Decoder):
-    """Frames of `application/vnd.amazon.eventstream`, both checksums of each checked.
+    """Decodes frames of `application/vnd.amazon.eventstream`, and checks both checksums of each.
 
     A payload is a JSON object with one key, the frame's `:event-type` or `:exception-type`.
     """
@@ -137,7 +138,9 @@ class FrameDecoder(Decoder):
         self._rest = bytearray()
 
     def feed(self, block: bytes) -> list[bytes]:
-        """The frames that `block` completes; damage is reported after the whole ones before it."""
+        """Return the frames that `block` completes; damage is reported after the whole frames
+        before it.
+        """
         self._rest += block
         payloads: list[bytes] = []
         try:
@@ -149,7 +152,7 @@ class FrameDecoder(Decoder):
         return payloads
 
     def end(self) -> list[bytes]:
-        """Nothing: every whole frame has been given out."""
+        """Return nothing: every whole frame has been returned already."""
         self._next()
         if self._rest:
             raise CallError(
@@ -178,7 +181,7 @@ class FrameDecoder(Decoder):
 
 
 def _named(headers: dict[str, str], body: bytes) -> bytes:
-    """The body of a frame as the value of what its headers say it is."""
+    """Return the body of a frame as the value of the kind that its headers name."""
     match headers.get(":message-type"):
         case "event" if not headers.get(":content-type", "application/json").endswith("json"):
             raise _damaged("is not JSON")
@@ -194,7 +197,7 @@ def _named(headers: dict[str, str], body: bytes) -> bytes:
 
 
 def _string_headers(raw: bytes) -> dict[str, str]:
-    """The headers of a frame that are text."""
+    """Return the headers of a frame that are text."""
     found: dict[str, str] = {}
     try:
         at = 0

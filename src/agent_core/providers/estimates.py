@@ -1,6 +1,6 @@
-"""What messages and tools cost in tokens, estimated before a service has counted them.
+"""Estimates the tokens of messages and tools before a service has counted them.
 
-The estimate counts UTF-8 bytes, four to a token.
+The estimate is one token for four UTF-8 bytes.
 """
 
 from collections.abc import Iterable
@@ -24,15 +24,17 @@ from agent_core.types import (
 )
 
 MESSAGE_TOKENS = 4
-"""What a message costs beside its content: its role and its separators."""
+"""Tokens of a message in addition to its content: its role and its separators."""
 IMAGE_TOKENS = 1200
-"""Providers charge by pixels, which are not known here; this is a photo at common settings."""
+"""Tokens of an image. Providers charge by pixels, which are not known here; this is a photo at
+common settings.
+"""
 DOCUMENT_CHARS_PER_TOKEN = 50
-"""Characters of base64: a page of a PDF is some 75 KB of it, and some 1,500 tokens."""
+"""Characters of base64 per token: a page of a PDF is about 75 KB of it, and about 1,500 tokens."""
 
 
 def json_bytes(value: object) -> bytes:
-    """Write any value as JSON; what JSON cannot hold is written as its `repr`."""
+    """Write any value as JSON; a value without a JSON form is written as its `repr`."""
     try:
         return to_json(value)
     except (PydanticSerializationError, ValueError, RecursionError):
@@ -44,7 +46,7 @@ def json_bytes(value: object) -> bytes:
 
 
 def estimate_blocks(blocks: Iterable[ContentBlock]) -> int:
-    """Tokens of one message with this content: what `Draft.token_count` is meant to hold."""
+    """Return the tokens of one message with this content, as for `Draft.token_count`."""
     total = MESSAGE_TOKENS
     waiting = list(blocks)
     for block in waiting:  # grows by the content of results
@@ -70,7 +72,7 @@ def estimate_blocks(blocks: Iterable[ContentBlock]) -> int:
 
 
 def estimate_tools(tools: Iterable[ToolDefinition]) -> int:
-    """Tokens of the tool definitions in a request."""
+    """Return the tokens of the tool definitions in a request."""
     return sum(
         MESSAGE_TOKENS
         + estimate_text(tool.name)
@@ -81,14 +83,14 @@ def estimate_tools(tools: Iterable[ToolDefinition]) -> int:
 
 
 class PromptEstimates:
-    """Estimates the prompts of requests; a message or tool is looked at once."""
+    """Estimates the prompts of requests; each message or tool is estimated only once."""
 
     def __init__(self) -> None:
         self._messages: IdentityCache[ModelMessage, int] = IdentityCache()
         self._tools: IdentityCache[ToolDefinition, int] = IdentityCache()
 
     def prompt(self, request: ModelRequest) -> int:
-        """Tokens of the system prompt, the messages and the tools of a request."""
+        """Return the tokens of the system prompt, the messages and the tools of a request."""
         total = sum(block.token_count or estimate_text(block.content) for block in request.system)
         total += sum(self._messages.get_all(request.messages, _message_tokens))
         return total + sum(self._tools.get_all(request.tools, _tool_tokens))

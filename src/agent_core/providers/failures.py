@@ -1,4 +1,6 @@
-"""Failures of a model call: what a refusal means, whether and when another attempt follows."""
+"""Failures of a model call: the meaning of a refusal, and whether and when another
+attempt follows.
+"""
 
 import random
 import re
@@ -48,9 +50,9 @@ _MISSING_CAPABILITIES = {
     "documents": r"(?i)support (the )?(documents?|pdf)",
     "thinking": r"(?i)does not support thinking",
 }
-"""What a service writes when it refuses a part of the request; the first match counts."""
+"""Patterns of a service's words when it refuses a part of the request; the first match counts."""
 WITHOUT_TOOLS = "choose a model that supports tools, or name every tool in [tools] disabled"
-"""What a user can do about a model that takes no tools."""
+"""Cure for a model that takes no tools."""
 _ABOUT_THE_ACCOUNT = frozenset({401, 402, 403, 407, 429})
 """Refusals with these statuses are never about the content of the request."""
 
@@ -93,13 +95,13 @@ _STATUS_OF_KIND: Mapping[str, int] = {
     "throttlingexception": 429,
     "validationexception": 400,
 }
-"""What an error event inside a stream would have been as a status; kinds in lower case."""
+"""HTTP status for an error event inside a stream, by its kind in lower case."""
 
 _OF_THE_REQUEST = (
     *("bio_", "data_residency_", "empty_", "failed_to_download_", "image_", "invalid_"),
     *("misalignment_", "unsupported_"),
 )
-"""How other kinds begin of what is wrong with the request: the next one would fail, too."""
+"""Beginnings of other kinds of errors in the request: the next attempt would fail too."""
 
 _USED_UP = (
     r"(?i)insufficient[ _](quota|credits?|balance|funds)|billing[ _](hard[ _]limit|not[ _]active)"
@@ -108,15 +110,15 @@ _USED_UP = (
     r"|key limit exceeded|quota_exhausted|exceeded (your|the) monthly|exceeded_current_quota_error"
     r"|balance is insufficient|arrear|used all available credits"
 )
-"""What a service writes when an account has nothing left, which no pause of a minute changes.
+"""A service's words when an account has nothing left, which no pause of a minute changes.
 
-Google's "exceeded your current quota" is not among it: it says that of a minute's quota, too, and
-names the quota in the details.
+Google's "exceeded your current quota" is not among them: Google uses it for a minute's quota, too,
+and names the quota in the details.
 """
 _FOR_TODAY = r"(?i)per[ _-]?day|\bdaily\b"
-"""Which of the rates of a 429 was exceeded: one that no pause of a minute brings back."""
+"""Words of a 429 about a daily rate, which no pause of a minute restores."""
 _BAD_KEY = r"(?i)(invalid|incorrect) api key|api key (is )?(not valid|invalid|expired|not found)"
-"""What Google and xAI write of a key with a status that is about the request."""
+"""Words of Google and xAI about a bad key, sent with a status that is about the request."""
 HTTP_BAD_REQUEST = 400
 _CODE_OF_QUOTA = {403: ErrorCode.PROVIDER_AUTH_FAILED, 429: ErrorCode.PROVIDER_RATE_LIMITED}
 HTTP_PAYMENT = 402
@@ -127,10 +129,10 @@ QUOTA_CURE = "the quota of this account is used up: add credit, or wait until it
 
 
 class CallError(ProviderError):
-    """One attempt failed; `retryable` says whether the next one may succeed.
+    """A failed attempt; `retryable` says whether the next one may succeed.
 
     Args:
-        retry_after_s: how long the service asked to be left alone, in seconds.
+        retry_after_s: seconds that the service asked to wait before the next attempt.
     """
 
     def __init__(
@@ -161,9 +163,9 @@ class Called(Struct, frozen=True):
         url: str | None = None,
         retry_after_s: float | None = None,
     ) -> CallError:
-        """The failure that a refusal with this HTTP status and explanation is.
+        """Return the failure for a refusal with this HTTP status and explanation.
 
-        `url` is the address that was asked, where there is one.
+        `url` is the requested address, if there is one.
         """
         details: dict[str, Any] = {**self.details, "status": status}
         if retry_after_s is not None:
@@ -218,31 +220,35 @@ class Called(Struct, frozen=True):
         )
 
     def reported(self, document: Any) -> CallError:
-        """The failure that a service reports as JSON although its status said that all is well."""
+        """Return the failure that a service reports as JSON despite a successful status."""
         return self.refused(
             status_in(document), explanation_in(document), retry_after_s=retry_delay_in(document)
         )
 
     def broke(self, what: str, *, code: ErrorCode = ErrorCode.PROVIDER_ERROR) -> CallError:
-        """The connection failed or was lost: another attempt may succeed."""
+        """Return the failure for a lost connection: another attempt may succeed."""
         message = f"{self.provider} {what} (model {self.model})"
         return CallError(code, message, retryable=True, details=self.details)
 
     def unreachable(
         self, what: str, *, code: ErrorCode = ErrorCode.PROVIDER_ERROR, retryable: bool = True
     ) -> CallError:
-        """The failure of a call without a connection: nothing was sent, so it costs nothing."""
+        """Return the failure of a call without a connection: nothing was sent, so it
+        costs nothing.
+        """
         message = f"{self.provider} {what} (model {self.model})"
         details = {**self.details, "sent": False}
         return CallError(code, message, retryable, details)
 
     def protocol_error(self, what: str) -> CallError:
-        """The service sent something that cannot be understood: it would do so again."""
+        """Return the failure for a response that cannot be understood and would be repeated."""
         message = f"{self.provider} {what} (model {self.model})"
         return CallError(ErrorCode.PROVIDER_ERROR, message, details=self.details)
 
     def unsupported(self, capability: str, why: str) -> ProviderError:
-        """A request that this provider has no form for; found before anything is sent."""
+        """Return the error for a request that this provider has no form for, before anything is
+        sent.
+        """
         return ProviderError(
             ErrorCode.UNSUPPORTED_CAPABILITY,
             f"provider {self.provider} (model {self.model}): {why}",
@@ -251,12 +257,12 @@ class Called(Struct, frozen=True):
 
     @property
     def details(self) -> dict[str, Any]:
-        """Provider and model, for programs."""
+        """Provider and model, for error details."""
         return {"provider": self.provider, "model": self.model}
 
 
 def document_of(body: bytes) -> Any:
-    """The JSON of a refusal; its text, in words for people, if it is none."""
+    """Parse the JSON of a refusal; otherwise return its text in readable form."""
     try:
         return jsontext.parse(body)
     except ValueError:
@@ -274,19 +280,21 @@ _IS_REFUSED = (
     r"|deprecated|incompatible|only the default|may only be|cannot (both )?be (used|specified|set)"
     r"|invalid (parameter|argument|field)s?\b|no such (field|parameter)"
 )
-"""What a service writes of a field it does not take at all; too large a value is another thing."""
+"""A service's words about a field that it does not accept at all; a value that is too large is
+different.
+"""
 
 
 def is_refused_request(error: ErrorPayload) -> bool:
-    """Whether a service refuses something that the request says."""
+    """Return whether a service refuses something in the request."""
     codes = {ErrorCode.PROVIDER_ERROR, ErrorCode.UNSUPPORTED_CAPABILITY}
     return error.details.get("status") in {400, 422} and error.code in codes
 
 
 def refused_field(error: ErrorPayload, optional: Iterable[str]) -> str | None:
-    """Which of these fields a service has refused, if that is what its refusal says.
+    """Return which of these fields a service has refused, if its refusal names one.
 
-    Where it names several of them ("use 'max_completion_tokens' instead of ..."), the first counts.
+    If it names several ("use 'max_completion_tokens' instead of ..."), the first counts.
     """
     if not is_refused_request(error) or not re.search(_IS_REFUSED, error.message):
         return None
@@ -301,14 +309,14 @@ def refused_field(error: ErrorPayload, optional: Iterable[str]) -> str | None:
 
 
 def is_error(document: Any) -> bool:
-    """The service reports a failure with this JSON."""
+    """Return whether this JSON reports a failure."""
     if document.__class__ is not dict:
         return False
     return bool(document.get("error")) or document.get("object") == "error"
 
 
 def explanation_in(document: Any) -> str:
-    """The message and the kind of error in a service's JSON, wherever that service puts them."""
+    """Return the message and the kind of error in a service's JSON, wherever they are."""
     error = _error_in(document)
     if not isinstance(error, dict):
         return bounded_line(_in_words(error))
@@ -322,7 +330,7 @@ def explanation_in(document: Any) -> str:
 
 
 def status_in(document: Any) -> int:
-    """The HTTP status that an error event inside a stream stands for; 500 if it does not say."""
+    """Return the HTTP status for an error event inside a stream; 500 if it does not say."""
     fields = _table(_error_in(document))
     for key in ("status", "code", "status_code", "http_code"):
         status = fields.get(key)
@@ -337,7 +345,7 @@ def status_in(document: Any) -> int:
 
 
 def retry_delay_in(document: Any) -> float | None:
-    """How long Google asks to be left alone: `{"retryDelay": "34s"}` among the details."""
+    """Return the seconds Google asks to wait: `{"retryDelay": "34s"}` among the details."""
     for detail in _list(_table(_error_in(document)).get("details")):
         delay = _table(detail).get("retryDelay")
         if isinstance(delay, str) and re.fullmatch(_SECONDS, delay.removesuffix("s")):
@@ -356,11 +364,11 @@ _MESSAGE_FIELDS = (
     "title",
     "error",
 )
-"""Where services and gateways put the words of a refusal; the first that is there counts."""
+"""Fields in which services and gateways put a refusal's words; the first present one counts."""
 
 
 def _error_in(document: Any) -> Any:
-    """The part of a service's JSON that is about the error."""
+    """Return the part of a service's JSON that describes the error."""
     first = next(iter(_list(document)), document)
     return _table(_table(first).get("error")) or first
 
@@ -370,7 +378,7 @@ def _message_in(fields: Mapping[str, Any]) -> Any:
 
 
 def _in_words(said: Any) -> str:
-    """A message as text; of the problems that a validator lists, each with its place."""
+    """Convert a message to text; a validator's problems each come with their place."""
     if isinstance(said, str):
         return said
     if isinstance(said, list) and said:
@@ -393,7 +401,7 @@ def _list(value: Any) -> list[Any]:
 
 def _kinds(error: Mapping[str, Any]) -> list[str]:
     found = [error.get(key) for key in ("type", "code", "status", "param")]
-    for detail in _list(error.get("details")):  # Google: which quota was exceeded
+    for detail in _list(error.get("details")):  # Google: the exceeded quota
         violations = _list(_table(detail).get("violations"))
         found.extend(_table(violation).get("quotaId") for violation in violations)
     kinds = [bounded_line(kind)[:80] for kind in found if isinstance(kind, str) and kind]
@@ -401,11 +409,11 @@ def _kinds(error: Mapping[str, Any]) -> list[str]:
 
 
 def pause_before_retry_s(config: RetryConfig, attempt: int, failure: CallError) -> float | None:
-    """How long to wait after attempt number `attempt` (from 1); None: give up.
+    """Return the seconds to wait after attempt number `attempt` (from 1); None to give up.
 
-    The pause is drawn evenly from between the initial backoff and a ceiling that doubles with
-    every attempt, so that many clients do not come back at once; it is never shorter than what
-    the service asked for.
+    The pause is random between the initial backoff and a ceiling that doubles with every attempt,
+    so that many clients do not come back at once; it is never shorter than the time the service
+    asked for.
     """
     if not failure.retryable or attempt >= config.max_attempts:
         return None
@@ -418,9 +426,9 @@ def pause_before_retry_s(config: RetryConfig, attempt: int, failure: CallError) 
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """What the `Retry-After` header says, in seconds from now; None if it says nothing usable.
+    """Return the seconds in the `Retry-After` header; None if it has no usable value.
 
-    A date is measured against the service's own clock, if it sent one, not against ours.
+    A date is compared with the service's own clock, if it sent one, not with ours.
     """
     milliseconds = headers.get("Retry-After-Ms", "").strip()
     if re.fullmatch(_SECONDS, milliseconds):  # OpenAI and Azure, beside the whole seconds

@@ -1,4 +1,4 @@
-"""Several models behind one adapter: when one cannot answer, the next one is asked."""
+"""Several models behind one adapter: when one cannot answer, the next one is used."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -18,14 +18,14 @@ from agent_core.types import (
 
 
 class FallbackProvider:
-    """The adapter of one run: its model, and those that are asked in its place.
+    """The adapter of one run: its model, and the fallback models.
 
-    A model that is unreachable, overloaded or out of quota before the first delta hands over to
-    the next one, which is asked from then on.
+    A model that is unreachable, overloaded or out of quota before the first delta is replaced by
+    the next one from then on.
 
     Args:
-        models: with their adapters, which belong to others; the first one is asked first.
-        on_switch: gets the model that is asked from now on; returns whether the request fits it.
+        models: the models and their adapters, which are not closed here; the first is used first.
+        on_switch: called with the model used from now on; returns whether the request fits it.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class FallbackProvider:
         self._current = 0
 
     async def close(self) -> None:
-        """See `ProviderAdapter.close`; there is nothing to give back."""
+        """See `ProviderAdapter.close`; there is nothing to release."""
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-        """See `ProviderAdapter.stream`; each model that is asked begins with `ModelStarted`."""
+        """See `ProviderAdapter.stream`; each model used begins with `ModelStarted`."""
         attempt = 1
         while True:
             model, adapter = self._models[self._current]
@@ -82,14 +82,14 @@ class FallbackProvider:
 
 
 def _addressed(request: ModelRequest, model: ModelConfig) -> ModelRequest:
-    """The request as this model is asked: it may have been made for the first one."""
+    """Adapt the request to this model: it may have been made for the first one."""
     most = min(request.max_output_tokens or model.max_output_tokens, model.max_output_tokens)
     update = {"model": model.name, "temperature": model.temperature, "max_output_tokens": most}
     return request.model_copy(update=update)
 
 
 async def _events(adapter: ProviderAdapter, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-    """The events of one model; a failure that its adapter has raised is one of them."""
+    """Yield the events of one model; an error raised by its adapter becomes an event."""
     try:
         async with aclosing(opened_stream(adapter, request)) as events:
             async for event in events:

@@ -1,6 +1,6 @@
 """Google's Gemini API: `generateContent`, streamed.
 
-`provider_options.gemini` takes what is listed in `KNOWN_OPTIONS`, in the service's own spelling.
+`provider_options.gemini` accepts the names in `KNOWN_OPTIONS`, in the service's own spelling.
 """
 
 import re
@@ -63,14 +63,16 @@ KNOWN_OPTIONS = frozenset({*_GENERATION_OPTIONS, *_BODY_OPTIONS, EXTRA_BODY, HEA
 
 _SIGNATURE = "thoughtSignature"
 _UNSIGNED = "skip_thought_signature_validator"
-"""What the service documents for calls of a history that another model has made."""
+"""Signature that the service documents for calls of a history made by another model."""
 _GENERATION = re.compile(r"gemini-(\d+)")
 _GENERATION_OF_LEVELS = 3
-"""From this one on models take levels of thinking, and refuse a call without a signature."""
+"""From this generation on models take levels of thinking, and refuse a call without a signature."""
 _SIGNS = "signs"
-"""Metadata of a signature that is no thought's: of the `text` before it, or of `nothing`."""
+"""Metadata of a signature that belongs to no thought: `text` for the text before it, or
+`nothing`.
+"""
 _BUDGETS: Mapping[str, int] = {"none": 0, "low": 1024, "medium": 8192, "high": 24_576}
-"""Tokens for thinking, for models that take no level."""
+"""Tokens for thinking, for models without levels."""
 _LEVELS: Mapping[str, str] = {"none": "minimal", "low": "low", "medium": "medium", "high": "high"}
 _PROMPT_BLOCKED = "prompt_blocked"
 
@@ -106,7 +108,7 @@ class GeminiChunks(ChunkParser):
         self._usage: dict[str, Any] = {}
 
     def read(self, chunk: dict[str, Any]) -> None:
-        """Take the parts of the first candidate; the usage of the last response counts."""
+        """Process the parts of the first candidate; the usage of the last response counts."""
         if usage := table(chunk.get("usageMetadata")):
             self._usage = usage
         if blocked := text(table(chunk.get("promptFeedback")).get("blockReason")):
@@ -121,7 +123,7 @@ class GeminiChunks(ChunkParser):
                 self.raw_stop = reason
 
     def usage(self) -> Usage:
-        """The last report; thoughts are part of the output, the prompt of tools of the input."""
+        """Return the last usage; thoughts are part of the output, tools' prompts of the input."""
         raw = self._usage
         thoughts = count(raw.get("thoughtsTokenCount"))
         given = count(raw.get("promptTokenCount")) + count(raw.get("toolUsePromptTokenCount"))
@@ -136,7 +138,9 @@ class GeminiChunks(ChunkParser):
         )
 
     def _read_part(self, part: dict[str, Any]) -> None:
-        """Calls come whole. A signed text is a block of its own, with its signature behind it."""
+        """Read a part: calls come whole. A signed text becomes its own block, followed by its
+        signature.
+        """
         draft, signature = self.draft, text(part.get(_SIGNATURE))
         prose, is_thought = text(part.get("text")), part.get("thought") is True
         if call := table(part.get("functionCall")):
@@ -161,7 +165,7 @@ class GeminiChunks(ChunkParser):
 
 
 class GeminiProvider(HttpProvider):
-    """The adapter for `provider = "gemini"`; it keeps what it has written of a history."""
+    """The adapter for `provider = "gemini"`; it keeps the serialised history."""
 
     provider = "gemini"
     default_url = "https://generativelanguage.googleapis.com"
@@ -177,12 +181,12 @@ class GeminiProvider(HttpProvider):
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
     def address(self, model: str) -> str:
-        """Where a call of `model` is sent: the name is a part of the path."""
+        """Return the address for calls of `model`: its name is a part of the path."""
         name = quote(model.removeprefix("models/"), safe="")
         return f"{self._url}{name}:streamGenerateContent?alt=sse"
 
     def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:
-        """Beside tools from Gemini 3 on; earlier models refuse both together."""
+        """Return whether the schema is allowed: with tools only from Gemini 3 on."""
         return not beside_tools or _wants_signatures(request.model)
 
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
@@ -223,7 +227,7 @@ class GeminiProvider(HttpProvider):
     def _write_parts(
         self, message: ModelMessage, last_answer: ModelMessage | None, called: Called
     ) -> list[dict[str, Any]]:
-        """The parts of a message; `last_answer` has the calls of results."""
+        """Write the parts of a message; `last_answer` has the calls that its results answer."""
         names = called_names(last_answer)
         parts: list[dict[str, Any]] = []
         is_signed = not _wants_signatures(called.model)
@@ -251,14 +255,14 @@ class GeminiProvider(HttpProvider):
                 case _:
                     if prose := block_text(block):
                         parts.append({"text": prose})
-        for block in message.content:  # a response itself has words only
+        for block in message.content:  # a response itself has only text
             if isinstance(block, ToolResultBlock) and (images := images_of(block)):
                 parts += [{"text": images_label(block)}, *map(_write_image, images)]
         return parts
 
 
 def _write_thought(block: ReasoningBlock, parts: list[dict[str, Any]]) -> None:
-    """A thought, or the signature of a text, which goes back with the part it came with."""
+    """Write a thought, or a text's signature, which is sent back with its part."""
     signed = {_SIGNATURE: block.signature} if block.signature else {}
     match block.metadata.get(_SIGNS):
         case "text" if parts and parts[-1].keys() == {"text"}:
@@ -288,7 +292,7 @@ def _write_tool(tool: ToolDefinition) -> bytes:
 
 
 def _choice(request: ModelRequest, called: Called) -> dict[str, Any]:
-    """Which tools the model may call, or must.
+    """Return which tools the model may call, or must call.
 
     Raises:
         ProviderError: `tool_choice` names a tool that is not offered.
@@ -308,7 +312,9 @@ def _wants_signatures(model: str) -> bool:
 
 
 def _thinking(model: str, effort: str) -> dict[str, Any]:
-    """How much to think, in levels or tokens; only a model that thinks is asked for thoughts."""
+    """Return the amount of thinking, in levels or tokens; thoughts are requested only if
+    it thinks.
+    """
     found = _GENERATION.search(model)
     has_levels = found is None or int(found[1]) >= _GENERATION_OF_LEVELS
     amount = (

@@ -1,7 +1,7 @@
-"""A model call over HTTP: its connections, retries before the first delta, nothing after.
+"""Model calls over HTTP: connections, and retries only before the first delta.
 
-A subclass writes the requests of its service and names the parser of its replies; everything that
-is the same for all of them is here: keys, connections, timeouts, attempts, cancellation.
+A subclass writes the requests of its service and names the parser of its replies; everything common
+to all services is here: keys, connections, timeouts, attempts, cancellation.
 """
 
 import asyncio
@@ -63,18 +63,18 @@ MAX_ERROR_BODY = 64 * 1024
 MAX_TRACED = 4 * 1024 * 1024
 LARGE_BODY = 1024 * 1024
 TAIL_S = 5.0
-"""How long usage and the end of the stream may take after the stop reason."""
+"""Seconds that usage and the end of the stream may take after the stop reason."""
 HTTP_OK = 200
 REUSE_S = 0.05
-"""How long the connection may take to become free after the last event."""
+"""Seconds that the connection may take to become free after the last event."""
 KEEPALIVE_LIMIT = 10
-"""Comments and pings alone hold a call open for this many times the timeout."""
+"""A call with only comments and pings is held open for this many times the timeout."""
 
 _LOST = (TimeoutError, aiohttp.ClientError, OSError)
 
 
 class Prepared(Struct, frozen=True):
-    """A request in the service's form: what is sent but the key, and the tools by wire name.
+    """A request in the service's form, without the key, and the tools by wire name.
 
     `is_native` says that the service's own mode holds it to the schema of a typed answer.
     """
@@ -88,14 +88,14 @@ class Prepared(Struct, frozen=True):
 
 
 class _Session(Struct, frozen=True):
-    """The connections of one event loop, and what closes them when it ends."""
+    """The connections of one event loop, and the generator that closes them when it ends."""
 
     client: aiohttp.ClientSession
     keeper: AsyncGenerator[None]
 
 
 class _Attempt(Struct):
-    """One try of one call: the parser of the answer, and what came back."""
+    """One attempt of a call: the parser of the answer, and the received data."""
 
     called: Called
     parser: ChunkParser
@@ -107,10 +107,10 @@ class _Attempt(Struct):
     last_chunk_at: float = 0.0
 
     def read(self, block: bytes) -> Iterable[ModelEvent]:
-        """The events of a block: one delta for each part of the reply that it adds to.
+        """Return the events of a block: one delta for each part of the reply that it extends.
 
         Raises:
-            CallError: it cannot be understood, or says that the call failed.
+            CallError: the block cannot be understood, or says that the call failed.
         """
         parser = self.parser
         for payload in self.decoder.feed(block):
@@ -120,10 +120,10 @@ class _Attempt(Struct):
         return parser.draft.deltas()
 
     def finish(self) -> Iterable[ModelEvent]:
-        """The last events, when nothing follows.
+        """Return the last events, at the end of the stream.
 
         Raises:
-            CallError: the reply is not complete, or the stream ended inside of a payload.
+            CallError: the reply is not complete, or the stream ended inside a payload.
         """
         parser = self.parser
         if not parser.done:
@@ -139,14 +139,14 @@ class _Attempt(Struct):
         return parser.finish()
 
     def record(self, block: bytes) -> None:
-        """Keep what came back, if the call is traced."""
+        """Keep the received data, if the call is traced."""
         if self.raw is not None and self.raw_size < MAX_TRACED:
             self.raw.append(block)
             self.raw_size += len(block)
 
 
 class HttpProvider(ABC):
-    """The adapter of a service that is reached over HTTP.
+    """Base of the adapters for services that are called over HTTP.
 
     Raises:
         ConfigError: `[model] base_url` is not a plain HTTP address.
@@ -164,9 +164,11 @@ class HttpProvider(ABC):
     unreachable_cure: ClassVar[str] = "check [model] base_url"
     takes_documents: ClassVar[bool] = True
     optional_fields: ClassVar[frozenset[str]] = frozenset({"temperature", "top_p"})
-    """Fields of a body that a call can do without, or under another name, if they are refused."""
+    """Fields of a body that can be left out or renamed if the service refuses them."""
     output_fields: ClassVar[frozenset[str]] = frozenset()
-    """Names of what holds the service to the schema of a typed answer; none where it has no way."""
+    """Fields that hold the service to the schema of a typed answer; empty if it has no
+    such mode.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         url = (config.base_url or self.default_url).strip().rstrip("/")
@@ -193,23 +195,25 @@ class HttpProvider(ABC):
         self._named: tuple[Sequence[ToolDefinition], ToolNames] = ((), ToolNames(()))
 
     def refused(self, model: str) -> frozenset[str]:
-        """The fields that are not sent, because the service has refused them for this model."""
+        """Return the fields that are not sent because the service has refused them for
+        this model.
+        """
         return self._refused.get(model, frozenset())
 
     @abstractmethod
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
-        """Write the request as the service takes it, with the provider's own `options`.
+        """Write the request in the service's form, with the provider's own `options`.
 
         Raises:
             ProviderError: the service has no form for a part of the request.
         """
 
     def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
-        """Whether the model can be held to the schema of a typed answer, also beside tools."""
+        """Return whether the model can be held to the schema of a typed answer, also with tools."""
         return bool(self.output_fields)
 
     def _is_native(self, request: ModelRequest) -> bool:
-        """Whether a typed answer is asked for in the service's own schema mode."""
+        """Return whether a typed answer is requested in the service's own schema mode."""
         output = request.output
         if output is None or output.mode == "tool":
             return False
@@ -233,7 +237,7 @@ class HttpProvider(ABC):
         return Prepared(called, self.address(request.model), body, headers, names, is_native)
 
     def _names_of(self, tools: Sequence[ToolDefinition]) -> ToolNames:
-        """Names on the wire; those of the last call, where it had the same tools."""
+        """Return the names on the wire, reusing the last call's if its tools are the same."""
         known, names = self._named
         if len(known) != len(tools) or not all(map(is_, known, tools)):
             names = ToolNames(tool.name for tool in tools)
@@ -241,14 +245,14 @@ class HttpProvider(ABC):
         return names
 
     def address(self, model: str) -> str | URL:  # noqa: ARG002 - for services that have it there
-        """Where a call of `model` is sent."""
+        """Return the address for calls of `model`."""
         return self._url
 
     async def authorized(self, prepared: Prepared, key: str) -> dict[str, str]:
-        """The headers of one attempt: the prepared ones, and what proves who is asking.
+        """Return the headers of one attempt: the prepared ones, and the authentication.
 
         Raises:
-            CallError: there is no proof.
+            CallError: there are no credentials.
         """
         name, prefix = self.key_header
         return {**prepared.headers, **({name: prefix + key} if key else {})}
@@ -257,7 +261,7 @@ class HttpProvider(ABC):
         """Return if a call can be sent; see `Preflight.require_ready`.
 
         Raises:
-            ConfigError: the key is missing, or the way to the service cannot be found.
+            ConfigError: the key is missing, or the route to the service cannot be found.
             ProviderError: `unsupported_capability`: an option is not known.
         """
         called = Called(self.provider, self._config.name)
@@ -266,11 +270,11 @@ class HttpProvider(ABC):
         self._route = self._route or await find_route(self._url, self._config)
 
     def trace(self, sink: RawExchangeSink | None) -> None:
-        """Give `sink` every attempt once it is over; None stops that."""
+        """Report every attempt to `sink` once it is over; None stops that."""
         self._sink = sink
 
     async def close(self) -> None:
-        """Close every connection; streams that are open fail. Harmless when called again."""
+        """Close every connection; open streams fail. Does nothing when called again."""
         self._closed = True
         sessions, self._sessions = self._sessions, {}
         here = running_loop("a model's adapter")
@@ -278,21 +282,21 @@ class HttpProvider(ABC):
             if loop is here:
                 await session.keeper.aclose()
             elif not loop.is_closed():
-                with suppress(RuntimeError):  # it has just been closed
+                with suppress(RuntimeError):  # its loop has just been closed
                     asyncio.run_coroutine_threadsafe(session.client.close(), loop)
 
     async def look_up(
         self, path: str, question: Mapping[str, Any] | None = None, *, from_root: bool = False
     ) -> Mapping[str, Any]:
-        """What the service says beside its calls; nothing if it does not answer with an object.
+        """Ask the service something other than a call; empty if it does not answer with an object.
 
         Args:
-            path: below `base_url`.
-            question: sent as JSON; without one it is a GET.
+            path: path below `base_url`.
+            question: body sent as JSON; without one this is a GET.
             from_root: the path is below the root of the server.
 
         Raises:
-            ConfigError: the key is missing, or the way to the service cannot be found.
+            ConfigError: the key is missing, or the route to the service cannot be found.
         """
         called = Called(self.provider, self._config.name, offers_tools=False)
         key = _key(self._config, called)
@@ -321,9 +325,9 @@ class HttpProvider(ABC):
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """Make one model call; see `ProviderAdapter.stream`.
 
-        A service that refuses a field it can do without is asked again without it, and one that
-        refuses the pictures in results or in older messages with words in their place; so is
-        every later call.
+        A service that refuses an optional field is called again without it, and a service that
+        refuses pictures in results or in older messages is called again with text in their place;
+        later calls do the same from the start.
         """
         require_real_models(self.provider, request.model)
         called = Called(self.provider, request.model, offers_tools=bool(request.tools))
@@ -368,13 +372,13 @@ class HttpProvider(ABC):
     def _adjusted(
         self, request: ModelRequest, before: Prepared, refusal: ErrorPayload
     ) -> Prepared | None:
-        """The request without the field that was refused; None if that is not what was wrong.
+        """Return the request without the refused field; None if the refusal has another reason.
 
-        A service may refuse a schema, or a schema beside tools, in words of its own: whatever the
-        refusal of such a request says, the answer is asked for by a tool.
+        A service may refuse a schema, or a schema with tools, in its own words: whatever the
+        refusal of such a request says, the answer is requested by a tool instead.
 
         Raises:
-            ProviderError: `unsupported_capability`; the mode that the request wants is refused.
+            ProviderError: `unsupported_capability`: the requested mode is refused.
         """
         refused = self.refused(request.model)
         named = (
@@ -396,7 +400,7 @@ class HttpProvider(ABC):
     async def _tries(
         self, request: ModelRequest, prepared: Prepared, *, key: str, route: Route
     ) -> AsyncGenerator[ModelEvent]:
-        """As many attempts as it takes, or as there may be."""
+        """Make attempts until one succeeds or no more are allowed."""
         called = prepared.called
         number = 0
         while True:
@@ -444,10 +448,10 @@ class HttpProvider(ABC):
             await asyncio.sleep(pause_s)
 
     async def _next_block(self, attempt: _Attempt, content: aiohttp.StreamReader) -> bytes:
-        """What the network gives next; nothing once the reply is complete or the stream ends.
+        """Return the next block; empty once the reply is complete or the stream ends.
 
         Raises:
-            CallError: for longer than a call may be silent there were only signs of life.
+            CallError: only signs of life came for longer than a call may be silent.
         """
         parser = attempt.parser
         if parser.done:
@@ -467,7 +471,7 @@ class HttpProvider(ABC):
         block = b""
         if parser.raw_stop is None:
             block = await content.readany()
-        else:  # usage may follow the stop reason, if the service is quick about it
+        else:  # usage may follow the stop reason, if the service is quick
             with suppress(*_LOST):
                 async with asyncio.timeout(TAIL_S):
                     block = await content.readany()
@@ -497,7 +501,7 @@ class HttpProvider(ABC):
                 "address: set [model] base_url to the final one"
             )
         body = b""
-        with suppress(*_LOST):  # what can be had of the body: the status says the most
+        with suppress(*_LOST):  # read what is available of the body: the status matters most
             async with asyncio.timeout(self._timeout_s):
                 while len(body) < MAX_ERROR_BODY and (block := await response.content.readany()):
                     body += block
@@ -526,10 +530,11 @@ class HttpProvider(ABC):
     async def _posted(
         self, prepared: Prepared, key: str, route: Route
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """The answer to one POST; its connection is closed at once unless it was read to its end.
+        """Yield the response to one POST; its connection is closed at once unless it was read to
+        its end.
 
         Raises:
-            CallError: for everything that goes wrong on the way, there or back.
+            CallError: the request or the response failed on its way.
         """
         called, url, body = prepared.called, prepared.url, prepared.body
         headers = await self.authorized(prepared, key)
@@ -604,7 +609,7 @@ class HttpProvider(ABC):
                 connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": "soong-agent"},
-                # No total: an answer may take as long as it keeps coming.
+                # No total: an answer may take as long as it keeps arriving.
                 timeout=aiohttp.ClientTimeout(
                     total=None, connect=timeout, sock_connect=timeout, sock_read=timeout
                 ),
@@ -616,7 +621,7 @@ class HttpProvider(ABC):
 
 
 async def _closed_with_loop(client: aiohttp.ClientSession) -> AsyncGenerator[None]:
-    """Keep a session until the event loop ends: asyncio closes the generators that are left."""
+    """Keep a session until the event loop ends: asyncio then closes the remaining generators."""
     try:
         yield
     finally:
@@ -627,7 +632,7 @@ def _reason(error: aiohttp.ClientConnectorError) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
     fault = error.os_error
-    if isinstance(fault, ssl.SSLError):  # its number is none of the system's
+    if isinstance(fault, ssl.SSLError):  # its number is not a system error
         return (fault.reason or str(fault)).replace("_", " ").lower()
     if fault.errno is not None and fault.errno > 0:
         return os.strerror(fault.errno)
@@ -640,7 +645,7 @@ _KEY_SETTING = (
 
 
 def _key(config: ModelConfig, called: Called) -> str:
-    """The key from the environment, or nothing if the configuration names no variable."""
+    """Return the key from the environment; empty if the configuration names no variable."""
     name = config.api_key_env
     if not name:
         return ""

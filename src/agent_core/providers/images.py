@@ -1,4 +1,4 @@
-"""Which pictures and documents a service is shown, and words in place of all others."""
+"""Selects the pictures and documents that a service is shown, and replaces the others by text."""
 
 from collections.abc import Iterable, Sequence, Set as AbstractSet
 from itertools import chain
@@ -25,21 +25,21 @@ _TOO_LARGE = 413
 
 
 def kind_of(block: ImageBlock) -> str:
-    """The capability that a model needs to be shown the block."""
+    """Return the capability that a model needs to be shown the block."""
     return DOCUMENTS if block.is_document else IMAGES
 
 
 class ImageRules:
-    """What one service is shown. It learns from what the service refuses.
+    """Selects what one service is shown, and learns from its refusals.
 
-    The user's newest message is shown whole or not sent at all: an answer to it would be about
-    something else. Older pictures, and those in results, may give way to words, so that a
-    conversation goes on after a model has refused one.
+    The user's newest message is shown whole or not sent at all: an answer without it would be about
+    something else. Older pictures, and those in results, may be replaced by text, so that a
+    conversation can continue after a model has refused one.
 
     Args:
-        supports_images: as configured; None: not known before it was tried.
-        takes_documents: the service's protocol has a form for them.
-        shows_results: the pictures in results are shown.
+        supports_images: the configured value; None if it is not known yet.
+        takes_documents: the service's protocol has a form for documents.
+        shows_results: pictures in results are shown.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ImageRules:
         """Return if the user's newest message can be sent.
 
         Raises:
-            ProviderError: `unsupported_capability`: the model is known not to take what is in it.
+            ProviderError: `unsupported_capability`: the model is known not to accept its content.
         """
         if not self._missing:
             return
@@ -71,17 +71,18 @@ class ImageRules:
             )
 
     def apply(self, request: ModelRequest) -> ModelRequest:
-        """The request with words in place of what the service has not taken so far."""
+        """Return the request with text in place of everything the service has refused so far."""
         hidden = self._missing | self._worded
         in_results = hidden if self._shows_results else KINDS
         if not in_results or not any(self._has_pictures.get_all(request.messages, _has_pictures)):
-            return request  # as nearly all are, however long
+            return request  # true of nearly all requests, however long
         return _worded(request, hidden, in_results=in_results)
 
     def reduced(self, request: ModelRequest, refusal: ErrorPayload) -> ModelRequest | None:
-        """The request without the pictures that may be why it was refused; None if none were.
+        """Return the request without the pictures that may have caused the refusal; None if there
+        are none.
 
-        A refusal that names the capability counts for all later requests.
+        A refusal that names the capability applies to all later requests.
         """
         hidden = _refused_kinds(refusal)
         if self._may_learn and refusal.details.get("capability") in hidden:
@@ -92,7 +93,7 @@ class ImageRules:
         return None if reduced is request else reduced
 
     def learn(self, refusal: ErrorPayload) -> None:
-        """Older pictures stay words: the service took these in place of what it refused."""
+        """Keep older pictures replaced by text, which the service accepted."""
         self._worded = self._worded | _refused_kinds(refusal)
 
 
@@ -116,7 +117,7 @@ def _kinds(message: ModelMessage | None) -> set[str]:
 def _worded(
     request: ModelRequest, hidden: AbstractSet[str], *, in_results: AbstractSet[str]
 ) -> ModelRequest:
-    """The same request if nothing in it is hidden."""
+    """Replace hidden pictures by text; returns the same request if there are none."""
     if not hidden and not in_results:
         return request
     newest = _newest(request.messages)
@@ -152,7 +153,7 @@ def _in_words(blocks: Iterable[ContentBlock], hidden: AbstractSet[str]) -> Itera
 
 
 def _refused_kinds(error: ErrorPayload) -> AbstractSet[str]:
-    """What may be why a call was refused; services do not always say so."""
+    """Return the kinds of content that may have caused a refusal; services do not always say."""
     capability, status = error.details.get("capability"), error.details.get("status")
     if capability is not None:
         return KINDS & {capability}

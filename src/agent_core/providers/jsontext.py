@@ -1,7 +1,7 @@
-"""JSON at the edge: fast when it is plain, total when it is not.
+"""JSON from models and servers: fast for ordinary input, robust for the rest.
 
-Models and servers send half surrogates, broken UTF-8, endless brackets and numbers no parser
-likes. Reading raises one kind of error for all of it; writing never fails on a value that came
+Models and servers send half surrogates, broken UTF-8, endless brackets and numbers that parsers
+refuse. Reading raises one kind of error for all of this; writing never fails on a value that came
 from JSON. Text that leaves this module can always be encoded as UTF-8.
 """
 
@@ -13,14 +13,15 @@ import orjson
 from agent_core.text import join_surrogates
 
 MAX_DEPTH = 100
-"""Deeper arguments are refused: serialisers further on give up at about 250."""
+"""Deeper arguments are refused: later serialisers give up at about 250 levels."""
 
 
 def parse(raw: bytes | str) -> Any:
-    """Read JSON. Texts may have half surrogates: the other half may stand in the next value.
+    """Read JSON. Texts may have half surrogates: the other half may be in the next value.
 
     Raises:
-        ValueError: it is not JSON, is nested too deeply, or has a number outside of a double.
+        ValueError: it is not JSON, is nested too deeply, or has a number outside the range of a
+            double.
     """
     try:
         return orjson.loads(raw)
@@ -32,7 +33,7 @@ def parse_object(raw: str) -> dict[str, Any]:
     """Read a JSON object that is safe to keep, to check and to send again.
 
     Raises:
-        ValueError: as `parse`, or it is not an object, or deeper than `MAX_DEPTH`.
+        ValueError: as for `parse`, or it is not an object, or deeper than `MAX_DEPTH`.
     """
     try:
         value = orjson.loads(raw)
@@ -48,7 +49,7 @@ def parse_object(raw: str) -> dict[str, Any]:
 def dump(value: Any) -> bytes:
     """Write compact JSON with sorted keys, so that equal values give equal bytes.
 
-    What JSON has no form for is written as text.
+    Values without a JSON form are written as text.
     """
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
@@ -59,12 +60,14 @@ def dump(value: Any) -> bytes:
 
 
 def dump_text(value: Any) -> str:
-    """`dump`, as text."""
+    """Write JSON as `dump` does, and return it as text."""
     return dump(value).decode()
 
 
 def unfenced(text: str) -> str:
-    """What stands in the code fence that a whole answer is in; an answer without one as it is."""
+    """Return the content of a code fence around a whole answer; without a fence, the
+    answer itself.
+    """
     body = text.strip()
     first, line_end, rest = body.partition("\n")
     language = first.removeprefix("```").strip()
@@ -75,7 +78,7 @@ def unfenced(text: str) -> str:
 
 
 def _parse_leniently(raw: bytes | str) -> Any:
-    """What the fast parser is too strict about: half surrogates and broken UTF-8 in strings."""
+    """Parse what the fast parser refuses: half surrogates and broken UTF-8 in strings."""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     try:
         value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_finite)
@@ -91,7 +94,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _finite(digits: str) -> int | float:
-    """A number as the fast parser reads it: integers up to 64 bits, doubles, nothing else."""
+    """Read a number as the fast parser does: integers up to 64 bits, doubles, nothing else."""
     number: int | float = orjson.loads(digits)
     return number
 
@@ -111,7 +114,7 @@ def _too_deep(value: Any) -> bool:
 
 
 def clean(value: Any, depth: int = 0) -> Any:
-    """The same value in what JSON and UTF-8 can hold; below `MAX_DEPTH` levels it is cut."""
+    """Return the value in a form that JSON and UTF-8 can hold; cut below `MAX_DEPTH` levels."""
     match value:
         case None | bool() | int() | float():
             return value if value == value else None  # NaN has no JSON form

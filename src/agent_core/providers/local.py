@@ -1,9 +1,9 @@
 """A GGUF file run inside this process by llama.cpp, through the optional package `xllamacpp`.
 
-Loading and generating happen in threads of their own. The engine works on one reply at a time;
-further calls wait for their turn. A reply that is cancelled is given up at once, although the
-engine notices it only at the next token. `[model] timeout_ms` bounds the time to the first token
-and between tokens, so a long prompt on a slow machine may need more than the default.
+Loading and generating happen in their own threads. The engine works on one reply at a time; further
+calls wait for their turn. A cancelled reply is abandoned at once, although the engine notices it
+only at the next token. `[model] timeout_ms` limits the time to the first token and between tokens,
+so a long prompt on a slow machine may need more than the default.
 """
 
 import asyncio
@@ -56,17 +56,19 @@ KNOWN_OPTIONS = frozenset(
 
 
 class Engine(Protocol):
-    """What is used of `xllamacpp.Server`."""
+    """The part of `xllamacpp.Server` that is used."""
 
     def handle_chat_completions(
         self, prompt: str, callback: Callable[[str | dict[str, Any]], bool]
     ) -> None:
-        """Generate. `callback` gets every chunk, in this thread; true stops the engine."""
+        """Generate a reply. `callback` gets every chunk, in this thread; returning true stops the
+        engine.
+        """
         ...
 
 
 class _Ended(Struct, frozen=True):
-    """The engine is through, for this reason if it did not like the request."""
+    """The end of the engine's reply, with the reason if it refused the request."""
 
     reason: str | None
 
@@ -75,7 +77,7 @@ class LocalProvider:
     """The adapter of one model file.
 
     Args:
-        load: makes the engine; it runs in a thread, when the first reply is asked for.
+        load: creates the engine; it runs in a thread, when the first reply is requested.
     """
 
     def __init__(self, config: ModelConfig, load: Callable[[], Engine]) -> None:
@@ -88,7 +90,7 @@ class LocalProvider:
         self._closed = False
 
     async def close(self) -> None:
-        """Stop generating and give the model's memory back. Harmless when called again."""
+        """Stop generating and release the model's memory. Does nothing when called again."""
         self._closed = True
         for stop in self._stops:
             stop.set()
@@ -97,8 +99,8 @@ class LocalProvider:
             self._loading = None
             if not held[0].done():  # otherwise its event loop may have ended
                 await asyncio.wait(held)
-            # Taking the engine down takes a while, and happens where its last reference is
-            # dropped: here, or in the thread of a reply that has not noticed yet.
+            # Destroying the engine takes a while, and happens where its last reference is dropped:
+            # here, or in the thread of a reply that has not noticed yet.
             await asyncio.to_thread(held.clear)
 
     async def require_ready(self) -> None:
@@ -165,7 +167,7 @@ class LocalProvider:
             yield ModelFailed(error=ErrorPayload.of(failure))
 
     async def _engine(self) -> Engine:
-        """The loaded engine. A caller that is cancelled does not stop the others' loading."""
+        """Return the loaded engine. A cancelled caller does not stop the loading for the others."""
         loading = self._loading
         if loading is not None and not loading.done():
             loop = loading.get_loop()
@@ -175,22 +177,22 @@ class LocalProvider:
                 raise used_elsewhere("the adapter of the model file")
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load))
-            # A failure that is awaited by no caller any more is not reported as unhandled.
+            # A failure that no caller awaits any more is not reported as unhandled.
             self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())
         loading = self._loading
         try:
             return await asyncio.shield(loading)
         except ConfigError:
-            self._loading = None  # the file may be there the next time
+            self._loading = None  # the file may exist the next time
             raise
 
     async def _chunks(
         self, engine: Engine, body: str, called: Called
     ) -> AsyncGenerator[str | dict[str, Any]]:
-        """What the engine says, as it says it.
+        """Yield the engine's output as it arrives.
 
         Raises:
-            CallError: it refused the request, or took too long.
+            CallError: the engine refused the request, or took too long.
         """
         said: asyncio.Queue[str | dict[str, Any] | _Ended] = asyncio.Queue()
         stop = threading.Event()
@@ -209,7 +211,7 @@ class LocalProvider:
         tell = partial(loop.call_soon_threadsafe, said.put_nowait)
         generation = _Generation(engine, body, stop=stop, tell=tell)
         finish = partial(loop.call_soon_threadsafe, ended)
-        # A daemon, so that a long prompt does not hold up the end of the program.
+        # A daemon, so that a long prompt does not delay the end of the program.
         threading.Thread(target=generation.run, args=(finish,), daemon=True).start()
         try:
             while True:
@@ -261,10 +263,10 @@ class _Generation:
 
 
 def create(config: ModelConfig) -> LocalProvider:
-    """The adapter for `provider = "local"`. The file is loaded when it is first needed.
+    """Create the adapter for `provider = "local"`. The file is loaded when it is first needed.
 
     Raises:
-        ConfigError: the extra is not installed, or `[model] path` is no file.
+        ConfigError: the extra is not installed, or `[model] path` is not a file.
     """
     if find_spec("xllamacpp") is None:
         from agent_core.installation import extra_command  # noqa: PLC0415 - rarely missing

@@ -1,7 +1,7 @@
 """Ollama's own chat endpoint.
 
-`provider_options.ollama` takes `think`, `keep_alive`, `format`, an `options` table of model
-parameters (Ollama checks those itself), and `extra_body` and `headers`.
+`provider_options.ollama` accepts `think`, `keep_alive`, `format`, an `options` table of model
+parameters (checked by Ollama itself), and `extra_body` and `headers`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -59,14 +59,14 @@ class OllamaLines(ChunkParser):
         self._last: dict[str, Any] = {}
 
     def read(self, chunk: dict[str, Any]) -> None:
-        """Take one line; the one with `done` is the last."""
+        """Process one line; the line with `done` is the last."""
         message = table(chunk.get("message"))
         if thought := text(message.get("thinking")):
             self.draft.add_reasoning(thought)
         if prose := text(message.get("content")):
             self.draft.add_text(prose)
         for call in items(message.get("tool_calls")):
-            # Calls come whole; the arguments are an object, from some servers a string.
+            # Calls come whole; the arguments are an object, or a string from some servers.
             function = table(call.get("function"))
             opened = self.draft.open_call(call.get("id"), text(function.get("name")))
             given = function.get("arguments")
@@ -79,7 +79,7 @@ class OllamaLines(ChunkParser):
             self._last = chunk
 
     def usage(self) -> Usage:
-        """The counts of the last line."""
+        """Return the counts of the last line."""
         raw = {
             key: value for key, value in self._last.items() if key.endswith(("_count", "_duration"))
         }
@@ -90,7 +90,7 @@ class OllamaLines(ChunkParser):
 
 
 class OllamaProvider(HttpProvider):
-    """The adapter for `provider = "ollama"`; it keeps what it has written of a history."""
+    """The adapter for `provider = "ollama"`; it keeps the serialised history."""
 
     provider = "ollama"
     default_url = "http://127.0.0.1:11434"
@@ -108,16 +108,16 @@ class OllamaProvider(HttpProvider):
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
     def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
-        """Where no tools are offered beside it: held to a schema, a model cannot write a call."""
+        """Return whether there are no tools: a model held to a schema cannot write a call."""
         return not beside_tools
 
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
         """Write a chat body.
 
-        `tool_choice = "none"` leaves the tools out, which is what it asks for.
+        `tool_choice = "none"` leaves the tools out, which has the same effect.
 
         Raises:
-            ProviderError: `tool_choice` asks for a call, which cannot be said here.
+            ProviderError: `tool_choice` requires a call, which Ollama cannot express.
         """
         if request.tools and request.tool_choice not in {None, "auto", "none"}:
             raise called.unsupported(
@@ -132,7 +132,7 @@ class OllamaProvider(HttpProvider):
         }
         # Without `truncate` a prompt that is too long loses its beginning silently.
         head: dict[str, Any] = {"options": parameters, "truncate": False}
-        if effort := self._config.reasoning:  # models that know no levels take one for "yes"
+        if effort := self._config.reasoning:  # models without levels take any level for "yes"
             head["think"] = False if effort == "none" else effort
         if request.output is not None:
             head["format"] = request.output.output_schema
@@ -157,7 +157,9 @@ class OllamaProvider(HttpProvider):
     def _write_message(
         self, message: ModelMessage, last_answer: ModelMessage | None, model: str
     ) -> Iterator[dict[str, Any]]:
-        """The message, or the messages that it is here; `last_answer` has the calls of results."""
+        """Write a message as one or more messages of Ollama; `last_answer` has the calls that
+        results answer.
+        """
         names = called_names(last_answer)
         is_answer = message.role is Role.ASSISTANT
         written: dict[str, Any] = {"role": "assistant" if is_answer else "user"}

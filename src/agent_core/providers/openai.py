@@ -1,7 +1,7 @@
-"""OpenAI's two protocols, Responses and Chat Completions, and the servers that speak one of them.
+"""OpenAI's two protocols, Responses and Chat Completions, also for compatible servers.
 
-`provider_options.openai` takes what is listed in `KNOWN_OPTIONS`, as far as the protocol has it;
-`extra_body` and `headers` are tables for whatever else a compatible server wants.
+`provider_options.openai` accepts the names in `KNOWN_OPTIONS` that the protocol has; `extra_body`
+and `headers` are tables for anything else a compatible server wants.
 """
 
 import re
@@ -101,11 +101,11 @@ class OpenAIProvider(HttpProvider):
         )
 
     def refused(self, model: str) -> frozenset[str]:
-        """The fields that this server, or this model, is not sent."""
+        """Return the fields that are not sent to this server or this model."""
         return super().refused(model) | self._dialect.left_out
 
     def address(self, model: str) -> str:
-        """Where a call of `model` is sent; Azure has a deployment, or a version, in the address."""
+        """Return the address for calls of `model`; Azure's has a deployment or a version in it."""
         url = self._url.removesuffix(self.path).removesuffix(self.path)  # Azure's portal has both
         if self._server == "azure" and urlsplit(url).path in {"", "/openai"}:
             place = self._versioned_place(model) if self._query else "/v1"
@@ -116,7 +116,7 @@ class OpenAIProvider(HttpProvider):
         return f"/deployments/{quote(model, safe='')}"
 
     def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
-        """As the dialect of the server says."""
+        """Return whether the server's dialect allows it."""
         mode = self._dialect.json_schema
         return mode == "always" or (mode == "alone" and not beside_tools)
 
@@ -143,7 +143,7 @@ class OpenAIProvider(HttpProvider):
 class OpenAIResponsesProvider(OpenAIProvider):
     """The adapter for `provider = "openai"` over Responses.
 
-    Nothing is stored at the service: every request has the whole conversation, with the reasoning
+    The service stores nothing: every request has the whole conversation, with the reasoning
     in its encrypted form.
     """
 
@@ -195,7 +195,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
     def _adjusted(
         self, request: ModelRequest, before: Prepared, refusal: ErrorPayload
     ) -> Prepared | None:
-        """Also the request without reasoning that the service cannot decrypt any more."""
+        """Adjust a request; also drops reasoning that the service can no longer decrypt."""
         if not re.search(_UNREADABLE, refusal.message, re.IGNORECASE):
             return super()._adjusted(request, before, refusal)
         self._items.disown(request.messages, request.model)
@@ -203,7 +203,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         return prepared if prepared.body != before.body else None
 
     def _reasoning(self, options: dict[str, Any], refused: AbstractSet[str]) -> dict[str, Any]:
-        """How much to reason, and a summary of it to read; takes its options from `options`."""
+        """Return the effort and the summary of reasoning; removes these options from `options`."""
         effort = options.pop("reasoning_effort", None) or self._config.reasoning
         said = {"effort": effort, "summary": "auto"} if effort else {}
         if effort == "none":
@@ -215,7 +215,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
 
 
 def _text_fields(options: dict[str, Any]) -> dict[str, Any]:
-    """What the answer is to look like, from the options of both protocols."""
+    """Return the format of the answer, from the options of both protocols."""
     said: dict[str, Any] = {}
     if verbosity := options.pop("verbosity", None):
         said["verbosity"] = verbosity
@@ -238,15 +238,15 @@ def _refuse(
 
 
 _LEAST_OUTPUT = 16
-"""Tokens of the shortest answer that may be asked for."""
+"""Smallest number of tokens that may be requested for an answer."""
 _UNREADABLE = r"invalid_encrypted_content|encrypted content.{0,200}(verified|decrypted|parsed)"
-"""What is written of reasoning from another organisation, or before a change of keys."""
+"""OpenAI's words about reasoning from another organisation, or from before a change of keys."""
 _WITHOUT_REASONING = r"(ft:)?(gpt-3|gpt-4|chatgpt-4)"
-"""Models of OpenAI that refuse to be asked for encrypted reasoning; all later ones reason."""
+"""OpenAI's models that refuse a request for encrypted reasoning; all later ones reason."""
 
 
 def create(config: ModelConfig) -> OpenAIProvider:
-    """The adapter for `provider = "openai"`: OpenAI itself is spoken to in Responses."""
+    """Create the adapter for `provider = "openai"`; OpenAI itself is called through Responses."""
     host = host_of(config.base_url or OpenAIProvider.default_url)
     is_openai = f".{host}".endswith(".api.openai.com")
     if config.api == "responses" or (config.api == "auto" and is_openai):

@@ -1,4 +1,4 @@
-"""The Chat Completions format, for every service and engine that speaks it."""
+"""The Chat Completions format, for every service and engine that implements it."""
 
 import hashlib
 from collections.abc import Mapping, Set as AbstractSet
@@ -49,29 +49,29 @@ from agent_core.types import (
 )
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Where compatible services put reasoning; the first one they use is the one it returns in."""
+"""Fields of reasoning in compatible services; it is sent back in the field it came in."""
 _IN_CONTENT = "content"
-"""Where Mistral puts it: thinking parts among the parts of the content."""
+"""Field of Mistral's reasoning: thinking parts among the parts of the content."""
 _EXTRA = "extra_content"
-"""Where Gemini puts the signature of a call."""
+"""Field of Gemini's signature of a call."""
 _DETAILS = "reasoning_details"
-"""Where OpenRouter puts what reasoning models want back: signed texts, encrypted data."""
+"""Field of OpenRouter's data that reasoning models want back: signed texts, encrypted data."""
 _GROQ = "x_groq"
-"""Where Groq puts usage, and what went wrong."""
+"""Field of Groq's usage and errors."""
 
 _CALLING = frozenset({"role", "content", "tool_calls"})
 _MORE_OF_CALL = frozenset({"index", "function"})
-"""The fields of a piece that only begins a call, or goes on with one."""
+"""Fields of a piece that only begins or continues a call."""
 
 _NINE = 9
 
 
 class OpenAIRequests:
-    """Writes request bodies; keeps what it has written of messages and tools.
+    """Writes request bodies, and keeps serialised messages and tools.
 
     Args:
-        provider: whose reasoning blocks go back; all others are left out.
-        dialect: what the server takes.
+        provider: the provider whose own reasoning blocks are sent back; others are left out.
+        dialect: the parts of the format that the server accepts.
     """
 
     def __init__(self, provider: str, dialect: Dialect | None = None) -> None:
@@ -89,10 +89,10 @@ class OpenAIRequests:
         *,
         refused: AbstractSet[str] = frozenset({"strict"}),
     ) -> bytes:
-        """The body of a request; `head` has the fields that are not conversation.
+        """Write the body of a request; `head` has the fields that are not conversation.
 
-        A server that takes no `tool_choice` is offered no tools where none may be called, and one
-        that takes no name there only the one that must be.
+        A server without `tool_choice` is sent no tools where none may be called, and a server that
+        accepts no name there is sent only the tool that must be called.
 
         Raises:
             ProviderError: `tool_choice` names a tool that is not offered.
@@ -124,7 +124,7 @@ class OpenAIRequests:
         return body_of(fields, {"tools": tools, "messages": messages})
 
     def _write_message(self, message: ModelMessage, model: str) -> bytes:
-        """The message, or the messages that it is here, joined by commas."""
+        """Write a message as one or more messages of the service, joined by commas."""
         results = [block for block in message.content if isinstance(block, ToolResultBlock)]
         written = list(map(self._write_result, results))
         if message.role is Role.ASSISTANT:
@@ -136,7 +136,7 @@ class OpenAIRequests:
         return b",".join(map(jsontext.dump, written))
 
     def _write_answer(self, message: ModelMessage, model: str) -> dict[str, Any]:
-        """An answer of the model, with the fields of its own that it wants back."""
+        """Write an answer of the model, with its own fields that the service wants back."""
         answer: dict[str, Any] = {"role": "assistant"}
         thoughts: list[dict[str, Any]] = []
         for block in message.content:
@@ -168,7 +168,7 @@ class OpenAIRequests:
 
     @property
     def _repeats_images(self) -> bool:
-        """The pictures of results stand in a message after them."""
+        """Return whether pictures of results are repeated in a message after them."""
         return self._dialect.tool_result_images == "user"
 
     def _write_result(self, result: ToolResultBlock) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class OpenAIRequests:
         return {"role": "tool", "tool_call_id": self._call_id(result), "content": content}
 
     def _call_id(self, block: ToolCallBlock | ToolResultBlock) -> str:
-        """Mistral takes ids of nine letters and digits only."""
+        """Return the id of a call; Mistral accepts only nine letters and digits."""
         raw = block.tool_call_id
         if self._dialect.tool_call_ids == "any" or (len(raw) == _NINE and raw.isalnum()):
             return raw
@@ -191,9 +191,9 @@ class OpenAIRequests:
 def _user_content(
     message: ModelMessage, results: list[ToolResultBlock]
 ) -> str | list[dict[str, Any]]:
-    """Plain text where it is all text, since not every service takes parts.
+    """Write plain text if it is all text, since not every service accepts parts.
 
-    The pictures of results stand in front, after words that name their call: an answer has none.
+    Pictures of results come first, after words that name their call: a result cannot hold them.
     """
     parts: list[dict[str, Any]] = []
     for result in results:
@@ -223,7 +223,7 @@ def _image_part(image: ImageBlock) -> dict[str, Any]:
 
 
 class OpenAIChunks(ChunkParser):
-    """Reads `chat.completion.chunk` objects, and what compatible services make of them."""
+    """Reads `chat.completion.chunk` objects and their variants in compatible services."""
 
     stop_reasons: ClassVar[Mapping[str, StopReason]] = {
         "stop": StopReason.END_TURN,
@@ -231,7 +231,7 @@ class OpenAIChunks(ChunkParser):
         "tool_calls": StopReason.TOOL_USE,
         "function_call": StopReason.TOOL_USE,
         "content_filter": StopReason.CONTENT_FILTER,
-        # What compatible services say instead, some of them in the words of the model behind them.
+        # Reasons of compatible services, some of them from the model behind them.
         "complete": StopReason.END_TURN,
         "end_turn": StopReason.END_TURN,
         "eos": StopReason.END_TURN,
@@ -265,11 +265,11 @@ class OpenAIChunks(ChunkParser):
 
     @property
     def may_end_without_reason(self) -> bool:
-        """Snowflake gives no reason, only `[DONE]`."""
+        """Return whether `[DONE]` was read: Snowflake gives no reason."""
         return self.done
 
     def read(self, chunk: dict[str, Any]) -> None:
-        """Take what the first choice says, and usage where there is some."""
+        """Process the first choice, and the usage if there is any."""
         choices = chunk.get("choices", ())
         for choice in choices if choices.__class__ is list else ():
             if choice.__class__ is not dict or choice.get("index"):
@@ -278,13 +278,13 @@ class OpenAIChunks(ChunkParser):
             if delta.__class__ is dict and delta:
                 content = delta.get("content")
                 if content.__class__ is str and content and len(delta) == 1 + ("role" in delta):
-                    self.draft.add_text(content)  # nearly every chunk is only that
+                    self.draft.add_text(content)  # nearly every chunk is only this
                 else:
                     self._read_delta(delta)
             finish = choice.get("finish_reason")
             if finish.__class__ is str and finish and finish != "null":
                 self.raw_stop = finish
-            if failure := choice.get("error"):  # OpenRouter's place for what went wrong upstream
+            if failure := choice.get("error"):  # OpenRouter's place for upstream failures
                 raise self.called.reported({"error": failure})
             if "usage" in choice:  # Moonshot's
                 self._usage = table(choice["usage"]) or self._usage
@@ -296,11 +296,11 @@ class OpenAIChunks(ChunkParser):
         if _GROQ in chunk:
             extension = table(chunk[_GROQ])
             self._usage = table(extension.get("usage")) or self._usage
-            if failure := extension.get("error"):  # why the stream ends early
+            if failure := extension.get("error"):  # the reason why the stream ends early
                 raise self.called.reported({"error": failure})
 
     def usage(self) -> Usage:
-        """The usage chunk; `input_tokens` includes what came from a cache."""
+        """Return the usage; `input_tokens` includes tokens from a cache."""
         raw = self._usage
         given, taken = count(raw.get("prompt_tokens")), count(raw.get("completion_tokens"))
         prompt = table(raw.get("prompt_tokens_details"))
@@ -346,7 +346,7 @@ class OpenAIChunks(ChunkParser):
             for piece in details:
                 if reasoning := text(piece.get("text")) or text(piece.get("summary")):
                     self.draft.add_reasoning(reasoning, field="reasoning")
-        if details and not self._details:  # one block of the reply carries all of them
+        if details and not self._details:  # one block of the reply carries all details
             carrier = self.draft.add_reasoning("", field="reasoning")
             carrier.metadata[OPAQUE] = {_DETAILS: self._details}
         for piece in details:
@@ -389,10 +389,10 @@ class OpenAIChunks(ChunkParser):
         self.draft.feed(call, piece)
 
     def _find_call(self, index: Any, raw_id: str, name: str, piece: str) -> CallDraft | None:
-        """The call that a piece belongs to; None if a new one begins.
+        """Return the call that a piece belongs to; None if a new call begins.
 
-        By index; but some services give every call the same one and tell calls apart by id, or by
-        nothing but a name, and some give no index at all.
+        Calls are found by index; but some services use the same index for every call and tell calls
+        apart by id, or only by name, and some give no index at all.
         """
         if isinstance(index, int):
             call = self._calls.get(index)
@@ -405,9 +405,9 @@ class OpenAIChunks(ChunkParser):
 
 
 def _add_detail(details: list[dict[str, Any]], piece: dict[str, Any]) -> None:
-    """Pieces of one detail have the same type and index, and one id where they have one.
+    """Add a piece to its detail: pieces of one detail have the same type, index and id, if any.
 
-    Without an index, pieces of text that follow each other belong together.
+    Without an index, consecutive pieces of text belong together.
     """
     index, kind, own_id = piece.get("index"), piece.get("type"), piece.get("id")
     for known in details if index is not None else details[-1:]:

@@ -1,4 +1,6 @@
-"""The schema of a typed answer as services take it, and whether a request uses their own mode."""
+"""Schemas of typed answers in the forms that services accept, and the choice of a
+service's mode.
+"""
 
 from collections.abc import Mapping, Set as AbstractSet
 from typing import Any, cast
@@ -19,7 +21,7 @@ _DEFINITIONS = ("$defs", "definitions")
 _SILENT = frozenset(
     ("title", "default", "examples", "discriminator", "deprecated", "$schema", "$id", "$comment")
 )
-"""Words that say nothing of what fits."""
+"""Keywords that do not restrict values."""
 
 _BEYOND = frozenset(
     ("allOf", "not", "if", "prefixItems", "patternProperties", "dependentSchemas", "contains")
@@ -27,16 +29,16 @@ _BEYOND = frozenset(
 
 
 class CannotSayError(Exception):
-    """The schema has no form that the service is sure to keep to."""
+    """The schema has no form that the service is sure to enforce."""
 
 
 class SchemaForm(Struct, frozen=True):
-    """What one service takes of JSON Schema. What it does not take is said in the description.
+    """The part of JSON Schema that one service accepts; other keywords go into the description.
 
     Attributes:
-        words: the keywords beside those that every service takes.
-        formats: of strings.
-        requires_all: every property is required; an optional one may be null instead.
+        words: the accepted keywords beyond those that every service accepts.
+        formats: the accepted formats of strings.
+        requires_all: every property must be required; an optional one may be null instead.
     """
 
     words: AbstractSet[str]
@@ -44,11 +46,11 @@ class SchemaForm(Struct, frozen=True):
     requires_all: bool = False
 
     def of(self, schema: Mapping[str, Any]) -> Json:
-        """The schema in this form.
+        """Convert a schema to this form.
 
         Raises:
-            CannotSayError: it has none: an object with names that are not known before, or a part
-                of which nothing is said.
+            CannotSayError: it has no such form: an object with arbitrary property names, or a part
+                without restrictions.
         """
         written = self._part({key: schema[key] for key in schema if key not in _DEFINITIONS})
         for key in _DEFINITIONS:
@@ -60,7 +62,7 @@ class SchemaForm(Struct, frozen=True):
         if not isinstance(schema, dict) or not schema.keys() - _SILENT - {"description"}:
             raise CannotSayError
         node: Json = {k: v for k, v in cast("Json", schema).items() if k not in _SILENT}
-        if "$ref" in node:  # alone: what stands beside it is refused
+        if "$ref" in node:  # alone: the service refuses other keywords beside it
             return {"$ref": node["$ref"]}
         if len(parts := node.get("allOf", [])) == 1:
             return self._part({**parts[0], **{k: v for k, v in node.items() if k != "allOf"}})
@@ -117,7 +119,7 @@ def _nullable(part: Json) -> Json:
 
 
 def openai_format(request: ModelRequest) -> Json:
-    """The `json_schema` of a request in OpenAI's protocols; strict where that can be said."""
+    """Return the `json_schema` of a request in OpenAI's protocols; strict where possible."""
     output = request.output
     if output is None:
         return {}
@@ -131,15 +133,15 @@ def openai_format(request: ModelRequest) -> Json:
 
 
 def has_other_tools(request: ModelRequest) -> bool:
-    """Whether a request offers tools beside the one that takes the answer."""
+    """Return whether a request offers tools other than the one that takes the answer."""
     return any(tool.name != FINAL_ANSWER for tool in request.tools)
 
 
 def with_output_mode(request: ModelRequest, called: Called, *, is_native: bool) -> ModelRequest:
-    """The request with its typed answer asked for in one way: the service's mode, or the tool.
+    """Request the typed answer in only one way: the service's own mode, or the tool.
 
     Raises:
-        ProviderError: `unsupported_capability`; the request wants the mode of a service that has
+        ProviderError: `unsupported_capability`; the request wants the service's mode, and there is
             none.
     """
     if request.output is None:

@@ -1,8 +1,8 @@
-"""A reply while it streams in: pieces go in, display deltas and one finished reply come out.
+"""A reply while it streams: collects its pieces, returns display deltas and the finished reply.
 
-Every adapter parses its own chunks and fills this. What makes a reply valid for its readers is
-decided here once: fresh ids for calls that have none, arguments that are objects or marked as
-invalid, whole characters, blocks in order.
+Every adapter parses its own chunks and fills this. The rules of a valid reply are applied here
+once: new ids for calls without one, arguments that are objects or marked as invalid, whole
+characters, blocks in order.
 """
 
 from abc import ABC, abstractmethod
@@ -44,7 +44,7 @@ _SAFE_ID_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 
 class _Growing:
-    """Text that arrives in pieces; what was shown is kept joined, so that pieces cost nothing."""
+    """Text that arrives in pieces; the shown part is kept joined, so that pieces cost little."""
 
     __slots__ = ("_shown", "fresh")
 
@@ -53,7 +53,9 @@ class _Growing:
         self._shown = StringIO(newline="")
 
     def take(self, *, last: bool) -> str:
-        """What is new since the last time. Half a surrogate pair waits for its other half."""
+        """Return the new text since the last call. Half a surrogate pair waits for its
+        other half.
+        """
         text = "".join(self.fresh)
         self.fresh.clear()
         if not last and text and "\ud800" <= text[-1] <= "\udbff":
@@ -64,7 +66,7 @@ class _Growing:
         return text
 
     def complete(self, whole: str) -> bool:
-        """Make the text `whole`; returns whether that only adds to what has arrived."""
+        """Replace the text by `whole`; return whether this only extends what has arrived."""
         arrived = self.text + "".join(self.fresh)
         if whole.startswith(arrived):
             self.fresh.append(whole[len(arrived) :])
@@ -80,7 +82,7 @@ class _Growing:
 
     @property
     def has_text(self) -> bool:
-        """Some of it has arrived."""
+        """Return whether some of the text has arrived."""
         return bool(self.fresh or self._shown.tell())
 
 
@@ -96,7 +98,7 @@ class ProseDraft(_Growing):
         self.signature = ""
 
     def delta(self, *, last: bool) -> ModelEvent | None:
-        """The display event for what is new, if anything is."""
+        """Return the display event for new text, or None."""
         text = self.take(last=last)
         if not text:
             return None
@@ -105,7 +107,7 @@ class ProseDraft(_Growing):
         return ModelTextDelta.of_checked(type="model_text_delta", text=text)
 
     def block(self) -> ContentBlock | None:
-        """The finished block; empty ones are left out, one that goes back as it came never."""
+        """Return the finished block; empty blocks are left out, unless they must be sent back."""
         text = self.text
         if not self.is_reasoning:
             return TextBlock.of_checked(type="text", text=text) if text else None
@@ -121,7 +123,7 @@ class ProseDraft(_Growing):
 class CallDraft(_Growing):
     """A tool call. Its name may still grow until arguments arrive.
 
-    `opaque` are fields that go back to the model as they came.
+    `opaque` holds fields that are sent back to the model unchanged.
     """
 
     __slots__ = ("_announced", "_canonical", "opaque", "raw_id", "tool_call_id", "wire_name")
@@ -138,7 +140,7 @@ class CallDraft(_Growing):
         self._announced = False
 
     def delta(self, *, last: bool) -> ModelEvent | None:
-        """The display event for what is new; the first one may have no arguments yet."""
+        """Return the display event for new arguments; the first one may have none yet."""
         fragment = self.take(last=last)
         if not fragment and self._announced:
             return None
@@ -157,7 +159,7 @@ class CallDraft(_Growing):
 
     @property
     def is_whole(self) -> bool:
-        """Its arguments are an object already: more would break them."""
+        """Return whether the arguments are already an object: more text would break them."""
         try:
             jsontext.parse_object(self.text + "".join(self.fresh))
         except ValueError:
@@ -165,7 +167,9 @@ class CallDraft(_Growing):
         return True
 
     def block(self, called: Called, *, cut_off: bool) -> ToolCallBlock:
-        """The finished call; arguments that are not an object are kept as text in `metadata`."""
+        """Return the finished call; arguments that are not an object are kept as text in
+        `metadata`.
+        """
         opaque = jsontext.clean(self.opaque)
         metadata: dict[str, Any] = {**called.details, OPAQUE: opaque} if opaque else {}
         if self.raw_id != self.tool_call_id:
@@ -189,7 +193,7 @@ class CallDraft(_Growing):
 
 
 _CALL_IDS: IdentityCache[ModelMessage, tuple[str, ...]] = IdentityCache()
-"""The ids of the calls in a message: histories are long, and each turn asks for all of them."""
+"""The ids of the calls in a message: histories are long, and each turn needs all of them."""
 
 
 def _call_ids_of(message: ModelMessage) -> tuple[str, ...]:
@@ -200,9 +204,9 @@ class ReplyAccumulator:
     """The reply of one model call.
 
     Args:
-        called: the provider and model, kept with what goes back to these two only.
-        canonical: wire name of a tool → its canonical name.
-        history: the messages of the request; ids used there are not given out again.
+        called: the provider and model; data that must be sent back is marked with them.
+        canonical: maps a tool's wire name to its canonical name.
+        history: the messages of the request; ids used there are not used again.
     """
 
     def __init__(
@@ -216,10 +220,12 @@ class ReplyAccumulator:
         self._ids: set[str] = set()
         self._chars = 0
         self.begun = False
-        """A delta has been given out, which a user may have seen: there is no retry any more."""
+        """True once a delta was returned, which a user may have seen: the call is then not
+        repeated.
+        """
 
     def add_text(self, piece: str) -> None:
-        """More text; a new block begins after reasoning or a call."""
+        """Add text; a new block begins after reasoning or a call."""
         part = self._parts[-1] if self._parts else None
         if type(part) is ProseDraft and part.fresh and not part.is_reasoning:
             part.fresh.append(piece)  # nearly every piece of a reply
@@ -227,7 +233,7 @@ class ReplyAccumulator:
             self._grow(piece, is_reasoning=False)
 
     def add_reasoning(self, piece: str, **metadata: Any) -> ProseDraft:
-        """More reasoning; a new block, with `metadata`, begins after text or a call."""
+        """Add reasoning; a new block, with `metadata`, begins after text or a call."""
         return self._grow(piece, is_reasoning=True, **metadata)
 
     def open_prose(self, *, is_reasoning: bool, **metadata: Any) -> ProseDraft:
@@ -250,26 +256,26 @@ class ReplyAccumulator:
         return call
 
     def feed(self, part: ProseDraft | CallDraft, piece: str) -> None:
-        """More text for a block that is open."""
+        """Add text to an open block."""
         if piece:
             if not part.fresh:
                 self._touched.append(part)
             part.fresh.append(piece)
 
     def complete(self, part: ProseDraft | CallDraft, whole: str) -> None:
-        """The whole text of a block: what is missing is added, a different one is replaced."""
+        """Set the whole text of a block: a missing part is added, a different text is replaced."""
         if part.complete(whole):
             self._touched.append(part)
 
     def keep(self, parts: Sequence[ProseDraft | CallDraft]) -> None:
-        """The finished reply has these blocks, in this order."""
+        """Set the blocks of the finished reply, in order."""
         self._parts = list(parts)
 
     def deltas(self, *, last: bool = False) -> list[ModelEvent]:
-        """What arrived since the last call: one event per block.
+        """Return the new parts since the last call: one event per block.
 
         Raises:
-            CallError: the reply has grown beyond all bounds.
+            CallError: the reply is longer than the limit.
         """
         events: list[ModelEvent] = []
         for part in self._take_touched():
@@ -287,14 +293,14 @@ class ReplyAccumulator:
         return events
 
     def rest(self) -> list[ModelEvent]:
-        """What has arrived of a reply that broke off, and was not given out yet."""
+        """Return the parts of a broken-off reply that were not returned yet."""
         events = [event for part in self._take_touched() if (event := part.delta(last=True))]
         self.begun = self.begun or bool(events)
         return events
 
     @property
     def is_empty(self) -> bool:
-        """Neither words nor a call have arrived."""
+        """Return whether neither text nor a call has arrived."""
         return not any(
             isinstance(part, CallDraft) or (not part.is_reasoning and part.has_text)
             for part in self._parts
@@ -303,10 +309,11 @@ class ReplyAccumulator:
     def finish(
         self, stop: StopReason | None, raw_stop: str | None, *, usage: Usage
     ) -> list[ModelEvent]:
-        """The last deltas and the finished reply; `stop` is None if the service gave no reason.
+        """Return the last deltas and the finished reply; `stop` is None if the service gave no
+        reason.
 
-        A call whose arguments never began is one without arguments only after a reply that came
-        to its end: a limit or a filter may have kept them back.
+        A call whose arguments never began counts as one without arguments only if the reply came to
+        its end: a limit or a filter may have kept them back.
         """
         events = self.deltas(last=True)
         is_cut_off = stop not in {
@@ -366,21 +373,21 @@ class ReplyAccumulator:
 _BROKEN_STOPS = frozenset(
     {"abort", "error", "insufficient_system_resource", "network_error", "unload"}
 )
-"""Stop reasons that say the service gave up in the middle."""
+"""Stop reasons that mean the service gave up in the middle of the reply."""
 
 
 class ChunkParser(ABC):
     """Reads the chunks of one attempt.
 
-    `chunks` counts what was read, signs of life apart. `done` means that nothing that follows
-    matters; a payload that is not JSON and begins with `end_mark` says so. `raw_stop` is the
-    service's own stop reason; without one the reply never counts as finished, but for a service of
-    which `may_end_without_reason` says so. `at_end` is set once the stream is over: what is then
-    read is its rest, whole or torn.
+    `chunks` counts the chunks read, without signs of life. `done` means that the rest of the stream
+    does not matter; a payload that is not JSON and begins with `end_mark` sets it. `raw_stop` is
+    the service's own stop reason; without one the reply never counts as finished, unless
+    `may_end_without_reason` is true. `at_end` is set once the stream is over: what is read then is
+    its rest, whole or torn.
     """
 
     stop_reasons: ClassVar[Mapping[str, StopReason]]
-    """The reasons that are known, in lower case; any other is `error`."""
+    """The known reasons, in lower case; any other is `error`."""
     end_mark: ClassVar[bytes | None] = None
 
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
@@ -393,14 +400,14 @@ class ChunkParser(ABC):
 
     @property
     def may_end_without_reason(self) -> bool:
-        """The service has said in another way that the reply is complete."""
+        """Return whether the service has said in another way that the reply is complete."""
         return False
 
     def take(self, payload: bytes) -> None:
         """Read one payload of the stream.
 
         Raises:
-            CallError: it cannot be understood, or it says that the call failed.
+            CallError: it cannot be understood, or says that the call failed.
         """
         if payload == self.end_mark:
             self.done = True
@@ -421,7 +428,7 @@ class ChunkParser(ABC):
         self.take_chunk(chunk)
 
     def _read_leniently(self, payload: bytes) -> Any:
-        """What the fast parser does not take; None for a torn rest after the stop.
+        """Parse what the fast parser refuses; None for a torn rest after the stop.
 
         Raises:
             CallError: it is not JSON.
@@ -436,7 +443,7 @@ class ChunkParser(ABC):
             raise self.called.protocol_error("sent a chunk that is not JSON") from error
 
     def take_chunk(self, chunk: dict[str, Any]) -> None:
-        """Read one chunk that is JSON already.
+        """Read one chunk that is parsed already.
 
         Raises:
             CallError: it says that the call failed.
@@ -449,14 +456,14 @@ class ChunkParser(ABC):
 
     @abstractmethod
     def read(self, chunk: dict[str, Any]) -> None:
-        """Put what the chunk says into the draft."""
+        """Add the content of a chunk to the draft."""
 
     @abstractmethod
     def usage(self) -> Usage:
-        """What the service reported."""
+        """Return the usage that the service reported."""
 
     def finish(self) -> list[ModelEvent]:
-        """The last events of a reply that is complete.
+        """Return the last events of a reply that is complete.
 
         Raises:
             CallError: there was no stop reason, or one that means failure.
@@ -476,7 +483,9 @@ class ChunkParser(ABC):
 
 
 def cached_usage(raw: dict[str, Any], *, given: str, taken: str, read: str, written: str) -> Usage:
-    """Usage of a service whose count of the prompt leaves out the cached part; keys into `raw`."""
+    """Return the usage of a service whose prompt count excludes the cached part; names keys of
+    `raw`.
+    """
     from_cache, to_cache, replied = (count(raw.get(key)) for key in (read, written, taken))
     prompt = count(raw.get(given)) + from_cache + to_cache
     return Usage(
@@ -490,25 +499,25 @@ def cached_usage(raw: dict[str, Any], *, given: str, taken: str, read: str, writ
 
 
 def table(value: Any) -> dict[str, Any]:
-    """The value if it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty one."""
     return value if value.__class__ is dict else {}
 
 
 def items(value: Any) -> list[dict[str, Any]]:
-    """The objects in the value if it is an array."""
+    """Return the objects in the value if it is an array, else nothing."""
     return [each for each in value if each.__class__ is dict] if value.__class__ is list else []
 
 
 def text(value: Any) -> str:
-    """The value if it is text, else nothing."""
+    """Return the value if it is text, else an empty text."""
     return value if isinstance(value, str) else ""
 
 
 def count(value: Any) -> int:
-    """The value if it is a number of tokens, else 0."""
+    """Return the value if it is a number of tokens, else 0."""
     return value if type(value) is int and 0 < value <= MAX_TOKENS else 0
 
 
 def index_of(value: Any) -> int:
-    """The value if it is the place of a block, else one that no block has."""
+    """Return the value if it is the index of a block, else one that no block has."""
     return value if isinstance(value, int) else -1

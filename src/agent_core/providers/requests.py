@@ -1,4 +1,4 @@
-"""Parts of a request that more than one format writes alike."""
+"""Parts of requests that several formats share."""
 
 import hashlib
 import re
@@ -31,27 +31,27 @@ from agent_core.types import (
 
 
 def system_message(blocks: Sequence[SystemBlock]) -> bytes:
-    """One message: many chat templates take only one, and only at the beginning."""
+    """Return one message: many chat templates accept only one, and only at the beginning."""
     content = "\n\n".join(filter(None, [block.content for block in blocks]))
     return jsontext.dump({"role": "system", "content": content}) if content else b""
 
 
 def function_tool(tool: ToolDefinition) -> bytes:
-    """A tool in the form that OpenAI made common."""
+    """Write a tool in the form that OpenAI made common."""
     return jsontext.dump({"type": "function", "function": function_of(tool)})
 
 
 def strict_function_tool(tool: ToolDefinition) -> bytes:
-    """The same; a service is held to the schema of the arguments where strict schemas can say it.
+    """Write a tool as `function_tool` does, enforcing its arguments if the schema is strict.
 
-    These have every property required, and no others allowed, at every depth.
+    In a strict schema every property is required, and no others allowed, at every depth.
     """
     strict = {"strict": True} if is_strict(tool.input_schema) else {}
     return jsontext.dump({"type": "function", "function": function_of(tool) | strict})
 
 
 def function_of(tool: ToolDefinition) -> dict[str, Any]:
-    """What a request says about a tool."""
+    """Return the description of a tool for a request."""
     return {
         "name": wire_name(tool.name),
         "description": tool.description,
@@ -60,7 +60,7 @@ def function_of(tool: ToolDefinition) -> dict[str, Any]:
 
 
 def is_strict(schema: Any) -> bool:
-    """Whether every property is required, and no others allowed, at every depth."""
+    """Return whether every property is required, and no others allowed, at every depth."""
     if isinstance(schema, list):
         return all(map(is_strict, cast("list[Any]", schema)))
     if not isinstance(schema, dict):
@@ -77,7 +77,7 @@ def is_strict(schema: Any) -> bool:
 
 
 def chosen_tool(request: ModelRequest, called: Called) -> str:
-    """The wire name of the one tool that `tool_choice` names.
+    """Return the wire name of the tool that `tool_choice` names.
 
     Raises:
         ProviderError: it is not among the tools of the request.
@@ -97,7 +97,7 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 
 @lru_cache(maxsize=4096)
 def wire_name(canonical: str) -> str:
-    """The provider-safe form of a canonical name: always the same, never longer than 64."""
+    """Return the provider-safe form of a canonical name: always the same, at most 64 characters."""
     name = canonical.replace(".", "__")
     if len(name) <= MAX_WIRE_NAME and _SAFE.fullmatch(name) and plain(name) == canonical:
         return name
@@ -108,7 +108,9 @@ def wire_name(canonical: str) -> str:
 
 @lru_cache(maxsize=4096)
 def safe_id(tool_call_id: str) -> str:
-    """The id for services that refuse dots and colons, which ids of others may have."""
+    """Return the id for services that refuse dots and colons, which other services' ids
+    may have.
+    """
     safe = _FOREIGN.sub("_", tool_call_id)
     if safe == tool_call_id and len(safe) <= MAX_WIRE_NAME:
         return safe
@@ -116,7 +118,7 @@ def safe_id(tool_call_id: str) -> str:
 
 
 def plain(wire: str) -> str:
-    """The canonical name of a wire name without a hash suffix."""
+    """Return the canonical name of a wire name without a hash suffix."""
     return wire.replace("__", ".")
 
 
@@ -139,13 +141,15 @@ class ToolNames:
                 )
 
     def canonical(self, wire: str) -> str:
-        """What the model meant. The name of no offered tool stays readable, to be refused."""
+        """Return the canonical name that the model meant; an unknown name stays readable, to be
+        refused.
+        """
         known = self._canonical.get(wire)
         return known if known is not None else plain(wire)[:MAX_CANONICAL_NAME]
 
 
 def block_text(block: ContentBlock) -> str:
-    """The block as text; blocks that are no content of a message's text give nothing."""
+    """Return the block as text; blocks that are not part of a message's text give nothing."""
     match block:
         case TextBlock():
             return block.text
@@ -166,19 +170,19 @@ def block_text(block: ContentBlock) -> str:
 
 
 def images_of(result: ToolResultBlock) -> list[ImageBlock]:
-    """The pictures of a result that a model can be shown."""
+    """Return the pictures of a result that a model can be shown."""
     return [block for block in result.content if isinstance(block, ImageBlock) and block.data]
 
 
 def images_label(result: ToolResultBlock) -> str:
-    """The words before the pictures of a result that stand outside of it."""
+    """Return the words before a result's pictures that are placed outside of it."""
     name = result.metadata.get("tool_name")
     tool = f" of {wire_name(name)}" if isinstance(name, str) and name else ""
     return f"[images in the result of call {result.tool_call_id}{tool}]"
 
 
 def called_names(answer: ModelMessage | None) -> dict[str, str]:
-    """The wire names of the tools that an answer calls, by the id of the call."""
+    """Return the wire names of the tools that an answer calls, by the id of the call."""
     blocks = answer.content if answer else ()
     return {
         block.tool_call_id: wire_name(block.name)
@@ -188,14 +192,14 @@ def called_names(answer: ModelMessage | None) -> dict[str, str]:
 
 
 class Turn(NamedTuple):
-    """A message of a service whose roles alternate: its role, and its parts as they are sent."""
+    """A message for a service whose roles alternate: its role, and its serialised parts."""
 
     role: str
     parts: bytes
 
 
 def alternating(turns: Iterable[Turn], field: str) -> list[bytes]:
-    """Messages with their parts in `field`; neighbours of one role become one message."""
+    """Return messages with their parts in `field`; neighbours of one role become one message."""
 
     def role_of(turn: Turn) -> str:
         return turn.role
@@ -209,24 +213,24 @@ def alternating(turns: Iterable[Turn], field: str) -> list[bytes]:
 
 
 def joined_text(blocks: Iterable[ContentBlock], between: str) -> str:
-    """The texts of some blocks in order; empty ones are left out."""
+    """Return the texts of some blocks in order; empty ones are left out."""
     return between.join(filter(None, map(block_text, blocks)))
 
 
 def result_text(result: ToolResultBlock) -> str:
-    """What a tool answered. A failed call begins with `error <code>: <message>`."""
+    """Return the text of a tool's result. A failed call begins with `error <code>: <message>`."""
     return with_error(result, joined_text(result.content, "\n"))
 
 
 def text_beside_images(result: ToolResultBlock) -> str:
-    """What a tool answered beside the pictures that a model is shown."""
+    """Return the text of a result without the pictures that a model is shown."""
     shown = {id(image) for image in images_of(result)}
     words = (block for block in result.content if id(block) not in shown)
     return with_error(result, joined_text(words, "\n"))
 
 
 def with_error(result: ToolResultBlock, text: str) -> str:
-    """`text`, after the line that says how the call failed, if it did."""
+    """Return `text`, after a line that says how the call failed, if it did."""
     if result.error is None:
         return f"error: {text}" if result.is_error else text
     line = f"error {result.error.code.value}: {result.error.message}"
@@ -234,21 +238,25 @@ def with_error(result: ToolResultBlock, text: str) -> str:
 
 
 def is_own(block: ReasoningBlock | ToolCallBlock, provider: str, model: str) -> bool:
-    """Whether this provider and model wrote the block, so that its opaque fields may go back."""
+    """Return whether this provider and model wrote the block, so that its opaque fields may be sent
+    back.
+    """
     origin = block.metadata
     return origin.get("provider") == provider and origin.get("model", model) == model
 
 
 def opaque_of(block: ReasoningBlock | ToolCallBlock, provider: str, model: str) -> dict[str, Any]:
-    """The fields of the block that go back as they came; none to another provider or model."""
+    """Return the fields of the block that are sent back unchanged; none to another provider or
+    model.
+    """
     opaque = block.metadata.get(OPAQUE) if is_own(block, provider, model) else None
     return cast("dict[str, Any]", opaque) if isinstance(opaque, dict) else {}
 
 
 EXTRA_BODY = "extra_body"
-"""A table that goes into the request as it is: for what a compatible server knows beyond us."""
+"""A table that goes into the request unchanged, for anything a compatible server adds."""
 HEADERS = "headers"
-"""A table of further HTTP headers; never the ones that carry a key."""
+"""A table of further HTTP headers; never headers with a key."""
 
 _RESERVED_BODY = frozenset(
     {
@@ -281,9 +289,9 @@ _RESERVED_HEADERS = frozenset(
 def own_options(
     config: ModelConfig, request: ModelRequest | None, called: Called, *, known: AbstractSet[str]
 ) -> dict[str, Any]:
-    """Return the options of one provider, the request's over the configuration's.
+    """Return the options of one provider; the request's override the configuration's.
 
-    Those of other providers are skipped; without a request only the configuration is looked at.
+    Options of other providers are skipped; without a request only the configuration is read.
 
     Raises:
         ProviderError: `unsupported_capability`, naming a key that this provider does not know.
@@ -320,7 +328,9 @@ def own_options(
 
 
 def sampling_fields(config: ModelConfig, request: ModelRequest, limit: str) -> dict[str, Any]:
-    """The most tokens of the reply, in the field `limit`, and the temperature if one is set."""
+    """Return the limit of the reply's tokens, in the field `limit`, and the temperature if one is
+    set.
+    """
     fields: dict[str, Any] = {limit: request.max_output_tokens or config.max_output_tokens}
     temperature = config.temperature if request.temperature is None else request.temperature
     if temperature is not None:
@@ -333,14 +343,14 @@ V = TypeVar("V")
 
 
 class IdentityCache(Generic[K, V]):
-    """A cache by identity. It holds only the objects of the last `get_all` alive."""
+    """A cache by object identity. It keeps only the objects of the last `get_all` alive."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[KeyedRef[int, K], V]] = {}
         self._last: tuple[list[K], list[V]] = [], []
 
     def get(self, obj: K, make: Callable[[K], V]) -> V:
-        """What `make(obj)` gave the first time."""
+        """Return the value of `make(obj)`, made only once."""
         key = id(obj)
         found = self._made.get(key)
         if found is not None and found[0]() is obj:
@@ -350,7 +360,7 @@ class IdentityCache(Generic[K, V]):
         return value
 
     def get_all(self, objs: Iterable[K], make: Callable[[K], V]) -> list[V]:
-        """`get` for each; what goes on where the last ones ended costs what is new in it."""
+        """Call `get` for each; a list that extends the last one costs only its new part."""
         before, values = self._last
         objs, known = list(objs), len(before)
         if known > len(objs) or not all(map(is_, before, objs)):
@@ -370,27 +380,27 @@ class IdentityCache(Generic[K, V]):
 
 
 class MessageCache(Generic[V]):
-    """What was written of messages, by model: a model's own fields go back to it alone."""
+    """Serialised messages by model: a model's own fields are sent back only to it."""
 
     def __init__(self) -> None:
         self._by_model: dict[str, IdentityCache[ModelMessage, V]] = {}
 
     def of(self, model: str) -> IdentityCache[ModelMessage, V]:
-        """The cache for requests to this model."""
+        """Return the cache for requests to this model."""
         return self._by_model.setdefault(model, IdentityCache())
 
     def renew(self, model: str) -> IdentityCache[ModelMessage, V]:
-        """An empty cache for requests to this model."""
+        """Return a new, empty cache for requests to this model."""
         self._by_model[model] = IdentityCache()
         return self._by_model[model]
 
 
 def body_of(head: Mapping[str, Any], arrays: Mapping[str, Iterable[bytes]]) -> bytes:
-    """A request body: the small fields in sorted order, then arrays of what is serialised already.
+    """Write a request body: the small fields in sorted order, then arrays of serialised items.
 
-    `head` is not empty; empty arrays are left out. The array that grows stands last, so that the
-    body of the next turn begins with this one up to its closing brackets. Fields and items alike
-    have commas between them, so one join makes the body and a long history is copied once.
+    `head` is not empty; empty arrays are left out. The growing array comes last, so that the body
+    of the next turn begins with this one up to its closing brackets. Fields and items are both
+    separated by commas, so one join makes the body and a long history is copied once.
     """
     pieces = [jsontext.dump(head)[:-1]]
     for name, items in arrays.items():

@@ -1,4 +1,4 @@
-"""A reply in OpenAI's Responses format: the events of its items."""
+"""Reads a reply in OpenAI's Responses format: the events of its items."""
 
 from collections.abc import Mapping, Set as AbstractSet
 from typing import Any, ClassVar
@@ -41,14 +41,14 @@ _SERVER_ITEMS = frozenset(
         "web_search_call",
     }
 )
-"""Items of tools that the service runs itself; they need no answer and go back as they came."""
+"""Items of tools that the service runs itself; they need no answer and are sent back unchanged."""
 
 
 class _Item(Struct, eq=False):
-    """An item of the reply while it arrives; `fields` are as they were given last.
+    """An item of the reply while it arrives; `fields` are its last values.
 
     `parts` are the texts of a message by content index, or the one text of a thought; `begun` are
-    the pieces of the thought of which something has arrived.
+    the pieces of the thought that have begun to arrive.
     """
 
     kind: str
@@ -65,10 +65,10 @@ _MESSAGES, _THOUGHTS = frozenset({"message"}), frozenset({"reasoning"})
 
 
 class ResponsesEvents(ChunkParser):
-    """Reads the events of a response; those that are not known are passed over.
+    """Reads the events of a response; unknown ones are ignored.
 
-    The last event has the whole output, and counts. Where it has none, the items count that came
-    whole, and then what has streamed in.
+    The last event has the whole output and decides. If it has none, the items that came whole are
+    used, and then what has streamed in.
     """
 
     stop_reasons: ClassVar[Mapping[str, StopReason]] = {
@@ -92,11 +92,11 @@ class ResponsesEvents(ChunkParser):
 
     @property
     def may_end_without_reason(self) -> bool:
-        """A server without a last event says `[DONE]`."""
+        """Return whether `[DONE]` was read: some servers have no last event."""
         return self.done
 
     def read(self, chunk: dict[str, Any]) -> None:
-        """Take one event."""
+        """Process one event."""
         kind = text(chunk.get("type")).removeprefix("response.")
         if kind in _TEXT_DELTAS:  # nearly every event
             self._read_text(chunk, None)
@@ -125,7 +125,7 @@ class ResponsesEvents(ChunkParser):
                 pass
 
     def usage(self) -> Usage:
-        """What the last event reports; `input_tokens` includes what came from a cache."""
+        """Return the usage in the last event; `input_tokens` includes tokens from a cache."""
         raw = self._usage
         given, taken = count(raw.get("input_tokens")), count(raw.get("output_tokens"))
         read = table(raw.get("input_tokens_details"))
@@ -140,7 +140,7 @@ class ResponsesEvents(ChunkParser):
         )
 
     def finish(self) -> list[ModelEvent]:
-        """The last events of a reply that is complete.
+        """Return the last events of a reply that is complete.
 
         Raises:
             CallError: there was no last event, or one that means failure.
@@ -157,9 +157,9 @@ class ResponsesEvents(ChunkParser):
         return super().finish()
 
     def _end(self, response: dict[str, Any], event: str) -> None:
-        """Take the last event."""
+        """Process the last event."""
         self._usage = table(response.get("usage")) or self._usage
-        is_any = event in {"completed", "done"}  # the response itself tells how it went
+        is_any = event in {"completed", "done"}  # the response itself says how it ended
         status = text(response.get("status")) if is_any else event
         if status == "failed":
             raise self._failure(table(response.get("error")))
@@ -180,9 +180,9 @@ class ResponsesEvents(ChunkParser):
         return self.called.reported({"error": {**error, "message": message}})
 
     def _find(self, chunk: Mapping[str, Any], kinds: AbstractSet[str]) -> _Item | None:
-        """The item that an event is about: by its id, else by its place, else the last one.
+        """Return the item that an event is about: by its id, else by its index, else the last one.
 
-        Some gateways give an item another id in every event, some give no place.
+        Some gateways give an item another id in every event, some give no index.
         """
         index = chunk.get("output_index")
         found = self._by_id.get(text(chunk.get("item_id")))
@@ -199,7 +199,7 @@ class ResponsesEvents(ChunkParser):
         return item
 
     def _take_item(self, chunk: dict[str, Any], *, is_new: bool) -> None:
-        """Take an item that begins, or one that is whole."""
+        """Process an item that begins, or one that is whole."""
         fields = table(chunk.get("item"))
         kind, item_id, index = (
             text(fields.get("type")),
@@ -208,7 +208,7 @@ class ResponsesEvents(ChunkParser):
         )
         item = self._find({"item_id": item_id, "output_index": index}, {kind})
         if item is not None and is_new and item.fields and item.fields.get("id") != item_id:
-            item = None  # some servers give every item the same place
+            item = None  # some servers give every item the same index
         if item is None:
             item = self._open(kind, index)
         if item_id:
@@ -217,7 +217,7 @@ class ResponsesEvents(ChunkParser):
         self._complete(item, fields)
 
     def _complete(self, item: _Item, fields: dict[str, Any]) -> None:
-        """Take an item as it is now: what of its texts has not arrived is added."""
+        """Update an item to its current state: missing parts of its texts are added."""
         given = {key: value for key, value in fields.items() if value is not None}
         item.fields = fields = {**item.fields, **given}
         if item.kind in _CALLS:
@@ -258,7 +258,7 @@ class ResponsesEvents(ChunkParser):
             self.draft.complete(part, whole)
 
     def _read_thought(self, chunk: dict[str, Any], kind: str, stage: str) -> None:
-        """More of a thought; its pieces have a blank line between them."""
+        """Add to a thought; its pieces are separated by a blank line."""
         item = self._find(chunk, _THOUGHTS) or self._open("reasoning", chunk.get("output_index"))
         place = chunk.get("summary_index", chunk.get("content_index"))
         piece = kind, place if isinstance(place, int) else 0
@@ -281,7 +281,7 @@ class ResponsesEvents(ChunkParser):
             self.draft.feed(item.call, text(chunk.get("delta")))
 
     def _match(self, fields: dict[str, Any], waiting: list[_Item]) -> _Item:
-        """What has streamed in of an item of the output, brought up to date."""
+        """Find the streamed item for an item of the output, and bring it up to date."""
         alike = [item for item in waiting if item.kind == fields.get("type")]
         names = {key: fields[key] for key in ("call_id", "id") if fields.get(key)}
         same = (
@@ -297,7 +297,7 @@ class ResponsesEvents(ChunkParser):
         return item
 
     def _place(self, item: _Item, parts: list[ProseDraft | CallDraft]) -> None:
-        """Add the blocks of an item to those of the reply, with what must go back of it."""
+        """Add the blocks of an item to the reply's, with the data that must be sent back."""
         fields = item.fields
         if item.call is not None:
             if item.kind == "function_call":
@@ -323,7 +323,7 @@ class ResponsesEvents(ChunkParser):
     def _keep_beside(self, own: dict[str, Any], parts: list[ProseDraft | CallDraft]) -> None:
         """Keep a message's own fields: a text has no place for them, a thought before it has.
 
-        Without one, only a message with a phase is worth a block that says nothing.
+        Without a thought, only a message with a phase gets an empty block for them.
         """
         last = parts[-1] if parts else None
         if isinstance(last, ProseDraft) and last.is_reasoning:
@@ -333,7 +333,7 @@ class ResponsesEvents(ChunkParser):
 
 
 def _arguments(fields: Mapping[str, Any]) -> str:
-    """The arguments of a call as JSON; a custom tool has one text."""
+    """Return the arguments of a call as JSON; a custom tool has one text."""
     if fields.get("type") == "custom_tool_call":
         given = text(fields.get("input"))
         return jsontext.dump_text({"input": given}) if given else ""

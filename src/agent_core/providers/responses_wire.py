@@ -36,19 +36,21 @@ from agent_core.types import (
 
 MAX_CALL_ID = 64
 ITEM, MESSAGE = "item", "message"
-"""Keys of opaque fields: an item that goes back whole, and the fields of the message after it."""
+"""Keys of opaque fields: an item that is sent back whole, and the fields of the message
+after it.
+"""
 CALL_FIELDS = ("id", "namespace", "caller")
-"""The opaque fields of a call: the id of the item that it was, and where its tool is from."""
+"""Opaque fields of a call: the id of its item, and the origin of its tool."""
 FIELD = "output"
-"""Where blocks of this protocol come from; Chat Completions has other fields for its own."""
+"""Marks the blocks of this protocol; Chat Completions uses other fields for its own."""
 
 
 class ResponsesRequests:
-    """Writes request bodies; keeps what it has written of messages and tools.
+    """Writes request bodies, and keeps serialised messages and tools.
 
     Args:
-        provider: whose reasoning items and ids go back; all others are left out.
-        strict_tools: hold the service to the schemas that strict ones can say.
+        provider: the provider whose own reasoning items and ids are sent back; others are left out.
+        strict_tools: make the service enforce the schemas that have a strict form.
     """
 
     def __init__(self, provider: str, *, strict_tools: bool) -> None:
@@ -58,7 +60,7 @@ class ResponsesRequests:
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
     def body(self, request: ModelRequest, head: Mapping[str, Any], called: Called) -> bytes:
-        """The body of a request; `head` has the fields that are not conversation.
+        """Write the body of a request; `head` has the fields that are not conversation.
 
         Raises:
             ProviderError: the request has stop sequences, for which there is no field, or
@@ -90,24 +92,24 @@ class ResponsesRequests:
             written.get(message, lambda message: self._write_message(message, ""))
 
     def _write_tool(self, tool: ToolDefinition) -> bytes:
-        """A function; the service takes every schema for a strict one unless that is denied."""
+        """Write a function; the service enforces every schema unless it is told not to."""
         strict = self._strict_tools and is_strict(tool.input_schema)
         return jsontext.dump({"type": "function", **function_of(tool), "strict": strict})
 
     def _write_message(self, message: ModelMessage, model: str) -> bytes:
-        """The items of a message, joined by commas."""
+        """Write the items of a message, joined by commas."""
         if message.role is not Role.ASSISTANT:
             return b",".join(map(jsontext.dump, _write_input(message)))
         written = list(self._write_answer(message, model))
         while written and written[-1]["type"] == "reasoning":
-            written.pop()  # the reply broke off: reasoning that led to nothing is refused
+            written.pop()  # the reply broke off: reasoning without a following item is refused
         return b",".join(map(jsontext.dump, written))
 
     def _write_answer(self, message: ModelMessage, model: str) -> Iterator[dict[str, Any]]:
-        """The items of a reply in their order, with the ids they had if nothing is missing.
+        """Yield the items of a reply in order, with their ids if nothing is missing.
 
-        Items with ids are refused without the reasoning that led to them, so a reply of which some
-        reasoning cannot go back has none.
+        Items with ids are refused without the reasoning that led to them, so if some reasoning of a
+        reply cannot be sent back, its items have no ids.
         """
         thoughts = [block for block in message.content if isinstance(block, ReasoningBlock)]
         own = [
@@ -144,14 +146,16 @@ class ResponsesRequests:
 
 
 def _goes_back(opaque: Mapping[str, Any]) -> bool:
-    """It is whole, and reasoning is more than an id: nothing is stored under that."""
+    """Return whether an item can be sent back: reasoning must be more than an id, which is not
+    stored.
+    """
     item = table(opaque.get(ITEM))
     is_readable = bool(item.get("encrypted_content") or item.get("content"))
     return bool(opaque) and (is_readable or item.get("type") != "reasoning")
 
 
 def _write_words(words: list[str], head: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The message of what the model has said since its last other item; empties `words`."""
+    """Write the message of the text since the last other item; empties `words`."""
     if words:
         said: dict[str, Any] = {**head, "type": "message", "role": "assistant"}
         if "id" in said:
@@ -165,7 +169,7 @@ def _write_words(words: list[str], head: Mapping[str, Any]) -> Iterator[dict[str
 
 
 def _write_input(message: ModelMessage) -> Iterator[dict[str, Any]]:
-    """The results of calls, and what the user says."""
+    """Write the results of calls, and the user's message."""
     for block in message.content:
         if isinstance(block, ToolResultBlock):
             yield {
@@ -202,7 +206,7 @@ def _write_part(block: ContentBlock) -> Iterator[dict[str, Any]]:
 
 
 def _call_id(tool_call_id: str) -> str:
-    """Ids of other services may be longer than the longest one here."""
+    """Shorten ids of other services that are longer than this service allows."""
     if len(tool_call_id) <= MAX_CALL_ID:
         return tool_call_id
     digest = hashlib.sha256(tool_call_id.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Tries failed calls again for adapters that do not do so themselves."""
+"""Retries failed calls for adapters that do not do so themselves."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -28,12 +28,12 @@ def with_retries(
 ) -> ProviderAdapter:
     """Return the adapter with retries, unless it has its own.
 
-    The policy is `[model.retry]`; where that is not set, the attribute `retry` of the adapter.
+    The policy is `[model.retry]`; if that is not set, the adapter's attribute `retry`.
 
     Args:
         adapter: makes the calls.
-        model: that it asks.
-        maker: the adapter inside of it that decides, if that is another one.
+        model: the model that is called.
+        maker: the wrapped adapter whose attributes decide, if it is another one.
     """
     maker = maker or adapter
     if getattr(maker, "retries_itself", False):
@@ -45,14 +45,14 @@ def with_retries(
 
 
 class RetryingAdapter:
-    """An adapter whose calls are tried again, as HTTP adapters do it.
+    """An adapter that retries failed calls, as the HTTP adapters do.
 
-    A call is tried again if its failure says `retryable` and nothing of the reply has come. The
-    pause is never shorter than `retry_after_s` in the details of the failure.
+    A call is retried if its failure is `retryable` and nothing of the reply has come. The pause is
+    never shorter than `retry_after_s` in the failure's details.
 
     Args:
-        adapter: belongs to others.
-        policy: how often, and after which pauses.
+        adapter: the wrapped adapter.
+        policy: number of attempts, and the pauses between them.
     """
 
     def __init__(self, adapter: ProviderAdapter, policy: RetryConfig) -> None:
@@ -79,7 +79,8 @@ class RetryingAdapter:
                             break
                         if isinstance(event, ModelStarted) and has_started:
                             continue
-                        # One that reports retries has made them; what has come is not repeated.
+                        # An adapter that reports retries has made them; what has come is not
+                        # repeated.
                         has_started = True
                         is_final = is_final or not isinstance(event, ModelStarted)
                         yield event

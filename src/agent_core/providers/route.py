@@ -1,4 +1,4 @@
-"""The way to a service: through which proxy, and whose certificates are trusted on it."""
+"""The route to a service: its proxy, and the certificates that are trusted."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from agent_core.opening import refuse_open_database
 
 
 class Route(Struct, frozen=True):
-    """How a service is reached. `tls` is True where the machine's own authorities are enough."""
+    """The route to a service. `tls` is True if the machine's own authorities are enough."""
 
     proxy: URL | None
     tls: ssl.SSLContext | bool
@@ -28,10 +28,10 @@ class Route(Struct, frozen=True):
 
 
 async def find_route(url: str, config: ModelConfig) -> Route:
-    """The way to `url`, by the configuration and the environment as they are now.
+    """Return the route to `url`, from the configuration and the current environment.
 
     Raises:
-        ConfigError: the proxy's address is none, or a file of certificates cannot be used.
+        ConfigError: the proxy's address is invalid, or a file of certificates cannot be used.
     """
     proxy = proxy_for(url, config.proxy, os.environ)
     is_encrypted = url.startswith("https:") or (proxy or "").startswith("https:")
@@ -43,7 +43,9 @@ async def find_route(url: str, config: ModelConfig) -> Route:
 
 
 def _trusting(ca_file: str | None, named: Mapping[str, str]) -> ssl.SSLContext:
-    """A context that trusts what the environment names, else the machine's own, and `ca_file`."""
+    """Return a context that trusts `ca_file`, and the environment's certificates or else the
+    machine's.
+    """
     for name, path in named.items():
         if not Path(path).exists():
             raise ConfigError(
@@ -51,8 +53,8 @@ def _trusting(ca_file: str | None, named: Mapping[str, str]) -> ssl.SSLContext:
                 f"{name} of the environment names {path}, which is not there",
             )
     context = ssl.create_default_context()
-    # From Python 3.13 on, this refuses certificates that lack what only newer tools write into
-    # them. They are trusted because their authority was named, whatever the version.
+    # From Python 3.13 on, this refuses certificates without extensions that only newer tools write.
+    # They are trusted because their authority was named, whatever the version.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if ca_file:
         try:

@@ -55,7 +55,7 @@ StopWord = Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "conte
 
 
 class Says(Frozen):
-    """Text, after reasoning if there is some, in `chunks` deltas; usage is estimated by default."""
+    """Text, after optional reasoning, in `chunks` deltas; usage is estimated by default."""
 
     type: Literal["says"] = "says"
     text: str
@@ -64,7 +64,7 @@ class Says(Frozen):
     stop_reason: StopReason = StopReason.END_TURN
     usage: Usage | None = None
 
-    if TYPE_CHECKING:  # the words that the values have are taken as well
+    if TYPE_CHECKING:  # string values are accepted as well
 
         def __init__(
             self,
@@ -78,7 +78,7 @@ class Says(Frozen):
 
 
 class ScriptedCall(Frozen):
-    """One tool call. `arguments` as text is what a model wrote, valid or not."""
+    """One tool call. `arguments` as text are the model's own words, valid or not."""
 
     name: str
     arguments: dict[str, Any] | str = Field(default_factory=dict[str, Any])
@@ -86,7 +86,7 @@ class ScriptedCall(Frozen):
 
 
 class Calls(Frozen):
-    """Tool calls, after reasoning and text if there are some; usage is estimated by default."""
+    """Tool calls, after optional reasoning and text; usage is estimated by default."""
 
     type: Literal["calls"] = "calls"
     calls: Annotated[list[ScriptedCall], Field(min_length=1)]
@@ -109,10 +109,10 @@ class Calls(Frozen):
 
 
 class Fails(Frozen):
-    """The call fails, after `text` if there is some.
+    """A call that fails, after `text` if there is any.
 
-    A `retryable` failure without `text` is tried again, as with real services, and takes the
-    next reply. `retry_after_s` is how long the service asks to be left alone.
+    A `retryable` failure without `text` is retried, as with real services, and takes the next
+    reply. `retry_after_s` are the seconds that the service asks to wait.
     """
 
     type: Literal["fails"] = "fails"
@@ -138,14 +138,14 @@ class Fails(Frozen):
 
 
 class Hangs(Frozen):
-    """Nothing more ever arrives after `text`; only cancelling ends it."""
+    """A reply that hangs after `text`; only cancelling ends it."""
 
     type: Literal["hangs"] = "hangs"
     text: str = ""
 
 
 class Pauses(Frozen):
-    """The reply after this one takes `seconds` to begin."""
+    """A pause of `seconds` before the next reply begins."""
 
     type: Literal["pauses"] = "pauses"
     seconds: Annotated[float, Field(ge=0)]
@@ -153,7 +153,7 @@ class Pauses(Frozen):
 
 Reply = Annotated[Says | Calls | Fails | Hangs | Pauses, Field(discriminator="type")]
 Piece = str | Reply | ScriptedCall | ToolCall | AgentCoreError | ModelEvent
-"""What a reply is made of. An error is a call that fails; `ModelCompleted` is a whole reply."""
+"""A piece of a reply. An error is a call that fails; `ModelCompleted` is a whole reply."""
 Answer = Callable[
     [ModelRequest],
     Piece | Iterable[Piece] | AsyncIterable[Piece] | Awaitable[Piece | Iterable[Piece]],
@@ -162,7 +162,7 @@ Answer = Callable[
 
 
 def calls(name: str, /, **arguments: Any) -> Calls:
-    """A reply that is one tool call."""
+    """Return a reply that is one tool call."""
     return Calls(calls=[ScriptedCall(name=name, arguments=arguments)])
 
 
@@ -170,17 +170,16 @@ _SOON = RetryConfig(initial_backoff_ms=1, max_backoff_ms=5)
 
 
 class ScriptedProvider:
-    """Plays a script. May serve many streams at once; replies go out in the order of the calls.
+    """Plays a script. May serve many streams at once; replies are used in the order of the calls.
 
     Args:
-        replies: the script: texts, `Says`, `Calls` and the like, errors, lists of what together is
+        replies: the script: texts, `Says`, `Calls` and so on, errors, lists of pieces that make up
             one reply, and functions of the request. A function instead of a list answers every
-            request, however many there are.
-        provider: the key it goes by in events.
-        takes_tools: a request with tools is refused when this is false.
-        retry: how often, and after which pauses, a call is made again that has failed with a
-            `retryable` error; by default three times without a pause worth mentioning. What
-            `[model.retry]` sets comes first.
+            request.
+        provider: its name in events.
+        takes_tools: if false, a request with tools is refused.
+        retry: how a call is retried that has failed with a `retryable` error; by default three
+            attempts almost without a pause. The settings in `[model.retry]` take precedence.
     """
 
     retries_itself = False
@@ -243,9 +242,9 @@ class ScriptedProvider:
             ) from error
 
     def assert_complete(self) -> None:
-        """Fail unless every reply has been used, and there was one for every request.
+        """Fail unless every reply was used, and there was one for every request.
 
-        What a function of the script has raised is raised here again.
+        An exception raised by a function of the script is raised again here.
 
         Raises:
             AssertionError: the model was called less often, or more often, than the script expects.
@@ -268,7 +267,7 @@ class ScriptedProvider:
         """Play the next reply.
 
         Raises:
-            ProviderError: `unsupported_capability`, for tools that are not taken.
+            ProviderError: `unsupported_capability`: the request has tools, and they are not taken.
         """
         if request.tools and not self._takes_tools:
             raise ProviderError(
@@ -311,11 +310,11 @@ class ScriptedProvider:
             yield event
 
     async def close(self) -> None:
-        """Remember that it was closed."""
+        """Record that it was closed."""
         self.closed = True
 
     def _take(self) -> list[Piece | Iterable[Piece] | Answer]:
-        """The next reply, after the pauses before it."""
+        """Return the next reply, with the pauses before it."""
         if self._answer is not None:
             return [self._answer]
         begun = self._played
@@ -334,7 +333,7 @@ class ScriptedProvider:
     async def _pieces(
         self, taken: list[Piece | Iterable[Piece] | Answer], request: ModelRequest
     ) -> AsyncGenerator[object]:
-        """The pieces of a reply; where a function only pauses, of the one after it too."""
+        """Yield the pieces of a reply; after a function that only pauses, also the next reply's."""
         only_pauses = True
         while only_pauses:
             only_pauses = False
@@ -348,7 +347,7 @@ class ScriptedProvider:
 
 
 async def _pieces_of(reply: object, request: ModelRequest) -> AsyncGenerator[object]:
-    """What a reply is made of; a function is called, and its answer awaited or iterated."""
+    """Yield the pieces of a reply; a function is called, and its answer awaited or iterated."""
     if callable(reply):
         reply = cast("Answer", reply)(request)
         if inspect.isawaitable(reply):
@@ -364,7 +363,7 @@ async def _pieces_of(reply: object, request: ModelRequest) -> AsyncGenerator[obj
 
 
 class _Draft:
-    """One reply that is being played, and the events of what is added to it."""
+    """One reply that is being played, and the events of its pieces."""
 
     def __init__(self, provider: str, request: ModelRequest) -> None:
         self.is_over = False
@@ -377,7 +376,9 @@ class _Draft:
         )
 
     def finish(self, estimates: PromptEstimates) -> Iterator[ModelEvent]:
-        """The last deltas and the finished reply; its usage is estimated if the script has none."""
+        """Yield the last deltas and the finished reply; its usage is estimated if the script gives
+        none.
+        """
         stop = self._stop or (StopReason.TOOL_USE if self._has_calls else StopReason.END_TURN)
         for event in self._reply.finish(stop, stop.value, usage=self._usage or Usage()):
             if self._usage is None and isinstance(event, ModelCompleted):
@@ -390,7 +391,7 @@ class _Draft:
         """Add one piece, and yield its events.
 
         Raises:
-            TypeError: a function has given something that is no piece of a reply.
+            AssertionError: a function has returned something that is no piece of a reply.
         """
         for part in self._parts(piece) if isinstance(piece, Says | Calls) else (piece,):
             match part:
@@ -439,7 +440,7 @@ class _Draft:
 
 
 def create(config: ModelConfig) -> ScriptedProvider:
-    """The adapter for `provider = "scripted"`.
+    """Create the adapter for `provider = "scripted"`.
 
     Raises:
         ConfigError: `[model] path` is missing, or the script is not usable.
@@ -453,6 +454,6 @@ def create(config: ModelConfig) -> ScriptedProvider:
 
 
 def pieces(text: str, count: int) -> list[str]:
-    """The text in at most `count` pieces of nearly equal length."""
+    """Split a text into at most `count` pieces of nearly equal length."""
     size = max(1, -(-len(text) // count))
     return [text[start : start + size] for start in range(0, len(text), size)]

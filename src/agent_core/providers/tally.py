@@ -1,4 +1,4 @@
-"""Counts what a model call costs that brings no reply: cancelled, broken off, or tried again."""
+"""Counts the usage of model calls without a reply: cancelled, broken off, or retried."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -24,22 +24,22 @@ from agent_core.types import (
 class CallTally:
     """The attempts of one model call.
 
-    An attempt without a reply costs its estimated prompt and the part of a reply that has arrived.
-    An attempt costs nothing if it was answered with an error, or was never sent.
+    An attempt without a reply costs its estimated prompt and the part of the reply that has
+    arrived. An attempt costs nothing if it was answered with an error, or was never sent.
 
-    An adapter that knows the price of its calls counts them with a tally of its own, which its
+    An adapter that knows the price of its calls counts them with its own tally, which its
     `CountedStart` carries. Other tallies then read that one instead of counting again, so every
     reader gets the same figures.
 
     Args:
         prompt: returns the tokens of the prompt; called when an attempt has brought no reply.
-        cost: returns the price of a usage in US dollars; None where that is not known.
+        cost: returns the price of a usage in US dollars; None if it is not known.
 
     Attributes:
         arrived: bytes of the reply that this attempt has brought so far.
         losses: the usage of each attempt that had a cost and brought no reply.
         reply: the usage of the whole reply, once there is one.
-        cost: as given; whoever learns the price later sets it.
+        cost: as given, or set later, once the price is known.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class CallTally:
                 self.reply, self.arrived, self._sent_at = usage, 0, None
 
     def end(self) -> None:
-        """Count the attempt under way as one without a reply. Harmless when repeated."""
+        """Count the current attempt as one without a reply. Does nothing when repeated."""
         if self._counted is not None:
             self._read(self._counted)
             self.reply = self.reply or self._counted.reply  # a guard may have withheld it
@@ -82,12 +82,12 @@ class CallTally:
         self._sent_at = None
 
     def take_lost(self) -> Usage | None:
-        """Return the usage of the attempts that were lost since the last call of this method."""
+        """Return the usage of the attempts lost since the last call of this method."""
         lost, self._taken = self.losses[self._taken :], len(self.losses)
         return _sum(lost)
 
     def take_spent(self) -> Usage | None:
-        """Return the same for a failed call, with the usage of its reply if it brought one."""
+        """Return `take_lost` for a failed call, plus the usage of its reply if it brought one."""
         return _sum([usage for usage in (self.take_lost(), self.reply) if usage is not None])
 
     def least_cost(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class CallTally:
     def is_sent(self) -> bool:
         """Return whether part of this attempt may have reached the service.
 
-        That is not so during the pause before a retry, and after the end of an attempt.
+        This is false during the pause before a retry, and after the end of an attempt.
         """
         return self.arrived > 0 or (self._sent_at is not None and monotonic() >= self._sent_at)
 
@@ -141,7 +141,7 @@ class CountedStart(ModelStarted):
     """The start of a call whose adapter counts it.
 
     Attributes:
-        tally: of the call, kept up to date by the adapter; for readers in this process only.
+        tally: tally of the call, kept up to date by the adapter; for readers in this process only.
     """
 
     tally: Any = Field(default=None, exclude=True, repr=False)
@@ -153,7 +153,7 @@ class CountedStart(ModelStarted):
 
 
 def size_of(text: str) -> int:
-    """Return the bytes of a text in UTF-8."""
+    """Return the size of a text in UTF-8 bytes."""
     return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 

@@ -1,4 +1,4 @@
-"""Which context window a server reports for a model; most report one, each in its own way."""
+"""Finds the context window that a server reports for a model; servers report it in many ways."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -21,11 +21,11 @@ _KEYS = (
 
 
 async def find_window(adapter: ProviderAdapter, model: ModelConfig) -> int | None:
-    """The window of a model in tokens, as its server says; None if it says nothing of it.
+    """Return the window of a model in tokens, as its server reports it; None if it does not.
 
     Args:
-        adapter: of the model; nothing is asked of one that speaks no HTTP.
-        model: resolved.
+        adapter: adapter of the model; only HTTP adapters are queried.
+        model: the resolved model.
     """
     if not isinstance(adapter, HttpProvider):
         return None
@@ -54,7 +54,7 @@ def _name_of(entry: object) -> object:
 
 
 def _window_in(places: Iterable[object]) -> int | None:
-    """The first number under one of the known keys, or under one that ends with it."""
+    """Return the first number under one of the known keys, or under a key that ends with one."""
     for place in places:
         if not isinstance(place, Mapping):
             continue

@@ -1,6 +1,6 @@
-"""The vocabulary every layer shares. Data only; behaviour lives where it runs.
+"""Types that every layer shares. They are data only; behaviour is in other packages.
 
-What few runs need is imported when it is first used.
+Rarely used types are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING

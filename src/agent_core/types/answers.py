@@ -1,4 +1,4 @@
-"""What a runtime answers when it is asked about its sessions, its runs and its files."""
+"""Results of questions to a runtime about its sessions, its runs and its files."""
 
 from typing import Literal
 
@@ -24,12 +24,12 @@ class SessionSummary(Frozen):
     """A session in a list.
 
     Attributes:
-        short_id: the shortest prefix of the id, of 13 characters or more, that no other has.
-        title: what the user has named it, or the first words of its first message.
+        short_id: the shortest unique prefix of the id, of at least 13 characters.
+        title: the name that the user has given it, or the first words of its first message.
         cwd: the project it works in.
-        status: of its last run, children's left out; None before the first.
-        turns: the model turns of its runs, children's left out.
-        usage: what all its runs and its work in the background have cost.
+        status: status of its last run, without children's; None before the first run.
+        turns: model turns of its runs, without children's.
+        usage: usage of all its runs and its background work.
         is_waiting: a run of it waits for an answer.
         parent_session_id: the session it was forked from.
     """
@@ -48,23 +48,25 @@ class SessionSummary(Frozen):
 
 
 CostUnit = Literal["all", "session", "project", "model", "day"]
-"""What costs are added up by."""
+"""The unit by which costs are added up."""
 
 
 class CostSummary(Frozen):
-    """What the runs of one day, model, project or session have cost together.
+    """The total cost of the runs of one day, model, project or session.
 
     Attributes:
-        key: the day, as 2026-11-23 in the local time; the model, as `provider:name`; the folder of
-            the project; the id of the session; or `all`. Of what was done in the background day and
-            model are not known: it is `background` there. A run of an earlier version has the model
+        key: the day, as 2026-11-23 in local time; the model, as `provider:name`; the folder of the
+            project; the id of the session; or `all`. For background work the day and the model are
+            not known: there the key is `background`. A run of an earlier version has the model
             `unknown`.
-        title: of the session.
-        sessions: how many there are.
-        runs: how many there are, children's left out.
-        usage: of all their calls; its `cost` is None if the price of one of them is not known.
-        known_cost: in US dollars, of the calls whose price is known.
-        unpriced: runs, children and kinds of background work with a call of an unknown price.
+        title: title of the session.
+        sessions: number of sessions.
+        runs: number of runs, without children's.
+        usage: usage of all their calls; its `cost` is None if the price of one of them is not
+            known.
+        known_cost: cost in US dollars of the calls whose price is known.
+        unpriced: number of runs, children and kinds of background work with a call of unknown
+            price.
     """
 
     key: str
@@ -77,11 +79,11 @@ class CostSummary(Frozen):
 
 
 class SessionMatch(Frozen):
-    """A message, a turn's calls or a result in which a search has found its words.
+    """A message, a turn's calls or a result that contains the words of a search.
 
     Attributes:
-        title, cwd: of the session.
-        tools: whose calls or results it holds.
+        title, cwd: title and folder of the session.
+        tools: names of the tools whose calls or results it holds.
         snippet: the text around the first word, on one line.
     """
 
@@ -99,8 +101,8 @@ class SessionMatch(Frozen):
 class ReplayResult(Frozen):
     """A stretch of history. Nodes and events stay separate, each ordered by its own sequence.
 
-    `next_seq` is the first event sequence not included; pass it as `from_seq` to go on, and
-    stop when it is None.
+    `next_seq` is the first event sequence not included; pass it as `from_seq` to continue, and stop
+    when it is None.
     """
 
     session: SessionRecord
@@ -114,7 +116,7 @@ class ReplayResult(Frozen):
 
 
 class InspectResult(Frozen):
-    """One run, looked at from inside."""
+    """The details of one run."""
 
     session_id: SafeId
     agent: AgentRecord
@@ -133,9 +135,9 @@ class CleanupFailure(Frozen):
 
 
 class CleanupResult(Frozen):
-    """What a clean-up found, and what it removed unless it was a dry run.
+    """The candidates that a clean-up found, and the ones it removed unless it was a dry run.
 
-    `freed_bytes` is what the removed files took; in a dry run, what the candidates take.
+    `freed_bytes` is the size of the removed files; in a dry run, the size of the candidates.
     """
 
     dry_run: bool
@@ -146,7 +148,7 @@ class CleanupResult(Frozen):
 
 
 class DeleteSessionResult(Frozen):
-    """What became of a deleted session; `failed` lists files that could not be removed."""
+    """The result of deleting a session; `failed` lists files that could not be removed."""
 
     session_id: SafeId
     deleted: bool
@@ -166,18 +168,19 @@ SegmentName = Literal[
 
 
 class ContextSegment(Frozen):
-    """One part of what the next request of a session begins with; tokens are estimates."""
+    """One part of a session's next request; tokens are estimates."""
 
     name: SegmentName
     tokens: int
 
 
 class PrefixChange(Frozen):
-    """A request that did not begin with what the one before it was: a cache had to be filled anew.
+    """A request that did not begin like the one before it, so that a cache had to be filled again.
 
     Attributes:
-        part: the first that had changed: `static_system`, `tools`, `dynamic_system` or `history`.
-        turn: of the run, from 1.
+        part: the first part that had changed: `static_system`, `tools`, `dynamic_system` or
+            `history`.
+        turn: turn of the run, from 1.
     """
 
     part: str
@@ -187,18 +190,19 @@ class PrefixChange(Frozen):
 
 
 class ContextReport(Frozen):
-    """What fills the context window of a session.
+    """The contents of a session's context window.
 
     Attributes:
-        model: that was asked last; the configured one before the first request.
-        window: of the model, in tokens.
-        reserve: what is kept free of it for the answer.
-        segments: in the order in which they stand in a request.
-        free: what is left for messages.
-        last_change: among the last requests, the latest that moved the cached prefix.
-        last_input_tokens: of the last request, as the service counted them; 0 if there is none.
-        last_cached_tokens: those of them that it had in its cache.
-        memory: the scope of the memory of the run that was answered last.
+        model: the model used last; the configured one before the first request.
+        window: size of the model's window in tokens.
+        reserve: tokens kept free for the answer.
+        segments: parts of a request, in order.
+        free: tokens left for messages.
+        last_change: among the last requests, the latest one that changed the cached prefix.
+        last_input_tokens: tokens of the last request, as the service counted them; 0 if there is
+            none.
+        last_cached_tokens: the part of them that was in the service's cache.
+        memory: memory scope of the last run that was answered.
     """
 
     session_id: str

@@ -9,10 +9,10 @@ from agent_core.types.tools import Decision
 
 
 class ApprovalState(StrEnum):
-    """Where a question is.
+    """The state of a question.
 
-    `superseded`: what the call would touch has changed, and it was asked anew. `withdrawn`: the
-    run has ended or was cancelled without an answer.
+    `superseded`: the call's effect has changed, and a new question was asked. `withdrawn`: the run
+    has ended or was cancelled without an answer.
     """
 
     OPEN = "open"
@@ -26,12 +26,13 @@ class ApprovalRecord(Frozen):
 
     Attributes:
         request: the question as it is shown, without secrets.
-        arguments: of the call, whole and without secrets; None for one of an older version.
-        changed_arguments: with which the call was allowed in place of those.
+        arguments: the complete arguments of the call, without secrets; None for a record of an
+            older version.
+        changed_arguments: the arguments with which the call was allowed instead.
         run_id: the run that makes the call.
-        root_run_id: the user's run that it belongs to: its own, or its parent's.
+        root_run_id: the user's run it belongs to: this run, or its parent.
         agent_path: the ids of its agents, from the root down to the one that makes the call.
-        access_hash: of all that the call would do and touch; an answer is for that alone.
+        access_hash: hash of everything the call would do and touch; an answer applies only to this.
         keeps_run: the run waits for the answer even if its process dies.
         decided_by: where the answer was given: `callback`, `terminal`, `cli`, `acp`, `sdk`.
         decider: the user and the process that gave it.

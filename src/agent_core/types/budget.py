@@ -1,4 +1,4 @@
-"""What a scope may spend, has spent and has reserved; these cross the port to the store."""
+"""Budgets of scopes: limits, spending and reservations, as passed to the store."""
 
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
@@ -10,7 +10,8 @@ from agent_core.types.content import Frozen
 from agent_core.types.options import Budget
 
 Amounts = Mapping[str, int]
-"""Whole amounts by their unit: those of `Budget`, with `nanousd` for usd and `wall_ms` for wall_s.
+"""Whole amounts by unit: the units of `Budget`, with `nanousd` for usd and `wall_ms` for wall_s. A
+missing unit is not limited, or nothing of it was spent.
 
 A unit that is missing is not limited, or nothing of it was spent.
 """
@@ -21,12 +22,14 @@ ScopeKind = Literal["session", "run", "child"]
 
 
 def nanousd(usd: Decimal) -> int:
-    """Dollars in whole billionths, rounded up: what is reserved is never less than what is due."""
+    """Convert dollars to whole billionths, rounded up: a reservation is never less than
+    the price.
+    """
     return int((usd * NANO).to_integral_value(ROUND_CEILING))
 
 
 def limits_of(budget: Budget) -> dict[str, int]:
-    """The amounts that a budget limits."""
+    """Return the amounts that a budget limits."""
     amounts: dict[str, Any] = {unit: limit for unit, limit in budget if limit is not None}
     if (usd := amounts.pop("usd", None)) is not None:
         amounts["nanousd"] = nanousd(Decimal(str(usd)))
@@ -36,7 +39,7 @@ def limits_of(budget: Budget) -> dict[str, int]:
 
 
 def shown(amounts: Amounts) -> dict[str, Any]:
-    """Amounts under the names that a budget has for them."""
+    """Return amounts under the names that a budget has for them."""
     named: dict[str, Any] = dict(amounts)
     if "nanousd" in named:
         named["usd"] = named.pop("nanousd") / NANO
@@ -46,12 +49,12 @@ def shown(amounts: Amounts) -> dict[str, Any]:
 
 
 class BudgetScope(Struct, frozen=True, kw_only=True):
-    """Something whose spending is limited: a session, a run with its children, or one child.
+    """A session, a run with its children, or one child, whose spending is limited.
 
     Attributes:
-        scope_id: of the session, or of the run.
-        limits: the most it may spend; for a child, the most it asks for.
-        session_id: the session it belongs to; None: the one of the hold.
+        scope_id: id of the session or of the run.
+        limits: its limits; for a child, the amounts it asks for.
+        session_id: the session it belongs to; None for the hold's session.
     """
 
     kind: ScopeKind
@@ -61,16 +64,16 @@ class BudgetScope(Struct, frozen=True, kw_only=True):
 
 
 class BudgetHold(Struct, frozen=True, kw_only=True):
-    """The worst case of something that is about to be done.
+    """The worst case of a planned operation.
 
     Attributes:
         session_id: the session of the first scope, which is locked while the hold changes: a run
             that was started inside another one is paid for by scopes of several sessions.
-        scopes: all that pay for it. A child comes last, and gets its share of those before it
-            the first time.
-        fixed: what it takes at least.
-        per_token: what each token of output adds.
-        most, least: tokens of output: what is wanted, and with how little it can be done.
+        scopes: all scopes that pay for it. A child comes last, and gets its share of the scopes
+            before it the first time.
+        fixed: amounts that it takes at least.
+        per_token: amounts that each token of output adds.
+        most, least: tokens of output: the wanted number, and the smallest acceptable one.
     """
 
     hold_id: str
@@ -85,7 +88,7 @@ class BudgetHold(Struct, frozen=True, kw_only=True):
 
 
 class BudgetUse(Frozen):
-    """What one scope may spend, has spent, and has reserved for calls that are under way."""
+    """Limits and spending of one scope, and its reservations for calls in progress."""
 
     kind: ScopeKind
     scope_id: str
@@ -99,11 +102,11 @@ class BudgetGrant(Struct, frozen=True, kw_only=True):
     """The answer to a hold.
 
     Attributes:
-        output_tokens: what is reserved of them.
+        output_tokens: reserved tokens of output.
         refused_by: the scope that has not enough left; nothing is reserved.
-        unit: of what.
-        needed: how much of it the hold takes at least.
-        may_wait: enough is left once what is under way has been settled.
+        unit: the unit that is lacking.
+        needed: the amount of it that the hold takes at least.
+        may_wait: there will be enough once the operations in progress are settled.
     """
 
     output_tokens: int = 0

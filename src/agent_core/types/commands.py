@@ -1,4 +1,4 @@
-"""What a command runs, as rules about it are matched with."""
+"""The programs that a command runs, for matching with rules about commands."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class CommandView:
 
 @dataclass(frozen=True, slots=True)
 class CommandViews:
-    """What a command runs, wrappers and shells looked into.
+    """All programs that a command runs, including those inside wrappers and shells.
 
     Attributes:
         views: what rules are matched with. With a problem they may be too many or too few.

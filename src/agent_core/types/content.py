@@ -31,7 +31,7 @@ _set_private = _slots["__pydantic_private__"].__set__
 
 
 _ALL_SET: dict[type, set[str]] = {}
-"""The fields of types whose objects are made with all of them; copies get a set of their own."""
+"""The fields of types whose objects are made with all of them; copies get their own sets."""
 
 
 class Frozen(BaseModel):
@@ -44,7 +44,9 @@ class Frozen(BaseModel):
 
     @classmethod
     def of_checked(cls, **values: Any) -> Self:
-        """An object of valid values, one for every field: they are not looked at again."""
+        """Create an object from valid values, one for every field, without validating
+        them again.
+        """
         made = _new(cls)
         fields_set = _ALL_SET.get(cls)
         if fields_set is None:
@@ -56,7 +58,7 @@ class Frozen(BaseModel):
         return made
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some fields changed; the new values are not looked at."""
+        """Return a copy with some fields changed; the new values are not validated."""
         if deep:
             return super().model_copy(update=update, deep=True)
         made, changes = _new(type(self)), update or {}
@@ -71,7 +73,7 @@ SafeId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:\-]{1,128}$")]
 """An id that is safe in a file name, a log line and a URL."""
 
 SESSION_ID_PATTERN = r"[A-Za-z0-9_-]{1,64}"
-"""What a caller may choose as a session id (matched as a whole)."""
+"""Pattern of the session ids that a caller may choose (matched as a whole)."""
 
 
 def _to_utc(value: datetime) -> datetime:
@@ -83,7 +85,7 @@ UtcDatetime = Annotated[AwareDatetime, AfterValidator(_to_utc)]
 
 
 def utc_now() -> datetime:
-    """The current time, aware, in UTC."""
+    """Return the current time, aware, in UTC."""
     return datetime.now(UTC)
 
 
@@ -102,9 +104,9 @@ def new_id(prefix: str) -> str:
 
 
 class RunStatus(StrEnum):
-    """Where a run is. `aborted` is understood when read and never written.
+    """The state of a run. `aborted` is accepted when read, but never written.
 
-    `waiting`: the run has stopped at a question and goes on when that is answered.
+    `waiting`: the run has stopped at a question and continues when it is answered.
     """
 
     QUEUED = "queued"
@@ -118,7 +120,7 @@ class RunStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Nothing will happen in this run any more."""
+        """Return whether nothing more will happen in this run."""
         return self not in _OPEN_STATUSES
 
 
@@ -126,7 +128,7 @@ _OPEN_STATUSES = {RunStatus.QUEUED, RunStatus.PENDING, RunStatus.RUNNING, RunSta
 
 
 class EndReason(StrEnum):
-    """Why a run's loop ended."""
+    """The reason why a run's loop ended."""
 
     COMPLETED = "completed"
     MAX_TURNS = "max_turns"
@@ -138,7 +140,7 @@ class EndReason(StrEnum):
 
     @property
     def status(self) -> RunStatus:
-        """The run status that goes with this reason."""
+        """The run status that belongs to this reason."""
         match self:
             case EndReason.COMPLETED:
                 return RunStatus.COMPLETED
@@ -149,21 +151,21 @@ class EndReason(StrEnum):
 
 
 class RunMode(StrEnum):
-    """Who leads the run: one agent, or an orchestrator with workers."""
+    """The leader of a run: one agent, or an orchestrator with workers."""
 
     NORMAL = "normal"
     ORCHESTRATOR = "orchestrator"
 
 
 class SessionStatus(StrEnum):
-    """Whether a session still takes messages."""
+    """Says whether a session still takes messages."""
 
     ACTIVE = "active"
     ARCHIVED = "archived"
 
 
 class AgentStatus(StrEnum):
-    """What an agent is doing between and during its runs."""
+    """The state of an agent between and during its runs."""
 
     IDLE = "idle"
     RUNNING = "running"
@@ -173,7 +175,7 @@ class AgentStatus(StrEnum):
 
 
 class AgentType(StrEnum):
-    """How an agent came to be. A worker is a `sub`, a compaction a `fork`, by `purpose`."""
+    """The origin of an agent. A worker is a `sub`, a compaction a `fork`, as its `purpose` says."""
 
     MAIN = "main"
     ORCHESTRATOR = "orchestrator"
@@ -182,11 +184,11 @@ class AgentType(StrEnum):
 
 
 class Usage(Frozen):
-    """Tokens one model call or one run has cost, as the provider reported them.
+    """Tokens of one model call or one run, as the provider reported them.
 
     Attributes:
-        cost: in US dollars; None where the price of some call is not known.
-        is_estimated: some figures are not the provider's, which reported none.
+        cost: cost in US dollars; None if the price of some call is not known.
+        is_estimated: some figures are estimates, because the provider reported none.
     """
 
     input_tokens: int = 0
@@ -201,7 +203,7 @@ class Usage(Frozen):
 
     @classmethod
     def from_input_output(cls, input_tokens: int, output_tokens: int) -> "Usage":
-        """Usage of a call that reports no more than this."""
+        """Create the usage of a call that reports only these two numbers."""
         return cls(
             input_tokens=input_tokens,
             output_tokens=output_tokens,
@@ -219,7 +221,7 @@ class Usage(Frozen):
         return self.output_tokens
 
     def plus(self, other: "Usage") -> "Usage":
-        """The sum of both; the raw reports of single calls are not carried along."""
+        """Return the sum of both; the raw reports of single calls are not kept."""
         return Usage.of_checked(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
@@ -240,7 +242,7 @@ def _added_cost(one: Usage, other: Usage) -> float | None:
 
 
 class ErrorPayload(Frozen):
-    """An error as data: what is stored, sent to the model and shown. Never a traceback."""
+    """An error as data: the form that is stored, sent to the model and shown. Never a traceback."""
 
     type: str
     code: ErrorCode
@@ -251,7 +253,7 @@ class ErrorPayload(Frozen):
 
     @classmethod
     def of(cls, error: AgentCoreError) -> Self:
-        """The error as data. Every kind of provider error is a `ProviderError` to the outside."""
+        """Convert an error to data. Every kind of provider error is shown as `ProviderError`."""
         return cls(
             type="ProviderError" if isinstance(error, ProviderError) else type(error).__name__,
             code=error.code,
@@ -262,18 +264,19 @@ class ErrorPayload(Frozen):
 
 
 OPAQUE = "opaque"
-"""The key of a block's metadata under which fields stand that only a provider can read.
+"""Metadata key of a block for fields that only a provider can read.
 
-They go back, as they came, to the provider and the model that `provider` and `model` beside it
-name, and to no other.
+They are sent back unchanged to the provider and model named by `provider` and `model` in the same
+metadata, and to no other.
 """
 
 CHANGED = "changed_arguments"
-"""In the metadata of a call that a person has allowed with other arguments, and of its result's
-node: these arguments. A call also names the request."""
+"""Metadata key for the arguments with which a person has allowed a call, in the call and in its
+result's node. In a call it also names the request.
+"""
 
 REDACTED = "redacted_arguments"
-"""The key of a tool call's metadata that is set where a secret was taken from its arguments."""
+"""Metadata key of a tool call from whose arguments a secret was removed."""
 
 
 class TextBlock(Frozen):
@@ -293,7 +296,7 @@ class JsonBlock(Frozen):
 
 
 class ToolCallBlock(Frozen):
-    """The model asks for a tool. `name` is canonical (`code.read_file`)."""
+    """A model's call of a tool. `name` is canonical (`code.read_file`)."""
 
     type: Literal["tool_call"] = "tool_call"
     tool_call_id: SafeId
@@ -303,7 +306,7 @@ class ToolCallBlock(Frozen):
 
 
 class ArtifactRefBlock(Frozen):
-    """Something too large to stand in a message; the file is kept as an artifact."""
+    """A reference to content too large for a message; the file is kept as an artifact."""
 
     type: Literal["artifact_ref"] = "artifact_ref"
     artifact_id: SafeId
@@ -336,7 +339,7 @@ class ImageBlock(Frozen):
 
     @property
     def is_document(self) -> bool:
-        """It is a PDF, which not every service takes that takes pictures."""
+        """Return whether it is a PDF; not every service that takes pictures takes these."""
         return self.mime_type == "application/pdf"
 
 
@@ -365,9 +368,9 @@ ContentBlock = Annotated[
 
 
 def build_content() -> None:
-    """Build the validators of what every message and result holds, before theirs are built.
+    """Build the validators of the parts of messages and results, before the types that use them.
 
-    Otherwise each of those types builds them anew.
+    Otherwise each of those types would build them again.
     """
     for part in (
         ErrorPayload,
@@ -390,7 +393,7 @@ class UserMessage(Frozen):
 
 
 class Role(StrEnum):
-    """The author of a node. System text is not a node: it is composed anew for every request."""
+    """The author of a node. System text is not a node: it is composed again for every request."""
 
     USER = "user"
     ASSISTANT = "assistant"
@@ -398,7 +401,7 @@ class Role(StrEnum):
 
 
 class NodeType(StrEnum):
-    """What kind of conversation item a node is. All but `message` are put there by core."""
+    """The kind of conversation item. Every kind except `message` is added by core."""
 
     MESSAGE = "message"
     SKILL_CONTEXT = "skill_context"
@@ -416,15 +419,15 @@ class NodeType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFlags:
-    """What is special about a conversation item; on disk, keys of its metadata.
+    """Special properties of a conversation item; stored as keys of its metadata.
 
     Attributes:
-        partial: cut off before its end.
-        aborted: a cancellation was why.
-        failed: an error was why.
-        synthetic: not written by the user, a model or a tool.
-        abort_reason: why it was aborted.
-        reason: the code of why core wrote it.
+        partial: it was cut off before its end.
+        aborted: it was cut off by a cancellation.
+        failed: it was cut off by an error.
+        synthetic: it was not written by the user, a model or a tool.
+        abort_reason: the reason why it was aborted.
+        reason: code of the reason why core wrote it.
     """
 
     partial: bool = False
@@ -436,11 +439,11 @@ class NodeFlags:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Self:
-        """The flags among the metadata."""
+        """Read the flags from metadata."""
         return cls(**{key: metadata[key] for key in _FLAGS if key in metadata})
 
     def as_metadata(self) -> dict[str, Any]:
-        """The flags that are set, as they are stored."""
+        """Return the flags that are set, as they are stored."""
         return {key: value for key in _FLAGS if (value := getattr(self, key))}
 
 
@@ -450,7 +453,7 @@ _NO_FLAGS = NodeFlags()
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A conversation item that has not been written down yet."""
+    """A conversation item that has not been stored yet."""
 
     role: Role
     content: Sequence[ContentBlock]
@@ -461,7 +464,7 @@ class Draft:
 
     @property
     def stored_metadata(self) -> dict[str, Any]:
-        """The metadata with the flags among them."""
+        """The metadata including the flags."""
         if self.flags is _NO_FLAGS:
             return {**self.metadata}
         return {**self.metadata, **self.flags.as_metadata()}
@@ -475,8 +478,8 @@ class Draft:
 class Node(Frozen):
     """A written conversation item: a draft with a place in the tree.
 
-    `node_seq` is the session's order of writing, from 1; it is 0 while the write is under way.
-    `token_count` is core's own estimate of what the content costs in a request.
+    `node_seq` is the session's order of writing, from 1; it is 0 while the write is in progress.
+    `token_count` is core's own estimate of the content's tokens in a request.
     """
 
     node_id: SafeId
@@ -494,23 +497,25 @@ class Node(Frozen):
 
     @property
     def flags(self) -> NodeFlags:
-        """What is special about it."""
+        """Its special properties."""
         return NodeFlags.of(self.metadata) if self.metadata else _NO_FLAGS
 
     @property
     def is_partial(self) -> bool:
-        """Cut off before its end: kept for people, never sent to a model again."""
-        metadata = self.metadata  # asked of every node of a path, for every request
+        """Return whether it was cut off before its end: kept for people, never sent to a model
+        again.
+        """
+        metadata = self.metadata  # called for every node of a path, for every request
         return bool(metadata.get("partial") or metadata.get("aborted") or metadata.get("failed"))
 
     @property
     def calls(self) -> list[ToolCallBlock]:
-        """The tool calls this node asks for."""
+        """The tool calls of this node."""
         return [block for block in self.content if isinstance(block, ToolCallBlock)]
 
     @property
     def results(self) -> list[ToolResultBlock]:
-        """The tool results this node holds."""
+        """The tool results of this node."""
         return [block for block in self.content if isinstance(block, ToolResultBlock)]
 
     @property
@@ -520,22 +525,24 @@ class Node(Frozen):
 
 
 def calls_of(path: Iterable[Node]) -> Iterator[ToolCallBlock]:
-    """Every tool call that these nodes ask for."""
+    """Return every tool call of these nodes."""
     return (b for node in path for b in node.content if isinstance(b, ToolCallBlock))
 
 
 def results_of(path: Iterable[Node]) -> Iterator[ToolResultBlock]:
-    """Every tool result that these nodes hold."""
+    """Return every tool result of these nodes."""
     return (b for node in path for b in node.content if isinstance(b, ToolResultBlock))
 
 
 def user_text(text: str, node_type: NodeType = NodeType.MESSAGE, **metadata: Any) -> Draft:
-    """A draft of `text` in the user's role."""
+    """Return a draft of `text` in the user's role."""
     return Draft(Role.USER, (TextBlock(text=text),), node_type, metadata)
 
 
 def words_of(content: Iterable[ContentBlock], limit: int = 4000) -> str:
-    """The first `limit` characters of a message, or what it is made of if it has no text."""
+    """Return the first `limit` characters of a message, or the kinds of its blocks if it has no
+    text.
+    """
     blocks = list(content)
     said = (without_content(block.text) for block in blocks if isinstance(block, TextBlock))
     texts = (text.strip()[:limit] for text in said)

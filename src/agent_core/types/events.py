@@ -10,7 +10,7 @@ from agent_core.types.content import Frozen, SafeId, UtcDatetime
 
 
 class EventLevel(StrEnum):
-    """How loud an event is. A default stream leaves `debug` out."""
+    """The importance of an event. A default stream leaves `debug` out."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -19,7 +19,7 @@ class EventLevel(StrEnum):
 
 
 class EventType(StrEnum):
-    """Every event there is."""
+    """Every kind of event."""
 
     RUN_QUEUED = "run_queued"
     RUN_DEQUEUED = "run_dequeued"
@@ -101,14 +101,14 @@ class EventType(StrEnum):
 LIVE_EVENTS = frozenset(
     {EventType.MODEL_TEXT_DELTA, EventType.MODEL_REASONING_DELTA, EventType.MESSAGE_DELTA}
 )
-"""Shown as they happen and never stored; the finished message is what is stored."""
+"""Events that are shown as they happen and never stored; only the finished message is stored."""
 
 CLOSING_EVENTS = frozenset({EventType.RUN_COMPLETED, EventType.RUN_FAILED, EventType.RUN_CANCELLED})
-"""Exactly one of these ends the stream of every run."""
+"""Events that end a run: exactly one of them ends the stream of every run."""
 
 
 class EventDraft(NamedTuple):
-    """Something that happened and has no place in the timeline yet."""
+    """An event that has no place in the timeline yet."""
 
     event_type: EventType
     payload: Mapping[str, Any]
@@ -118,10 +118,10 @@ class EventDraft(NamedTuple):
 
 
 class RuntimeEvent(Frozen):
-    """One thing that happened.
+    """One event.
 
-    `seq` is the session's order, `run_seq` the run's, both from 1 and given by the transaction
-    that stored the event; live deltas are not stored and have neither.
+    `seq` is the session's order, `run_seq` the run's, both from 1 and set by the transaction that
+    stored the event; live deltas are not stored and have neither.
     """
 
     event_id: SafeId

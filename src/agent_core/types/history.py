@@ -1,6 +1,6 @@
-"""What goes into history in one write, and what a session's opening gives back.
+"""Data for single writes to history, and the result of opening a session.
 
-These cross the port between the journal and storage, which know nothing of each other.
+These types are passed between the journal and storage, which do not know each other.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -25,28 +25,32 @@ from agent_core.types.options import StoredOptions
 from agent_core.types.records import AgentRecord, RunPrompt, RunRecord, SessionRecord
 
 OwnerIsDead = Callable[[str, bool], bool]
-"""Whether the process behind this owner id is gone; the second argument says whether its lease is
-over by the store's clock. Must be quick: it is asked inside a transaction, from storage's own
-thread."""
+"""Returns whether the process with this owner id is gone; the second argument says whether its
+lease is over by the store's clock. Must be quick: it is called inside a transaction, in storage's
+own thread.
+"""
 
 LEASE = timedelta(seconds=30)
-"""How long a claim holds without a heartbeat, where the owner's lock cannot be looked at."""
+"""Time for which a claim is valid without a heartbeat, where the owner's lock cannot be
+inspected.
+"""
 
 
 class Claim(Struct, frozen=True):
-    """A runtime that holds a session, and how long it counts as alive for other hosts."""
+    """A runtime that holds a session, and the time for which other hosts consider it alive."""
 
     owner: str
     lease: timedelta = LEASE
 
 
 class Heartbeat(Struct, frozen=True):
-    """What an owner learns when it extends its leases.
+    """The result of extending an owner's leases.
 
     Attributes:
-        cancelled: the open runs of its sessions that `request_cancel` was called for.
-        epochs: those of its sessions.
-        late: the sessions whose lease is not extended yet, for another transaction has locked them.
+        cancelled: the open runs of its sessions for which `request_cancel` was called.
+        epochs: epochs of its sessions.
+        late: the sessions whose lease is not extended yet, because another transaction has locked
+            them.
     """
 
     cancelled: list[str]
@@ -57,7 +61,7 @@ class Heartbeat(Struct, frozen=True):
 class PendingEvent(NamedTuple):
     """An event on its way into the store, where it gets its sequence numbers.
 
-    `payload_json` is the draft's payload as JSON text, where that is known already.
+    `payload_json` is the draft's payload as JSON text, if it is known already.
     """
 
     event_id: str
@@ -67,10 +71,10 @@ class PendingEvent(NamedTuple):
 
 
 class RunChange(Struct, frozen=True, kw_only=True):
-    """New values for a run's row; None leaves a value as it is, `metadata` is merged.
+    """New values for a run's row; None leaves a value unchanged, `metadata` is merged.
 
-    `options` replaces all of them. `has_prompt_node`: the run's message is in the history, so its
-    copy in the row is removed.
+    `options` replaces all options. With `has_prompt_node` the run's message is in the history, so
+    its copy in the row is removed.
     """
 
     status: RunStatus | None = None
@@ -87,20 +91,21 @@ class RunChange(Struct, frozen=True, kw_only=True):
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """Rows that belong together: all of them are stored, or none is.
+    """Rows that belong together: either all of them are stored, or none.
 
     Attributes:
-        nodes: in order of writing, `node_seq` still 0; an event beside it announces each of them,
-            which is how a replay finds it.
+        nodes: in order of writing, `node_seq` still 0; an event in the batch announces each of
+            them, which is how a replay finds it.
         events: in order; they belong to the session, agent and run named here.
-        run: what changes in the run's row.
-        agent_status: what changes in the agent's row.
-        active_node_id: where the session's next message continues.
-        owner: the runtime that holds the session, if only that one may store this.
+        run: changes of the run's row.
+        agent_status: new status in the agent's row.
+        active_node_id: the node from which the session's next message continues.
+        owner: the runtime that holds the session, if only that runtime may store this.
         epoch: the session's epoch under which the run was opened; once another owner has claimed
-            the session, nothing of it is stored. None: the epoch of the store's own last claim.
-        release: the owner that gives the session back to other processes, unless another run
-            of the session is still open: then the last one to end gives it back.
+            the session, nothing of the batch is stored. None for the epoch of the store's own last
+            claim.
+        release: the owner that releases the session for other processes, unless another run of the
+            session is still open: then the last one to end releases it.
     """
 
     session_id: str
@@ -117,12 +122,12 @@ class Batch(Struct, frozen=True, kw_only=True):
 
 
 class SessionNote(Struct, frozen=True, kw_only=True):
-    """What happened in a session outside of any run, such as work in the background.
+    """Records of a session outside of any run, such as background work.
 
     Attributes:
-        events: they belong to the session alone: no run, no agent.
-        node: goes to the end of the active path and becomes the active node; an event names it.
-            Its parent has to be the active node.
+        events: events of the session alone, without a run or an agent.
+        node: added at the end of the active path, where it becomes the active node; an event names
+            it. Its parent must be the active node.
         metadata: merged into the session's metadata; None removes a key.
     """
 
@@ -141,22 +146,22 @@ class Position(Struct, frozen=True):
 
 
 class RunOpening(Struct, frozen=True, kw_only=True):
-    """A run that a user has just started, before anything of it is stored.
+    """A run that a user has just requested, before anything of it is stored.
 
     Attributes:
         session_id: the session to resume, or the one to create.
-        cwd: where the session works: a resumed one has to have been working there.
-        move_session: a session that works elsewhere works in `cwd` from now on.
+        cwd: the folder the session works in; a resumed session must have worked there already.
+        move_session: a session that works elsewhere is moved to `cwd`.
         prompt: the user's message; a run without one only summarises the history.
-        options: what its caller asked for, if anything.
-        title: of the session, if this creates it.
+        options: options set by its caller, if any.
+        title: title of the session, if this creates it.
         owner: the runtime that runs the session from now on.
-        lease: how long the owner counts as alive for other hosts.
+        lease: time for which other hosts consider the owner alive.
         agent_type: `main` or `orchestrator`; a session has at most one root agent of each.
         agent_id: id of that agent, if the session has none yet.
         status: `queued` or `pending`.
-        events: what to record with the run.
-        dispatch: who takes it, if it is put into the queue of the workers.
+        events: events to record with the run.
+        dispatch: says who may take it, if it is put into the workers' queue.
     """
 
     session_id: str
@@ -180,14 +185,14 @@ class RunOpening(Struct, frozen=True, kw_only=True):
 
 
 class Dispatch(Struct, frozen=True, kw_only=True):
-    """Who may take a run that is put into the queue of the workers.
+    """Says who may take a run that is put into the workers' queue.
 
     Attributes:
         queue: the name of the workers' queue.
-        home: where the session's files are, if it has no place yet.
-        place: where they are from now on, if its caller says so.
-        tenant: whose session it is, if this creates it; None also for one that there is.
-        process: the caller's in the queue, if no other one may take it.
+        home: place of the session's files, if it has no place yet.
+        place: new place of its files, if the caller sets one.
+        tenant: tenant of the session, if this creates it; None also for an existing one.
+        process: the caller's process number in the queue, if no other process may take the run.
     """
 
     queue: str
@@ -197,7 +202,7 @@ class Dispatch(Struct, frozen=True, kw_only=True):
     process: int | None = None
 
     def lane(self, session: SessionRecord, run_id: str) -> str:
-        """The lane of a run of this session."""
+        """Return the lane of a run of this session."""
         if self.process is not None:
             return lane_of_process(run_id)
         place = session.place or self.home
@@ -208,15 +213,15 @@ class OpenedRun(Struct, frozen=True, kw_only=True):
     """The rows of a run that was opened.
 
     Attributes:
-        resumed: the session was there before.
-        position: where the opening's events stand; of a run that goes on there are none.
-        lost: runs that an owner now dead had begun; they are closed.
-        queued: runs that an owner now dead had not begun, in order; they are the new owner's to
-            run, before the opened one.
-        waiting: a run that waits for an answer, where this owner has just taken the session over.
+        resumed: the session existed before.
+        position: position of the opening's events; a continued run has none.
+        lost: runs that a dead owner had begun; they are closed.
+        queued: runs that a dead owner had not begun, in order; the new owner runs them before the
+            opened one.
+        waiting: a run that waits for an answer, if this owner has just taken the session over.
         is_answered: a question of that run has been answered.
-        asked_at: when the claim to the session was sent, see `owners.now`: its lease is sure to
-            last from then.
+        asked_at: time at which the claim to the session was sent, see `owners.now`: its lease is
+            sure to last from then.
     """
 
     session: SessionRecord

@@ -1,4 +1,4 @@
-"""The names by which runs are handed out: tenants, hosts, queues, places, and their lanes."""
+"""Names used to distribute runs: tenants, hosts, queues, places, and their lanes."""
 
 import platform
 import re
@@ -9,32 +9,32 @@ from msgspec import Struct
 from agent_core.errors import AgentCoreError, ErrorCode
 
 NAME_PATTERN = r"[A-Za-z0-9_.\-]{1,40}"
-"""A tenant, or a host."""
+"""Pattern of a tenant or a host."""
 
 QUEUE_PATTERN = r"[A-Za-z0-9_\-]{1,24}"
 
 PLACE_PATTERN = rf"snapshot|host:{NAME_PATTERN}"
-"""Where the files of a run are: in its session's latest snapshot, or on a host."""
+"""Pattern of the place of a run's files: its session's latest snapshot, or a host."""
 
 SNAPSHOT = "snapshot"
 """The place of sessions whose files every machine can have."""
 
 PROTOCOL = 1
-"""Of what a queued run is, and how it is taken up: another number is for other versions."""
+"""Version of the protocol of queued runs; runs with another number are for other versions."""
 
 _LANE = (
     rf"(?P<queue>{QUEUE_PATTERN})/(?P<place>{PLACE_PATTERN})"
     rf"/(?P<tenant>(?:{NAME_PATTERN})?)/(?P<protocol>[0-9]{{1,9}})"
 )
 HERE = "here/"
-"""How the lane of a run begins that only its own process may take."""
+"""Prefix of the lane of a run that only its own process may take."""
 
 
 class Lane(Struct, frozen=True, kw_only=True):
-    """The kind of worker that may take a run; as text it is the name of a queue of Procrastinate.
+    """The kind of worker that may take a run; as text it is the name of a Procrastinate queue.
 
     Attributes:
-        tenant: whose session it is; None: of no tenant.
+        tenant: tenant of the session; None if it has none.
     """
 
     queue: str
@@ -52,7 +52,9 @@ class Lane(Struct, frozen=True, kw_only=True):
         tenant: str | None,
         protocol: int = PROTOCOL,
     ) -> bool:
-        """Whether who takes this takes runs of the lane; `tenant` None is all."""
+        """Return whether a worker with these settings takes runs of the lane; `tenant` None takes
+        all.
+        """
         return (
             self.protocol == protocol
             and self.place in places
@@ -61,7 +63,7 @@ class Lane(Struct, frozen=True, kw_only=True):
         )
 
     def say_no_worker(self) -> str:
-        """The message that no worker takes these runs, with the command to start one."""
+        """Return the message that no worker takes these runs, with the command to start one."""
         whose = f", and of tenant {self.tenant}" if self.tenant else ""
         if self.protocol != PROTOCOL:
             whose += f", of protocol {self.protocol}: that is another version of the program"
@@ -72,7 +74,7 @@ class Lane(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> "Lane | None":
-        """The lane that a text names; None if it is that of a run that its own process takes."""
+        """Parse a lane; None for the lane of a run that only its own process takes."""
         found = re.fullmatch(_LANE, text)
         if found is None:
             return None
@@ -85,24 +87,24 @@ class Lane(Struct, frozen=True, kw_only=True):
 
 
 def own_place(host_id: str | None = None) -> str:
-    """The place of runs whose files are on this machine; by default it has the name of the host."""
+    """Return the place of runs whose files are on this machine; named after the host by default."""
     return f"host:{host_id or re.sub(r'[^A-Za-z0-9_.-]', '-', platform.node())[:40] or 'localhost'}"
 
 
 def lane_of_process(run_id: str) -> str:
-    """The name of the lane of a run that no other process than its own may take."""
+    """Return the name of the lane of a run that only its own process may take."""
     return f"{HERE}{run_id}"
 
 
 class Placement(Struct, frozen=True, kw_only=True):
-    """Who is to carry a run out, as its caller says it; None leaves that to the settings.
+    """The caller's choice of who executes a run; None leaves it to the settings.
 
     Attributes:
-        here: this process, after what is queued before it in the session.
-        place: where the files are: `host:<id>`, or `snapshot`.
-        tenant: whose session it is.
-        queue: the workers that take it.
-        queue_timeout_s: how long a run of this process waits for its turn.
+        here: this process executes it, after earlier queued runs of the session.
+        place: place of the files: `host:<id>`, or `snapshot`.
+        tenant: tenant of the session.
+        queue: queue of the workers that take it.
+        queue_timeout_s: seconds that a run of this process waits for its turn.
     """
 
     here: bool | None = None
@@ -112,12 +114,12 @@ class Placement(Struct, frozen=True, kw_only=True):
     queue_timeout_s: float | None = None
 
     def given(self) -> list[tuple[str, object]]:
-        """What its caller says, by name."""
+        """Return the choices of the caller, by name."""
         values = ((name, getattr(self, name)) for name in PLACED)
         return [(name, value) for name, value in values if value is not None]
 
     def require_one_machine(self) -> None:
-        """Refuse what takes a queue; `here=True` is how it is without one.
+        """Refuse choices that need a queue; `here=True` is the same as no choice.
 
         Raises:
             AgentCoreError: `validation_error`, which names the argument.
@@ -134,7 +136,7 @@ class Placement(Struct, frozen=True, kw_only=True):
 
 
 ANYWHERE = Placement()
-"""A run whose caller says nothing of that."""
+"""A placement without any choices."""
 
 PLACED = Placement.__struct_fields__
-"""The names of what a caller may say."""
+"""The names of the choices."""

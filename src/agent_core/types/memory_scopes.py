@@ -1,7 +1,6 @@
-"""The scope of a run's memory: nobody's, everybody's, or the memory of one user.
+"""The memory scope of a run: no memory, the shared memory, or the memory of one user.
 
-A scope is named by callers as one word, which is stored with the run. `memory.scopes` says which
-folder it stands for.
+Callers name a scope by one word, which is stored with the run. `memory.scopes` maps it to a folder.
 """
 
 from msgspec import Struct
@@ -10,10 +9,10 @@ MEMORY_OFF = "off"
 """The run recalls nothing, and nothing of it is remembered."""
 
 MEMORY_SHARED = "shared"
-"""Everybody who uses the home, or the sessions of the tenant, has this memory."""
+"""Memory shared by everybody who uses the home, or by the sessions of the tenant."""
 
 USER_SCOPE = "user:"
-"""The beginning of the scope of one user; the caller's id of the user follows."""
+"""Prefix of the scope of one user; the caller's id of the user follows."""
 
 LONGEST_USER_ID = 256
 
@@ -21,13 +20,13 @@ _FORMS = f"{MEMORY_OFF!r}, {MEMORY_SHARED!r} or '{USER_SCOPE}<id>'"
 
 
 class MemoryTerms(Struct, frozen=True, kw_only=True):
-    """Whose memory the words of a run are for, and which model may read them.
+    """The memory that a run's messages are for, and the model that may read them.
 
     Attributes:
-        scope: of the run's memory.
-        model: the run's own, as it is stored: `provider:name`, or a table in JSON. None: the
-            configured one.
-        needs_object: the model is an object that only the program of the run has.
+        scope: scope of the run's memory.
+        model: the run's own model, as it is stored: `provider:name`, or a table in JSON. None for
+            the configured one.
+        needs_object: the model is an object that only the run's program has.
     """
 
     scope: str = MEMORY_SHARED
@@ -36,10 +35,10 @@ class MemoryTerms(Struct, frozen=True, kw_only=True):
 
 
 def checked_scope(given: object) -> str | None:
-    """Return the name of a scope; None, and True, leave the choice to others; False is `off`.
+    """Return the name of a scope; None for None and True, which choose nothing; `off` for False.
 
     Raises:
-        ValueError: there is no such scope; the message follows the name of an argument.
+        ValueError: there is no such scope; the message continues the name of an argument.
     """
     match given:
         case None | True:
@@ -57,7 +56,7 @@ def checked_scope(given: object) -> str | None:
 
 
 def _check_user_id(user_id: str) -> None:
-    """Refuse an id that is none, or whose reader could take it for another one, or for a path."""
+    """Refuse an id that is empty, or that could be mistaken for another one or for a path."""
     shown = repr(user_id)[:80]
     if not user_id:
         raise ValueError(f"names no user: put an id behind {USER_SCOPE!r}")

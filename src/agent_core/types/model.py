@@ -1,4 +1,4 @@
-"""The one protocol between core and models: requests out, events in, no vendor type in sight."""
+"""The protocol between core and models: requests and events, without any vendor's types."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -12,7 +12,7 @@ from agent_core.types.tools import ToolCall, ToolDefinition
 
 
 class SystemBlock(Frozen):
-    """One piece of the system prompt. Static blocks come first and never change in a run."""
+    """One piece of the system prompt. Static blocks come first and never change during a run."""
 
     block_id: str
     source: str
@@ -26,16 +26,16 @@ class SystemBlock(Frozen):
 class ModelMessage(Frozen):
     """One message of a request.
 
-    A `tool` message holds the results of all calls of the assistant message before it, in the
-    order of the calls. Messages of one conversation are the same objects from turn to turn, so
-    that an adapter can keep what it made of them.
+    A `tool` message holds the results of all calls of the assistant message before it, in the order
+    of the calls. Messages of one conversation are the same objects in every turn, so that an
+    adapter can reuse what it derived from them.
     """
 
     role: Role
     content: list[ContentBlock]
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
-    if TYPE_CHECKING:  # names of enum members are taken, too
+    if TYPE_CHECKING:  # string values are accepted, too
 
         def __init__(
             self,
@@ -47,21 +47,21 @@ class ModelMessage(Frozen):
 
 
 EFFECT_UNKNOWN = "interrupted_effect_unknown"
-"""In the metadata of a call's result: its process died before it ended."""
+"""Metadata value of a call's result: its process died before the call ended."""
 
 FINAL_ANSWER = "final_answer"
-"""The tool that a model calls with its typed answer, where the service has no mode for that."""
+"""The tool that a model calls with its typed answer, if the service has no mode for that."""
 
 
 class OutputFormat(Frozen):
-    """What the answer of a run has to be, as a request says it.
+    """The required form of a run's answer, as part of a request.
 
     Attributes:
-        name: what the answer is called.
-        description: what is said of it.
+        name: name of the answer's type.
+        description: description of the answer.
         output_schema: a JSON Schema, always of an object.
-        mode: `native` asks for the service's own schema mode, `tool` for the tool `final_answer`
-            among the tools; `auto` has the tool for services without such a mode.
+        mode: `native` requests the service's own schema mode, `tool` the tool `final_answer`;
+            `auto` includes the tool for services without such a mode.
     """
 
     name: str
@@ -73,10 +73,10 @@ class OutputFormat(Frozen):
 class ModelRequest(Frozen):
     """Everything a provider needs for one reply.
 
-    `provider_options` is keyed by provider; an adapter refuses keys it does not know.
-    `tool_choice` is `auto`, `none`, `required` or the canonical name of one tool. An adapter that
-    holds its service to the schema of `output` leaves the tool `final_answer` out; one that knows
-    nothing of `output` offers it like the others.
+    `provider_options` is keyed by provider; an adapter refuses keys it does not know. `tool_choice`
+    is `auto`, `none`, `required` or the canonical name of one tool. An adapter that holds its
+    service to the schema of `output` leaves the tool `final_answer` out; an adapter that ignores
+    `output` offers it like the others.
     """
 
     model: str
@@ -93,7 +93,7 @@ class ModelRequest(Frozen):
 
 
 class StopReason(StrEnum):
-    """Why a model stopped."""
+    """The reason why a model stopped."""
 
     END_TURN = "end_turn"
     TOOL_USE = "tool_use"
@@ -104,11 +104,11 @@ class StopReason(StrEnum):
 
 
 StopWord = Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "content_filter", "error"]
-"""The same as words."""
+"""`StopReason` as string values."""
 
 
 class ModelStarted(Frozen):
-    """The call is about to be made: always the first event, before anything is sent.
+    """A call is about to be made: always the first event, before anything is sent.
 
     `native_output` says that the service is held to the schema of the request's `output`.
     """
@@ -143,7 +143,7 @@ class ToolCallDelta(Frozen):
 
 
 class ModelRetry(Frozen):
-    """Attempt number `attempt` failed; the next one starts in `delay_ms`."""
+    """A failed attempt, numbered `attempt`; the next one starts in `delay_ms`."""
 
     type: Literal["model_retry"] = "model_retry"
     attempt: int
@@ -178,7 +178,7 @@ class ModelCompleted(Frozen):
 
 
 class ModelFailed(Frozen):
-    """The call failed for good; text that arrived before it has been shown already."""
+    """A call that failed for good; text that arrived before has been shown already."""
 
     type: Literal["model_failed"] = "model_failed"
     error: ErrorPayload
@@ -194,4 +194,4 @@ ModelEvent = Annotated[
     | ModelFailed,
     Field(discriminator="type"),
 ]
-"""What a provider's stream yields; `ModelCompleted` or `ModelFailed` is always the last."""
+"""An event of a provider's stream; `ModelCompleted` or `ModelFailed` is always the last."""

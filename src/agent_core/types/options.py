@@ -1,4 +1,4 @@
-"""What a caller asks of one run, beside its message."""
+"""Options of one run, set by its caller."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,10 +9,10 @@ from agent_core.types.content import Frozen, RunMode
 from agent_core.types.memory_scopes import checked_scope
 
 Mode = RunMode | Literal["normal", "orchestrator"]
-"""What a run is started as: an answer, or the lead over workers."""
+"""Mode of a run: a normal answer, or the lead over workers."""
 
 OutputT = TypeVar("OutputT", default=str)
-"""What a run answers with: text, or what its `output_type` says."""
+"""Type of a run's answer: text, or the type given as `output_type`."""
 
 Amount = Annotated[int, Field(ge=0, le=10**12)]
 
@@ -20,24 +20,25 @@ Dollars = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 OutputMode = Literal["auto", "native", "tool"]
-"""How a typed answer is asked for: by the provider's own schema mode, or by a tool."""
+"""Way of requesting a typed answer: by the provider's own schema mode, or by a tool."""
 
 PermissionMode = Literal["plan", "ask", "accept-edits"]
-"""How much a run may do unasked: `plan` changes nothing, `ask` follows the settings, and with
-`accept-edits` the file tools write inside the project without a question."""
+"""Freedom of a run to act unasked: `plan` changes nothing, `ask` follows the settings, and with
+`accept-edits` the file tools write inside the project without a question.
+"""
 
 MemoryScope = Annotated[str | None, BeforeValidator(checked_scope)]
-"""A scope by its name; what 0.3 has stored, `false`, is read as `off`."""
+"""Name of a memory scope; `false`, stored by version 0.3, is read as `off`."""
 
 
 class Budget(Frozen):
-    """The most a run, a session or a child may spend; what is None is not limited.
+    """Spending limits of a run, a session or a child; None means no limit.
 
     Attributes:
         usd: US dollars.
-        input_tokens, output_tokens, total_tokens: of all model calls together.
-        requests: model calls, those that are tried again included.
-        tool_calls: calls of tools.
+        input_tokens, output_tokens, total_tokens: tokens of all model calls together.
+        requests: number of model calls, including retries.
+        tool_calls: number of tool calls.
         wall_s: seconds from the beginning of the run.
     """
 
@@ -57,20 +58,20 @@ class StoredOptions(Frozen):
         instructions: added to the system prompt of the run.
         model: `provider:name`, or the table of a whole model.
         tools: the names of the only tools the run may use; None leaves that to the configuration.
-        disabled_tools: names of tools the run does without.
+        disabled_tools: names of tools that the run must not have.
         output_schema: the JSON Schema of a typed answer.
-        output_name: what the caller's output type is called.
-        output_mode: how a typed answer is asked for.
-        output_retries: how often an answer that does not validate goes back to the model.
-        budget: the most the run may spend, children included.
-        max_turns: the most model turns.
-        permission_mode: how much it may do unasked; None is `ask`.
-        memory: the scope of its memory: `off`, `shared` or `user:<id>`; None is `shared`, where the
-            settings have memory on.
+        output_name: name of the caller's output type.
+        output_mode: way of requesting a typed answer.
+        output_retries: number of times an answer that does not validate is sent back to the model.
+        budget: spending limit of the run, including its children.
+        max_turns: largest number of model turns.
+        permission_mode: freedom to act unasked; None is `ask`.
+        memory: scope of its memory: `off`, `shared` or `user:<id>`; None is `shared` if memory is
+            on in the settings.
         needs_caller: names of options that cannot be stored (`deps`, `guards`, callables among
-            `tools`): a run that has some can be carried out by the process that started it only.
-        trace: names the span that the run's spans belong to, where it is traced.
-        metadata: the caller's own.
+            `tools`): a run with such options can be executed only by the process that started it.
+        trace: identifies the span that the run's spans belong to, if it is traced.
+        metadata: the caller's own metadata.
     """
 
     instructions: str | None = None

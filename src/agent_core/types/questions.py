@@ -1,4 +1,4 @@
-"""What a user is asked: whether a call may be made, or what a server wants to know."""
+"""Questions to a user: whether a call may be made, or what a server wants to know."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -56,15 +56,15 @@ class PermissionDecision(Frozen):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionGrant:
-    """An answer "for the session" that is remembered.
+    """A remembered answer "for the session".
 
     Attributes:
-        grant_id: names it for people.
-        session_id: the session, the agents that it starts included.
-        tool_name: the tool that was asked for.
-        covers: what it covers, word for word as the question said.
-        key: the same for all calls that it covers.
-        created_at: when the answer was given.
+        grant_id: id shown to people.
+        session_id: the session, including the agents that it starts.
+        tool_name: the tool that the question was about.
+        covers: the calls it covers, in the words of the question.
+        key: key shared by all calls that it covers.
+        created_at: time of the answer.
     """
 
     grant_id: str
@@ -76,27 +76,27 @@ class PermissionGrant:
 
 
 class PermissionExplanation(Frozen):
-    """What would become of a call, and why: see `AgentRuntime.explain_permission`.
+    """The decision about a call, and the reason: see `AgentRuntime.explain_permission`.
 
     Attributes:
         decision: `allow`, `ask` or `deny`.
-        by: what decides it: a rule, an answer that is remembered, a setting.
+        by: source of the decision: a rule, a remembered answer, a setting.
         tool_name: the tool.
-        covers: what an answer for the session would cover, or the given one covers; None: this
+        covers: the calls that an answer for the session would cover, or does cover; None for this
             call only.
-        rule: what an answer "always" would add to the rules, where it can.
-        wide: what the wider answer would cover that the question offers; None: it offers none.
-        wide_rule: what the wider answer with "always" would add to the rules, where it can.
-        target: what would be touched.
-        cwd: where a command would run.
-        reason: why it is asked for whatever was allowed before.
+        rule: the rule that an answer "always" would add, if it can.
+        wide: the calls that the question's wider answer would cover; None if it offers none.
+        wide_rule: the rule that the wider answer with "always" would add, if it can.
+        target: the thing that would be touched.
+        cwd: the folder in which a command would run.
+        reason: the reason why it is asked for even if it was allowed before.
         places: the paths that are the reason.
         paths: every path that the call names.
-        met: what a command opens below the folders among them.
-        hosts: of a network call.
-        command: what a command would run.
-        confined: what the sandbox does with the call; None: it is not confined.
-        refusal: what the model would read of a call that is denied.
+        met: paths that a command opens below the folders among them.
+        hosts: hosts of a network call.
+        command: the programs that a command would run.
+        confined: the sandbox's effect on the call; None if it is not confined.
+        refusal: the text that the model would read if the call is denied.
     """
 
     decision: Literal["allow", "ask", "deny"]
@@ -119,18 +119,18 @@ class PermissionExplanation(Frozen):
 
 
 class ElicitationRequest(Frozen):
-    """What an MCP server asks the user: to fill in a form, to open an address, or to log in.
+    """A request of an MCP server to the user: to fill in a form, to open an address, or to log in.
 
-    All of it but `server_id` and `host` is the server's: data, to be shown as such.
+    Everything except `server_id` and `host` comes from the server: show it as data.
 
     Attributes:
-        server_id: as `mcp.json` names it.
+        server_id: name of the server in `mcp.json`.
         mode: `form` has a `requested_schema`; `url` has a `url` and its `host`.
         purpose: `login` for the log-in of an HTTP server (mode `url`).
-        message: why it asks.
+        message: the reason for the request.
         requested_schema: a JSON Schema of one object with plain fields.
-        url: what is to be opened, `http` or `https`.
-        host: whose address that is, in ASCII.
+        url: the `http` or `https` address to open.
+        host: host of that address, in ASCII.
     """
 
     server_id: str
@@ -147,8 +147,8 @@ class ElicitationAnswer(Frozen):
 
     Attributes:
         action: `accept`, `decline` (the user said no), or `cancel` (there is no answer).
-        content: the fields of a form. For a log-in, `redirect_url` is the address that the
-            browser was sent to, where it runs on another machine.
+        content: the fields of a form. For a log-in, `redirect_url` is the address that the browser
+            was sent to, if the browser runs on another machine.
     """
 
     action: Literal["accept", "decline", "cancel"]

@@ -25,7 +25,7 @@ from agent_core.types.options import PermissionMode, StoredOptions
 
 
 class AgentSource(StrEnum):
-    """Where a definition comes from."""
+    """The origin of a definition."""
 
     BUILTIN = "builtin"
     USER = "user"
@@ -33,7 +33,7 @@ class AgentSource(StrEnum):
 
 
 class AgentRole(StrEnum):
-    """What an agent is in a run; decides which tools it can have at all."""
+    """The role of an agent in a run; decides which tools it can have at all."""
 
     MAIN = "main"
     ORCHESTRATOR = "orchestrator"
@@ -44,7 +44,7 @@ class AgentRole(StrEnum):
 
 
 class AgentDefinition(Frozen):
-    """A kind of agent: its instructions are `body`, catalogs show `description` only."""
+    """A kind of agent: `body` holds its instructions; catalogs show only `description`."""
 
     agent_definition_id: SafeId
     name: str
@@ -78,9 +78,9 @@ class AgentDefinition(Frozen):
 class SessionRecord(Frozen):
     """One session; `owner` is the runtime that runs it now, if any.
 
-    `epoch` counts the owners: an append of an earlier one is refused.
-    `title` is None until there is a message to make it of.
-    `tenant` is whose session it is, and `place` where its files are, when workers carry out runs.
+    `epoch` counts the owners: an append of an earlier one is refused. `title` is None until there
+    is a message to derive it from. If workers execute runs, `tenant` is the session's tenant, and
+    `place` the place of its files.
     """
 
     session_id: SafeId
@@ -101,12 +101,14 @@ class SessionRecord(Frozen):
 
     @property
     def files_folder(self) -> str:
-        """The name by which snapshots of its files are known: its folder, where they are there."""
+        """The name of its files' folder in snapshots: its folder, or a substitute if it
+        has none.
+        """
         return snapshot_folder(self.session_id) if self.place == SNAPSHOT else self.cwd
 
 
 def snapshot_folder(session_id: str) -> str:
-    """What stands for the folder of a session whose files every machine can have."""
+    """Return the substitute for the folder of a session whose files every machine can have."""
     return f"{SNAPSHOT}:{session_id}"
 
 
@@ -135,18 +137,16 @@ class RunPrompt(Frozen):
 
 
 MODEL_KEY = "model"
-"""In the metadata of a run: the model it asks first, as `provider:name`."""
+"""Metadata key of a run for the model it uses first, as `provider:name`."""
 
 
 class RunRecord(Frozen):
     """One run of one agent.
 
-    `prompt` is the user's message until it stands in the history as the run's first node.
-    `options` are those its caller gave, if any.
-    `cancel_requested_at` is when a process asked for the run to be cancelled: its owner does so
-    at its next heartbeat.
-    `lane` is the queue from which a worker takes the run; `takeovers` counts the dead workers
-    that others have taken it over from.
+    `prompt` is the user's message until it is in the history as the run's first node. `options` are
+    set by its caller, if any. `cancel_requested_at` is the time at which a process asked to cancel
+    the run: its owner does so at its next heartbeat. `lane` is the queue from which a worker takes
+    the run; `takeovers` counts the dead workers from which others have taken it over.
     """
 
     run_id: SafeId
@@ -172,17 +172,17 @@ class RunRecord(Frozen):
 
     @property
     def is_for_workers(self) -> bool:
-        """Whether a worker takes it, and another one when that has died."""
+        """Return whether workers execute it, one after another if they die."""
         return self.lane is not None and not self.lane.startswith(HERE)
 
     @property
     def has_begun(self) -> bool:
-        """Whether a process carries it out, or has died over it."""
+        """Return whether a process executes it, or died while executing it."""
         return self.status in {RunStatus.PENDING, RunStatus.RUNNING}
 
 
 ArtifactSource = bytes | Path | BinaryIO
-"""What an artifact is made of: bytes, a file that is moved, an open file read from its start."""
+"""Source of an artifact: bytes, a file that is moved, an open file read from its start."""
 
 
 class ArtifactRecord(Frozen):
@@ -205,7 +205,9 @@ class ArtifactRecord(Frozen):
 
 
 class RunIdentity(Frozen):
-    """Who a run is: ids, role, modes, and the beginning of a child's task; it never changes."""
+    """Identity of a run: ids, role, modes, and the beginning of a child's task; it never
+    changes.
+    """
 
     session_id: SafeId
     agent_id: SafeId
@@ -220,7 +222,7 @@ class RunIdentity(Frozen):
 
 
 class CancelResult(Frozen):
-    """How a cancellation went; `timed_out` means that cleaning up goes on in the background."""
+    """Result of a cancellation; `timed_out` means that cleaning up continues in the background."""
 
     run_id: SafeId
     status: RunStatus

@@ -1,4 +1,4 @@
-"""Tools as data: what a model is offered, asks for and gets back, and what a call may touch."""
+"""Tools as data: offers to a model, its calls and their results, and the effects of a call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,256}$")
 
 
 class ToolPermission(StrEnum):
-    """Whether a tool only looks, or may change something."""
+    """Says whether a tool only reads, or may change something."""
 
     READONLY = "readonly"
     WRITE = "write"
 
 
 ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other"]
-"""What a call does, in the words of the Agent Client Protocol."""
+"""Kind of a call, in the terms of the Agent Client Protocol."""
 
 
 class ToolDefinition(Frozen):
@@ -38,7 +38,7 @@ class ToolDefinition(Frozen):
     tags: set[str] = set()
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
-    if TYPE_CHECKING:  # the words that the values have are taken as well
+    if TYPE_CHECKING:  # string values are accepted, too
 
         def __init__(
             self,
@@ -62,7 +62,7 @@ class ToolCall(Frozen):
 
 
 class ToolResult(Frozen):
-    """What a call answered. Core sets `tool_call_id` and `tool_name` itself."""
+    """The answer to a call. Core sets `tool_call_id` and `tool_name` itself."""
 
     tool_call_id: str = ""
     tool_name: str = ""
@@ -73,11 +73,10 @@ class ToolResult(Frozen):
 
 
 class Decision(StrEnum):
-    """What the user said. A deny is for this call only.
+    """A user's decision. A deny applies to this call only.
 
-    `allow_reads` and `allow_edits` allow, until the session ends, every command of the project
-    that only reads, or every edit of its ordinary files. Only a question about such a call takes
-    them.
+    `allow_reads` and `allow_edits` allow, until the session ends, every command of the project that
+    only reads, or every edit of its ordinary files. Only a question about such a call accepts them.
     """
 
     ALLOW_ONCE = "allow_once"
@@ -89,38 +88,37 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What one call would touch: worked out before the question, and not changed after.
+    """The effects of one call, determined before the question, and not changed after.
 
     Attributes:
         asks: the user has to agree first.
-        scope: what an `allow_for_session` would cover, in words; calls with the same tool and
-            scope share one answer. Empty: the tool as a whole if it only reads, else exactly
-            these arguments.
+        scope: description of what an `allow_for_session` would cover; calls with the same tool and
+            scope share one answer. If empty: the whole tool if it only reads, else exactly these
+            arguments.
         summary: the arguments on one line, for a person.
-        target: what is touched: the resolved path, the argument vector.
-        cwd: where a command would run.
-        env_names: the environment variables that a command sees beside the usual ones.
+        target: the thing that is touched: the resolved path, the argument vector.
+        cwd: the folder in which a command would run.
+        env_names: the environment variables that a command sees in addition to the usual ones.
         dangerous: the call can do anything the user can.
         reason: why this call asks beyond the rule for its tool: `sensitive`, `outside_roots`,
             `program_home`, `outside_sandbox`. Such a call is asked for even if it was allowed
             before.
-        places: the resolved paths that are the reason, where `target` does not name them.
+        places: the resolved paths that are the reason, if `target` does not name them.
         paths: every resolved path that the call names, for rules about paths.
-        met: what a command reads below the folders that it names, resolved, for rules that deny
-            paths or ask for them.
-        line: the first line that is read or changed, where there is one file.
-        diff: a unified diff of what would change, where there is one.
-        confined: what the sandbox does with this call, in words; None: it is not confined.
-        refusal: the code of the answer where no question can be asked.
-        hook_summary: what the last hook that let the call pass said of it.
-        command: what a command would run; None for other calls.
-        runs: the absolute paths of files that a call would run, where `command` does not name
-            them.
-        only_reads: a command that certainly changes nothing; looked at in plan mode only.
-        reads: a command that certainly changes nothing, and opens only what may be read without a
-            question.
-        edits: an ordinary file of the project is written: nothing that is protected, or that
-            other programs execute or obey.
+        met: resolved paths that a command reads below the folders that it names, for rules that
+            deny paths or ask for them.
+        line: the first line that is read or changed, if there is one file.
+        diff: a unified diff of the change, if there is one.
+        confined: description of the sandbox's effect on this call; None if it is not confined.
+        refusal: error code of the answer if no question can be asked.
+        hook_summary: summary of the last hook that let the call pass.
+        command: the programs that a command would run; None for other calls.
+        runs: the absolute paths of files that a call would run, if `command` does not name them.
+        only_reads: a command that certainly changes nothing; determined in plan mode only.
+        reads: a command that certainly changes nothing, and opens only files that may be read
+            without a question.
+        edits: an ordinary file of the project is written: nothing that is protected, or that other
+            programs execute or obey.
     """
 
     asks: bool = False

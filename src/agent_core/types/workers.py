@@ -5,18 +5,18 @@ from agent_core.types.lanes import Lane
 
 
 class WorkerRecord(Frozen):
-    """A process that carries out queued runs, as it was at its last heartbeat.
+    """A process that executes queued runs, as it was at its last heartbeat.
 
     Attributes:
-        worker_id: what sessions name as their owner while it has them.
-        version: of the program.
-        protocol: of the runs that it takes.
-        places: `host:<id>` and `snapshot`, as far as it takes runs of them.
-        tenant: the only one that it serves; None: all.
-        concurrency: how many runs it carries out at a time.
-        running: how many it carries out now.
+        worker_id: id under which it owns sessions.
+        version: version of the program.
+        protocol: protocol of the runs that it takes.
+        places: `host:<id>` and `snapshot`, if it takes runs of these places.
+        tenant: the only tenant that it serves; None for all.
+        concurrency: number of runs it executes at the same time.
+        running: number of runs it executes now.
         is_draining: it takes no more runs.
-        is_alive: its last heartbeat is not older than its lease was long.
+        is_alive: its last heartbeat is not older than its lease.
     """
 
     worker_id: SafeId
@@ -35,22 +35,22 @@ class WorkerRecord(Frozen):
     heartbeat_at: UtcDatetime
 
     def takes(self, lane: Lane) -> bool:
-        """Whether it is alive and takes runs of this lane."""
+        """Return whether it is alive and takes runs of this lane."""
         takes_runs = self.is_alive and not self.is_draining
         return takes_runs and lane.suits(self.places, self.queues, self.tenant, self.protocol)
 
 
 class QueuedRun(Frozen):
-    """A run that waits for a worker, or is carried out by one.
+    """A run that waits for a worker, or is executed by one.
 
     Attributes:
-        status: `queued`, or `running`; one that goes on after its worker has died is `running`,
-            and has no `worker_id` until another one has taken it over.
-        queue, place, tenant, protocol: which workers may take it.
-        takeovers: how many workers have died of it, or with it.
-        worker_id: which one has it.
+        status: `queued`, or `running`; a run that continues after its worker has died is `running`,
+            and has no `worker_id` until another worker has taken it over.
+        queue, place, tenant, protocol: select the workers that may take it.
+        takeovers: number of workers that have died during it.
+        worker_id: the worker that has it.
         is_without_worker: no worker that is alive has it or takes runs of its lane.
-        queued_at: since when it waits, or did.
+        queued_at: time at which it was queued.
     """
 
     run_id: SafeId
@@ -67,7 +67,7 @@ class QueuedRun(Frozen):
 
 
 class QueueDepth(Frozen):
-    """How many runs of a kind wait for a worker, and for how long the oldest of them has."""
+    """Number of queued runs of one kind, and the time that the oldest has waited."""
 
     queue: str
     place: str

@@ -1,4 +1,4 @@
-"""The files of a project as a session knows them: which node names which snapshot."""
+"""A session's record of its project's files: the snapshots that nodes name."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from agent_core.types.records import SessionRecord
 
 
 class SnapshotNote(Struct, frozen=True, kw_only=True):
-    """A node names the snapshot that was just recorded.
+    """Makes a node name the snapshot that was just recorded.
 
     Attributes:
-        folder: the project it is of.
+        folder: the project of the snapshot.
         run_id: the user's run that recorded it; None between runs.
-        is_begin: nothing of what differs from the snapshot before it is the run's doing.
-        is_last: the run changes nothing after it, unless it notes that anew.
-        epoch: the session's when the run was opened; an earlier owner's note is refused.
+        is_begin: the run has caused none of the differences from the snapshot before it.
+        is_last: the run changes nothing after it, unless it records that again.
+        epoch: the session's epoch when the run was opened; an earlier owner's note is refused.
     """
 
     session_id: str
@@ -33,7 +33,7 @@ class RunChanges(Struct, frozen=True, kw_only=True):
     """The changes of a run to the files of its project.
 
     Attributes:
-        known: what its session had known of the files before.
+        known: the session's known snapshot of the files before.
         spans: snapshots before and after; a run that waited for an answer has several.
     """
 
@@ -47,7 +47,7 @@ class UndoneMessage(Frozen):
     Attributes:
         at: the active node after the undo; None is the beginning of the session.
         node_id: the active node before it.
-        runs: how many runs users had started in the session: one more, and there is no redo.
+        runs: number of runs that users had started in the session: after one more there is no redo.
         before: the snapshot taken before the files were restored; None if none were.
         after: the snapshot taken after that.
         known: the session's snapshot before the undo.
@@ -62,14 +62,14 @@ class UndoneMessage(Frozen):
 
 
 class SessionFork(Struct, frozen=True, kw_only=True):
-    """A session that is to begin with what another one has said.
+    """A new session that begins with the history of another one.
 
     Attributes:
-        session_id, node_id: where it branches off.
-        new_session_id: its own.
+        session_id, node_id: the place where it branches off.
+        new_session_id: id of the new session.
         folder: the copy of the project that it works in.
-        snapshot_id: what the files of the copy were recorded as.
-        place: where its files are, if that is said of sessions.
+        snapshot_id: the snapshot that matches the files of the copy.
+        place: place of its files, if sessions have places.
     """
 
     session_id: str
@@ -81,12 +81,12 @@ class SessionFork(Struct, frozen=True, kw_only=True):
 
 
 class FilesMove(Frozen):
-    """The snapshots between which the files go when a session continues elsewhere.
+    """The snapshots between which the files move when a session continues elsewhere.
 
     Attributes:
-        target: what is restored: the state before, with the changes that are taken back or made.
+        target: the state to restore: the state before, with changes reverted or made again.
         before: the state before.
-        git: tells what the repository stood at when the files were so.
+        git: the snapshot that recorded the repository's state at that time.
     """
 
     target: SafeId
@@ -95,17 +95,17 @@ class FilesMove(Frozen):
 
 
 class NodeMove(Frozen):
-    """A session continues from another node, and its files go with it.
+    """A session's continuation from another node, together with its files.
 
     Attributes:
         node_id: the new active node; None is the beginning.
         folder: the project.
-        files: what happens to the files; None: they are left alone.
-        known: the snapshot that the session has left the files in from then on.
-        undone: what can be redone from then on.
-        is_undo: the first of these is this very move.
-        runs: how many runs users had started when it began; later moves have `revision`.
-        revision: of the state that it was decided on; on another one it is refused.
+        files: the move of the files; None if they are left alone.
+        known: the snapshot that matches the session's files from then on.
+        undone: the messages that can be redone from then on.
+        is_undo: the first of these is undone by this move.
+        runs: number of runs that users had started when it began; newer moves use `revision`.
+        revision: revision of the state that it was decided on; on another one it is refused.
     """
 
     node_id: SafeId | None
@@ -119,17 +119,17 @@ class NodeMove(Frozen):
 
 
 class WorkspaceState(Frozen):
-    """The state of a session, and its knowledge of the files of its project.
+    """The state of a session, and its record of its project's files.
 
     Attributes:
-        snapshot_id: how the session has left the files, as far as it has recorded them.
-        open_run_id: the run that has begun to change them, and has not ended by itself: what
-            differs from the snapshot is its doing, too.
-        undone: what can be redone, the last one first.
-        runs: how many runs users have started in the session.
-        pending: a move whose files are being restored, by a process that has died perhaps.
-        active_node_id: where the session continues.
-        revision: another text after each move and each run of the session.
+        snapshot_id: the snapshot in which the session has left the files, as far as recorded.
+        open_run_id: the run that has begun to change them, and has not ended by itself: differences
+            from the snapshot count as its own, too.
+        undone: the messages that can be redone, the last one first.
+        runs: number of runs that users have started in the session.
+        pending: a move whose files are being restored, perhaps by a process that has died.
+        active_node_id: the node from which the session continues.
+        revision: a text that changes with each move and each run of the session.
     """
 
     active_node_id: SafeId | None = None
@@ -146,10 +146,10 @@ class FileChange(Frozen):
 
     Attributes:
         path: relative to the project.
-        kind: `added`, `deleted`, `modified`, `mode` (its rights), or `kind`: a file became a
+        kind: `added`, `deleted`, `modified`, `mode` (its permissions), or `kind`: a file became a
             folder or a link, or the other way round.
-        diff: a unified diff without secrets; None where there is no text to show.
-        note: what there is to be said instead.
+        diff: a unified diff without secrets; None if there is no text to show.
+        note: a description in place of the diff.
     """
 
     path: str
@@ -164,7 +164,7 @@ class WorkspaceDiff(Frozen):
     Attributes:
         before, after: the snapshots.
         changes: file by file.
-        git: what of HEAD, the branch and the index differs.
+        git: the differences of HEAD, the branch and the index.
         left_out: paths that one of the snapshots does not hold, each with the reason.
     """
 
@@ -181,15 +181,15 @@ class SwitchResult(Frozen):
     Attributes:
         session: the session as it is now; of a fork, the new one.
         node_id: the active node; None is the beginning of the session.
-        message: of an undo, the message that was taken back.
+        message: the message that an undo took back.
         restored: paths that were written, relative to the project.
         deleted: paths that were removed.
         left_out: paths that no snapshot holds, each with the reason.
         refused: paths that were left as they are, each with the reason.
-        moved_aside: files that no snapshot holds and that were in the way: where they are now.
-        snapshot_before: the state the files were in; None if they were not touched.
-        git: what of HEAD, the branch and the index differs from then: these are left alone.
-        remarks: what else the user should know, in whole sentences.
+        moved_aside: new places of files that no snapshot holds and that were in the way.
+        snapshot_before: the snapshot of the files before; None if they were not touched.
+        git: the differences of HEAD, the branch and the index from that time, which are left alone.
+        remarks: anything else the user should know, in whole sentences.
     """
 
     session: SessionRecord

@@ -6,7 +6,7 @@
     print(agent.run_sync("How many lamps are there?").output)
 
 `llm` calls models, `prompt` writes their prompts, `tools` runs their tool calls, `memory` keeps
-conversations and knowledge, `agent` puts the four together. Everything stands on the engine of
+conversations and knowledge, `agent` puts the four together. Everything runs on the engine of
 `agent_core`. A part is imported when it is first used; `import agcore` alone costs nothing.
 """
 
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a checker would take any name for one of these
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name otherwise
 
     def __getattr__(name: str) -> object:
         if name not in __all__:

@@ -31,11 +31,11 @@ class _FamilyError(AgentCoreError):
             setattr(cls.__base__, kind, cls)
 
     def is_recoverable(self) -> bool:
-        """Whether the application may go on: another call may succeed with nothing changed."""
+        """True if the application may continue: another call may succeed with nothing changed."""
         return self.recoverable
 
     def told_by(self, error: AgentCoreError | ErrorPayload) -> Self:
-        """The same with the code and the details of an error of the engine."""
+        """Copy the code and the details of an engine error into this one, and return it."""
         self.code, self.details = error.code, dict(error.details)
         return self
 
@@ -123,7 +123,7 @@ class RequestBlockedError(OtherLlmError, code=ErrorCode.PERMISSION_DENIED):
 
 
 def llm_error_from_payload(error: ErrorPayload) -> LlmError:
-    """Return the kind of error that an adapter's `ModelFailed`, or the failure of a run, is."""
+    """Convert the error of a `ModelFailed` or of a failed run to the matching `LlmError`."""
     status = error.details.get("status")
     retry_after_s = error.details.get("retry_after_s")
     for kind in (AuthenticationError, RequestTimeoutError, ContextLengthError):
@@ -139,7 +139,7 @@ def llm_error_from_payload(error: ErrorPayload) -> LlmError:
 
 
 def llm_error_from(error: AgentCoreError) -> LlmError:
-    """Return the kind of error that an exception of the engine is; chain it with `from`."""
+    """Convert an engine exception to an `LlmError`; chain it with `from`."""
     if isinstance(error, LlmError):
         return error
     if isinstance(error, ConfigError) and "variable" in error.details:
@@ -149,7 +149,7 @@ def llm_error_from(error: AgentCoreError) -> LlmError:
 
 @contextmanager
 def raise_as_llm_error() -> Generator[None]:
-    """Turn whatever a provider raises into an `LlmError`: a reply that broke off is no reply.
+    """Turn whatever a provider raises into an `LlmError`; a broken reply counts as a failure.
 
     Raises:
         LlmError: of the kind that fits; chained.
@@ -244,7 +244,7 @@ _TOOL_KINDS: Mapping[ErrorCode, type[ToolError]] = MappingProxyType(
 
 
 def tool_error_from(tool_name: str, error: CoreToolError) -> ToolError:
-    """Return the kind of error that one of the engine's is; chain it with `from`."""
+    """Convert an engine tool error to the matching `ToolError`; chain it with `from`."""
     if isinstance(error, ToolError):
         return error
     kind = _TOOL_KINDS.get(error.code, ToolExecutionError)
@@ -268,7 +268,7 @@ class MemoryError(_FamilyError, StorageError, code=ErrorCode.STORAGE_ERROR):  # 
 class MemoryNotFoundError(
     MemoryError, kind="NotFound", code=ErrorCode.MEMORY_RECALL_FAILED, recoverable=True
 ):
-    """There is nothing of that id."""
+    """There is nothing with that id."""
 
 
 class MemoryStorageError(MemoryError, kind="Storage"):
@@ -337,7 +337,7 @@ class AgentError(_FamilyError):
             self.source = self.__cause__ = failure
 
     def is_recoverable(self) -> bool:
-        """Whether the same may succeed later: as the failed part has it, else false."""
+        """True if the failed part says that a retry may succeed; False if no part has failed."""
         return self.source is not None and self.source.is_recoverable()
 
 
@@ -380,7 +380,7 @@ _KINDS: Mapping[ErrorCode, type[AgentError]] = MappingProxyType(
         ErrorCode.GUARD_STOPPED: HookBlockedError,
     }
 )
-"""What a failure of a model call is to an agent, by its code; others are `AgentError.Llm`."""
+"""Kinds of `AgentError` by the code of a failed model call; any other code is `AgentError.Llm`."""
 
 
 @contextmanager

@@ -206,7 +206,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a checker would take any name for one of these
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name otherwise
     __getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "agent_core.types") | _HOMES)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 
 class ErrorCode(StrEnum):
-    """What went wrong, for programs; the message beside it is for people. Never renamed."""
+    """Error codes for programs; the message is for people. Codes are never renamed."""
 
     # common
     VALIDATION_ERROR = "validation_error"
@@ -95,7 +95,7 @@ class ErrorCode(StrEnum):
 
 
 class PortableError(Exception):
-    """An exception that `pickle` and `copy` restore whole, whatever its `__init__` takes.
+    """An exception that `pickle` and `copy` restore completely, whatever its `__init__` takes.
 
     Python itself would call `__init__` again, with the message as its only argument. Here the
     attributes are restored, also the ones a subclass adds. The cause, the context and the
@@ -167,14 +167,14 @@ class SchemaError(AgentCoreError):
 
 
 class ToolError(AgentCoreError):
-    """One tool call failed. The model reads it as the call's result and goes on."""
+    """One tool call failed. The model reads it as the call's result and continues."""
 
 
 class ToolRetry(ToolError):  # noqa: N818 - what a tool raises to ask for another call
-    """A tool cannot do what it was asked for, and says how to call it again.
+    """A tool cannot carry out a call, and says how to call it again.
 
     Args:
-        message: what the model reads.
+        message: the explanation for the model.
     """
 
     def __init__(self, message: str) -> None:
@@ -187,10 +187,10 @@ class PermissionDeniedError(ToolError):
 
 
 class ParkedError(PortableError):
-    """The run stops here, and goes on from here once its questions are answered.
+    """The run stops here, and continues from here once its questions are answered.
 
     Args:
-        request_ids: of the questions.
+        request_ids: ids of the questions.
     """
 
     def __init__(self, *request_ids: str) -> None:
@@ -199,11 +199,11 @@ class ParkedError(PortableError):
 
 
 class CallChangedError(PortableError):
-    """The call that was asked about is allowed with other arguments; it is to be judged with them.
+    """The call in question is allowed with other arguments, and must be judged again with them.
 
     Args:
-        request_id: of the question.
-        arguments: replace the call's own.
+        request_id: id of the question.
+        arguments: replace the call's own arguments.
     """
 
     def __init__(self, request_id: str, arguments: Mapping[str, Any]) -> None:

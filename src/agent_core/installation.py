@@ -1,8 +1,7 @@
-"""The command that adds a package to this installation.
+"""Commands that add packages to this installation.
 
-The program is in no package index, where its name could be anybody's. So its extras come from
-where the program itself has come from; where that is not known any more, the command names their
-packages.
+The program is in no package index, where anyone could take its name. So its extras come from the
+source of the program itself; if that is unknown, the command names their packages.
 """
 
 import json
@@ -23,7 +22,7 @@ _SOURCE = Path(__file__).parents[2]
 """The checkout, if this file is in one."""
 
 _PIPX_RECORD, _UV_RECORD = "pipx_metadata.json", "uv-receipt.toml"
-"""Files of environments that pipx and uv have made for one program."""
+"""Files in environments that pipx and uv have made for one program."""
 
 
 def extra_command(extra: str) -> str:
@@ -40,11 +39,11 @@ def extra_command(extra: str) -> str:
 
 
 def package_command(*packages: str, again: bool = False) -> str:
-    """Return the command that installs packages of an index beside the program.
+    """Return the command that installs packages from an index next to the program.
 
     Args:
         packages: their requirements.
-        again: they are there, and do not work.
+        again: reinstall packages that are installed but do not work.
     """
     if _is_by(_PIPX_RECORD):
         program = shlex.quote(Path(sys.prefix).name)
@@ -54,7 +53,7 @@ def package_command(*packages: str, again: bool = False) -> str:
 
 
 def _installer() -> str:
-    """The command that installs into this environment, whichever one the shell is in."""
+    """Return the command that installs into this environment, whichever one the shell uses."""
     python = shlex.quote(sys.executable)
     return f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
 
@@ -75,10 +74,9 @@ def _distribution() -> Distribution | None:
 
 
 def _origin() -> tuple[str | None, bool]:
-    """The source of the installation, and whether the program runs from that checkout.
+    """Return the source of the installation, and whether the program runs from that checkout.
 
-    A folder or a file still exists. None: an index, or it cannot be installed from
-    there again.
+    A folder or a file exists. None: the source is an index, or cannot be used again.
     """
     found = _distribution()
     if found is None:
@@ -102,10 +100,10 @@ def _origin() -> tuple[str | None, bool]:
 
 
 def _usable(url: str, origin: dict[str, Any]) -> str | None:
-    """A path, or a URL without credentials, from which the program can be installed again.
+    """Return a path, or a URL without credentials, from which the program can be reinstalled.
 
     Raises:
-        ValueError: it is no URL.
+        ValueError: it is not a URL.
     """
     parts, inner = urlsplit(url), origin.get("subdirectory")
     if parts.scheme == "file" and "vcs_info" not in origin:
@@ -124,7 +122,7 @@ def _usable(url: str, origin: dict[str, Any]) -> str | None:
 
 
 def _packages_of(extra: str) -> list[str]:
-    """The requirements of an extra, as the program's metadata lists them."""
+    """Return the requirements of an extra, as listed in the program's metadata."""
     found = _distribution()
     marker = rf"""\bextra\s*==\s*['"]{re.escape(extra)}['"]"""
     parts = (each.partition(";") for each in (found.requires if found else None) or ())

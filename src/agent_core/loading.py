@@ -1,4 +1,4 @@
-"""Modules that are loaded when they are first needed, and the version they came in."""
+"""Modules that are loaded when they are first needed, and the installed version."""
 
 import gc
 import sys
@@ -8,7 +8,7 @@ from importlib import import_module
 
 
 def installed_version() -> str | None:
-    """The version of the three packages; None where they are not installed."""
+    """Return the version of the three packages; None if they are not installed."""
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
 
     try:
@@ -18,10 +18,10 @@ def installed_version() -> str | None:
 
 
 def require_platform(program: str) -> None:
-    """Check that this system can run the program at all.
+    """Check that this system can run the program.
 
     Raises:
-        ImportError: it cannot. Says what can be done.
+        ImportError: it cannot; the message says what can be done.
     """
     if sys.platform == "win32":
         raise ImportError(f"{program} does not run on Windows; install it in WSL 2, as on Linux")
@@ -29,10 +29,10 @@ def require_platform(program: str) -> None:
 
 @contextmanager
 def without_collection() -> Generator[None]:
-    """Collect no garbage while modules are loaded: what they make stays, and there is much of it.
+    """Pause garbage collection while modules are loaded, because nearly all their objects stay.
 
-    Looking through it again and again takes a twelfth of the time to the first answer. At the end
-    it counts as old, so that the next look at what is young does not take it in either.
+    Collecting them repeatedly takes a twelfth of the time to the first answer. At the end they
+    count as old, so that the next collection of young objects ignores them.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -40,18 +40,18 @@ def without_collection() -> Generator[None]:
         yield
     finally:
         if was_enabled:
-            if not gc.get_freeze_count():  # what the program has frozen stays frozen
+            if not gc.get_freeze_count():  # objects frozen by the program stay frozen
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a package that imports its names when they are first used.
+    """Return a `__getattr__` for a package that imports its names when they are first used.
 
     Args:
         package: its name.
-        homes: by name, the module that has it; `module:attribute` where it is called otherwise.
+        homes: the module of each name; `module:attribute` if it has another name there.
     """
 
     def load(name: str) -> object:

@@ -1,7 +1,7 @@
-"""Opens files, except those of a database that this process has open.
+"""Open files, except those of a database that this process has open.
 
 POSIX drops every lock that a process holds on a file when the process closes any descriptor of it.
-SQLite relies on these locks. Without them another process may take itself for the last user of the
+SQLite relies on these locks. Without them another process may think it is the last user of the
 database, and delete the log that this process writes. All modules therefore open files with the
 functions here, and `agent_core.storage.connections` registers each database while it is open.
 """
@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 
 SIDE_FILES = ("-wal", "-shm", "-journal")
-"""The endings that SQLite appends to the name of a database for the files beside it."""
+"""Endings that SQLite appends to the name of a database for the files beside it."""
 
 _Identity = tuple[int, int]
 
@@ -54,14 +54,14 @@ class HeldDatabase:
         self._is_settled = self._is_released = False
 
     def settle(self) -> None:
-        """Note that SQLite has the files beside the database open, so that they stay the same."""
+        """Record that SQLite has opened the files beside the database, which now stay the same."""
         with _changing:
             if not self._is_settled and not self._is_released:
                 self._is_settled = True
                 self._files.settle()
 
     def release(self) -> None:
-        """Let the files be opened again, once nobody else holds them. May be called again."""
+        """Allow opening the files again, once no other holder is left. May be called again."""
         with _changing:
             if self._is_released:
                 return
@@ -78,10 +78,10 @@ class _Files:
     """The files of one database.
 
     Attributes:
-        identity: of the database file itself.
-        path: of it, resolved.
-        holders: how many connections hold them.
-        settled: how many of those have the files beside the database open.
+        identity: device and inode of the database file.
+        path: its path, resolved.
+        holders: the number of connections that hold the files.
+        settled: the number of those that have the files beside the database open.
         kept: descriptors that must not be closed before the last connection.
     """
 
@@ -98,7 +98,7 @@ class _Files:
         self._beside = frozenset(self._look_beside())
 
     def have(self, file: _Identity) -> bool:
-        """Return whether a file is one of them."""
+        """Return whether a file is one of the database's files."""
         if file[0] != self.identity[0]:
             return False
         beside = self._beside if self.settled else self._look_beside()
@@ -141,7 +141,7 @@ def open_descriptor(
         _refuse(_database_of(found), path)
     descriptor = os.open(path, flags & ~os.O_TRUNC, mode, dir_fd=dir_fd)
     found = os.fstat(descriptor)
-    if database := _database_of(found):  # it was swapped in a moment ago
+    if database := _database_of(found):  # swapped in a moment ago
         with _changing:
             database.kept.append(descriptor)
         _refuse(database, path)
@@ -170,7 +170,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_beginning(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Return the beginning of a regular file; of anything else, and if it cannot be read, nothing.
+    """Return the beginning of a regular file; empty for anything else, or if it cannot be read.
 
     It does not wait for a pipe.
     """
@@ -241,7 +241,7 @@ def refuse_database(path: str | os.PathLike[str]) -> None:
 
 
 def _is_database(name: str) -> bool:
-    """Return whether a file begins as SQLite begins its files."""
+    """Return whether a file begins like a database of SQLite."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         if not stat.S_ISREG(Path(name).stat().st_mode):

@@ -157,7 +157,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         given |= {"output_type": output_type, "settings": settings or None}
         given |= {"_hooks": hooks, "_permissions": permissions, "_config": config}
         for attribute, value in given.items():
-            if value is not None:  # a class of the caller's has its own
+            if value is not None:  # a subclass may define its own
                 setattr(self, attribute, value)
 
     def session(
@@ -413,7 +413,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
 
 
 def _open_provider(model: Model) -> LlmProvider:
-    """The provider for a model, created if necessary; it is not connected yet.
+    """Return the provider for a model, created if necessary but not connected yet.
 
     Raises:
         AgentError: `Config`; the string names no model.

@@ -1,4 +1,4 @@
-"""What sessions share: a bundle of parts, created by `AgentBuilder`."""
+"""The parts that sessions share: a bundle, created by `AgentBuilder`."""
 
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
@@ -13,7 +13,7 @@ from agent_core.config.models import BudgetConfig
 from agent_core.types import Budget, ToolPermission
 
 _BUILDER = object()
-"""Only `AgentBuilder` passes it: it checks first what a bundle takes for granted."""
+"""Passed only by `AgentBuilder`, which validates the parts before it builds a bundle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class AgentBuilder:
         return self
 
     def session_memory_backend(self, store: MemoryStore) -> Self:
-        """Where session memories are kept; in each session's own memory by default."""
+        """Set the store of session memories; by default each session keeps its own."""
         self._parts["session_memory_backend"] = store
         return self
 
@@ -168,7 +168,7 @@ class AgentBuilder:
             if name not in parts:
                 raise AgentConfigError(f"missing {name}")
         retriever = parts["retriever"]
-        try:  # a copy, also where nothing is added
+        try:  # copied even if nothing is added, so that later registrations do not count
             more = [] if retriever is None else [_retrieve_tool(retriever)]
             parts["tool_registry"] = parts["tool_registry"].plus(more)
         except ToolError as error:

@@ -15,7 +15,7 @@ from agcore.memory import (
 )
 
 MAX_BRIDGED_CHARS = 4000
-"""How much of a context's last answer is carried over."""
+"""Characters of a context's last answer that `bridge` copies, counted from its end."""
 
 
 class ContextManager:
@@ -66,7 +66,7 @@ class ContextManager:
 
     @property
     def active_id(self) -> str | None:
-        """Its id."""
+        """Id of the active context; None if there is none."""
         return self._active
 
     def contexts(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The steps of a plan in what a model writes: thoughts, prose, fences and small slips around it."""
+"""Read the steps of a plan from a model's reply; reasoning, prose and fences are ignored."""
 
 import json
 import re
@@ -13,23 +13,23 @@ _THOUGHTS = re.compile(r"\s*<(think\w*|thought\w*|reasoning)>.*?</\1>", re.DOTAL
 _BRACKET = re.compile(r"[\[{]")
 _BEGINS_PLAN = re.compile(r'\{\s*["}]|\[\s*\{')
 _STRING_OR_SPARE_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|,(?=\s*[\]}])')
-_DECODER = json.JSONDecoder(strict=False)  # with line breaks in strings
+_DECODER = json.JSONDecoder(strict=False)  # accepts line breaks in strings
 _MOST_READ = 20
-"""How often the length of a text may be read before the rest of it is given up."""
+"""Characters that may be read, as a multiple of the text's length, before parsing stops."""
 _DEEP = 900
-"""So many levels every Python reads; some read ten times as many before they give up."""
+"""Levels of nesting that every Python can parse; some parse ten times as many."""
 
 _LINE_COUNTING = 50
-"""The reader's error counts the lines before it, that much faster than it reads."""
+"""Counting the lines for a `JSONDecodeError` is this many times faster than parsing them."""
 
 
 def read_steps(raw: str) -> list[str]:
-    """The descriptions of a plan's steps. Of several plans the last one counts, thoughts apart.
+    """Return the step descriptions of the last plan in a reply, ignoring reasoning.
 
     Takes time in proportion to the text.
 
     Raises:
-        PlanParseError: there is none, and why.
+        PlanParseError: the text has no valid plan; the message says why.
     """
     thoughts = _THOUGHTS.match(raw)
     text = raw[thoughts.end() :] if thoughts else raw
@@ -58,9 +58,9 @@ def _keep_string(found: re.Match[str]) -> str:
 
 
 def _plan_values(text: str) -> Iterator[Any]:
-    """The JSON values in a text that may be plans: objects, and lists of objects.
+    """Yield the JSON values of a text that may be plans: objects, and lists of objects.
 
-    What stands inside a value that breaks off is a part of it, unless it has steps of its own.
+    A value inside a broken one is skipped, unless it has `steps` itself.
     """
     at, reach, left = 0, 0, _MOST_READ * len(text)
     while left > 0 and (begin := _BEGINS_PLAN.search(text, at)):
@@ -73,7 +73,7 @@ def _plan_values(text: str) -> Iterator[Any]:
             left -= broken_at - start + broken_at // _LINE_COUNTING + 1
             at = start + 1
             continue
-        except RecursionError:  # what begins so soon behind it lies in it, and is as deep
+        except RecursionError:  # a value that starts so soon is nested in this one, and as deep
             at = start + _DEEP
             reach = max(reach, at)
             continue

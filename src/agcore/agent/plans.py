@@ -37,12 +37,12 @@ class StepStatus(StrEnum):
 
     @property
     def is_pending(self) -> bool:
-        """Whether it has not begun."""
+        """True if the step has not begun."""
         return self is StepStatus.PENDING
 
     @property
     def is_terminal(self) -> bool:
-        """Whether it has ended."""
+        """True if the step has ended."""
         return self in {StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED}
 
 
@@ -116,7 +116,7 @@ class Plan:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every step has ended."""
+        """True if every step has ended."""
         return all(step.status.is_terminal for step in self.steps)
 
 

@@ -149,7 +149,7 @@ class AgentSession(Generic[DepsT, OutputT]):
             known = budget if isinstance(budget, BudgetConfig) else None
             self._cycle.with_budget(known or BudgetConfig(**budget.model_dump()))
         self._learn()
-        self._tools()  # a name that is taken is better found out now
+        self._tools()  # reports a name that is taken at once, not in the first turn
 
     async def close(self) -> None:
         """Close everything the session has opened. Can be repeated."""
@@ -168,7 +168,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         await self.close()
 
     def turn_index(self) -> int:
-        """How many turns have completed; the index of the next one."""
+        """Return the number of completed turns, which is the index of the next one."""
         return self._turn_index
 
     def usage(self) -> CostTracker:
@@ -366,7 +366,7 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     @asynccontextmanager
     async def _turn(self, settings: SessionSettings) -> AsyncGenerator[list[ChatResponse]]:
-        """Everything around a turn; it counts if there is a reply in the end."""
+        """Prepare and finish one turn, which counts only if the caller adds a reply to the list."""
         async with AsyncExitStack() as turn:
             with raise_as_agent_error():
                 await turn.enter_async_context(self._lock)
@@ -420,7 +420,7 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     @asynccontextmanager
     async def _toolsets(self) -> AsyncGenerator[_Opened]:
-        """The tools of the agent's toolsets while these are open; a session in use keeps them."""
+        """Open the agent's toolsets and yield their tools; an entered session keeps them open."""
         given = toolsets_of(self.agent.tools or ())
         if not self._is_entered or not given:
             async with AsyncExitStack() as stack:
@@ -437,7 +437,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         return await self._cycle.submit_with_tools(text, tools, **given)
 
     def _with_agents(self, settings: SessionSettings) -> TurnSettings:
-        """The settings of a turn but its tools, and the agent's where the turn has none."""
+        """Return a turn's settings without `tools`, completed by the agent's own settings."""
         known = SessionSettings.__annotations__.keys()
         if unknown := settings.keys() - known:
             name = min(unknown)
@@ -472,9 +472,9 @@ class AgentSession(Generic[DepsT, OutputT]):
             await self._conversation.add_messages(messages)
 
     def _tools(self, asked: Collection[Usable] | None = None) -> RunTools:
-        """What the agent offers, and the tools of that and nothing else.
+        """Return the tools of a turn: those the agent offers, its own, and those of its toolsets.
 
-        Of these a turn has the ones that were asked for, and those that it brings along.
+        With `asked`, the turn has only the tools named there and those that it brings along.
         """
         offered = list(self.agent.tool_definitions(self.bundle))
         names = {tool.name for tool in offered}
@@ -492,7 +492,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         return replace(tools, definitions=[*offered, *more], agent_name=self.agent.name)
 
     def _asked_tools(self, known: ToolRegistry, asked: Collection[Usable]) -> ToolRegistry:
-        """The tools of a turn that names some of those that are known, or brings its own."""
+        """Return the tools of a turn that selects some of the known ones or brings its own."""
         agents = [each for each in self.agent.tools or () if not isinstance(each, str)]
         again = [each for each in asked if any(each is one for one in agents)]
         names = {*named_tools(asked), *(tool.name for tool in own_tools(again))}

@@ -130,7 +130,7 @@ class SessionMemory:
 def session_memory_set_tool(memory: SessionMemory) -> Tool:
     """Build the tool that lets the model set a value of the session memory."""
 
-    # It changes nothing outside of the session's own notes.
+    # Read-only for permissions: it changes only the session's own notes.
     @tool(permission=ToolPermission.READONLY)
     async def session_memory_set(
         key: Annotated[str, Field(min_length=1, max_length=128)],

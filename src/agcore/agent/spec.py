@@ -62,7 +62,7 @@ class AgentSpec(Generic[DepsT, OutputT]):
 
 
 def own_tools(given: Iterable[Usable]) -> list[AnyTool]:
-    """The tools among what an agent or a run may use, made of functions where these are such.
+    """Return the tools in `given`, functions made into tools, without names and toolsets.
 
     Raises:
         AgentError: `Config`; a function cannot be a tool.
@@ -73,15 +73,15 @@ def own_tools(given: Iterable[Usable]) -> list[AnyTool]:
 
 
 def toolsets_of(given: Iterable[Usable]) -> list[Toolset]:
-    """The toolsets among them."""
+    """Return the toolsets in `given`."""
     return [each for each in given if isinstance(each, Toolset)]
 
 
 def named_tools(given: Iterable[Usable]) -> list[str]:
-    """The names of tools that are known otherwise.
+    """Return the names of known tools in `given`, which holds names, definitions and other tools.
 
     Raises:
-        AgentError: `Config`; there is one name in place of a list.
+        AgentError: `Config`; `given` is one name instead of a list.
     """
     if isinstance(given, str):
         raise AgentConfigError(f"`tools` is a list; write [{given!r}]")

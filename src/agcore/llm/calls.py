@@ -1,4 +1,4 @@
-"""The provider of a cycle as the engine calls it, with hooks, retries, secrets and cost."""
+"""Adapt a cycle's provider to the engine, with hooks, retries, redaction and cost."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
@@ -76,7 +76,7 @@ _UNFORCED = (None, "auto", "none")
 
 @dataclass(slots=True)
 class CallTurn:
-    """What a run's calls share.
+    """State that the model calls of one run share.
 
     Attributes:
         settings: model, temperature and the like of every request.
@@ -86,7 +86,7 @@ class CallTurn:
         agent_name: the agent of that session.
         run_id: of the run.
         metadata: of the submission, for hooks.
-        meter: who pays for the calls, if there is a budget.
+        meter: charges the calls to a budget, if there is one.
         cost: of these calls, and of summaries made for them.
         tally: counts the attempts of the current call.
         rounds: how many replies with calls there have been.
@@ -111,7 +111,7 @@ class CallTurn:
     response: ChatResponse | None = None
 
     def next_settings(self) -> ChatRequest:
-        """The settings of the next request. A tool is forced once: its result is for an answer."""
+        """Return the settings of the next request; `tool_choice` forces a tool only once."""
         if self.response is None or self.settings.tool_choice in _UNFORCED:
             return self.settings
         return replace(self.settings, tool_choice=None)
@@ -125,8 +125,8 @@ class HookedProvider:
         provider: answers the requests.
         retry: for rate limits, timeouts and 5xx; a wait is never shorter than the service asked.
         history: converts the messages of a request.
-        clean: takes secrets out.
-        hooks: are called before, after and when a call fails.
+        clean: removes secrets.
+        hooks: called before a call, after it, and when it fails.
         cost: of all calls.
         turn: what the calls of the current run share.
         prices: of models.
@@ -146,7 +146,7 @@ class HookedProvider:
     _estimates: PromptEstimates = field(default_factory=PromptEstimates)
 
     def model(self, name: str | None) -> ModelConfig:
-        """The model that a request asks which names this one, as far as the provider says it."""
+        """Return the configuration of the model with this name, as far as the provider knows it."""
         adapter = self.provider if isinstance(self.provider, AdapterProvider) else None
         name = name or (adapter.model if adapter else "agcore")
         known = adapter.config if adapter else None
@@ -161,8 +161,8 @@ class HookedProvider:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `ProviderAdapter.stream`; failures are raised, and kept in `turn`."""
         turn = self.turn
-        is_native = isinstance(self.provider, AdapterProvider)  # which asks its adapter about it
-        turn.tally = CallTally(lambda: 0)  # an attempt counts itself
+        is_native = isinstance(self.provider, AdapterProvider)  # AdapterProvider checks it itself
+        turn.tally = CallTally(lambda: 0)  # each attempt has its own
         started = ModelStarted(provider="agcore", model=request.model, native_output=is_native)
         yield CountedStart.of(started, turn.tally)
         system = [ChatMessage.system_text(block.content) for block in request.system]
@@ -209,7 +209,7 @@ class HookedProvider:
         *,
         settings: ChatRequest,
     ) -> ChatResponse:
-        """Send exactly these messages, beside a run or without one.
+        """Send exactly these messages, outside the history of a run.
 
         Raises:
             LlmError: the call failed, or a hook blocked it.
@@ -270,11 +270,11 @@ class HookedProvider:
     async def _deltas(
         self, request: ChatRequest, turn: CallTurn
     ) -> AsyncGenerator[ModelTextDelta | ModelRetry]:
-        """Send one request until it is answered; nothing is tried again once text was seen.
+        """Send one request, with retries as long as no text has arrived.
 
         Raises:
-            LlmError: it failed for good. That a prompt is too long is reported to the hooks later:
-                compaction may still help.
+            LlmError: it failed for good. The hooks hear of a prompt that is too long only later,
+              because compaction may still help.
         """
         verdict = await self._call_hooks(
             turn, HookContext(event=HookEvent.PRE_REQUEST, request=request)
@@ -325,7 +325,7 @@ class HookedProvider:
     async def _attempt(
         self, request: ChatRequest, turn: CallTurn
     ) -> AsyncGenerator[ModelTextDelta]:
-        """One attempt, priced, and paid by the run's budget if it has one."""
+        """Make one attempt, with its price, charged to the run's budget if it has one."""
         attempt = _Attempt(self.provider, request, is_streamed=turn.is_streamed)
         config = self.provider.config if isinstance(self.provider, AdapterProvider) else None
         model = self.model(request.model)
@@ -398,7 +398,7 @@ class _Attempt:
     failure: LlmError | None = None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-        """See `ProviderAdapter.stream`; of the request counts how long the answer may be."""
+        """See `ProviderAdapter.stream`; only `max_output_tokens` of the request is used."""
         yield ModelStarted(provider="agcore", model=request.model)
         sent, most = self.request, request.max_output_tokens
         if most != sent.max_output_tokens:
@@ -438,10 +438,10 @@ class _Attempt:
 async def join_chunks(
     pieces: AsyncIterator[ChatChunk | ChatResponse],
 ) -> AsyncGenerator[ModelTextDelta | ChatResponse]:
-    """Text as it arrives, and the whole reply last. Closing it closes `pieces`.
+    """Yield text as it arrives, and the whole reply last; closing this closes `pieces`.
 
     Raises:
-        LlmError: the stream ended without a finish reason: the reply is not finished then.
+        LlmError: the stream ended without a finish reason, so the reply is incomplete.
     """
     draft = ReplyAccumulator(Called("agcore", ""), str, history=())
     calls: dict[int, CallDraft] = {}

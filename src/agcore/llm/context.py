@@ -1,4 +1,4 @@
-"""What a cycle sends, within a budget: a history that does not fit is shortened or summarised."""
+"""Build the requests of a cycle within a token budget, shortening or summarising the history."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -37,13 +37,13 @@ _NOTE_TOKENS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactConfig:
-    """When a conversation is made shorter, and how much of it stays as it is.
+    """Limits for shortening a conversation, and how much of it stays unchanged.
 
     Attributes:
         max_tokens: the budget of a request, in estimated tokens. A request for a summary takes
-            about 1000, where the budget is smaller.
+            about 1000 even if the budget is smaller.
         keep_recent: how many of the last messages are not summarised, as far as they fit.
-        max_failures: after so many summaries that failed in a row, no more are asked for.
+        max_failures: summaries that may fail in a row before no more are requested.
     """
 
     max_tokens: int = 100_000
@@ -75,7 +75,7 @@ class ChatContext:
         prompt: str,
         output: OutputFormat | None,
     ) -> str:
-        """Prepare for a run, and return what of its prompt fits beside the history.
+        """Prepare for a run, and return the part of its prompt that fits beside the history.
 
         Args:
             system: the system prompt.
@@ -83,7 +83,7 @@ class ChatContext:
             instructions: tokens of further system messages.
             path: the history.
             prompt: the user's message; one that does not fit loses its middle.
-            output: what the answer has to be; a tool for it is among `tools`.
+            output: the form of a typed answer; a tool for it is among `tools`.
 
         Raises:
             LlmError: `ContextLength`; the system prompt and the tools leave no room for anything.
@@ -131,7 +131,7 @@ class ChatContext:
         """Learn nothing: the budget is a bound in estimated tokens."""
 
     def refused(self) -> None:
-        """Keep the requests of this run well below the one that was too long for the service."""
+        """Limit this run's requests to three quarters of the one the service refused."""
         if self.config is not None:
             self._open_composer(self._used * 3 // 4)
             self._key = None
@@ -188,9 +188,9 @@ async def _store_nothing(_: str) -> str:
 
 
 def _shorten_old(path: Sequence[Node], end: int, room: int) -> Iterator[Node]:
-    """The path; before `end` the latest nodes in `room` tokens, of older ones only the rules.
+    """Yield the path; nodes older than the last `room` tokens before `end` keep only their rules.
 
-    One submission must not become a hundred calls.
+    This bounds the number of summary calls that one submission makes.
     """
     first = end
     while first > 0 and room > 0:

@@ -1,4 +1,4 @@
-"""The cycle: submissions of one conversation, each of them a run of the engine's loop."""
+"""The cycle: submissions of one conversation, each a run of the engine's loop."""
 
 import asyncio
 import os
@@ -129,7 +129,7 @@ class RunTools:
         return self
 
     def without(self, names: Collection[str]) -> "RunTools":
-        """The same but for some tools, which do not exist for the submission."""
+        """Return a copy without these tools; they do not exist for the submission."""
         return replace(
             self,
             tools=[tool for tool in self.tools if tool.name not in names],
@@ -170,9 +170,9 @@ class _CallHooks(NullCollaborators):
 class LlmCycle:
     """A conversation with one model. One submission at a time.
 
-    What happened stays in the history and what did not is not there: a submission that fails or
-    is cancelled leaves the exchanges in which a call has begun, each call with its answer, and
-    nothing of the rest. A call that was interrupted is answered as one that may have had effect.
+    The history holds only work that was done: a submission that fails or is cancelled leaves the
+    exchanges in which a tool call has begun, each call with its answer, and nothing else. An
+    interrupted call is answered with a note that it may have had an effect.
     """
 
     def __init__(self, provider: LlmProvider, config: CycleConfig | None = None) -> None:
@@ -216,7 +216,7 @@ class LlmCycle:
         return self
 
     def extend_messages(self, messages: Iterable[ChatMessage]) -> Self:
-        """Add to the history: answers to tool calls, for example."""
+        """Append messages to the history, for example answers to tool calls."""
         self._history.extend(self._clean.messages(messages))
         return self
 
@@ -226,7 +226,7 @@ class LlmCycle:
         The key of an `AdapterProvider` is known without being named.
 
         Args:
-            secrets: what is shown in place of each, as `[redacted:<name>]`, and the secret.
+            secrets: each secret by the name that is shown in its place, as `[redacted:<name>]`.
         """
         self._redactor.learn(secrets)
         self._calls.hooks.learn(secrets)
@@ -251,23 +251,23 @@ class LlmCycle:
         return self
 
     def messages(self, of: Sequence[ChatMessage] | None = None) -> list[ChatMessage]:
-        """The history without the system prompt; a summary stands for what it covers.
+        """Return the history without the system prompt; a summary replaces the messages it covers.
 
         Args:
-            of: a history that the cycle would go on from instead of its own.
+            of: a history to use instead of the cycle's own.
         """
         return self._history.visible(of)
 
     def added(self) -> list[ChatMessage]:
-        """What the last submission has added to the history, compacted or not."""
+        """Return the messages that the last submission added to the history, compacted or not."""
         return list(self._added)
 
     def usage(self) -> CostTracker:
-        """What all calls have cost since the last reset."""
+        """Return the usage of all calls since the last reset."""
         return self._calls.cost
 
     def turn_usage(self) -> Usage:
-        """What the last submission has cost, with the summaries made for it."""
+        """Return the usage of the last submission, including summaries made for it."""
         return self._calls.turn.cost.total()
 
     @property
@@ -276,7 +276,7 @@ class LlmCycle:
         return self._calls.turn.run_id
 
     def reset_usage(self) -> None:
-        """Count from nothing again."""
+        """Reset the usage to zero."""
         self._calls.cost.reset()
 
     async def submit(
@@ -287,13 +287,12 @@ class LlmCycle:
     ) -> ChatResponse:
         """Send `prompt` and return one reply. Both join the history.
 
-        Of a prompt made of blocks the texts stand first, and the pictures behind them. Settings
-        that are given here hold for this submission, instead of those of the configuration. With an
-        `output_type` the reply's `output` is of that type; a reply that does not fit goes back to
-        the model.
+        In a prompt made of blocks, texts are sent first and images after them. Settings given here
+        replace those of the configuration for this submission. With an `output_type` the reply's
+        `output` is of that type; a reply that does not fit goes back to the model.
 
-        Tools the model calls are the caller's to run: add their answers with
-        `extend_messages` before the next submission.
+        The caller runs the tools that the model calls: add their answers with `extend_messages`
+        before the next submission.
 
         Raises:
             LlmError: the call failed, or a hook blocked it.
@@ -329,7 +328,7 @@ class LlmCycle:
     def submit_stream(
         self, prompt: Prompt, tools: Tools = (), **settings: Unpack[TurnSettings]
     ) -> AsyncGenerator[StreamEvent]:
-        """Like `submit`, or `submit_with_tools` if `tools` can run them, as it happens.
+        """Stream the events of `submit`, or of `submit_with_tools` if `tools` can run them.
 
         A failure is the last event, `Error`, and not an exception. Leaving the stream early, in
         any way, stops the submission.
@@ -351,7 +350,7 @@ class LlmCycle:
     async def _turn(
         self, prompt: Prompt, tools: Tools, settings: TurnSettings, *, is_streamed: bool
     ) -> AsyncGenerator[StreamEvent]:
-        """One run of the engine's loop, and its events as the toolkit's."""
+        """Run the engine's loop once, and yield its events as the toolkit's."""
         self._learn()
         self._added = []
         given: dict[str, Any] = {**settings}
@@ -425,7 +424,7 @@ class LlmCycle:
         yield TurnComplete(response.stop_reason, response)
 
     def _convert_event(self, event: RuntimeEvent, path: Sequence[Node]) -> Iterable[StreamEvent]:
-        """The events of the toolkit that an event of the run stands for."""
+        """Convert an event of the run to events of the toolkit; most have none."""
         payload, call_id = event.payload, event.tool_call_id or ""
         match event.event_type:
             case EventType.MODEL_TEXT_DELTA:
@@ -543,7 +542,7 @@ class _Work:
             self._ctx = structs.replace(ctx, guard=MeteringGuard(ctx.guard, meter))
 
     async def do(self, prompt: Draft, *, is_one_reply: bool) -> Outcome:
-        """Run to the end; or to one reply that fits, whose calls are left to the caller."""
+        """Run to the end, or to one valid reply whose calls are left to the caller."""
         if self._trace is None:
             return await self._do(prompt, ignore, is_one_reply=is_one_reply)
         with self._trace.current():

@@ -32,7 +32,7 @@ _SAID = frozenset({NodeType.MESSAGE, NodeType.SYSTEM_NOTE})
 
 @dataclass(slots=True)
 class _Summary:
-    """A compaction: its node, the ids of the nodes it covers, and the node it stands behind."""
+    """A compaction: its node, the ids of the nodes it covers, and the id of the node it follows."""
 
     node: Node
     covered: frozenset[str]
@@ -41,13 +41,13 @@ class _Summary:
 
 
 class ChatHistory:
-    """The messages of one cycle, and the path of nodes that requests are built of.
+    """The messages of one cycle, and the path of nodes that requests are built from.
 
-    A message keeps the nodes that were made of it, and a node its message: a conversation that
-    grows is the same objects from request to request.
+    Messages and the nodes built from them are cached both ways, so a growing conversation reuses
+    the same objects in every request.
 
     Attributes:
-        instructions: the system and developer messages, which are no part of the path.
+        instructions: the system and developer messages, which are not part of the path.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class ChatHistory:
         self._summary: _Summary | None = None
 
     def replace(self, messages: Iterable[ChatMessage]) -> None:
-        """Take these messages instead; a summary of messages among them stays in force."""
+        """Replace the messages; a summary that covers some of them stays in force."""
         self._messages, self.instructions = [], []
         self.extend(messages)
 
@@ -71,7 +71,7 @@ class ChatHistory:
                 self.instructions.append(message)
 
     def visible(self, messages: Iterable[ChatMessage] | None = None) -> list[ChatMessage]:
-        """These messages, or those of the history; a summary stands for those that it covers."""
+        """Return these messages, or the history's, with a summary instead of those it covers."""
         given = list(self._messages if messages is None else messages)
         if self._summary is None:
             return given
@@ -85,10 +85,10 @@ class ChatHistory:
         return [self._summary.message, *left] if len(left) < len(given) else given
 
     def path(self) -> list[Node]:
-        """The conversation as the engine goes on from it.
+        """Return the conversation as the nodes that the engine continues from.
 
-        Messages that a summary does not cover follow those that it does, also where another
-        writer has added them between.
+        Messages that a summary does not cover come after the covered ones, even if another writer
+        has added them in between.
         """
         nodes = list(chain.from_iterable(self._nodes.get_all(self._messages, self._build_nodes)))
         summary = self._summary
@@ -114,10 +114,10 @@ class ChatHistory:
         is_complete: bool,
         metadata: Mapping[str, Any],
     ) -> list[ChatMessage]:
-        """Take what a run has added to its path from `start` on, and return it as messages.
+        """Add what a run appended to its path from `start` on, and return it as messages.
 
-        Of a run that failed stay the exchanges up to the last one with a call that has begun. The
-        caller's `metadata` stand at `metadata["run"]` of the message that the run has begun with.
+        A failed run keeps the exchanges up to the last one in which a call has begun. The caller's
+        `metadata` is stored in `metadata["run"]` of the run's first message.
         """
         exchanges: list[list[Node]] = []
         for place, node in enumerate(path[start:], start):
@@ -196,7 +196,7 @@ class ChatHistory:
         yield message
         if not answers:
             return
-        # A result that was cut short counts as partial in the engine; here it must be seen.
+        # The engine treats a result that was cut short as partial; here it must be seen.
         whole = [a.model_copy(update={"metadata": {}}) if a.is_partial else a for a in answers]
         by_call = {result.tool_call_id: result for a in whole for result in a.results}
         results: list[ContentBlock] = [
@@ -245,7 +245,7 @@ class ChatRedactor:
         return usage if raw is usage.raw_usage else usage.model_copy(update={"raw_usage": raw})
 
     def error(self, error: LlmError) -> LlmError:
-        """The same error, its words without secrets."""
+        """Remove secrets from the error's message and details, and return it."""
         error.message = self._redactor.secrets_only(error.message)
         error.args = (error.message,)
         error.details = self._redactor.payload_secrets_only(error.details)

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class HookEvent(StrEnum):
-    """When a hook is called. A block counts at `PRE_REQUEST`, `PRE_TOOL` and `ON_TURN_START`."""
+    """Points at which hooks are called. `PRE_REQUEST`, `PRE_TOOL` and `ON_TURN_START` can block."""
 
     PRE_REQUEST = "pre_request"
     POST_REQUEST = "post_request"
@@ -30,7 +30,7 @@ class HookEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookContext:
-    """What happens at a hook.
+    """The event that a hook is called for.
 
     Attributes:
         event: the point at which it is called.
@@ -66,19 +66,19 @@ class HookContext:
 
 @dataclass(frozen=True, slots=True)
 class HookResult:
-    """The answer of a hook: go on, or stop and why."""
+    """A hook's answer: continue, or stop with a reason."""
 
     blocked: bool = False
     reason: str = ""
 
     @classmethod
     def allow(cls) -> Self:
-        """Go on."""
+        """Let the work continue."""
         return cls()
 
     @classmethod
     def block(cls, reason: str) -> Self:
-        """Stop."""
+        """Stop the work for a reason."""
         return cls(blocked=True, reason=reason)
 
 
@@ -98,15 +98,15 @@ class HookExecutor:
         self._redactor = Redactor({})
 
     def learn(self, secrets: Mapping[str, str]) -> None:
-        """Keep these out of the log when a hook breaks."""
+        """Keep these values out of the log when a hook fails."""
         self._redactor.learn(secrets)
 
     def register(self, event: HookEvent, hook: Hook, *, guard: bool = False) -> None:
         """Have `hook` called at `event`.
 
         Args:
-            event: when.
-            hook: what.
+            event: when it is called.
+            hook: the code to call.
             guard: count it as a block if the hook breaks.
         """
         self._hooks.setdefault(event, []).append((hook, guard))
@@ -134,10 +134,10 @@ class HookExecutor:
 
 
 def _verdict(returned: object) -> HookResult:
-    """What a hook has returned, if it is a verdict.
+    """Return a hook's answer if it is a verdict.
 
     Raises:
-        TypeError: it is none.
+        TypeError: the hook returned something else.
     """
     if isinstance(returned, HookResult):
         return returned

@@ -75,7 +75,7 @@ class SecretSource(Protocol):
     """A provider that names the secrets of its configuration; `AdapterProvider` is one."""
 
     def secrets(self) -> Mapping[str, str]:
-        """What is shown in place of each secret, and the secret."""
+        """Return each secret by the name that is shown in its place."""
         ...
 
 
@@ -105,7 +105,7 @@ class ProviderRegistry:
         return self._providers.get(name)
 
     def default(self) -> LlmProvider | None:
-        """The provider to use where none is named; None while there is none at all."""
+        """Return the default provider; None if none is registered."""
         return self._providers[self._default] if self._default is not None else None
 
     def names(self) -> list[str]:
@@ -123,7 +123,7 @@ class AdapterProvider:
         adapter: any `agent_core` provider adapter; closed by `close`.
         model: the model of requests that name none.
         key_env: the environment variable that holds the adapter's key, if it takes one.
-        config: what the adapter was made of, by which its model has a price.
+        config: the adapter's model configuration, which prices depend on.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class AdapterProvider:
         return cls(adapter, config.name, key_env=config.api_key_env, config=config)
 
     def secrets(self) -> Mapping[str, str]:
-        """The key, by the name of its variable: what must not get into any text."""
+        """Return the API key by the name of its variable, so that it can be redacted."""
         key = os.environ.get(self._key_env) if self._key_env else None
         return {self._key_env: key} if self._key_env and key else {}
 
@@ -215,7 +215,7 @@ class AdapterProvider:
 def model_request(
     request: ChatRequest, messages_of: IdentityCache[ChatMessage, ModelMessage], *, model: str
 ) -> ModelRequest:
-    """The request as the engine's, its system and developer messages as the system prompt."""
+    """Convert a request to the engine's; system and developer messages become its system prompt."""
     system = [
         SystemBlock(block_id=f"{message.role}.{number}", source="agcore", content=message.text)
         for number, message in enumerate(m for m in request.messages if m.role in INSTRUCTION_ROLES)
@@ -255,7 +255,7 @@ class MockProvider:
     Args:
         replies: text, whole responses, errors to raise, or functions of the request. A function
             instead of a list answers every request.
-        chunks: into how many pieces a text, and the arguments of a call, are cut in a stream.
+        chunks: number of pieces that a streamed text, and the arguments of a call, are cut into.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class MockProvider:
         """The next reply of the script.
 
         Raises:
-            LlmError: the script has it, or has no reply left.
+            LlmError: the next reply of the script is an error, or there is no reply left.
         """
         self.requests.append(request)
         reply = next(self._replies, None)

@@ -42,7 +42,7 @@ class ChatRole(StrEnum):
 
 
 Prompt = str | Sequence[TextBlock | ImageBlock]
-"""What a user says: text, or texts and pictures."""
+"""A user's message: text, or texts and images."""
 
 
 class ChatMessage(Frozen):
@@ -105,7 +105,7 @@ class ChatMessage(Frozen):
 
 
 class FinishReason(StrEnum):
-    """Why a reply ended."""
+    """Reason why a reply ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -136,7 +136,7 @@ class ChatRequest:
         tool_choice: `auto`, `none`, `required`, or the name of one tool.
         model: None means the provider's own.
         provider_options: keyed by provider, as in `agent_core`.
-        output: what the answer has to be, if it is typed; one of `tools` is for it then.
+        output: the form of a typed answer; None for text.
     """
 
     messages: Sequence[ChatMessage]
@@ -151,7 +151,7 @@ class ChatRequest:
 
 
 class RequestSettings(TypedDict, total=False):
-    """What requests do differently from a configuration; see `ChatRequest`."""
+    """Settings that a request may change from its configuration; see `ChatRequest`."""
 
     temperature: float | None
     max_output_tokens: int | None
@@ -161,13 +161,13 @@ class RequestSettings(TypedDict, total=False):
 
 
 class CallSettings(RequestSettings, total=False):
-    """The same, with another model of the provider."""
+    """`RequestSettings`, with another model of the provider."""
 
     model: str | None
 
 
 class AgentSettings(RequestSettings, total=False):
-    """The same, with options of an agent's runs; see `agent_core.RunOptions`."""
+    """`RequestSettings`, with options of an agent's runs; see `agent_core.RunOptions`."""
 
     disabled_tools: Sequence[str]
     output_mode: OutputMode
@@ -179,7 +179,7 @@ class AgentSettings(RequestSettings, total=False):
 
 
 class TurnSettings(CallSettings, AgentSettings, total=False):
-    """All that one submission may do differently."""
+    """Settings and options that one submission may change."""
 
     instructions: str | None
     output_type: Any
@@ -192,9 +192,9 @@ class ChatResponse:
 
     Attributes:
         message: what the model said.
-        usage: what the call has cost.
+        usage: tokens and cost of the call.
         stop_reason: why the reply ended.
-        output: the answer in the type that was asked for; None if none was.
+        output: the typed answer; None if no type was requested.
     """
 
     message: ChatMessage
@@ -263,7 +263,7 @@ class ToolExecutionCompleted:
 
 @dataclass(frozen=True, slots=True)
 class CostUpdate:
-    """One model call is over. `usage` is its own, `total` that of the whole cycle."""
+    """One model call has ended: `usage` of the call, and `total` of the whole cycle."""
 
     usage: Usage
     total: Usage
@@ -293,7 +293,7 @@ StreamEvent = (
     | TurnComplete
     | Error
 )
-"""What a streamed submission yields; `TurnComplete` or `Error` ends it."""
+"""Events of a streamed submission; `TurnComplete` or `Error` is the last one."""
 
 
 class CostTracker:
@@ -313,10 +313,10 @@ class CostTracker:
 
     @property
     def calls(self) -> int:
-        """How many calls were counted."""
+        """Number of counted calls."""
         return self._calls
 
     def reset(self) -> None:
-        """Start at nothing again."""
+        """Reset the sum to zero."""
         self._total = Usage()
         self._calls = 0

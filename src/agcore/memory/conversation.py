@@ -26,7 +26,7 @@ _UNREADABLE = ChatMessage.user_text("[A message that cannot be read.]", syntheti
 
 
 class MemoryStrategy(StrEnum):
-    """How much of a conversation goes into the next request."""
+    """The part of a conversation that goes into the next request."""
 
     SLIDING_WINDOW = "sliding_window"
     FULL = "full"
@@ -34,7 +34,7 @@ class MemoryStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationMemoryConfig:
-    """Which messages `get_history` gives.
+    """The messages that `get_history` returns.
 
     Attributes:
         strategy: the last turns, or everything.
@@ -60,18 +60,18 @@ class ConversationMemory:
     """The messages of one session, kept in a store that any number of writers may share.
 
     Tasks, objects and processes may add to one session at once: nothing is overwritten, messages
-    that are added together stay together, and every writer sees what the others have added. What
-    the store has forgotten is missing, wherever it stood. The order is that of the numbers in
-    the ids, not that of the clock.
+    that are added together stay together, and every writer sees what the others have added.
+    Messages that the store has removed are missing, wherever they were. The order is by the numbers
+    in the ids, not by time.
 
-    Adding messages and getting the window cost the same however long the conversation is; so does
-    going on with one that is in the store already.
+    Adding messages, getting the window and continuing a stored conversation cost the same however
+    long the conversation is.
 
     Args:
         store: where every message is kept.
         session_id: letters, digits, `_` and `-`.
-        config: what `get_history` gives.
-        context_id: which of the session's contexts it is, if it is one; any text.
+        config: the messages that `get_history` returns.
+        context_id: the session's context that it belongs to, if any; any text.
 
     Raises:
         MemoryError: `Invalid`; the session id is not usable.
@@ -167,13 +167,13 @@ class ConversationMemory:
             with raise_as_memory_error():
                 for item in await self._store.list(MemoryFilter(prefix=self._prefix)):
                     await self._store.delete(item.id)
-                await self._store.delete(f"{self._prefix[:-1]}#head")  # the first release had one
+                await self._store.delete(f"{self._prefix[:-1]}#head")  # of the first release
             self._window.clear()
             self._seen.clear()
             self._highest = -1
 
     async def _catch_up(self) -> None:
-        """Take what the store has and this object has not seen."""
+        """Load messages from the store that this object has not seen yet."""
         if not self._is_loaded and self._config.strategy is MemoryStrategy.FULL:
             unseen = await self._archive()
             self._highest = unseen[-1].number if unseen else -1
@@ -190,9 +190,9 @@ class ConversationMemory:
         return sorted(found, key=lambda stored: stored.number)
 
     async def _unseen(self) -> "list[_Stored]":
-        """What stands behind the last message seen, looked up from the end; at most a window.
+        """Return the unseen messages, read from the end of the store; at most a window of them.
 
-        The next number follows the last one in the store, so that all writers agree on it.
+        Sets the next number to follow the last one in the store, so that all writers agree on it.
         """
         found: list[_Stored] = []
         turns, before, highest = 0, None, -1
@@ -246,5 +246,5 @@ class _Stored:
 
 
 def _begins_turn(message: ChatMessage) -> bool:
-    """Whether a message is the user's own; a synthetic one does not begin a turn."""
+    """True if a message is the user's own; a synthetic one does not begin a turn."""
     return message.role is ChatRole.USER and not message.metadata.get("synthetic")

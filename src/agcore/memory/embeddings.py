@@ -1,4 +1,4 @@
-"""How near pages are to a question in meaning, by embeddings that the application brings."""
+"""Similarity of pages to a query in meaning, by embeddings that the application supplies."""
 
 import asyncio
 import inspect
@@ -39,10 +39,10 @@ class PageVectors:
         self._lock = LoopLock("the index of vectors")
 
     async def nearness(self, query: str, pages: Iterable[tuple[str, str]]) -> list[float]:
-        """How near each page, given as id and text, is to a query: from 0 to 1.
+        """Return how similar each page (id and text) is to a query, from 0 to 1.
 
         Raises:
-            MemoryError: the embeddings failed, or are none; the store failed.
+            MemoryError: the embeddings failed or are invalid, or the store failed.
         """
         async with self._lock:
             vectors = await self._vectors_of(await asyncio.to_thread(_hashed, pages))
@@ -58,7 +58,7 @@ class PageVectors:
 
     async def _vectors_of(self, pages: Sequence[tuple[str, str, str]]) -> list["array[float]"]:
         missing: list[tuple[str, str, str]] = []
-        others = self._store  # what it has that is not known here
+        others = self._store  # asked for vectors that are not known here
         if not self._known and self._store is not None:
             others = None
             stored = await self._store.list(MemoryFilter(prefix=VECTOR_PREFIX))
@@ -101,7 +101,7 @@ class PageVectors:
 
 
 def _stored_vector(item: MemoryItem) -> tuple[str, tuple[str, "array[float]"]]:
-    """The page that a stored vector is of, the hash of its text, and the vector."""
+    """Return the page id of a stored vector, with the hash of its text and the vector."""
     vector = array("f", b64decode(item.content))
     return item.id.removeprefix(VECTOR_PREFIX), (str(item.metadata.get("text")), vector)
 

@@ -1,4 +1,4 @@
-"""Pages of what is known: kept in a store, listed, and searched by the words they share."""
+"""Knowledge pages: stored, listed, and searched by the words they share with a query."""
 
 import asyncio
 import logging
@@ -67,7 +67,7 @@ class KnowledgeStore:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        # A class derived from ours may keep something else than it is given.
+        # A subclass may store something other than it is given, so it gets no index.
         self._ours = (
             cast("InMemoryStore | SqliteStore", store)
             if type(store) in {InMemoryStore, SqliteStore}
@@ -167,7 +167,7 @@ class KnowledgeStore:
         return await asyncio.to_thread(score)
 
     async def _up_to_date_index(self) -> InMemoryStore | SqliteStore | None:
-        """The store if it has an index, with what was stored past this class indexed too."""
+        """Return the store if it has an index, after indexing pages that were saved without it."""
         indexed = self._ours
         if indexed is None or not await indexed.has_page_index():
             return None
@@ -179,7 +179,7 @@ class KnowledgeStore:
         return indexed
 
     async def _compare_all(self) -> "list[_Compared]":
-        """Every page with its words, worked out anew only for those that have changed."""
+        """Return every page with its words, recomputed only for pages that have changed."""
         items = await self._store.list(MemoryFilter(prefix=PAGE_PREFIX))
         before = self._compared
 
@@ -229,7 +229,7 @@ def _page(item: MemoryItem) -> KnowledgePage:
 
 
 def _parts(page: KnowledgePage) -> list[Words]:
-    """What a query is compared with: the words of each part, and the tags as they are."""
+    """Return the word sets a query is compared with: one for each part, and the whole tags."""
     texts = [page.title, page.summary, " ".join(page.tags), *_SENTENCE.split(page.content)]
     parts = [words_of(text) for text in texts]
     return [part for part in [*parts, frozenset(map(_tag_word, page.tags))] if part]
@@ -250,10 +250,10 @@ def _tag_word(tag: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrieverConfig:
-    """How much is found.
+    """Limits of search results.
 
     Attributes:
-        top_k: at most so many pages.
+        top_k: the largest number of pages.
         min_score: pages below this are left out; from 0 to 1.
     """
 
@@ -271,7 +271,7 @@ class ScoredItem:
 
 @dataclass(frozen=True, slots=True)
 class RetrievalResult:
-    """What was found, best first; pages that fit equally well, oldest first."""
+    """Search results, best first; pages that fit equally well are oldest first."""
 
     query: str
     items: list[ScoredItem]
@@ -287,7 +287,7 @@ class MemoryRetriever:
 
     Args:
         knowledge: the pages.
-        config: how much is found.
+        config: limits of the results.
         embed: gives a vector for each of some texts, for example by a model's embeddings.
         vectors: keeps the vectors of pages; without it they are asked for anew in each process.
     """

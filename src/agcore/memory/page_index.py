@@ -11,19 +11,19 @@ from collections.abc import Collection, Sequence
 from agent_core.providers.jsontext import dump_text
 
 PAGE_PREFIX = "_knowledge:"
-"""What the ids of items that are pages begin with."""
+"""Prefix of the item ids of pages."""
 
 Words = Collection[str]
 
 _IS_PAGE = "id >= '_knowledge:' AND id < '_knowledge;'"
 _PAGE, _PLACE, _MOST_WORDS, _MOST_PARTS = 2**32, 2**12, 2**12 - 1, 2**20
-"""A part's number is made of its page's, its place in the page, and how many words it has."""
+"""A part's row number encodes its page, its place in the page, and its number of words."""
 
 UNINDEXED = (
     "ALTER TABLE item ADD COLUMN is_indexed INTEGER",
     f"CREATE INDEX item_unindexed ON item (id) WHERE is_indexed IS NULL AND {_IS_PAGE}",
 )
-"""The step to the version of a file that can have an index."""
+"""Statements that migrate a file to the version that can have an index."""
 
 _INDEX = (
     """CREATE TABLE page (
@@ -31,7 +31,7 @@ _INDEX = (
         item_id TEXT NOT NULL UNIQUE,
         created_at INTEGER NOT NULL
     )""",
-    # Apart from the pages, which a search looks through: a row of many kilobytes is slow to pass.
+    # Not in `page`, which every search reads: rows of many kilobytes would slow it down.
     """CREATE TABLE page_parts (
         page INTEGER PRIMARY KEY,
         parts TEXT NOT NULL  -- JSON: the number of each part, and its words

@@ -1,6 +1,6 @@
-"""Memory stores: the protocol, and two of them on SQLite, in memory and in a file.
+"""Memory stores: the protocol, and two implementations on SQLite, in memory and in a file.
 
-Threads, waiting for other processes and the explanation of SQLite's errors are the engine's.
+The engine supplies threads, waiting for other processes, and explanations of SQLite's errors.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ _ITEMS = (
     "CREATE INDEX item_used ON item (used)",
 )
 _STEPS = (_ITEMS, UNINDEXED)
-"""What leads from each version of a file to the next one."""
+"""Statements that migrate each version of a file to the next one."""
 _VERSION = len(_STEPS)
 _NEXT_USE = "(SELECT coalesce(max(used), 0) + 1 FROM item)"
 _SAVE = f"""
@@ -99,7 +99,7 @@ class MemoryItem(Frozen):
 
 
 class MemoryFilter(Frozen):
-    """Which items to list: ids beginning with `prefix`, not before `since`, at most `limit`."""
+    """Selects the items to list: ids with `prefix`, not before `since`, at most `limit`."""
 
     prefix: str | None = None
     since: UtcDatetime | None = None
@@ -107,14 +107,14 @@ class MemoryFilter(Frozen):
 
 
 class EvictionPolicy(StrEnum):
-    """Which item goes first when a store is full."""
+    """Order in which a full store removes items."""
 
     OLDEST = "oldest"
     LEAST_RECENTLY_USED = "least_recently_used"
 
 
 class EvictionConfig(Frozen):
-    """When a store forgets.
+    """Limits beyond which a store removes items.
 
     `ttl` counts from an item's `created_at`; `capacity` is a number of items.
     """
@@ -125,7 +125,7 @@ class EvictionConfig(Frozen):
 
 
 def session_prefix(kind: str, session_id: str) -> str:
-    """What the ids of one session's items begin with; no two sessions share one.
+    """Return the prefix of the ids of one session's items; no two sessions share one.
 
     Raises:
         MemoryError: `Invalid`; the session id could be mistaken for another one.
@@ -142,7 +142,7 @@ EVERYTHING = MemoryFilter()
 
 
 class MemoryStore(Protocol):
-    """Keeps items by id. Shared by everything that remembers; ids keep them apart."""
+    """Keeps items by id. One store may hold every kind of memory; id prefixes keep them apart."""
 
     async def save(self, item: MemoryItem) -> None:
         """Keep an item, instead of the one of the same id if there is one.
@@ -201,7 +201,7 @@ class _ItemTable:
         self._has_page_index: bool | None = None
 
     async def save(self, item: MemoryItem) -> None:
-        """See `MemoryStore.save`; what is too old or too much goes."""
+        """See `MemoryStore.save`; also removes items that are too old or too many."""
         row = _row(item)
 
         def write(connection: sqlite3.Connection) -> None:
@@ -264,7 +264,7 @@ class _ItemTable:
         )
 
     async def has_page_index(self) -> bool:
-        """Whether words of pages can be indexed here; makes the index if it is missing."""
+        """Return whether words of pages can be indexed; creates the index if it is missing."""
         if self._has_page_index is None:
             self._has_page_index = await self._write(prepare_index)
         return self._has_page_index
@@ -321,7 +321,7 @@ class _ItemTable:
         return await self._aside(lambda: self._read(read))
 
     async def _aside(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do what may take long; jobs of a file run in threads anyway."""
+        """Run work that may take long; a file's jobs run in threads anyway."""
         return await work()
 
     def _evict(self, connection: sqlite3.Connection) -> None:
@@ -364,7 +364,7 @@ class InMemoryStore(_ItemTable):
         super().__init__("in memory", eviction, writer=inline, reader=inline)
 
     async def _aside(self, work: Callable[[], Awaitable[T]]) -> T:
-        """See `_ItemTable`: here jobs run where they are asked for."""
+        """Run work in a thread with an event loop of its own, because jobs block their thread."""
 
         async def run() -> T:
             return await work()
@@ -381,10 +381,10 @@ class SqliteStore(_ItemTable):
 
     @classmethod
     async def open(cls, path: str | Path, eviction: EvictionConfig | None = None) -> Self:
-        """Open the file, and make it if it is missing, readable for this user only.
+        """Open the file, and create it if it is missing, readable by this user only.
 
         Raises:
-            MemoryError: `Storage`; it cannot be made or read, or is something else.
+            MemoryError: `Storage`; it cannot be created or read, or is not a memory store.
             AgentCoreError: `validation_error`; no event loop of asyncio is running here.
         """
         running_loop(_OWNER)
@@ -428,7 +428,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("BEGIN IMMEDIATE")
-    with connection:  # commits, or takes everything back
+    with connection:  # commits, or rolls back
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()

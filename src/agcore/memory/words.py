@@ -1,7 +1,7 @@
-"""The words of a text, as pages and questions are compared by them.
+"""The words of a text, by which pages and queries are compared.
 
-A stored index holds what these functions return: who changes it raises the version of the stores'
-files, so that pages are indexed anew.
+A stored index holds the results of these functions. A change to them must raise the version of the
+stores' files, so that pages are indexed again.
 """
 
 import re
@@ -51,7 +51,7 @@ def words_of(text: str) -> Words:
 
 
 def dice(one: AbstractSet[str], other: AbstractSet[str]) -> float:
-    """Twice what both have, by what each has: 0 for nothing in common, 1 for the same words."""
+    """Return the Dice coefficient of two sets: 0 if they share nothing, 1 if they are equal."""
     if not one or not other:
         return 0.0
     return 2 * len(one & other) / (len(one) + len(other))
@@ -62,7 +62,7 @@ def _stem(word: str) -> str:
     """The stem of an English word: `copi` for copy, copies and copied."""
     if len(word) > _LONGEST_STEMMED:
         return word
-    # Imported when needed, since it brings 30 languages; it has no types.
+    # Imported when needed, because it loads 30 languages; it has no types.
     english: Any = import_module("snowballstemmer.english_stemmer")
-    # One for each word: a stemmer has a state, and threads would share it.
+    # A new one for each word: a stemmer has state, which threads would share.
     return str(english.EnglishStemmer().stemWord(word))

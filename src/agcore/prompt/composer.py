@@ -1,4 +1,4 @@
-"""Puts a prompt together message by message."""
+"""Build a prompt message by message."""
 
 from collections.abc import Iterable, Sequence
 from typing import Self
@@ -16,7 +16,7 @@ class PromptComposer:
 
     Args:
         templates: where the `*_template` methods look up names.
-        messages: what to start from.
+        messages: the first messages.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class PromptComposer:
 
     @classmethod
     def from_messages(cls, messages: Iterable[ChatMessage]) -> Self:
-        """Go on where a conversation stands."""
+        """Continue a conversation."""
         return cls(messages=messages)
 
     def system(self, text: str) -> Self:
@@ -110,8 +110,8 @@ class PromptComposer:
         return self
 
     def validate_messages(self) -> Self:
-        """Check the order: instructions first, then user and assistant in turn, answers where
-        they were asked for.
+        """Check the order: instructions first, then user and assistant in turn, answers directly
+        after their calls.
 
         Raises:
             PromptError: names the message that is wrong, and why.
@@ -154,7 +154,7 @@ def _answered_calls(message: ChatMessage) -> set[str]:
 
 
 def _find_problem(message: ChatMessage, last: ChatRole | None, open_calls: set[str]) -> str | None:
-    """Why the message must not follow one of the role `last`; None if it may."""
+    """Return the reason why a message must not follow one of the role `last`; None if it may."""
     role, reason = message.role, None
     if role in _INSTRUCTIONS:
         reason = "instructions come before the conversation" if last is not None else None

@@ -1,4 +1,4 @@
-"""The template language: the part of Handlebars that prompts need, and nothing that runs.
+"""The template language: the part of Handlebars that prompts need, without running code.
 
     {{ name }}  {{ user.city }}           a value; @index, @key, @first and @last inside #each
     {{#if x}} … {{else}} … {{/if}}
@@ -22,7 +22,7 @@ from agent_core.opening import read_text
 from agent_core.providers.jsontext import dump_text
 
 MAX_DEPTH = 100
-"""How many blocks and included templates may stand within one another."""
+"""Largest number of blocks and included templates nested in one another."""
 
 _RAW_BEGINS = re.compile(r"\{\{\{\{\s*raw\s*\}\}\}\}")
 _RAW_ENDS = re.compile(r"\{\{\{\{\s*/raw\s*\}\}\}\}")
@@ -42,7 +42,7 @@ class TemplateContext:
         self._values: dict[str, Any] = {**dict(values), **more}
 
     def set(self, name: str, value: Any) -> Self:
-        """Give a variable its value."""
+        """Set the value of a variable."""
         self._values[name] = value
         return self
 
@@ -131,7 +131,7 @@ class PromptTemplateRegistry:
 
         Raises:
             PromptError: there is no such folder, a file cannot be read or is not a template, or
-                two of them have one name.
+                two of them have the same name.
         """
         root = Path(folder)
         if not root.is_dir():
@@ -192,20 +192,20 @@ class _Node:
 
 
 class _Parser:
-    """Reads a source from its first tag to its last; nothing in it is looked at twice."""
+    """Parses a source from the first tag to the last, reading each part once."""
 
     def __init__(self, name: str, source: str) -> None:
         self._name = name
         self._source = source
         self._open = [_Node("")]
         self._last_dashes = source.rfind("--}}")
-        self._counted = (0, 1)  # a place, and its line
+        self._counted = (0, 1)  # a position, and its line
 
     def parse(self) -> Sequence[_Node]:
-        """The nodes of the template.
+        """Return the nodes of the template.
 
         Raises:
-            PromptError: it is not one.
+            PromptError: the source is not a template.
         """
         source, at = self._source, 0
         while (start := source.find("{{", at)) >= 0:
@@ -224,7 +224,7 @@ class _Parser:
             line_start = source.rfind("\n", at, start) + 1 or at
             is_first = line_start == 0 or source[line_start - 1] == "\n"
             if after and is_first and not source[line_start:start].strip():
-                self._text(source[at:line_start])  # alone on its line, which goes with it
+                self._text(source[at:line_start])  # alone on its line, which is dropped
                 at = after.end()
             else:
                 self._text(source[at:start])
@@ -237,7 +237,7 @@ class _Parser:
         return block.body
 
     def _tag(self, start: int, line: int) -> tuple[str, int]:
-        """What stands between the braces that open at `start`, and where the tag ends."""
+        """Return the text between the braces that open at `start`, and the end of the tag."""
         if self._source.startswith("{{!--", start) and self._last_dashes >= start + 5:
             return "!", self._source.find("--}}", start + 5) + 4
         end = self._source.find("}}", start + 2)
@@ -254,7 +254,7 @@ class _Parser:
         (block.body if block.otherwise is None else block.otherwise).append(node)
 
     def _line(self, at: int) -> int:
-        """The line of a place behind the one that was asked for before."""
+        """Return the line number of a position at or after the one asked for before."""
         place, line = self._counted
         self._counted = at, line + self._source.count("\n", place, at)
         return self._counted[1]
@@ -273,7 +273,7 @@ class _Parser:
             self._add(_Node("variable", self._path(tag.strip(), line), line))
 
     def _take_block(self, tag: str, line: int) -> None:
-        """Open, turn or close a block."""
+        """Open a block, start its `{{else}}`, or close it."""
         block = self._open[-1]
         if tag.startswith("#"):
             kind, _, path = tag[1:].strip().partition(" ")
@@ -311,7 +311,7 @@ class _Parser:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What names mean at one place: the current item, then everything around it."""
+    """The values of names at one place: the current item, then the enclosing scopes."""
 
     this: Any
     special: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -336,9 +336,9 @@ class _Scope:
 
 @dataclass(frozen=True, slots=True)
 class _Renderer:
-    """Renders one template, and those it includes; `within` are those that include it.
+    """Renders one template, and those it includes; `within` names the templates including it.
 
-    What is rendered is added to `pieces`.
+    The rendered text is added to `pieces`.
     """
 
     name: str
@@ -347,7 +347,7 @@ class _Renderer:
     within: tuple[str, ...] = ()
 
     def render(self, nodes: Sequence[_Node], scope: _Scope, depth: int) -> None:
-        """Render nodes that stand within `depth` blocks and templates.
+        """Render nodes that are nested in `depth` blocks and templates.
 
         Raises:
             PromptError: a variable or a partial is missing, or a template includes itself.
@@ -417,7 +417,7 @@ class _Renderer:
 
 
 def _member(value: Any, name: str) -> Any:
-    """A key of a mapping or a place in a list. Attributes are not for templates to read."""
+    """Return a key of a mapping or an item of a list; templates cannot read attributes."""
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value).get(name, _MISSING)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes) and name.isdecimal():
@@ -428,7 +428,7 @@ def _member(value: Any, name: str) -> Any:
 
 
 def _paths(nodes: Sequence[_Node]) -> Iterator[str]:
-    """The paths a template mentions, in their order, those inside blocks included."""
+    """Yield the paths a template mentions, in order, including those inside blocks."""
     for node in nodes:
         if node.kind in {"variable", "if", "each"}:
             yield node.value

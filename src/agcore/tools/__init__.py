@@ -1,4 +1,4 @@
-"""Tools: what an agent may do, who may call what, and what comes back."""
+"""Tools: definitions, permissions, calls and results."""
 
 from agcore.errors import ToolError
 from agcore.tools.mcp import McpClient, open_toolset

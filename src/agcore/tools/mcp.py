@@ -1,4 +1,4 @@
-"""A client for one MCP server, on the engine's connection; the SDK comes with the first start."""
+"""A client for one MCP server, on the engine's connection; the first start imports the SDK."""
 
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -30,10 +30,10 @@ TIMEOUT_S = 30.0
 class McpClient:
     """A server that is started as a child process, or reached over HTTP.
 
-    What the server sends is data: descriptions, schemas and results are bounded, a definition
-    that changes is refused until `start` is called again. A child process inherits PATH, HOME and
-    TMPDIR only. The values of `env` and `headers`, and keys among the arguments and in the
-    address, are taken out of everything the server sends.
+    Data from the server is not trusted: descriptions, schemas and results are bounded, a definition
+    that changes is refused until `start` is called again. A child process inherits only PATH, HOME
+    and TMPDIR. The values of `env` and `headers`, and keys among the arguments and in the
+    address, are redacted from everything the server sends.
 
     Args:
         command: the program, found through PATH.
@@ -41,12 +41,12 @@ class McpClient:
         url: the address of a server over HTTP, instead of a command.
         headers: go with every request to that address, and to no other host.
         env: further environment variables of the program.
-        cwd: its working folder; the root folder by default, where nothing can be in its way.
+        cwd: its working folder; the root folder by default, so that no project file is picked up.
         timeout_s: for the start, and for each call, in seconds.
         server_id: becomes part of the tools' names: `mcp.<server_id>.<tool>`.
 
     Raises:
-        ToolError: `Mcp`; there is not exactly one of `command` and `url`, or what is given cannot
+        ToolError: `Mcp`; there is not exactly one of `command` and `url`, or a value cannot
             be used.
     """
 
@@ -81,12 +81,12 @@ class McpClient:
 
     @classmethod
     def of(cls, toolset: McpToolset) -> Self:
-        """The client of a server that is named as a toolset (`McpStdio`, `McpHttp`)."""
+        """Create a client for a server given as a toolset (`McpStdio`, `McpHttp`)."""
         server = toolset.server
         if isinstance(server, StdioServer) and server.cwd is None:
             server = server.model_copy(update={"cwd": os.sep})
         client = cls.__new__(cls)
-        client._set_up(toolset.name, server, toolset.filter)  # noqa: SLF001 - one of its own
+        client._set_up(toolset.name, server, toolset.filter)  # noqa: SLF001 - its own class
         return client
 
     def _set_up(
@@ -107,7 +107,7 @@ class McpClient:
         self._redactor = Redactor(secret_values({server_id: server}))
 
     async def start(self) -> None:
-        """Start or reach the server and ask for its tools; again, to see changes.
+        """Start or reach the server and list its tools; call it again to see changes.
 
         Raises:
             ToolError: `Mcp`; it cannot be started or reached, or did not answer in time.
@@ -123,7 +123,7 @@ class McpClient:
             raise McpToolError(self._server_id, self._redactor.secrets_only(failures[0].message))
 
     async def list_tools(self) -> list[ToolDefinition]:
-        """What the server offers."""
+        """Return the definitions of the server's tools."""
         return [tool.definition for tool in self._tools]
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
@@ -133,12 +133,12 @@ class McpClient:
             ToolError: of the kind that fits.
         """
         full = name if name.startswith(self._prefix) else self._prefix + name
-        # The connection has the same limit and explains more; this one only has to come after it.
+        # The connection has the same limit and a better message, so this one has to come later.
         registry = ToolRegistry(self._tools, timeout_s=self._timeout_s + 5)
         return await registry.invoke(full, arguments or {})
 
     def tools(self) -> list[Tool]:
-        """The server's tools, to be registered beside others."""
+        """Return the server's tools, for registration."""
         return list(self._tools)
 
     async def close(self) -> None:
@@ -159,7 +159,7 @@ class McpClient:
 
 @asynccontextmanager
 async def open_toolset(toolset: Toolset) -> AsyncGenerator[Sequence[Tool]]:
-    """The tools of a toolset, an MCP server among them, while it is open.
+    """Open a toolset, which may be an MCP server, and yield its tools.
 
     Raises:
         ToolError: it cannot be opened; the message names it.
@@ -177,7 +177,7 @@ async def open_toolset(toolset: Toolset) -> AsyncGenerator[Sequence[Tool]]:
 
 
 def _redact_tool(tool: Tool, redactor: Redactor) -> Tool:
-    """The tool without secrets in its definition, its answers and its errors."""
+    """Redact secrets in the tool's definition, its answers and its errors."""
     shown = tool.definition.model_dump(include={"description", "input_schema"})
     clean = redactor.payload_secrets_only(shown)
 

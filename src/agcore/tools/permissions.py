@@ -1,4 +1,4 @@
-"""Which tools may be called: lists of names, and the engine's rules if the user can be asked."""
+"""Permissions of tools: lists of names, and the engine's rules if the user can be asked."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Permission(StrEnum):
-    """Whether the lists allow a name."""
+    """Answer of the lists to a name."""
 
     ALLOWED = "allowed"
     DENIED = "denied"
@@ -74,15 +74,15 @@ class PermissionChecker(PermissionGuard):
         )
 
     def learn(self, secrets: Mapping[str, str]) -> None:
-        """Keep these out of what the user is asked."""
+        """Keep these values out of the user's questions."""
         self._secrets.learn(secrets)
 
     def permission(self, name: str) -> Permission:
-        """Whether the lists allow the name."""
+        """Return the answer of the lists to a name."""
         return Permission.ALLOWED if self.is_listed(name) else Permission.DENIED
 
     def check(self, name: str) -> None:
-        """Return if the lists allow the name.
+        """Check that the lists allow the name.
 
         Raises:
             ToolError: `PermissionDenied`.
@@ -92,7 +92,7 @@ class PermissionChecker(PermissionGuard):
 
 
 def _build_rules(config: PermissionsConfig) -> "RuleSet":
-    """The rules of a program; relative paths start at the current folder, as tools have it."""
+    """Build a program's rules; relative paths start at the current folder, as in tools."""
     from agent_core.permissions.rules import RuleContext, RuleSet  # noqa: PLC0415 - few have any
 
     project = Path.cwd().resolve()

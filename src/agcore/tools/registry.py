@@ -40,11 +40,11 @@ TIMEOUT_S = 120.0
 """Seconds one call may take, by default."""
 
 RESULT_LIMIT_BYTES = 65_536
-"""Bytes of one result, by default; what is beyond the limit is cut out of the middle."""
+"""Bytes of one result, by default; a longer result loses its middle."""
 
 
 class BaseTool(ABC):
-    """Something a model may do.
+    """A tool that a model may call, written as a class.
 
         class Weather(BaseTool):
             name = "get_weather"
@@ -58,8 +58,8 @@ class BaseTool(ABC):
 
     Attributes:
         name: letters, digits, `_`, `-` and dots.
-        description: what the model reads about it.
-        permission: `readonly` if it changes nothing; asking rules go by it.
+        description: tells the model about it.
+        permission: `readonly` if it changes nothing; rules for asking depend on it.
     """
 
     name: str
@@ -72,14 +72,14 @@ class BaseTool(ABC):
 
     @abstractmethod
     async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
-        """Run the tool. `arguments` fit the schema; what is returned must have a form in JSON.
+        """Run the tool. `arguments` fit the schema; the result must be convertible to JSON.
 
         Raises:
             ToolError: it failed; any other exception becomes `ToolError.ExecutionFailed`.
         """
 
     def definition(self) -> ToolDefinition:
-        """What the model is shown."""
+        """Return the definition that the model sees."""
         return ToolDefinition(
             name=self.name,
             description=self.description,
@@ -89,7 +89,7 @@ class BaseTool(ABC):
 
     @cached_property
     def engine_tool(self) -> Tool:
-        """The same as the engine's kind; its schema is compiled once, when it is first called."""
+        """The tool as the engine's kind; its schema is compiled once, at the first call."""
         return tool_from(self.definition(), self.execute)
 
 
@@ -97,10 +97,10 @@ AnyTool = BaseTool | Tool
 
 
 def make_tool(given: object) -> AnyTool:
-    """What is a tool as it is; a function, or a definition with its handler, as a tool.
+    """Return a tool as it is, and make one of a function or of a definition with its handler.
 
     Raises:
-        ConfigError: `validation_error`; it is none, or cannot be called by a model.
+        ConfigError: `validation_error`; it is no tool, or a model cannot call it.
     """
     match given:
         case BaseTool() | Tool():
@@ -124,7 +124,7 @@ class ToolInvocation:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """How one of several calls ended: with a value, or with an error."""
+    """The end of one of several calls: a value or an error."""
 
     name: str
     value: Any = None
@@ -132,14 +132,14 @@ class ToolOutcome:
 
     @property
     def is_error(self) -> bool:
-        """Whether the call failed; `error` is the reason then."""
+        """True if the call failed; `error` is the reason then."""
         return self.error is not None
 
     def unwrap(self) -> Any:
-        """The value.
+        """Return the value.
 
         Raises:
-            ToolError: there is none, because the call failed.
+            ToolError: the call failed.
         """
         if self.error is not None:
             raise self.error
@@ -153,8 +153,8 @@ class ToolRegistry:
     alone, and after a write that failed the later ones are answered without being run.
 
     Args:
-        tools: to begin with.
-        permissions: which may be called, as rules or as a checker made of them; all by default.
+        tools: the first tools.
+        permissions: lists and rules, or a checker made of them; all tools are allowed by default.
         timeout_s: how long one call may take, in seconds.
         result_limit_bytes: how large one result may be.
         session_id: the session that the context of a call names.
@@ -206,7 +206,7 @@ class ToolRegistry:
         self._registered[made.name] = tool
 
     def learn(self, secrets: Mapping[str, str]) -> None:
-        """Keep these out of what the user is asked about calls."""
+        """Keep these values out of the user's questions about calls."""
         self._permissions.learn(secrets)
 
     def get(self, name: str) -> AnyTool | None:
@@ -222,7 +222,7 @@ class ToolRegistry:
         return sorted(self._registered)
 
     def definitions(self) -> list[ToolDefinition]:
-        """What a model is offered, by name: the tools that may be called."""
+        """Return the definitions of the tools that may be called, sorted by name."""
         return [
             self._tools[name].definition
             for name in self.list_tools()
@@ -230,7 +230,7 @@ class ToolRegistry:
         ]
 
     def only(self, names: Collection[str]) -> Self:
-        """A registry with those of these tools that are named; the others do not exist in it."""
+        """Return a registry with only the named ones of these tools."""
         return self._with(tool for name, tool in self._registered.items() if name in names)
 
     def plus(self, tools: Iterable[AnyTool]) -> Self:
@@ -242,7 +242,7 @@ class ToolRegistry:
         return self._with([*self._registered.values(), *tools])
 
     def for_session(self, session_id: str) -> Self:
-        """The same tools, called in this session."""
+        """Return a registry with the same tools, called in this session."""
         return self._with(self._registered.values(), session_id=session_id)
 
     def for_run(self) -> RunTools:
@@ -269,7 +269,7 @@ class ToolRegistry:
             name: of the tool.
             arguments: for it.
             timeout_s: how long it may take, in seconds.
-            deps: what it finds at `ToolContext.deps`.
+            deps: available to the tool as `ToolContext.deps`.
 
         Raises:
             ToolError: of the kind that fits; a tool that answers with an error has failed.
@@ -306,7 +306,7 @@ class ToolRegistry:
         except (CoreToolError, PermissionDeniedError) as error:
             known = tool_error_from(name, error)
             raise known from (None if known is error else error)
-        except BaseException as error:  # what a tool raises to end the program ends its call
+        except BaseException as error:  # an exception that would end the program ends only the call
             if isinstance(error, asyncio.CancelledError) and is_cancelled(task):
                 raise
             raise ToolExecutionError(name, f"{name} failed: {text_of(error)}") from error
@@ -329,7 +329,7 @@ class ToolRegistry:
         Args:
             invocations: the calls.
             timeout_s: how long each may take, in seconds.
-            deps: what they find at `ToolContext.deps`.
+            deps: available to the tools as `ToolContext.deps`.
         """
 
         async def outcome(wanted: ToolInvocation) -> ToolOutcome:
@@ -344,7 +344,7 @@ class ToolRegistry:
         return await asyncio.gather(*map(outcome, invocations))
 
     def _callable(self, tool: Tool) -> Tool:
-        """The tool with its time limit; one that the lists deny refuses before it sees a call."""
+        """Return the tool with its time limit; a denied tool refuses before it sees a call."""
 
         def refuse(_arguments: Mapping[str, Any]) -> Any:
             self._permissions.check(tool.name)
@@ -374,7 +374,7 @@ class _NullJournal:
 
 
 def _with_timeout(tool: Tool, timeout_s: float) -> Tool:
-    """The tool with a time limit; how long the user thinks about a question does not count."""
+    """Return the tool with a time limit, which excludes the time the user takes to answer."""
 
     async def prepare(arguments: Any, context: ToolContext) -> Action:
         action = await tool.prepare(arguments, context)
@@ -396,7 +396,7 @@ def _with_timeout(tool: Tool, timeout_s: float) -> Tool:
 
 
 def _value(result: ToolResult) -> Any:
-    """The answer as a plain value: JSON as it is, text as text, several blocks as a list."""
+    """Return the answer as a plain value: JSON as it is, text as text, several blocks as a list."""
     values: list[Any] = []
     for block in result.content:
         match block:

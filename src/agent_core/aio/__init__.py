@@ -1,7 +1,7 @@
-"""Helpers for asyncio tasks: cancellation, work that it must not interrupt, background work.
+"""Helpers for asyncio tasks: cancellation, uninterruptible work, background work.
 
-A tool or an adapter may swallow the cancellation it was interrupted with, or leak one of its own
-making. What counts is what was requested of the task.
+A tool or an adapter may swallow the cancellation that interrupted it, or leak one of its own. Only
+cancellations requested of the task count.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 async def to_the_end(work: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T:
-    """Await `work` whole, however often the caller is cancelled; raise the cancellation after.
+    """Await `work` to its end, however often the caller is cancelled; raise the cancellation after.
 
     Raises:
-        asyncio.CancelledError: the caller was cancelled; the work is done all the same.
+        asyncio.CancelledError: the caller was cancelled; the work is done nevertheless.
     """
     task = work if isinstance(work, asyncio.Future) else asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
@@ -34,13 +34,13 @@ async def to_the_end(work: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T:
 
 
 async def begun_at_once(work: Coroutine[Any, Any, T]) -> T:
-    """`to_the_end` for work that mostly has nothing to wait for: then it needs no task.
+    """Await work to its end like `to_the_end`, without a task if it never has to wait.
 
-    It begins in the caller's task, and gets one of its own where it first waits: so its beginning
-    must not ask which task it is in, as a timeout does.
+    It begins in the caller's task, and gets a task of its own when it first waits: so its beginning
+    must not depend on the current task, as a timeout does.
 
     Raises:
-        asyncio.CancelledError: the caller was cancelled; the work is done all the same.
+        asyncio.CancelledError: the caller was cancelled; the work is done nevertheless.
     """
     try:
         awaited = work.send(None)
@@ -55,11 +55,11 @@ async def begun_at_once(work: Coroutine[Any, Any, T]) -> T:
 
 @coroutine
 def _go_on(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """Carry on with work that waits for `awaited`."""
+    """Continue work that waits for `awaited`."""
     while True:
         try:
             value = yield awaited
-        except BaseException as error:  # noqa: BLE001 - it belongs to the work
+        except BaseException as error:  # noqa: BLE001 - passed on to the work
             step = partial(work.throw, error)
         else:
             step = partial(work.send, value)
@@ -81,7 +81,7 @@ class SideTasks:
         task.add_done_callback(self._tasks.discard)
 
     async def end(self, timeout_s: float) -> None:
-        """Wait so long for what is under way, and cancel what is left of it then."""
+        """Wait up to `timeout_s` seconds for the tasks, then cancel the remaining ones."""
         if self._tasks:
             _, left = await asyncio.wait(self._tasks, timeout=timeout_s)
             for task in left:
@@ -89,13 +89,13 @@ class SideTasks:
 
 
 async def stop_task(task: asyncio.Task[None]) -> None:
-    """Cancel a task, and return when it has ended, however it does."""
+    """Cancel a task, and return when it has ended in any way."""
     task.cancel()
     await asyncio.wait([task])
 
 
 def is_loop_running() -> bool:
-    """Whether this thread is inside an event loop, where blocking functions must not wait."""
+    """Return whether this thread runs an event loop, where blocking functions must not wait."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -104,12 +104,12 @@ def is_loop_running() -> bool:
 
 
 def is_cancelled(task: asyncio.Task[Any] | None) -> bool:
-    """Whether the task was asked to stop, and has not taken that back."""
+    """Return whether the task was asked to stop and the request was not withdrawn."""
     return task is not None and task.cancelling() > 0
 
 
 def stop_if_cancelled() -> None:
-    """Begin nothing more if the current task was asked to stop.
+    """Raise a cancellation if the current task was asked to stop.
 
     Raises:
         asyncio.CancelledError: it was, and the exception was swallowed on its way.
@@ -119,15 +119,15 @@ def stop_if_cancelled() -> None:
 
 
 class TaskStream(AsyncGenerator[T, None]):
-    """An async generator that runs in a task of its own, one step for each item that is asked for.
+    """An async generator that runs in a task of its own, one step for each requested item.
 
     It can be left at any point, in any way: closed, cancelled, forgotten, or kept until the event
-    loop ends. What the generator has opened is then closed by its own task, in order. An async
-    generator that is used directly is closed by whoever comes first, the event loop among them, and
-    the generators inside of it at the same time.
+    loop ends. Everything the generator has opened is then closed by its own task, in order. An
+    async generator that is used directly may be closed by anyone, even the event loop, at the same
+    time as the generators inside it.
 
     Args:
-        source: the generator; nothing of it runs before the first step.
+        source: the generator; it does not run before the first step.
     """
 
     def __init__(self, source: AsyncGenerator[T, None]) -> None:
@@ -136,7 +136,7 @@ class TaskStream(AsyncGenerator[T, None]):
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
 
-    async def asend(self, value: None, /) -> T:  # noqa: ARG002 - the protocol's
+    async def asend(self, value: None, /) -> T:  # noqa: ARG002 - of the protocol
         """Return the next item, as `anext` does."""
         return await self.__anext__()
 
@@ -144,9 +144,9 @@ class TaskStream(AsyncGenerator[T, None]):
         """Return the next item.
 
         Raises:
-            StopAsyncIteration: there is none.
+            StopAsyncIteration: there are no more items.
             AgentCoreError: `validation_error`: no event loop of asyncio is running here, or it is
-                another one than that in which the stream has begun.
+                not the one in which the stream has begun.
         """
         if self._is_over:
             raise StopAsyncIteration
@@ -163,12 +163,12 @@ class TaskStream(AsyncGenerator[T, None]):
             raise
 
     async def athrow(self, error: Any, value: Any = None, _: Any = None, /) -> T:
-        """Close the stream, and raise what is thrown in."""
+        """Close the stream, and raise the given error."""
         await self.aclose()
         raise error if value is None else value
 
     async def aclose(self) -> None:
-        """Stop the generator, and return when all that it has opened is closed. Can be repeated."""
+        """Stop the generator, and wait until everything it opened is closed. Can be repeated."""
         self._is_over = True
         if self._task is None:
             await self._source.aclose()
@@ -188,20 +188,20 @@ class TaskStream(AsyncGenerator[T, None]):
     def __del__(self) -> None:
         task = getattr(self, "_task", None)
         if task is not None and not task.done():
-            with suppress(RuntimeError):  # the event loop is closed: nothing can run any more
+            with suppress(RuntimeError):  # the event loop is closed, so nothing can run any more
                 task.get_loop().call_soon_threadsafe(task.cancel)
 
     def unwrap(self) -> AsyncGenerator[T, None]:
-        """Return the generator, for a reader that closes it in any case and so needs no task.
+        """Return the generator, for a reader that always closes it and so needs no task.
 
-        Nothing of it may have been read; this stream is over then.
+        No item may have been read; this stream is over afterwards.
         """
         self._is_over = True
         return self._source
 
 
 class _Steps(Generic[T]):
-    """Hands the items of a generator over, one at a time. It does not know the stream itself."""
+    """Passes the items of a generator on, one at a time, without a reference to the stream."""
 
     def __init__(self) -> None:
         self._wanted = asyncio.Event()
@@ -211,7 +211,7 @@ class _Steps(Generic[T]):
         """Return the next item.
 
         Raises:
-            StopAsyncIteration: there is none, or the stream was closed meanwhile.
+            StopAsyncIteration: there are no more items, or the stream was closed.
         """
         self.given = asyncio.get_running_loop().create_future()
         self._wanted.set()
@@ -223,7 +223,7 @@ class _Steps(Generic[T]):
             self.given = None
 
     async def take_all(self, source: AsyncGenerator[T, None]) -> None:
-        """Run the generator, a step whenever one is wanted, to its end or until cancelled."""
+        """Run the generator, one step for each requested item, to its end or until cancelled."""
         try:
             while True:
                 await self._wanted.wait()
@@ -239,7 +239,7 @@ class _Steps(Generic[T]):
                 return
             await source.aclose()
             raise
-        except BaseException as error:  # noqa: BLE001 - raised where the item was asked for
+        except BaseException as error:  # noqa: BLE001 - raised for the reader of the item
             self._fail(error)
         finally:
             self._fail(_NothingFollowsError())

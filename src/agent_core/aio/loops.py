@@ -1,7 +1,7 @@
-"""Event loops and threads: which loop something belongs to, and a loop that threads share.
+"""Event loops and threads: the loop that an object belongs to, and a loop that threads share.
 
-What is open in one event loop cannot be used from another one: asyncio would fail in the middle, or
-wait forever. Everything that a program can reach with `await` asks here first, so that there is one
+An object that is open in one event loop cannot be used from another: asyncio would fail in the
+middle, or wait forever. Everything that a program can `await` asks here first, so that there is one
 error, which says what to do.
 """
 
@@ -22,17 +22,17 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 PATIENCE_S = 10.0
-"""The longest that an event loop may take to answer a thread that waits for it."""
+"""Longest time in seconds that an event loop may take to answer a waiting thread."""
 
 
 def running_loop(user: str) -> asyncio.AbstractEventLoop:
     """Return the event loop that runs here.
 
     Args:
-        user: what needs it, for the message.
+        user: the object that needs it, for the message.
 
     Raises:
-        AgentCoreError: `validation_error`: none does, or one of another library.
+        AgentCoreError: `validation_error`: there is none, or one of another library.
     """
     try:
         return asyncio.get_running_loop()
@@ -48,9 +48,9 @@ def running_loop(user: str) -> asyncio.AbstractEventLoop:
 
 
 def other_library() -> str | None:
-    """Return the name of the async library that runs here, if it is another one than asyncio."""
+    """Return the name of the async library that runs here, if it is not asyncio."""
     sniffio = sys.modules.get("sniffio")
-    if sniffio is None:  # every other library brings it
+    if sniffio is None:  # every other library imports it
         return None
     try:
         name = str(sniffio.current_async_library())
@@ -60,11 +60,11 @@ def other_library() -> str | None:
 
 
 def require_no_loop(user: str, instead: str) -> None:
-    """Refuse to block the thread of an event loop.
+    """Check that no event loop runs in this thread, which would be blocked.
 
     Args:
         user: the blocking method, for the message.
-        instead: what to write in asyncio.
+        instead: the code to recommend for asyncio.
 
     Raises:
         AgentCoreError: `validation_error`: an event loop is running in this thread.
@@ -86,10 +86,10 @@ def _in_thread(library: str) -> str:
 
 
 class Resettable(Protocol):
-    """Something that a forked process cannot use as it is."""
+    """An object that a forked process cannot use without a reset."""
 
     def reset(self) -> None:
-        """Forget what belongs to the threads of the parent process."""
+        """Drop state that belongs to the threads of the parent process."""
         ...
 
 
@@ -97,7 +97,7 @@ _to_reset: WeakSet[Resettable] = WeakSet()
 
 
 def reset_after_fork(each: Resettable) -> None:
-    """Reset this in every process that is forked from this one: only one thread runs there."""
+    """Reset an object in every forked process, where only one thread runs."""
     _to_reset.add(each)
 
 
@@ -110,11 +110,11 @@ os.register_at_fork(after_in_child=_reset_all)
 
 
 class HomeLoop:
-    """The event loop that something belongs to: the one that runs where this is made.
+    """The event loop that an object belongs to: the one that runs where this is created.
 
     Args:
-        owner: what belongs to it, for messages.
-        kind: what to make for another event loop.
+        owner: the object, for messages.
+        kind: the thing to make for another event loop.
         is_private: it is the loop of a `SharedLoop`.
     """
 
@@ -125,16 +125,16 @@ class HomeLoop:
         self._kind = kind
 
     def require(self) -> None:
-        """Return if this is the loop that runs here.
+        """Check that this loop is the one that runs here.
 
         Raises:
-            AgentCoreError: `validation_error`: it is another one, or none is running.
+            AgentCoreError: `validation_error`: another one is running, or none.
         """
         if running_loop(self._owner) is not self.loop:
             raise self.foreign()
 
     def foreign(self) -> AgentCoreError:
-        """Build the error of a use from elsewhere."""
+        """Build the error for a use from another event loop."""
         if self.is_private and not self.loop.is_closed():
             return used_by_threads(self._owner, self._kind)
         if self.loop.is_closed():
@@ -151,7 +151,7 @@ class HomeLoop:
 
 
 def used_by_threads(owner: str, kind: str) -> AgentCoreError:
-    """Build the error of a use while threads use the same thing in the loop that they share."""
+    """Build the error for a use while threads use the object in the loop that they share."""
     message = (
         f"{owner} is in use by threads that call its synchronous methods, and these have an event"
         " loop of their own: enter it with `async with` before they begin, so that they use this"
@@ -161,7 +161,7 @@ def used_by_threads(owner: str, kind: str) -> AgentCoreError:
 
 
 def used_elsewhere(owner: str) -> AgentCoreError:
-    """Build the error of a use while another event loop uses the same thing."""
+    """Build the error for a use while another event loop uses the object."""
     message = (
         f"{owner} is in use in another event loop; wait until it is free there, or make another one"
         " for this event loop"
@@ -170,10 +170,10 @@ def used_elsewhere(owner: str) -> AgentCoreError:
 
 
 class LoopLock:
-    """A lock for something that one event loop at a time may use; it moves when it is free.
+    """A lock for an object that one event loop at a time may use; a free lock can change loops.
 
     Args:
-        owner: what it guards, for messages.
+        owner: the guarded object, for messages.
     """
 
     def __init__(self, owner: str) -> None:
@@ -205,7 +205,7 @@ class LoopLock:
             raise
 
     def release(self) -> None:
-        """Let the next one have it, in the same event loop."""
+        """Release the lock for the next task of the same event loop."""
         self._lock.release()
         self._users -= 1
 
@@ -224,8 +224,8 @@ class LoopLock:
 class ThreadPool(ThreadPoolExecutor):
     """A thread pool that still works while the interpreter waits for the last threads to end.
 
-    Python refuses calls for a pool from the end of the main thread on, although other threads of
-    the program may still be at work.
+    From the end of the main thread on, Python refuses work for a pool, although other threads of
+    the program may still be running.
     """
 
     _is_shut = False
@@ -242,7 +242,7 @@ class ThreadPool(ThreadPoolExecutor):
             if outcome.set_running_or_notify_cancel():
                 try:
                     outcome.set_result(fn(*args, **kwargs))
-                except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
+                except BaseException as error:  # noqa: BLE001 - raised again for the awaiter
                     outcome.set_exception(error)
 
         threading.Thread(target=work, daemon=True).start()
@@ -254,10 +254,10 @@ class ThreadPool(ThreadPoolExecutor):
 
 
 class _Call:
-    """A coroutine that a thread lets an event loop of another thread carry out.
+    """A coroutine that a thread runs in an event loop of another thread.
 
-    The thread must notice if the loop waits for it in turn. The loop that threads share can do so
-    only before the coroutine has begun: after that, what blocks the loop is work for threads.
+    The thread must notice if the loop in turn waits for it. The loop that threads share can do so
+    only before the coroutine has begun: after that, only work for threads blocks the loop.
     """
 
     def __init__(
@@ -275,9 +275,9 @@ class _Call:
         self._is_withdrawn = False
 
     def wait(self) -> Any:
-        """Begin, and return what the coroutine returns; an interrupt cancels it first."""
+        """Begin the coroutine, and return its result; an interrupt cancels it first."""
         try:
-            # `call_soon_threadsafe` takes the context variables of the calling thread along.
+            # `call_soon_threadsafe` copies the context variables of the calling thread.
             self._tell(self._begin)
             while not self._ended.wait(PATIENCE_S):
                 self._require_answer()
@@ -300,7 +300,7 @@ class _Call:
             raise _loop_gone() from error
 
     def _require_answer(self) -> None:
-        """Return if the loop is at work.
+        """Check that the loop is running.
 
         Raises:
             AgentCoreError: `validation_error`: it is closed, or blocked.
@@ -333,7 +333,7 @@ def call_in_loop(
     *,
     is_shared: bool = False,
 ) -> T:
-    """Carry out a coroutine in the event loop of another thread, and return what it returns.
+    """Run a coroutine in the event loop of another thread, and return its result.
 
     An exception in the waiting thread, for example from Ctrl-C, cancels the coroutine, and is
     raised once the coroutine has ended.
@@ -344,7 +344,7 @@ def call_in_loop(
         is_shared: it is the loop of a `SharedLoop`.
 
     Raises:
-        AgentCoreError: `validation_error`: the loop is blocked, or was closed meanwhile.
+        AgentCoreError: `validation_error`: the loop is blocked, or was closed.
     """
     return _Call(loop, work, is_shared=is_shared).wait()
 
@@ -367,7 +367,7 @@ class _RunningLoop:
     def __init__(self, name: str) -> None:
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._stopped = asyncio.Event()
-        # A daemon, so that a program that ends in the middle of a call is not kept alive by it.
+        # A daemon, so that it does not keep a program alive that ends in the middle of a call.
         serve, given = self._serve, (started,)
         self._thread = threading.Thread(target=serve, args=given, name=name, daemon=True)
         self._thread.start()
@@ -396,11 +396,11 @@ class _RunningLoop:
 class SharedLoop:
     """An event loop in a thread of its own, for threads that have none.
 
-    It runs while somebody uses it, and all who use it at the same time share it.
+    It runs as long as any thread uses it, and all users at the same time share it.
 
     Args:
-        name: of the thread.
-        close: closes what was opened in the loop, before it ends.
+        name: the name of the thread.
+        close: closes everything opened in the loop, before it ends.
     """
 
     def __init__(
@@ -412,7 +412,7 @@ class SharedLoop:
         reset_after_fork(self)
 
     def reset(self) -> None:
-        """Forget the loop and its users: after a fork they belong to the parent process."""
+        """Drop the loop and its users: after a fork they belong to the parent process."""
         self._changed = threading.Condition()
         self._users = 0
         self._is_ending = False
@@ -420,15 +420,15 @@ class SharedLoop:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The loop, while somebody uses it."""
+        """The loop while it has users, otherwise None."""
         running = self._running
         return None if running is None else running.loop
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Carry out a coroutine in the loop, and return what it returns.
+        """Run a coroutine in the loop, and return its result.
 
         Raises:
-            AgentCoreError: as `call_in_loop` does.
+            AgentCoreError: as for `call_in_loop`.
         """
         with self.used() as loop:
             return call_in_loop(loop, work, is_shared=True)
@@ -452,7 +452,7 @@ class SharedLoop:
             return running.loop
 
     def leave(self) -> None:
-        """Use the loop no longer; the last user ends it, and waits for that."""
+        """Stop using the loop; the last user ends it and waits for its end."""
         with self._changed:
             self._users -= 1
             running = self._running

@@ -1,4 +1,4 @@
-"""The public face: `AgentRuntime`, and what it gives back."""
+"""The public interface: `AgentRuntime`, and the objects it returns."""
 
 from agent_core.api.handles import RunError, RunHandle, RunResult
 from agent_core.api.runtime import AgentRuntime

@@ -91,7 +91,7 @@ class RunError(AgentCoreError):
 
     @classmethod
     def of(cls, error: ErrorPayload | None, result: RunResult[Any]) -> Self:
-        """The error of a run that has ended so."""
+        """Build the error of a run that has ended with this result."""
         if error is None:
             message = f"the run {result.run_id} is {result.status}, not completed"
             return cls(ErrorCode.CANCELLED, message, result)
@@ -148,7 +148,7 @@ class RunHandle(Generic[OutputT]):
 
     @property
     def is_for_workers(self) -> bool:
-        """Whether a worker executes the run, rather than the process that started it."""
+        """True if a worker executes the run, rather than the process that started it."""
         return self._run.is_for_workers
 
     @property
@@ -158,7 +158,7 @@ class RunHandle(Generic[OutputT]):
 
     @property
     def error(self) -> ErrorPayload | None:
-        """Why the run failed; None while it runs and if it did not fail."""
+        """The error of a failed run; None while it runs and if it did not fail."""
         return self._run.outcome.error if self._run.outcome else None
 
     @property
@@ -204,7 +204,7 @@ class RunHandle(Generic[OutputT]):
         return TaskStream(events if is_here else self._followed(events))
 
     async def _followed(self, events: AsyncGenerator[RuntimeEvent]) -> AsyncGenerator[RuntimeEvent]:
-        """The events of a run of another process; the handle knows its end when they show it."""
+        """Yield the events of a run of another process, and update the handle when it ends."""
         async with aclosing(events):
             async for event in events:
                 if event.event_type in CLOSING_EVENTS:
@@ -268,14 +268,14 @@ class RunHandle(Generic[OutputT]):
         return status
 
     async def _look(self, status: RunStatus) -> None:
-        """See what has become of a run that has this status by now."""
+        """Read the run's outcome again, if the known one does not fit its status."""
         outcome = self._run.outcome
-        # It is, or was, the run of another process, or has waited for an answer.
+        # The run belongs, or belonged, to another process, or has waited for an answer.
         if outcome is None or outcome.status is not status or outcome.end_reason is None:
             self._run = await self._sessions.progress(self.run_id)
 
     def _output(self) -> Any:
-        """The answer; where only its text is stored, read as the type that `start` asked for."""
+        """Return the answer; if only its text is stored, parsed as the type given to `start`."""
         outcome = self._run.outcome
         output = None if outcome is None else outcome.output
         if outcome is None or output is None or self._options is None:
@@ -290,7 +290,7 @@ class RunHandle(Generic[OutputT]):
 
         try:
             return expected.read([outcome.text])
-        except OutputMisfitError:  # a secret in it was removed, perhaps
+        except OutputMisfitError:  # perhaps a secret in it was removed
             return None
 
     async def result(self, *, events: bool = False) -> RunResult[OutputT]:
@@ -334,7 +334,7 @@ class RunHandle(Generic[OutputT]):
         model: "AnyModel | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
     ) -> "RunHandle[Any]":
-        """`AgentRuntime.answer` for a question of this run.
+        """Answer a question of this run, like `AgentRuntime.answer`.
 
         Raises:
             StorageError: `approval_not_found`: the run has asked no such question.
@@ -359,9 +359,9 @@ class RunHandle(Generic[OutputT]):
         )
 
     async def cancel(self) -> CancelResult:
-        """Cancel the run, and wait for its end for up to `runtime.cancel_timeout_ms`.
+        """Cancel the run, and wait up to `runtime.cancel_timeout_ms` for its end.
 
-        Everything that it has caused by then is stored when it returns. It has no effect when
+        Everything that has happened by then is stored when this returns. It has no effect when
         repeated, or after the end.
 
         Raises:
@@ -390,7 +390,7 @@ class RunHandle(Generic[OutputT]):
     async def inspect_child(
         self, child_run_id: str, include_sensitive: bool = False
     ) -> "InspectResult":
-        """Everything about a child run: its nodes, events, artifacts and model requests.
+        """Return everything about a child run: its nodes, events, artifacts and model requests.
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of this one.
@@ -447,7 +447,7 @@ async def answer_question(
 
 
 async def await_result(handle: RunHandle[OutputT], *, events: bool) -> RunResult[OutputT]:
-    """The result of a run, which is cancelled with the caller."""
+    """Return the result of a run, which is cancelled if the caller is."""
     try:
         return await handle.result(events=events)
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Keeps a runtime open in one event loop at a time: its program's, or one that threads share."""
+"""Keep a runtime open in one event loop at a time: its program's, or one that threads share."""
 
 import asyncio
 import threading
@@ -41,12 +41,12 @@ class Opening:
 
     Attributes:
         home: the event loop.
-        services: what is open; None before and after.
+        services: the open services; None before and after.
         is_ending: it is being closed.
         task: opens the services, and closes them.
     """
 
-    _all: ClassVar[set["Opening"]] = set()  # a loop keeps none of its tasks
+    _all: ClassVar[set["Opening"]] = set()  # an event loop holds only weak references to tasks
 
     def __init__(
         self, options: RuntimeOptions, *, is_private: bool, on_end: Callable[["Opening"], None]
@@ -57,7 +57,7 @@ class Opening:
         self._on_end = on_end
         self._stopped = asyncio.Event()
         self._opened: asyncio.Future[Services] = self.home.loop.create_future()
-        # What is open works for every caller: it has the context variables of none.
+        # The services work for every caller, so they get no caller's context variables.
         serving = self._serve(options)
         self.task = self.home.loop.create_task(serving, name="agent-runtime", context=Context())
         self._all.add(self)
@@ -71,10 +71,10 @@ class Opening:
         return await asyncio.shield(self._opened)
 
     async def end(self) -> None:
-        """Close the services; a caller that is cancelled interrupts what takes its time.
+        """Close the services; cancelling the caller cancels the closing task too.
 
         Raises:
-            Exception: what a part raised when it was closed.
+            Exception: the error of a part that was closed.
         """
         self.stop()
         if asyncio.current_task() is self.task:
@@ -93,7 +93,7 @@ class Opening:
             raise failure
 
     async def ended(self) -> None:
-        """Return when the services are closed."""
+        """Wait until the services are closed."""
         await asyncio.wait([self.task])
 
     def stop(self) -> None:
@@ -118,7 +118,7 @@ class Opening:
                 raise
             is_ended = isinstance(error, asyncio.CancelledError)
             self._opened.set_exception(closed_error() if is_ended else error)
-            self._opened.exception()  # nobody may be waiting any more
+            self._opened.exception()  # mark it as retrieved: the waiting callers may be gone
         finally:
             self.services = None
             self._all.discard(self)
@@ -126,9 +126,9 @@ class Opening:
 
 
 class RuntimeHome:
-    """Opens a runtime where it is used first, and refuses other event loops until it is closed.
+    """Opens a runtime in the first event loop that uses it, and refuses others until it is closed.
 
-    Threads without an event loop use it in the loop in which it is open. If it is open in none,
+    Threads without an event loop use it in the loop where it is open. If it is open in none,
     they share one of their own, which lasts as long as one of them uses it.
 
     Args:
@@ -168,7 +168,7 @@ class RuntimeHome:
         return opening.services or await opening.opened()
 
     async def enter(self) -> None:
-        """Open the services, also if the runtime was closed.
+        """Open the services, even if the runtime was closed.
 
         Raises:
             AgentCoreError, ConfigError, StorageError: as for `services`.
@@ -196,7 +196,7 @@ class RuntimeHome:
         with self._changing:
             opening = self._opening
             if opening is not None and opening.home.loop.is_closed():
-                self._opening = opening = None  # nothing of it can be closed any more
+                self._opening = opening = None  # its services can no longer be closed
             if opening is not None and not opening.home.is_private:
                 opening.home.require()
             self._is_closed = True
@@ -209,15 +209,15 @@ class RuntimeHome:
             await asyncio.wrap_future(ending)
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
-        """Carry out a coroutine that uses the services, for a thread without an event loop.
+        """Run a coroutine that uses the services, for a thread without an event loop.
 
         Args:
-            work: the coroutine.
-            instead: what to write where an event loop is running.
+            work: makes the coroutine.
+            instead: the code to recommend where an event loop is running.
 
         Raises:
             AgentCoreError: `validation_error`: an event loop is running in this thread, or the one
-                in which the runtime is open does not answer.
+              in which the runtime is open does not answer.
             ConfigError, StorageError: as for `services`.
         """
         require_no_loop("run_sync", instead)
@@ -254,7 +254,7 @@ class RuntimeHome:
             raise
 
     def exit_sync(self) -> None:
-        """Close the services, and use the event loop of the threads no longer."""
+        """Close the services, and stop using the event loop of the threads."""
         try:
             try:
                 self.close_sync()
@@ -279,7 +279,7 @@ class RuntimeHome:
             call_in_loop(opening.home.loop, self.close)
         except AgentCoreError:
             if self._opening is opening:
-                raise  # otherwise others have closed it meanwhile, and its event loop has ended
+                raise  # otherwise another thread has closed it, and its event loop has ended
 
     def close_later(self) -> None:
         """Begin to close the services, from any thread."""
@@ -315,7 +315,7 @@ class RuntimeHome:
                 self._opening = None
 
     def _claim(self) -> Opening | None:
-        """Claim the loop that threads share; or the opening in another loop, which is used instead.
+        """Claim the loop that threads share, or return the opening in another loop to use instead.
 
         Raises:
             AgentCoreError: `validation_error`: the loop in which the runtime is open is stopped.
@@ -330,7 +330,7 @@ class RuntimeHome:
         return opening
 
     def _release(self) -> None:
-        """Give back what `_claim` has claimed."""
+        """Release the claim of `_claim`."""
         with self._changing:
             self._claims -= 1
 
@@ -339,13 +339,13 @@ class RuntimeHome:
         return await work()
 
     async def _end_private(self) -> None:
-        """Close what the threads used; the program has not closed the runtime by that."""
+        """Close the services used by threads; this does not count as closing the runtime."""
         if self._opening is not None:
             await self._opening.end()
 
 
 def closed_error() -> AgentCoreError:
-    """Build the error of a use after the end."""
+    """Build the error for using a closed runtime."""
     message = (
         "this runtime is closed; make another one, or enter it again: write `async with runtime:`"
         " around the calls"

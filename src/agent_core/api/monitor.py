@@ -1,4 +1,4 @@
-"""What machines ask of a worker: `/metrics` in the text format of Prometheus, and `/healthz`."""
+"""Pages about a worker: `/metrics` in the text format of Prometheus, and `/healthz`."""
 
 import asyncio
 import logging
@@ -16,19 +16,19 @@ _CONTENT_TYPE = "text/plain; version=0.0.4"
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 CLIENT_S = 30.0
-"""How long a client may take to send its request and to read the answer."""
+"""Seconds that a client may take to send its request and to read the answer."""
 
 MOST_CLIENTS = 64
-"""How many are connected at most: another one takes the place of the oldest."""
+"""Most clients connected at once: a further one replaces the oldest."""
 
 _ACCEPTED = 64
-"""How many are accepted at a time, before those in excess are closed."""
+"""Length of the queue of connections that wait to be accepted."""
 
 LINE = 4096
-"""How long the first line of a request may be, and each of its headers."""
+"""Longest first line of a request, and longest header, in bytes."""
 
 HEADERS = 64
-"""How many headers it may have."""
+"""Most headers of a request."""
 
 _METRICS = {
     "worker_info": "The worker.",
@@ -45,19 +45,19 @@ _METRICS = {
     "queue_depth": "Runs that wait for a worker.",
     "queue_oldest_seconds": "How long the oldest of them has waited.",
 }
-"""Each metric, without its prefix, and what it is."""
+"""Help text of each metric, by its name without the prefix."""
 
 
 class WorkerFigures(Struct, frozen=True, kw_only=True):
-    """What a worker has done since it was started, and what it does now.
+    """The figures of a worker: its work since its start, and its present state.
 
     Attributes:
-        ended: how many runs have ended here, by their status.
-        takeovers: how many of the runs it has begun were those of a dead worker.
-        handed_over: how many it has left to others when it was drained.
-        heartbeat_age_s: since the database has taken its last heartbeat.
-        is_alive: that is not so long ago that others may have its runs.
-        lanes: what waits, for whichever worker; None: the database does not answer.
+        ended: the number of runs that have ended here, by status.
+        takeovers: the number of runs it has continued for a dead worker.
+        handed_over: the number of runs it has left to others when it was drained.
+        heartbeat_age_s: seconds since the database accepted its last heartbeat.
+        is_alive: its lease has not expired, so others may not take its runs.
+        lanes: queued runs for all workers; None if the database does not respond.
     """
 
     worker_id: str
@@ -76,7 +76,7 @@ class WorkerFigures(Struct, frozen=True, kw_only=True):
 
     @property
     def is_ready(self) -> bool:
-        """It reaches the database, is known there to be alive, and takes runs."""
+        """True if it reaches the database, its lease has not expired, and it takes runs."""
         return self.lanes is not None and self.is_alive and not self.is_draining
 
 
@@ -85,7 +85,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class _OwnErrors(logging.Filter):
-    """Logs a malformed request at DEBUG: everybody who reaches the port can send one."""
+    """Logs malformed requests at DEBUG, because anyone who reaches the port can send them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -103,7 +103,7 @@ _requests.addFilter(_OwnErrors())
 
 
 class _Server(web.Server):
-    """Has few clients at a time, and each for a bounded time, whatever they send or read."""
+    """Limits the number of clients, and the time of each, whatever they send or read."""
 
     def __init__(self, handler: Handler, *, client_s: float) -> None:
         super().__init__(
@@ -132,7 +132,7 @@ class _Server(web.Server):
         super().connection_lost(handler, exc)
 
     def close_all(self) -> None:
-        """Close what is still connected; what a client has not read by now is dropped."""
+        """Close the remaining connections; unread answers are dropped."""
         for handler in tuple(self._clients):
             self._close(handler)
 
@@ -151,13 +151,13 @@ async def serve_monitor(
     A connection is closed with its answer.
 
     Args:
-        look: gets the figures.
-        address: which to listen at.
-        port: 0 is a free one.
-        client_s: how long a client may take.
+        look: returns the figures.
+        address: the address to listen at.
+        port: the port to listen at; 0 for a free one.
+        client_s: seconds that a client may take.
 
     Raises:
-        ConfigError: the port cannot be had.
+        ConfigError: the port cannot be used.
     """
 
     async def answer(request: web.BaseRequest) -> web.Response:
@@ -197,7 +197,7 @@ async def serve_monitor(
 
 
 def health_of(figures: WorkerFigures) -> dict[str, object]:
-    """The answer of `/healthz`, as JSON has it."""
+    """Return the answer of `/healthz` as a JSON-like value."""
     if figures.lanes is None:
         status = "the database does not answer"
     elif not figures.is_alive:
@@ -222,7 +222,7 @@ def health_of(figures: WorkerFigures) -> dict[str, object]:
 
 
 def metrics_text(figures: WorkerFigures) -> str:
-    """The answer of `/metrics`."""
+    """Return the answer of `/metrics`."""
     lanes = [(_labels_of(lane), lane) for lane in figures.lanes or ()]
     facts = {"worker_id": figures.worker_id, "version": figures.version}
     samples: dict[str, Iterable[tuple[Mapping[str, str], float]]] = {

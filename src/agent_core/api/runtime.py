@@ -204,7 +204,7 @@ class AgentRuntime:
         self._home.exit_sync()
 
     def close_sync(self) -> None:
-        """`close`, for threads without an event loop; also if it is open in the loop of another.
+        """Close the runtime from a thread without an event loop, even if another thread opened it.
 
         Raises:
             AgentCoreError: `validation_error`: an event loop is running in this thread.
@@ -254,8 +254,8 @@ class AgentRuntime:
         An error inside the run is never raised here: the run ends `failed`, and the handle,
         its row and the closing event have the error.
 
-        A run that is started by the code of another run of this runtime belongs to that one: it
-        waits for no place, is cancelled with it, and is also paid by its budget.
+        A run that is started by the code of another run of this runtime belongs to that run: it
+        does not wait for a free place, is cancelled with it, and also counts against its budget.
 
         Args:
             message: the user's message.
@@ -376,7 +376,7 @@ class AgentRuntime:
     def run_sync(
         self, message: str | UserMessage, session_id: str | None = None, **fields: Any
     ) -> RunResult[Any]:
-        """`run`, for threads without an event loop; any number of them may call it at once.
+        """Run like `run`, in threads without an event loop; any number of them may call it at once.
 
         If the runtime is open in an event loop of another thread, it runs there. Otherwise it is
         opened in an event loop that threads share, and closed when the last of them has its result;
@@ -392,7 +392,7 @@ class AgentRuntime:
     def session(
         self, session_id: str | None = None, *, memory: str | bool | None = None
     ) -> Session:
-        """A conversation, used as `async with runtime.session("id") as session`.
+        """Return a conversation, used as `async with runtime.session("id") as session`.
 
         Args:
             session_id: as for `start`.
@@ -416,7 +416,7 @@ class AgentRuntime:
         )
 
     async def attach(self, run_id: str, after: int = 0) -> RunHandle[Any]:
-        """A handle of an existing run of this or another process.
+        """Return a handle of an existing run of this or another process.
 
         Its `events()` begin with the stored events and continue without a gap, so a reader that
         reconnects asks for the events after the last one it has seen. Text streamed before arrives
@@ -446,7 +446,7 @@ class AgentRuntime:
         prefix: str = "",
         limit: int = 100,
     ) -> "list[ApprovalRecord]":
-        """Questions about calls, from every process that shares the home; the oldest first.
+        """Return questions about calls, from every process that shares the home, oldest first.
 
         Args:
             session_id: only questions of this session.
@@ -478,21 +478,21 @@ class AgentRuntime:
         """Answer a question of this or another process; the first answer counts.
 
         A waiting run continues in this runtime if its session works in the same project,
-        otherwise with the next start of the session. A run that a living process or a worker
-        executes continues there. What the run needs of its program, and this process does not
-        have, is handed over; without it nothing is stored, and the question stays open. A run
+        otherwise with the next start of the session. A run that a live process or a worker
+        executes continues there. Objects that the run needs from its program, but this process does
+        not have, are passed here; otherwise nothing is stored, and the question stays open. A run
         continues after a denial, too: only the tool of the denied call may be missing then.
 
         Args:
             request_id: id of the question.
             decision: as for `PermissionDecision`.
             reason: for the model, if a call is denied.
-            arguments: with which the call is made in place of the model's, which sees these from
+            arguments: the arguments of the call instead of the model's, which sees these from
                 then on; with `allow_once` only. They are validated as the model's are.
             always: also add the rule that the question offers for this decision to the saved
                 rules. It counts here at once, elsewhere from the next start.
             tools: the functions and toolsets that the run was started with, or that its runtime
-                had. Of a run that was started with `tools`, others are left out.
+                had. A run that was started with `tools` gets only those.
             deps: as for `start`; a run that was started with some needs them.
             guards: likewise.
             model: likewise, where it was an adapter.
@@ -535,7 +535,7 @@ class AgentRuntime:
         agent: str = "main",
         permission_mode: PermissionMode = "ask",
     ) -> "PermissionExplanation":
-        """The decision about a call, with its reason; asks and executes nothing.
+        """Return the decision about a call, with its reason; asks and executes nothing.
 
         Args:
             tool_name: a canonical name, such as `code.run_command`.
@@ -562,7 +562,7 @@ class AgentRuntime:
         )
 
     async def permission_grants(self, session_id: str | None = None) -> "list[PermissionGrant]":
-        """The remembered answers of a session, or of all sessions, the oldest first.
+        """Return the remembered answers of a session, or of all sessions, oldest first.
 
         Answers in memory, the default of `[permissions] remember_scope`, are those of this
         runtime; stored answers are the same for all processes.
@@ -580,7 +580,7 @@ class AgentRuntime:
         return await (await self._services()).project.guard.forget(grant_or_session_id)
 
     async def context_report(self, session_id: str) -> "ContextReport":
-        """What fills the context window of a session; calls no model.
+        """Report what fills the context window of a session, without calling a model.
 
         It is computed from the last stored request and the messages since.
 
@@ -613,7 +613,7 @@ class AgentRuntime:
         return RunHandle(run, services.runs, services.sessions)
 
     async def mcp_prompts(self, server_id: str) -> list[dict[str, Any]]:
-        """The prompts of an MCP server: `name`, `description`, and `arguments` with their names.
+        """List the prompts of an MCP server: `name`, `description`, and `arguments` with names.
 
         Raises:
             AgentCoreError: `validation_error`: there is no such server.
@@ -624,7 +624,7 @@ class AgentRuntime:
     async def mcp_prompt(
         self, server_id: str, name: str, arguments: Mapping[str, str] | str = ""
     ) -> UserMessage:
-        """A prompt of an MCP server as a message for `start`.
+        """Return a prompt of an MCP server as a message for `start`.
 
         Args:
             server_id: as `mcp.json` names it.
@@ -698,7 +698,7 @@ class AgentRuntime:
         to_seq: int | None = None,
         include_sensitive: bool = False,
     ) -> "ReplayResult":
-        """The session's timeline, `from_seq <= seq <= to_seq`, in pages of at most 1000 events.
+        """Return the session's timeline, `from_seq <= seq <= to_seq`, at most 1000 events a page.
 
         Raises:
             StorageError: `session_not_found`.
@@ -709,7 +709,7 @@ class AgentRuntime:
         )
 
     async def session_runs(self, session_id: str) -> list[RunRecord]:
-        """Every run of a session, including runs of children, the oldest first.
+        """Return every run of a session, including runs of children, oldest first.
 
         Raises:
             StorageError: `session_not_found`.
@@ -717,7 +717,7 @@ class AgentRuntime:
         return await (await self._services()).sessions.session_runs(session_id)
 
     async def replay_run(self, run_id: str, include_sensitive: bool = False) -> "ReplayResult":
-        """Everything of one run.
+        """Return the timeline of one run.
 
         Raises:
             StorageError: `run_not_found`.
@@ -726,7 +726,7 @@ class AgentRuntime:
         return await services.sessions.replay_run(run_id, include_sensitive=include_sensitive)
 
     async def inspect_run(self, run_id: str, include_sensitive: bool = False) -> "InspectResult":
-        """Everything about a run: its nodes, events, artifacts and model requests.
+        """Return everything about a run: its nodes, events, artifacts and model requests.
 
         Raises:
             StorageError: `run_not_found`.
@@ -735,7 +735,7 @@ class AgentRuntime:
         return await services.sessions.inspect_run(run_id, include_sensitive=include_sensitive)
 
     async def get_node_path(self, node_id: str) -> list[Node]:
-        """The nodes from the root to this one, with strings that look like secrets removed.
+        """Return the nodes from the root to this one, without strings that look like secrets.
 
         Raises:
             StorageError: `node_not_found`.
@@ -820,7 +820,7 @@ class AgentRuntime:
         return await services.sessions.forks.fork(session_id, node_id, into=place)
 
     async def diff_workspace(self, before: str, after: str) -> "WorkspaceDiff":
-        """The difference between the files of two states, without secrets.
+        """Return the difference between the files of two states, without secrets.
 
         Args:
             before: id of a node, or of a snapshot.
@@ -833,7 +833,7 @@ class AgentRuntime:
         return await (await self._services()).sessions.forks.diff(before, after)
 
     async def workers(self) -> "list[WorkerRecord]":
-        """The workers of the Postgres database, as of their last heartbeats.
+        """Return the workers of the Postgres database, as of their last heartbeats.
 
         Raises:
             ConfigError: sessions are not stored in a Postgres database.
@@ -841,7 +841,7 @@ class AgentRuntime:
         return await (await self._services()).worker_table.listed()
 
     async def queue(self, limit: int = 100) -> "list[QueuedRun]":
-        """Runs that wait for a worker, and runs that workers execute, the oldest first.
+        """Return runs that wait for a worker, and runs that workers execute, oldest first.
 
         Raises:
             ConfigError: sessions are not stored in a Postgres database.
@@ -849,7 +849,7 @@ class AgentRuntime:
         return await (await self._services()).worker_table.queued(limit)
 
     async def list_sessions(self, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
-        """Sessions of this database, the most recently used first."""
+        """Return sessions of this database, most recently used first."""
         return await (await self._services()).store.sessions(limit=limit, offset=offset)
 
     async def session_summaries(
@@ -861,7 +861,7 @@ class AgentRuntime:
         query: str | None = None,
         forked_from: str | None = None,
     ) -> "list[SessionSummary]":
-        """Sessions with their titles, states and costs, the most recently used first.
+        """Return sessions with their titles, states and costs, most recently used first.
 
         Args:
             limit: the maximum number.
@@ -888,7 +888,7 @@ class AgentRuntime:
         project: str | Path | None = None,
         limit: int = 1000,
     ) -> "list[CostSummary]":
-        """The cost of the stored sessions; calls no model and reads no history.
+        """Return the cost of the stored sessions; calls no model and reads no history.
 
         Rows by day are ordered latest first, other rows by last use. Deleted sessions are not
         counted. A run counts under the model that it called first, even if a fallback took over.
@@ -912,7 +912,7 @@ class AgentRuntime:
     async def search_sessions(
         self, query: str, limit: int = 20, *, project: str | Path | None = None
     ) -> "list[SessionMatch]":
-        """The newest messages, tool calls and results of all sessions with every word of `query`.
+        """Find the newest messages, tool calls and results with every word of `query`.
 
         Case is ignored, and text in double quotes is one word. Loaded texts, such as skills and
         instructions, are not searched.
@@ -930,7 +930,7 @@ class AgentRuntime:
         return await sessions.search(query, limit=limit, project=folder)
 
     async def rename_session(self, session_id: str, title: str) -> SessionRecord:
-        """Give a session another title; it is one line of at most 200 characters.
+        """Change the title of a session to one line of at most 200 characters.
 
         Raises:
             StorageError: `session_not_found`.
@@ -939,16 +939,16 @@ class AgentRuntime:
         return await (await self._services()).sessions.rename(session_id, title)
 
     async def last_session(self, project: str | Path | None = None) -> str | None:
-        """The last used session with an answer, of the project in this folder or of all; or None.
+        """Return the last used session with an answer, of the project or of all; None without one.
 
         A session in which no model has completed a reply, and no message waits to be sent, is
-        passed over: there is nothing to continue.
+        skipped, because there is nothing to continue.
         """
         folder = await asyncio.to_thread(_folder, project)
         return await (await self._services()).store.last_session(folder)
 
     async def resolve_session_id(self, prefix: str) -> str:
-        """The unique session whose id is, or begins with, `prefix`; `sess_` may be omitted.
+        """Return the unique session whose id is, or begins with, `prefix`; `sess_` may be omitted.
 
         Raises:
             StorageError: `session_not_found`: no id does.
@@ -957,7 +957,7 @@ class AgentRuntime:
         return await (await self._services()).sessions.resolve_id("session", prefix)
 
     async def resolve_run_id(self, prefix: str) -> str:
-        """The unique run whose id is, or begins with, `prefix`; `run_` may be omitted.
+        """Return the unique run whose id is, or begins with, `prefix`; `run_` may be omitted.
 
         Raises:
             StorageError: `run_not_found`: no id does.
@@ -966,7 +966,7 @@ class AgentRuntime:
         return await (await self._services()).sessions.resolve_id("run", prefix)
 
     async def resolve_node_id(self, prefix: str, session_id: str | None = None) -> str:
-        """The unique node, of this session or of all, whose id is, or begins with, `prefix`.
+        """Return the unique node, of this session or of all, with this id or beginning of an id.
 
         Raises:
             StorageError: `node_not_found`: no id does.
@@ -1071,7 +1071,7 @@ def _checked_memory(given: object) -> str | None:
 
 
 def _asked_placement(fields: dict[str, Any]) -> Placement:
-    """The placement of the run; its keys are removed from `fields`."""
+    """Return the placement of the run, and remove its keys from `fields`."""
     given = {name: fields.pop(name) for name in PLACED if name in fields}
     if not given:
         return ANYWHERE
@@ -1104,7 +1104,7 @@ _NOT_A_USERS = (ToolCallBlock, ToolResultBlock, ReasoningBlock)
 
 
 def _folder(project: str | Path | None) -> str | None:
-    """The path under which sessions store a project."""
+    """Return the path under which sessions store a project."""
     if project is None:
         return None
     folder = Path(project).expanduser().resolve()

@@ -31,7 +31,7 @@ class Session:
 
     Args:
         session_id: id of the session; it need not exist yet.
-        start, run_sync: of `AgentRuntime`.
+        start, run_sync: the methods of `AgentRuntime`.
         answer: `AgentRuntime.answer`.
         memory: the option `memory` of runs that name none.
         replay: `AgentRuntime.replay_session`.
@@ -112,7 +112,7 @@ class Session:
         options: "RunOptions[Any] | None" = None,
         **fields: Any,
     ) -> RunHandle[Any]:
-        """`AgentRuntime.start` in this session."""
+        """Start a run in this session, like `AgentRuntime.start`."""
         fields |= self._default_memory(options, fields)
         self._handles = [each for each in self._handles if not each.status.is_terminal]
         handle = await self._start(message, self._session_id, options=options, **fields)
@@ -145,7 +145,7 @@ class Session:
     async def run(
         self, message: str | UserMessage, *, events: bool = False, **fields: Any
     ) -> RunResult[Any]:
-        """`AgentRuntime.run` in this session."""
+        """Run in this session, like `AgentRuntime.run`."""
         return await await_result(await self.start(message, **fields), events=events)
 
     async def answer(
@@ -162,7 +162,7 @@ class Session:
         model: "AnyModel | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
     ) -> RunHandle[Any]:
-        """`AgentRuntime.answer` for a question of this session; its run is one of this context's.
+        """Answer a question of this session, like `AgentRuntime.answer`; leaving waits for its run.
 
         Raises:
             StorageError, AgentCoreError, ConfigError: as for `AgentRuntime.answer`.
@@ -212,12 +212,12 @@ class Session:
         options: "RunOptions[Any] | None" = None,
         **fields: Any,
     ) -> RunResult[Any]:
-        """`AgentRuntime.run_sync` in this session, which need not be entered for it."""
+        """Run in this session, like `AgentRuntime.run_sync`; the session need not be entered."""
         fields |= self._default_memory(options, fields)
         return self._run_sync(message, self._session_id, options=options, **fields)
 
     def _default_memory(self, options: object, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The option `memory` of this session, for a run that names none."""
+        """Return the option `memory` of this session, for a run that has none."""
         if fields.get("memory") is None and getattr(options, "memory", None) is None:
             return {"memory": self._memory}
         return {}
@@ -225,7 +225,7 @@ class Session:
     async def replay(
         self, from_seq: int | None = None, to_seq: int | None = None
     ) -> "ReplayResult":
-        """`AgentRuntime.replay_session` of this session.
+        """Return the timeline of this session, like `AgentRuntime.replay_session`.
 
         Raises:
             StorageError: `session_not_found`.
@@ -233,7 +233,7 @@ class Session:
         return await self._replay(self._session_id, from_seq, to_seq)
 
     async def inspect_run(self, run_id: str) -> "InspectResult":
-        """`AgentRuntime.inspect_run` of a run of this session.
+        """Return everything about a run, like `AgentRuntime.inspect_run`.
 
         Raises:
             StorageError: `run_not_found`.
@@ -241,7 +241,7 @@ class Session:
         return await self._inspect(run_id)
 
     async def undo(self, *, force: bool = False) -> "SwitchResult":
-        """`AgentRuntime.undo` in this session.
+        """Revert the last message of this session, like `AgentRuntime.undo`.
 
         Raises:
             StorageError: `session_not_found`, `session_active`, `path_conflict`.
@@ -249,7 +249,7 @@ class Session:
         return await self._undo(self._session_id, force=force)
 
     async def redo(self, *, force: bool = False) -> "SwitchResult":
-        """`AgentRuntime.redo` in this session.
+        """Reverse the last undo in this session, like `AgentRuntime.redo`.
 
         Raises:
             StorageError: `session_not_found`, `session_active`, `path_conflict`.
@@ -259,7 +259,7 @@ class Session:
     async def switch_node(
         self, node_id: str, *, restore_files: bool = False, force: bool = False
     ) -> "SwitchResult":
-        """`AgentRuntime.switch_node` in this session.
+        """Continue this session from a node, like `AgentRuntime.switch_node`.
 
         Raises:
             StorageError: `node_not_found`, `session_active`, `path_conflict`.

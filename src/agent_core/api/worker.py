@@ -52,7 +52,7 @@ class Worker:
         await worker.run()
 
     Arguments that are not given are read from the configuration in the home directory, as for
-    `AgentRuntime`; the projects are those of the runs. Tools, providers and definitions are not
+    `AgentRuntime`; the projects come from the runs. Tools, providers and definitions are not
     in the database: register those of a program with its workers too.
 
     Args:
@@ -62,10 +62,10 @@ class Worker:
         provider_registry, tool_registry, toolsets, definitions: in addition to the built-in ones.
         debug, default_snapshots, telemetry: as for `AgentRuntime`.
         tenant: the only tenant it serves and sees. None: all.
-        concurrency: how many runs at once; default `[worker] concurrency`, and so on.
+        concurrency: the number of runs at once; default `[worker] concurrency`, and so on.
         places: `host:<id>` and `snapshot`, where the files of its runs are.
         queues: the queues it serves.
-        drain_seconds: how long runs may continue after `drain`.
+        drain_seconds: the seconds that runs may continue after `drain`.
         metrics_port: port of `/metrics` and `/healthz`; 0 is a free port, None serves neither.
         metrics_address: the address to listen on for these.
 
@@ -99,7 +99,7 @@ class Worker:
         metrics_address: str = "127.0.0.1",
     ) -> None:
         self._options = RuntimeOptions(
-            project_dir="/",  # it has none of its own; those of the runs take its place
+            project_dir="/",  # its own is never used; each run has one
             config_path=config_path,
             config=config,
             model=model,
@@ -174,7 +174,7 @@ class Worker:
         redactor = Redactor(config_secrets(setup.config, environ=os.environ))
         if setup.database_url is not None:
             redactor.learn(url_secrets(setup.database_url, "database_url", os.environ))
-        # Only a program that has a worker loads what carries runs out.
+        # Only a program with a worker loads the modules that execute runs.
         from agent_core.runtime.projects import OpenProjects  # noqa: PLC0415
         from agent_core.runtime.queue_worker import QueueWorker  # noqa: PLC0415
         from agent_core.runtime.stores import open_store  # noqa: PLC0415
@@ -227,7 +227,7 @@ class Worker:
             yield
 
     def _checked(self, config: RunWorkerConfig) -> RunWorkerConfig:
-        """The settings, overridden by the given arguments.
+        """Return the settings, overridden by the given arguments.
 
         Raises:
             ConfigError: one of them is invalid.

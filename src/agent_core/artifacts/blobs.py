@@ -1,4 +1,4 @@
-"""Artifacts whose content every machine can read: a redacted blob, and the row that names it."""
+"""Artifacts that every machine can read: the content is a redacted blob, the row names it."""
 
 import asyncio
 import io
@@ -19,42 +19,42 @@ from agent_core.redaction import Redactor
 from agent_core.types import ArtifactRecord, ArtifactSource, CleanupFailure, ErrorPayload
 
 BLOB_PATH = "blob:"
-"""How the path of an artifact begins whose content is a blob; its digest follows."""
+"""Prefix of the path of an artifact whose content is a blob; the digest follows."""
 
 _SWEEP_EVERY_S = 24 * 3600
 
 
 class ArtifactBlobs(Protocol):
-    """What the artifacts need of the blobs. Every method blocks."""
+    """The operations on blobs that artifacts need. Every method blocks."""
 
     def keep(self, blob: BlobId, file: BinaryIO, *, session_id: str, used_by: str) -> None:
-        """Keep a content for an artifact."""
+        """Keep the content of an artifact."""
         ...
 
     def pieces(self, digest: str) -> Iterator[bytes]:
-        """A content; the end is reached only if it is what its digest says."""
+        """Yield a content in pieces; fails at the end if it does not match its digest."""
         ...
 
     def release(self, session_id: str, used_by: str | None = None) -> None:
-        """End the use by one artifact, or all of a session."""
+        """End the use by one artifact, or by all artifacts of a session."""
         ...
 
     def sweep(self) -> None:
-        """Remove what nothing names."""
+        """Remove blobs that nothing uses."""
         ...
 
 
 class BlobArtifactStore(ArtifactStore):
     """Keeps the content of artifacts in blobs; the path of a row is `blob:` and the SHA-256.
 
-    A row with another path is of a file below `root`, on the machine that has written it.
+    A row with another path belongs to a file below `root`, on the machine that wrote it.
 
     Args:
-        root: the folder of all sessions; what is on its way to the blobs is there, without a name.
-        rows: where artifacts are registered.
+        root: the folder of all sessions; contents are spooled there, in files without a name.
+        rows: registers artifacts.
         redactor: cleans everything that is written.
-        notes: of files that are not registered yet.
-        blobs: where the contents are.
+        notes: notes of files that are not registered yet.
+        blobs: keeps the contents.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class BlobArtifactStore(ArtifactStore):
         self._swept = root / ".blobs-swept"
 
     async def sweep(self) -> None:
-        """Once a day, remove what processes that died have left."""
+        """Once a day, remove what dead processes have left."""
         await super().sweep()
         await asyncio.to_thread(self._sweep_if_due)
 
     async def delete_session_files(self, session_id: str) -> list[CleanupFailure]:
-        """Remove everything kept for a session, its snapshots too."""
+        """Remove everything kept for a session, including its snapshots."""
         failures = await super().delete_session_files(session_id)
         try:
             await asyncio.to_thread(self._blobs.release, session_id)
@@ -142,7 +142,7 @@ class BlobArtifactStore(ArtifactStore):
         with suppress(OSError):
             if time.time() - self._swept.stat().st_mtime < _SWEEP_EVERY_S:
                 return
-        with suppress(OSError, StorageError):  # another time, then
+        with suppress(OSError, StorageError):  # tried again later
             self._blobs.sweep()
             make_private(self._root)
             self._swept.touch(mode=0o600)

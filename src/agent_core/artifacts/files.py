@@ -1,7 +1,7 @@
-"""Reads, writes and removes the files of artifacts: whole, private, only below their root.
+"""Read, write and remove the files of artifacts: whole, private, only below their root.
 
-Names come from models and rows from a file that can be edited, so a place is always built from
-checked parts, and never read from a row.
+Names come from models, and rows from a file that can be edited; so a place is always built from
+checked parts, and never taken from a row.
 """
 
 import os
@@ -29,7 +29,7 @@ _PLAIN_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}").fullmatch
 
 
 def safe_filename(wanted: str) -> str:
-    """A plain file name that looks like the one wanted: no folders, no dots in front."""
+    """Make a plain file name that resembles the one wanted: no folders, no leading dots."""
     text = unicodedata.normalize("NFC", wanted.encode("utf-8", "replace").decode())
     last = re.split(r"[/\\]", text)[-1]
     name = _UNSAFE.sub("_", last).strip("._")
@@ -42,19 +42,19 @@ def safe_filename(wanted: str) -> str:
 
 
 def session_folder(root: Path, session_id: str) -> Path:
-    """The folder of everything kept for a session.
+    """Return the folder of everything kept for a session.
 
     Raises:
-        StorageError: the id is no plain name, or a link leads the folder elsewhere.
+        StorageError: the id is not a plain name, or a link leads the folder elsewhere.
     """
     return _beneath(root, root / _part(session_id))
 
 
 def place_of(root: Path, session_id: str, artifact_id: str, *, filename: str) -> Path:
-    """Where an artifact's file is.
+    """Return the place of an artifact's file.
 
     Raises:
-        StorageError: a part is no plain name, or a link leads elsewhere.
+        StorageError: a part is not a plain name, or a link leads elsewhere.
     """
     folder = session_folder(root, session_id) / "artifacts" / _part(artifact_id)
     if filename in {"", ".", ".."} or "/" in filename or "\0" in filename:
@@ -63,20 +63,20 @@ def place_of(root: Path, session_id: str, artifact_id: str, *, filename: str) ->
 
 
 def write(place: Path, source: ArtifactSource, redactor: Redactor) -> int:
-    """Write the redacted source to its place, whole or not at all; returns the size in bytes.
+    """Write the redacted source to its place, all or nothing, and return its size in bytes.
 
     Raises:
-        StorageError: it cannot be written, or the source is no regular file.
+        StorageError: it cannot be written, or the source is not a regular file.
         ValueError: the source is an open file that was closed.
     """
     return write_pieces(place, redacted_pieces(source, redactor))
 
 
 def write_pieces(place: Path, pieces: Iterable[bytes]) -> int:
-    """Write what has no secrets to its place, whole or not at all; returns the size in bytes.
+    """Write pieces without secrets to their place, all or nothing, and return their size in bytes.
 
     Raises:
-        StorageError: it cannot be written, or a piece cannot be had.
+        StorageError: they cannot be written, or cannot be read from their source.
     """
     part = place.with_name(_PART)
     with explaining(place):
@@ -92,7 +92,7 @@ def write_pieces(place: Path, pieces: Iterable[bytes]) -> int:
 
 
 def read(place: Path) -> bytes:
-    """The file's content.
+    """Return the content of a file.
 
     Raises:
         StorageError: `file_not_found`, or it cannot be read.
@@ -102,7 +102,7 @@ def read(place: Path) -> bytes:
 
 
 def remove(place: Path) -> None:
-    """Remove an artifact's file and its folder; what is gone already is fine.
+    """Remove an artifact's file and its folder, if they exist.
 
     Raises:
         StorageError: something cannot be removed.
@@ -112,7 +112,7 @@ def remove(place: Path) -> None:
 
 
 def remove_folder(folder: Path) -> list[tuple[Path, StorageError]]:
-    """Remove a session's folder; returns what could not be removed, and why."""
+    """Remove a session's folder, and return what could not be removed with the reason."""
     failures: list[tuple[Path, StorageError]] = []
 
     def attempt(path: Path, remove_one: Callable[[Path], None]) -> None:
@@ -136,7 +136,7 @@ def remove_folder(folder: Path) -> list[tuple[Path, StorageError]]:
 
 
 def changed_at(place: Path) -> datetime | None:
-    """When the file last changed; None if it is gone."""
+    """Return when a file last changed; None if it is gone."""
     try:
         return datetime.fromtimestamp(place.lstat().st_mtime, UTC)
     except OSError:
@@ -145,7 +145,7 @@ def changed_at(place: Path) -> datetime | None:
 
 @contextmanager
 def explaining(place: Path) -> Generator[None]:
-    """Raise what an `OSError` at this place means.
+    """Replace an `OSError` at this place by an explanation.
 
     Raises:
         StorageError: instead of the `OSError`.
@@ -181,18 +181,18 @@ def _refusal(what: str) -> StorageError:
 
 
 def _beneath(root: Path, folder: Path) -> Path:
-    """The folder, if no link leads it out of the root or to another place in it."""
+    """Return the folder, unless a link leads it out of the root or to another place in it."""
     if folder.resolve() != root.resolve() / folder.relative_to(root):
         raise _refusal(str(folder))
     return folder
 
 
 def pieces_of(source: ArtifactSource) -> Iterator[bytes]:
-    """The source's content, in pieces.
+    """Yield the content of a source in pieces.
 
     Raises:
         OSError: it cannot be read.
-        StorageError: it is no regular file.
+        StorageError: it is not a regular file.
     """
     if isinstance(source, bytes):
         yield source
@@ -210,11 +210,11 @@ def _pieces_in(file: BinaryIO) -> Iterator[bytes]:
 
 
 def redacted_pieces(source: ArtifactSource, redactor: Redactor) -> Iterator[bytes]:
-    """The source's content without secrets, in pieces.
+    """Yield the content of a source without secrets, in pieces.
 
     Raises:
         OSError: it cannot be read.
-        StorageError: it is no regular file.
+        StorageError: it is not a regular file.
     """
     stream = redactor.raw_stream()
     for piece in pieces_of(source):
@@ -223,10 +223,10 @@ def redacted_pieces(source: ArtifactSource, redactor: Redactor) -> Iterator[byte
 
 
 def _write_new(place: Path, pieces: Iterable[bytes]) -> int:
-    """Write a new private file and flush it; returns its size in bytes.
+    """Write a new private file, flush it, and return its size in bytes.
 
     Raises:
-        OSError: it is there already, or cannot be written.
+        OSError: it exists already, or cannot be written.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     size = 0
@@ -243,7 +243,7 @@ def _open_file(path: Path) -> BinaryIO:
 
     Raises:
         OSError: it cannot be opened.
-        StorageError: it is no regular file.
+        StorageError: it is not a regular file.
     """
     descriptor = open_descriptor(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,7 +1,7 @@
-"""Pictures and documents for a model: what a file is, whether it is whole, and making it smaller.
+"""Images and documents for a model: find their type, check that they are whole, shrink images.
 
-Making a picture smaller needs Pillow, which the extra `images` installs. Everything here works on
-the bytes of one file and may take a moment: call it in a thread.
+Shrinking needs Pillow, which the extra `images` installs. Everything here works on the bytes of one
+file and may take a moment: call it in a thread.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ PDF = "application/pdf"
 PICTURES = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 MAX_DOCUMENT_BYTES = 20_000_000
 MAX_SIDE = 8000
-"""Pixels; services refuse more."""
+"""Largest width or height in pixels; services refuse more."""
 MAX_PIXELS = 64_000_000
-"""Of a picture that is to be made smaller: four bytes each are in memory then."""
+"""Most pixels of an image that is shrunk: four bytes for each are in memory then."""
 _NONE_OF_THEM = "none of the pictures that models take (PNG, JPEG, GIF, WebP) and no PDF"
 _SMALLEST_SIDE = 64
 _QUALITY = 85
@@ -33,11 +33,11 @@ _SHRINK = 0.75
 
 
 class UnusableImageError(Exception):
-    """A picture or document that no model can be shown; the message says why, and the cure."""
+    """An image or document that no model can be shown; the message gives reason and cure."""
 
 
 def media_type(content: bytes) -> str | None:
-    """What the first bytes of a file say it is; None for what models are not shown."""
+    """Return the type of a file by its first bytes; None for types that models are not shown."""
     if content.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if content.startswith(b"\xff\xd8\xff"):
@@ -50,10 +50,10 @@ def media_type(content: bytes) -> str | None:
 
 
 def require_whole(content: bytes) -> str:
-    """The type of a picture or document that is not damaged, as far as its ends tell.
+    """Return the type of an image or document, after checking that it is not cut off.
 
     Raises:
-        UnusableImageError: it is of no type that models take, cut off, or without a size.
+        UnusableImageError: it has no type that models take, is cut off, or has no size.
     """
     kind = media_type(content)
     if kind is None:
@@ -69,10 +69,10 @@ def require_whole(content: bytes) -> str:
 
 
 def fitted(content: bytes, kind: str, *, max_bytes: int) -> tuple[str, bytes]:
-    """The type and the bytes that a model is shown: a picture that is too large is made smaller.
+    """Return the type and the bytes to show to a model; an image that is too large is shrunk.
 
     Raises:
-        UnusableImageError: it is too large, and cannot be made smaller.
+        UnusableImageError: it is too large, and cannot be shrunk.
     """
     if kind == PDF:
         if len(content) > MAX_DOCUMENT_BYTES:
@@ -96,9 +96,9 @@ def fitted(content: bytes, kind: str, *, max_bytes: int) -> tuple[str, bytes]:
 
 
 async def sendable(block: ImageBlock, artifacts: ArtifactStore, *, max_bytes: int) -> ImageBlock:
-    """The image with its data, which the model needs, made smaller if it is too large.
+    """Return the image with the data to send to a model, shrunk if it is too large.
 
-    Its type is what its bytes say. What they do not say is left to the service to judge.
+    Its type is found from its bytes. If they are unknown, the service has to judge.
 
     Raises:
         AgentCoreError: `validation_error`: no model can be shown it; the message says why.
@@ -126,7 +126,7 @@ async def sendable(block: ImageBlock, artifacts: ArtifactStore, *, max_bytes: in
 
 
 def decode_base64(data: str) -> bytes | None:
-    """The bytes that base64 text stands for; None if it is none. Line ends are passed over."""
+    """Decode base64 text, ignoring white space; None if it is not base64."""
     try:
         return base64.b64decode("".join(data.split()), validate=True)
     except (binascii.Error, ValueError):
@@ -134,12 +134,12 @@ def decode_base64(data: str) -> bytes | None:
 
 
 def encode_base64(content: bytes) -> str:
-    """Bytes as base64 text."""
+    """Encode bytes as base64 text."""
     return base64.b64encode(content).decode()
 
 
 def _size(content: bytes, kind: str) -> tuple[int, int]:
-    """Width and height in pixels, as the head of the file says; zeros if it says nothing."""
+    """Return width and height in pixels from the head of a file; zeros if it has none."""
     try:
         match kind:
             case "image/png":
@@ -166,7 +166,7 @@ def _webp_size(content: bytes) -> tuple[int, int]:
 
 
 def _jpeg_sizes(content: bytes) -> Iterator[tuple[int, int]]:
-    """What the frame headers say; each segment before them says how long it is."""
+    """Yield the size in the first frame header, skipping segments by their lengths."""
     at = 2
     while at + 9 <= len(content):
         marker = content[at + 1]
@@ -188,7 +188,7 @@ def _number(content: bytes, at: int, size: int, order: str = "little") -> int:
 
 
 def _is_whole(content: bytes, kind: str) -> bool:
-    """The mark at the end of a file is there; what follows it is no harm."""
+    """Return whether a file has its end mark; bytes after it do no harm."""
     match kind:
         case "image/png":
             return b"IEND\xaeB`\x82" in content
@@ -203,13 +203,13 @@ def _is_whole(content: bytes, kind: str) -> bool:
 
 
 def _shrunk(content: bytes, max_bytes: int) -> tuple[str, bytes]:
-    """The picture, decoded and written smaller until it fits; of an animation the first frame."""
+    """Write an image smaller until it fits; an animation is reduced to its first frame."""
     pil: Any = import_module("PIL.Image")
     ops: Any = import_module("PIL.ImageOps")
     try:
         with pil.open(BytesIO(content), formats=("GIF", "JPEG", "PNG", "WEBP")) as opened:
             upright = opened
-            with suppress(Exception):  # damaged notes of a camera are no damaged picture
+            with suppress(Exception):  # damaged camera metadata do not damage the image
                 upright = ops.exif_transpose(opened)
             has_alpha = "A" in upright.getbands() or "transparency" in upright.info
             picture = upright.convert("RGBA" if has_alpha else "RGB")

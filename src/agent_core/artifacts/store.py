@@ -33,7 +33,7 @@ DEBUG_KINDS = frozenset({"debug", "raw_provider", "traceback"})
 
 
 class ArtifactRows(Protocol):
-    """What the artifacts need of the session store."""
+    """The operations on the session store that artifacts need."""
 
     async def session(self, session_id: str) -> SessionRecord | None:
         """The session, or None."""
@@ -62,10 +62,10 @@ class ArtifactStore:
     """Keeps files in `<root>/<session_id>/artifacts/<artifact_id>/<filename>`.
 
     Args:
-        root: the folder of all sessions; made when first needed.
+        root: the folder of all sessions; created when first needed.
         rows: where artifacts are registered.
         redactor: cleans everything that is written.
-        notes: of files that are not registered yet. Only a store with the same rows may use them.
+        notes: notes of files not registered yet; only stores with the same rows may share them.
     """
 
     def __init__(self, root: Path, rows: ArtifactRows, redactor: Redactor, *, notes: Notes) -> None:
@@ -87,9 +87,9 @@ class ArtifactStore:
         mime_type: str | None = None,
         summary: str | None = None,
     ) -> ArtifactRecord:
-        """Store `data`, redacted, and register it; a path is moved: it is gone afterwards.
+        """Store `data`, redacted, and register it; a file given by its path is moved.
 
-        The file is complete and flushed before the row exists. What was begun is finished even if
+        The file is complete and flushed before the row exists. The operation is finished even if
         the caller is cancelled.
 
         Raises:
@@ -160,9 +160,9 @@ class ArtifactStore:
         Args:
             session_id: only this session's.
             dry_run: only list what would go; `freed_bytes` is what would be freed.
-            include_all: not only what was kept for debugging.
+            include_all: all kinds, not only those kept for debugging.
             older_than: only those last changed before; an aware time.
-            max_bytes: the oldest go, until everything looked at takes no more than this.
+            max_bytes: remove the oldest until all that were found take no more than this.
 
         Raises:
             AgentCoreError: `validation_error`: `older_than` is naive or `max_bytes` negative.
@@ -212,7 +212,7 @@ class ArtifactStore:
         )
 
     async def delete_session_files(self, session_id: str) -> "list[CleanupFailure]":
-        """Remove everything kept for a session; returns what could not be removed."""
+        """Remove everything kept for a session, and return what could not be removed."""
         from agent_core.types import CleanupFailure  # noqa: PLC0415 - few runs need it
 
         try:
@@ -280,8 +280,8 @@ class InMemoryArtifactStore(ArtifactStore):
     """Keeps the content of artifacts in memory.
 
     Args:
-        content: by artifact id; of the rows that were added before, too.
-        rows: where artifacts are registered.
+        content: contents by artifact id, also of rows that were added before.
+        rows: registers artifacts.
         redactor: cleans everything that is kept.
     """
 
@@ -290,7 +290,7 @@ class InMemoryArtifactStore(ArtifactStore):
         self._content = content
 
     async def sweep(self) -> None:
-        """There is nothing that another process has left."""
+        """Do nothing: other processes leave nothing in memory."""
 
     async def delete_session_files(self, session_id: str) -> "list[CleanupFailure]":
         """Forget everything kept for a session."""

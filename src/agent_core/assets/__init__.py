@@ -1,4 +1,4 @@
-"""The texts the program ships with: prompts, agents, templates. Code never holds a prompt."""
+"""The texts shipped with the program: prompts, agents, templates. Code never holds a prompt."""
 
 from agent_core.assets.front_matter import FrontMatter, parse_front_matter
 from agent_core.assets.load import (

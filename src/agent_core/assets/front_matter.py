@@ -1,8 +1,8 @@
-"""Markdown with a head: how instruction files, skills, agents and memories say what they are.
+"""Markdown with front matter, as used by instruction files, skills, agents and memories.
 
-The head is YAML between two `---` lines. Its files come from anywhere, so only a known part of YAML
-is admitted: keys with scalars, flat lists of scalars, and tables of such values. Size and depth are
-bounded before values are built, and an unreadable head is a fact in `problem`, not an exception.
+The head is YAML between two `---` lines. Files come from anywhere, so only a known part of YAML is
+allowed: keys with scalars, flat lists of scalars, and tables of such values. Size and depth are
+bounded before values are built, and an unreadable head is reported in `problem`, not raised.
 """
 
 import json
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import yaml
 
 MAX_HEAD_BYTES = 8192
-"""A longer head is not read: it is no description any more."""
+"""Longest head that is read; a longer one is not a description."""
 MAX_DEPTH = 5
-"""How many tables and lists may stand within each other, the head itself included."""
+"""Deepest nesting of tables and lists, counting the head itself."""
 
 _BOM = b"\xef\xbb\xbf"
 _HEAD = re.compile(
@@ -38,14 +38,14 @@ _FLOAT = r"[-+]?[0-9]{1,18}\.[0-9]{0,18}(?:[eE][-+]?[0-9]{1,3})?"
 
 
 class FrontMatter(Struct, frozen=True):
-    """A text taken apart.
+    """A text split into its head and its body.
 
     Attributes:
-        fields: the head's keys and values; empty where there is no readable head. Values are
-            strings, whole and decimal numbers, truth values, None, flat lists and tables of these.
-            Everything else a scalar may mean in YAML (dates, other notations) stays a string.
-        body: the text after the head; all of it where there is no head.
-        problem: why a head that is there could not be read, in words for the file's author.
+        fields: the head's keys and values; empty without a readable head. Values are strings, whole
+          and decimal numbers, truth values, None, flat lists and tables of these. Scalars with
+          other meanings in YAML (dates, other notations) stay strings.
+        body: the text after the head; the whole text if there is no head.
+        problem: the reason why an existing head could not be read, for the file's author.
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -53,7 +53,7 @@ class FrontMatter(Struct, frozen=True):
     problem: str | None = None
 
     def text(self, key: str) -> str:
-        """The value of `key` on one line; empty if it is absent or not a scalar."""
+        """Return the value of `key` on one line; empty if it is absent or not a scalar."""
         value = self.fields.get(key)
         if value is None or isinstance(value, dict | list):
             return ""
@@ -61,10 +61,10 @@ class FrontMatter(Struct, frozen=True):
 
 
 def parse_front_matter(content: str | bytes) -> FrontMatter:
-    """Split a file's content into head and body. Never raises: what is wrong is in `problem`.
+    """Split a file's content into head and body. Never raises: errors are reported in `problem`.
 
-    Bytes of the body that are no UTF-8 become replacement characters, NULs in it are left out; a
-    head with either is not read.
+    Bytes of the body that are not UTF-8 become replacement characters, and NULs in it are removed;
+    a head with either is not read.
     """
     raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     raw = raw.removeprefix(_BOM)
@@ -89,10 +89,10 @@ def _decode_body(raw: bytes) -> str:
 
 
 def _parse_head(head: str) -> Mapping[str, Any]:
-    """Read the table that a head is.
+    """Parse the table in a head.
 
     Raises:
-        ValueError: it is none, or has something that a head may not have.
+        ValueError: it is not a table, or has something that is not allowed in a head.
     """
     if not head.strip():
         return {}
@@ -102,7 +102,7 @@ def _parse_head(head: str) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=2048)
 def parse_yaml(head: str) -> Mapping[str, Any]:
-    """Read a head as YAML. Each run finds the same skills and instructions again.
+    """Parse a head as YAML, cached because every run reads the same skills and instructions.
 
     Raises:
         ValueError: as `_parse_head`.
@@ -122,7 +122,7 @@ def parse_yaml(head: str) -> Mapping[str, Any]:
 def _parse_json_lines(head: str) -> dict[str, Any] | None:
     """Read a head as this program writes it: each line a name, and a JSON text or list of texts.
 
-    YAML means the same by these lines, and takes ten times as long. None for any other head.
+    YAML reads these lines in the same way, but takes ten times as long. None for any other head.
     """
     lines = head.rstrip("\n").split("\n")
     if (
@@ -136,10 +136,9 @@ def _parse_json_lines(head: str) -> dict[str, Any] | None:
 
 
 class _Reader:
-    """Builds plain values from YAML events; admits the kinds it names and refuses all others.
+    """Builds plain values from YAML events; allows the kinds it names and refuses all others.
 
-    Nothing is read beyond the first event that is refused, so that what stands behind it costs
-    nothing.
+    Reading stops at the first event that is refused, so that the rest costs nothing.
     """
 
     def __init__(self, events: Iterator["yaml.Event"]) -> None:
@@ -215,7 +214,7 @@ class _Reader:
 
 
 def _resolve_scalar(event: "yaml.ScalarEvent") -> Any:
-    """What a scalar means; a quoted one, and one in no simple notation, is its text."""
+    """Return the value of a scalar; its text if it is quoted or in no simple notation."""
     text: str = event.value
     if not event.implicit[0]:
         return text

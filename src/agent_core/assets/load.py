@@ -1,4 +1,4 @@
-"""Find a packaged text by its id, once; and make sure at the start that all of them are there."""
+"""Find a packaged text by its id, once; check at the start that all of them exist."""
 
 from contextlib import suppress
 from functools import cache
@@ -18,17 +18,17 @@ SYSTEM_IDS = (
     "system.memory",
     "system.instruction_catalog",
 )
-"""The static system prompt, in its order."""
+"""Parts of the static system prompt, in their order."""
 
 _OTHER_IDS = (
-    # the words around dynamic blocks
+    # texts around dynamic blocks
     "system.agent_definition",
     "system.skill_catalog",
     "system.memory_catalog",
     "system.tool_catalog",
     "system.mcp_servers",
     "system.runtime_state",
-    # instructions for model calls outside of runs: to summarise, to remember, to choose memories
+    # instructions for model calls outside runs: summaries, extraction and recall of memories
     "system.compact_history",
     "system.compact_turn",
     "system.memory_extraction",
@@ -56,7 +56,7 @@ class Asset(Struct, frozen=True):
 
     Attributes:
         asset_id: `system.core`, `template.plan.default`, `agent.default_sub_agent`, …
-        text: without its head, stripped of blank lines around it.
+        text: the text without its head and without blank lines around it.
         fields: the head's `key: value` lines: `name`, `description`, `template_version`, …
     """
 
@@ -72,7 +72,7 @@ class Asset(Struct, frozen=True):
 
 @cache
 def load_asset(asset_id: str) -> Asset:
-    """Read a packaged text; the second time it costs nothing.
+    """Read a packaged text; results are cached.
 
     Raises:
         ConfigError: there is no such text, or it is empty: the installation is broken.
@@ -84,7 +84,7 @@ def load_asset(asset_id: str) -> Asset:
     with suppress(OSError, ValueError):
         text = read_text(Path(__file__).parent / place)
     if place.endswith(".md") and text.startswith("---\n"):
-        # Our own heads have one `key: value` a line, so that no YAML parser is loaded.
+        # Our own heads have one `key: value` a line, so that no YAML parser has to be loaded.
         head, _, text = text[4:].partition("\n---\n")
     if not text.strip():
         message = f"the packaged text {asset_id} ({place}) is missing or empty"
@@ -94,10 +94,10 @@ def load_asset(asset_id: str) -> Asset:
 
 
 def check_assets() -> None:
-    """Fail at the start, not in the middle of a run, if the package is incomplete.
+    """Check at the start, rather than in the middle of a run, that the package is complete.
 
     Raises:
-        ConfigError: naming the first text that is missing or empty.
+        ConfigError: names the first text that is missing or empty.
     """
     for asset_id in REQUIRED_ASSETS:
         load_asset(asset_id)

@@ -1,1 +1,1 @@
-"""Contents by their SHA-256 where several machines reach them: object stores, a database."""
+"""Contents named by their SHA-256, for several machines: in object stores or a database."""

@@ -1,4 +1,4 @@
-"""What keeps blobs: immutable contents, named by their SHA-256 and checked when they are read."""
+"""Blobs: immutable contents, named by their SHA-256 and checked when they are read."""
 
 import hashlib
 import tempfile
@@ -14,11 +14,11 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.opening import open_binary
 
 PIECE_BYTES = 1 << 20
-"""What is read or written at once."""
+"""Bytes read or written at once."""
 
 
 class BlobId(Struct, frozen=True):
-    """Which blob: the hex SHA-256 of its content, and its size."""
+    """The identity of a blob: the hex SHA-256 of its content, and its size."""
 
     digest: str
     size_bytes: int
@@ -27,16 +27,16 @@ class BlobId(Struct, frozen=True):
 class BlobStore(Protocol):
     """Keeps the contents of blobs. Every method blocks: call it in a thread.
 
-    What is put is there as a whole or not at all, whenever the writer dies.
+    A blob is stored as a whole or not at all, whenever the writer dies.
     """
 
     @property
     def max_bytes(self) -> int | None:
-        """The largest blob it takes; None: any."""
+        """Largest size of a blob in bytes; None for any size."""
         ...
 
     def put(self, blob: BlobId, file: BinaryIO) -> None:
-        """Keep a content that is read from the file's start; fine if it is there already.
+        """Keep a content, read from the start of the file, unless it exists already.
 
         Raises:
             StorageError: it cannot be kept.
@@ -44,15 +44,15 @@ class BlobStore(Protocol):
         ...
 
     def pieces(self, digest: str) -> Iterator[bytes]:
-        """The content as it is kept, in pieces; not checked.
+        """Yield the stored content in pieces, unchecked.
 
         Raises:
-            StorageError: `file_not_found`; it cannot be read.
+            StorageError: `file_not_found`, or it cannot be read.
         """
         ...
 
     def delete(self, digest: str) -> None:
-        """Remove a content; fine if there is none.
+        """Remove a content, if there is one.
 
         Raises:
             StorageError: it cannot be removed.
@@ -61,10 +61,10 @@ class BlobStore(Protocol):
 
 
 def checked(pieces: Iterable[bytes], digest: str) -> Iterator[bytes]:
-    """The pieces; the end is reached only if they are what the digest says.
+    """Yield the pieces, and fail at the end if they do not match the digest.
 
     Raises:
-        StorageError: they are not: the blob is damaged.
+        StorageError: they do not: the blob is damaged.
     """
     found = hashlib.sha256()
     for piece in pieces:
@@ -80,7 +80,9 @@ def checked(pieces: Iterable[bytes], digest: str) -> Iterator[bytes]:
 
 @contextmanager
 def spooled(pieces: Iterable[bytes], folder: Path) -> Generator[tuple[BlobId, BinaryIO]]:
-    """The pieces as a file that has no name, so that nothing is left of it, with its blob id.
+    """Write the pieces to a file without a name, and yield its blob id and the open file.
+
+    Nothing of the file is left afterwards.
 
     Raises:
         OSError: it cannot be written, or the pieces cannot be read.
@@ -95,7 +97,7 @@ def spooled(pieces: Iterable[bytes], folder: Path) -> Generator[tuple[BlobId, Bi
 
 
 def blob_of(path: Path) -> BlobId:
-    """What a file holds.
+    """Return the blob id of a file's content.
 
     Raises:
         OSError: it cannot be read.

@@ -30,8 +30,8 @@ class ObjectBlobs:
 
     Args:
         objects: the opened store.
-        name: what it is called in messages.
-        folder: where the objects are, if they are files of this machine.
+        name: its name in messages.
+        folder: the folder of the objects, if they are files of this machine.
     """
 
     max_bytes = None
@@ -43,15 +43,15 @@ class ObjectBlobs:
 
     @classmethod
     def at(cls, url: str) -> "ObjectBlobs":
-        """The store at an address: `s3://`, `gs://`, `az://` or `file:///`.
+        """Open the store at an address: `s3://`, `gs://`, `az://` or `file:///`.
 
-        Credentials come from the environment, as those services name them.
+        Credentials come from the environment variables of those services.
 
         Raises:
             ConfigError: there is no such store, or the package for it is not installed.
         """
         try:
-            # Programs on one machine neither have it nor pay for it.
+            # Programs on one machine neither need it nor pay for it.
             from obstore.exceptions import BaseError  # noqa: PLC0415
             from obstore.store import LocalStore, from_url  # noqa: PLC0415
         except ImportError as error:
@@ -114,10 +114,10 @@ class ObjectBlobs:
 
     @contextmanager
     def _explained(self, digest: str, missing: str = "") -> Generator[None]:
-        """Raise what an error of the store means; `missing` is what it means to find nothing.
+        """Explain an error of the store; `missing` is the message if nothing is found.
 
         Raises:
-            StorageError: instead.
+            StorageError: instead of the error.
         """
         from obstore.exceptions import BaseError  # noqa: PLC0415
 
@@ -137,7 +137,7 @@ class ObjectBlobs:
 
 
 def _allows_http(url: str) -> bool:
-    """Whether S3 may be spoken without encryption; the options of a client hide the variable.
+    """Return whether S3 may be used without encryption: client options override the variable.
 
     Raises:
         ConfigError: the endpoint is `http://` and `AWS_ALLOW_HTTP` is not set.
@@ -171,6 +171,6 @@ def _flush(file: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what the store says, without the part of an address that may be a key."""
+    """Return the first line of an error, without the part of an address that may hold a key."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return _QUERY.sub("", line)[:300]

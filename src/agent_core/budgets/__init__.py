@@ -1,1 +1,1 @@
-"""What model calls cost, and what a run, a session or a child may spend."""
+"""Prices of model calls, and spending limits of runs, sessions and children."""

@@ -1,9 +1,9 @@
-"""Reserves what a call may cost before it is made, and settles what it has cost.
+"""Reserve the worst-case cost of a call before it is made, and settle its real cost afterwards.
 
-A call is paid by every scope above it: the child that makes it, the run, the session. Their worst
-case is reserved in one transaction of the store, so that what several calls at the same time take
-together is never more than there is. Only what a service reports beyond what was reserved for a
-call (a prompt longer than its estimate, an answer longer than its limit) can exceed a budget.
+A call is charged to every scope above it: the child that makes it, the run, the session. The worst
+case is reserved in all of them in one transaction of the store, so that concurrent calls together
+never take more than is left. Only what a service reports beyond the reservation of a call (a prompt
+longer than its estimate, an answer longer than its limit) can exceed a budget.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ from agent_core.types import (
 from agent_core.types.budget import limits_of, nanousd, shown
 
 LEAST_OUTPUT = 256
-"""Tokens: an answer that has to be shorter is not asked for."""
+"""Fewest tokens of output for which a call is made."""
 
 _LOOK_AGAIN_S = 1.0
-"""How often it is checked whether another process has settled what is reserved."""
+"""Seconds between checks for reservations that another process has settled."""
 
 _CURES = {
     "session": "start another session, or raise [budget] {name} in the configuration",
@@ -54,16 +54,16 @@ _CURES = {
 }
 
 Scale = Callable[[str], float]
-"""Tokens of a model for one estimated token."""
+"""Returns a model's real tokens for one estimated token."""
 
 
 class Budgets:
-    """The budgets of one runtime: who pays for what.
+    """The budgets of one runtime, and the meters that charge calls to them.
 
     Args:
-        store: where budgets are kept.
+        store: keeps the budgets.
         config: the budget of every session.
-        scale: what is known about the real counts of tokens.
+        scale: returns a model's real tokens for one estimated token.
     """
 
     def __init__(self, store: BudgetStore, config: BudgetConfig, *, scale: Scale) -> None:
@@ -78,9 +78,9 @@ class Budgets:
     def of_purpose(
         self, session_id: str, purpose: str, running: "Meter | None" = None
     ) -> "Meter | None":
-        """Return who pays for calls beside the loops.
+        """Return a meter for calls outside the loops.
 
-        That is the run that waits for them, given by its meter, or else the session.
+        They are charged to the run that waits for them, given by its meter, or else to the session.
         """
         scopes = running.scopes if running else self._session_scopes(session_id)
         run_id = running.run.run_id if running else session_id
@@ -98,11 +98,11 @@ class Budgets:
         """Return a meter for the calls of a run; None if nothing limits them.
 
         Args:
-            run: who spends.
-            budget: the run's own, or for a child what it asks for.
-            parent: the meter of the run that started this child; all that pay for it pay too.
+            run: the run that spends.
+            budget: the run's own budget, or the one a child asks for.
+            parent: the meter of the run that started this child; its scopes are charged too.
             payer: the meter of the run inside which this one was started, perhaps in another
-                session; all that pay for it pay too.
+              session; its scopes are charged too.
         """
         scopes = list(parent.scopes) if parent else self._session_scopes(run.session_id)
         if payer is not None:
@@ -122,21 +122,21 @@ class Budgets:
         return Meter(self, run, scopes, parent=parent, payer=payer)
 
     def of_compaction(self, run: RunIdentity, parent: "Meter | None") -> "Meter | None":
-        """Return who pays for a run that serves another one: all that pay for that one."""
+        """Return a meter for a run that serves another one, charged to that one's scopes."""
         scopes = parent.scopes if parent else self._session_scopes(run.session_id)
         return Meter(self, run, scopes) if scopes else None
 
     def estimate(self, request: ModelRequest) -> int:
-        """Tokens of the prompt."""
+        """Return the estimated tokens of a request's prompt, scaled to its model."""
         return round(self._estimates.prompt(request) * self.scale(request.model))
 
     def note_settled(self) -> None:
-        """Have everything that waits for room look again."""
+        """Wake everything that waits for a reservation to be settled."""
         self._settled.set()
         self._settled = asyncio.Event()
 
     async def room(self) -> None:
-        """Return when something has been settled, here or perhaps elsewhere."""
+        """Wait until something is settled here, or for a second, because it may be elsewhere."""
         waiting = asyncio.create_task(self._settled.wait())
         try:
             await asyncio.wait([waiting], timeout=_LOOK_AGAIN_S)
@@ -152,10 +152,10 @@ class Budgets:
 
 
 class _Clock:
-    """A limit of time that stands still while a person is waited for.
+    """A time limit that is paused while a person is waited for.
 
     Attributes:
-        lasted: seconds for which it has stood still.
+        lasted: seconds of all pauses so far.
     """
 
     def __init__(self, limit: asyncio.Timeout) -> None:
@@ -165,7 +165,7 @@ class _Clock:
         self._began = self._left = 0.0
 
     def pause(self) -> None:
-        """Stand still until `go_on`; several pauses may overlap."""
+        """Pause until `go_on`; several pauses may overlap."""
         self._pauses += 1
         until = self._limit.when()
         if self._pauses == 1 and until is not None and not self._limit.expired():
@@ -183,13 +183,13 @@ class _Clock:
 
 
 class Meter:
-    """Who pays for the calls of one run.
+    """Charges the calls of one run to its scopes.
 
     Attributes:
-        scopes: from the session down.
-        parent: of the run that started this child.
-        payer: of the run inside which this one was started.
-        clock: of the limits of time, while the run is under way.
+        scopes: the charged scopes, from the session down.
+        parent: the meter of the run that started this child.
+        payer: the meter of the run inside which this one was started.
+        clock: the run's time limit, while the run is under way.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Meter:
         self.clock: _Clock | None = None
 
     def limits(self, unit: str) -> bool:
-        """Whether some scope limits this."""
+        """Return whether any scope limits this unit."""
         return any(unit in scope.limits for scope in self.scopes)
 
     async def reserve(
@@ -218,7 +218,7 @@ class Meter:
     ) -> tuple[str, int]:
         """Reserve a model call, and return its hold and the tokens of output it may have.
 
-        Waits while enough may be left after other calls have been settled.
+        Waits as long as settling other calls may leave enough.
 
         Raises:
             AgentCoreError: `budget_exceeded`.
@@ -242,7 +242,7 @@ class Meter:
         """Replace a reservation by what was spent.
 
         Raises:
-            asyncio.CancelledError: the caller was cancelled; it is settled all the same.
+            asyncio.CancelledError: the caller was cancelled; the reservation is settled first.
         """
         await to_the_end(self.budgets.store.settle_budget(hold_id, spent))
         self.budgets.note_settled()
@@ -264,13 +264,13 @@ class Meter:
             raise self._stopped
 
     async def return_tool_call(self) -> None:
-        """Take back the count of a call that was not made, and will be counted again."""
+        """Undo the count of a call that was not made and will be counted again."""
         if self.limits("tool_calls"):
             await to_the_end(self._spend(self.scopes, {"tool_calls": -1}))
 
     @contextmanager
     def out_of_time(self) -> Generator[None]:
-        """Let the time in this context not count: it is a person's."""
+        """Exclude the time in this context, in which a person is waited for."""
         clocks = [*self._clocks()]
         for clock in clocks:
             clock.pause()
@@ -281,7 +281,7 @@ class Meter:
                 clock.go_on()
 
     def _clocks(self) -> Iterator[_Clock]:
-        """The clocks of the run and of those inside which it was started."""
+        """Yield the clocks of the run and of the runs inside which it was started."""
         meter: Meter | None = self
         while meter is not None:
             root = meter.parent or meter
@@ -294,7 +294,7 @@ class Meter:
         """Stop the work in this context when the time of a scope is over.
 
         Raises:
-            AgentCoreError: `budget_exceeded`: the work was cancelled for that.
+            AgentCoreError: `budget_exceeded`: the work was cancelled for this reason.
         """
         timed = [scope for scope in self.scopes if "wall_ms" in scope.limits]
         if not timed:
@@ -309,7 +309,7 @@ class Meter:
             async with clock:
                 yield
         except ParkedError:
-            spending = own  # the run goes on with what it has left
+            spending = own  # the run will continue with the time it has left
             raise
         except TimeoutError as error:
             if not clock.expired():
@@ -369,14 +369,14 @@ class Meter:
 
 
 class MeteredAdapter:
-    """An adapter whose calls are priced, and paid by a budget if there is one.
+    """An adapter whose calls are priced, and charged to a budget if there is one.
 
     Args:
-        adapter: belongs to others.
-        model: what it asks.
-        prices: knows what that costs.
+        adapter: the wrapped adapter; its owner closes it.
+        model: the model it calls.
+        prices: the prices of models.
         estimate: returns the tokens of a prompt.
-        meter: who pays.
+        meter: charges the calls.
     """
 
     def __init__(
@@ -395,7 +395,7 @@ class MeteredAdapter:
         self._meter = meter
 
     async def close(self) -> None:
-        """See `ProviderAdapter.close`; there is nothing to give back."""
+        """See `ProviderAdapter.close`; there is nothing to release."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `ProviderAdapter.stream`.
@@ -406,14 +406,14 @@ class MeteredAdapter:
         return self._paid(request, self._meter) if self._meter else self._priced(request)
 
     async def _priced(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-        looking_up = asyncio.create_task(self._prices.of(self._model))  # beside the call
+        looking_up = asyncio.create_task(self._prices.of(self._model))  # while the call is made
         at_hand = self._prices.at_hand(self._model)
         tally = CallTally(lambda: self._estimate(request), _cost_at(at_hand))
         try:
             async with aclosing(opened_stream(self._adapter, request)) as events:
                 async for event in events:
                     match event:
-                        case ModelTextDelta(text=text):  # most events are
+                        case ModelTextDelta(text=text):  # first, because most events are these
                             tally.arrived += size_of(text)
                         case ModelStarted():
                             tally.take(event)
@@ -472,10 +472,10 @@ class MeteredAdapter:
 
 
 class _PaidCall:
-    """One model call, from its reservation to what it has cost.
+    """One model call, from its reservation to its real cost.
 
     Attributes:
-        request: with the output limit that was reserved.
+        request: the request, with the output limit that was reserved.
         tally: counts the attempts without a reply.
     """
 
@@ -497,9 +497,9 @@ class _PaidCall:
         self._hold_id: str | None = None
 
     async def reserve(self, *, again: bool = False) -> None:
-        """Reserve one attempt: the prompt as estimated, and the output limit or what fits of it.
+        """Reserve one attempt: the estimated prompt, and the output limit or as much as fits.
 
-        What is tried `again` was sent with its limit already.
+        A repeated attempt (`again`) keeps the limit that it was sent with.
 
         Raises:
             AgentCoreError: `budget_exceeded`.
@@ -521,7 +521,7 @@ class _PaidCall:
             self.request = self.request.model_copy(update={"max_output_tokens": self._most})
 
     async def settle(self, completed: ModelCompleted) -> ModelCompleted:
-        """Settle a whole reply by what was reported, and by the estimate where nothing was."""
+        """Settle a whole reply by the reported usage, or by the estimate if there is none."""
         usage = completed.usage
         if not _is_reported(completed):
             usage = _completed_usage(usage, self._prompt, estimate_blocks(completed.content))
@@ -531,11 +531,11 @@ class _PaidCall:
         return completed
 
     async def settle_failed(self, event: ModelRetry | ModelFailed) -> None:
-        """Settle an attempt that failed: one that was answered with an error cost no tokens."""
+        """Settle an attempt that failed; one that was answered with an error costs no tokens."""
         await self._settle_lost(lambda: self.tally.take(event))
 
     async def settle_broken_off(self) -> None:
-        """Settle what is still reserved: the prompt, and what has arrived of the reply."""
+        """Settle an open reservation by the prompt and the part of the reply that arrived."""
         await self._settle_lost(self.tally.end)
 
     async def _settle_lost(self, count: Callable[[], None]) -> None:
@@ -565,13 +565,13 @@ class _PaidCall:
 
 
 def _is_reported(completed: ModelCompleted) -> bool:
-    """Whether the service has said what the prompt took, and what the reply did if it has one."""
+    """Return whether the service reported the prompt's usage, and the reply's if it has one."""
     usage = completed.usage
     return usage.input_tokens > 0 and (usage.output_tokens > 0 or not completed.content)
 
 
 def _completed_usage(reported: Usage, prompt: int, output: int) -> Usage:
-    """What was reported, with the rest of the total or the estimate for what was not."""
+    """Return the reported usage, completed from the total or by the estimates."""
     given, taken = max(reported.input_tokens, 0), max(reported.output_tokens, 0)
     total = max(reported.total_tokens, 0)
     rest = max(total - given - taken, 0)
@@ -591,7 +591,7 @@ def _cost_at(price: Price | None) -> Callable[[Usage], float] | None:
 
 
 def _priced_reply(completed: ModelCompleted, price: Price | None) -> ModelCompleted:
-    """Return a reply with its cost; flagged, and without one, where usage was not reported."""
+    """Return a reply with its cost; if usage was not reported, flagged and without cost."""
     if _is_reported(completed):
         return _with_cost(completed, completed.usage, price)
     usage = completed.usage.model_copy(update={"is_estimated": True})

@@ -1,4 +1,4 @@
-"""What a model call costs in US dollars: by the model's own price, or by the public price lists."""
+"""Prices of model calls in US dollars: configured ones, or those of the public price lists."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ _MILLION = Decimal(1_000_000)
 _VENDORS: Mapping[str, str] = MappingProxyType(
     {"openai": "openai", "anthropic": "anthropic", "gemini": "google", "bedrock": "aws"}
 )
-"""Providers, and what the price lists call the services behind their default addresses."""
+"""Names in the price lists for the services behind the default addresses of providers."""
 
 _FAMILIES: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
@@ -30,18 +30,18 @@ _FAMILIES: Mapping[str, re.Pattern[str]] = MappingProxyType(
         "google": re.compile(r"gemini-"),
     }
 )
-"""How names of models begin that one vendor alone has: behind any address they cost its price."""
+"""Beginnings of model names that only one vendor has, whose price applies at any address."""
 
 
 class Price(ABC):
-    """What one model charges for."""
+    """The price of one model."""
 
     @abstractmethod
     def of(self, usage: Usage) -> Decimal:
-        """The cost of one call in US dollars."""
+        """Return the cost of one call in US dollars."""
 
     def worst(self, input_tokens: int, output_tokens: int) -> Decimal:
-        """The most that one call can cost, whatever of its prompt is written to a cache."""
+        """Return the most that one call can cost, however much of its prompt is cached."""
         plain = Usage.from_input_output(input_tokens, output_tokens)
         return max(
             self.of(plain),
@@ -50,7 +50,7 @@ class Price(ABC):
 
 
 class ConfiguredPrice(Price):
-    """The price that stands in the configuration."""
+    """The price in the configuration."""
 
     def __init__(self, price: PriceConfig) -> None:
         self._input, self._output = Decimal(str(price.input or 0)), Decimal(str(price.output or 0))
@@ -66,7 +66,7 @@ class ConfiguredPrice(Price):
 
 
 class ListedPrice(Price):
-    """A price of the lists of `genai-prices`."""
+    """A price in the lists of `genai-prices`."""
 
     def __init__(self, provider: Any, model: Any) -> None:
         self._provider = provider
@@ -88,7 +88,7 @@ class ListedPrice(Price):
 
 
 FREE = ConfiguredPrice(PriceConfig.model_construct(input=0, output=0))
-"""Of a model that runs in this process."""
+"""The price of a model that runs in this process."""
 
 
 class Prices:
@@ -98,7 +98,7 @@ class Prices:
         self._known: dict[tuple[object, ...], Price | None] = {}
 
     def at_hand(self, model: ModelConfig) -> Price | None:
-        """Return what the model charges, as far as no list has to be read for it."""
+        """Return the price of a model if it is known without reading a list."""
         if is_configured(model.price):
             return ConfiguredPrice(model.price)
         if model.provider == "local":
@@ -106,7 +106,7 @@ class Prices:
         return self._known.get(_key(model))
 
     async def of(self, model: ModelConfig) -> Price | None:
-        """Return what the model charges; None if that is not known."""
+        """Return the price of a model; None if it is unknown."""
         known = self.at_hand(model)
         if known is not None or not may_have_price(model):
             return known
@@ -114,7 +114,7 @@ class Prices:
         if key not in self._known:
             try:
                 self._known[key] = await asyncio.to_thread(_look_up, model)
-            except Exception as error:  # noqa: BLE001 - no run fails for want of a price list
+            except Exception as error:  # noqa: BLE001 - a run needs no price list
                 logger.warning("the price lists cannot be read: %s", error)
                 self._known[key] = None
         return self._known[key]
@@ -125,15 +125,15 @@ def _key(model: ModelConfig) -> tuple[object, ...]:
 
 
 def is_configured(price: PriceConfig) -> bool:
-    """Whether the configuration says what the model costs."""
+    """Return whether the configuration has the model's price."""
     return price.input is not None or price.output is not None
 
 
 def may_have_price(model: ModelConfig) -> bool:
-    """Whether it is worth asking for the price of this model.
+    """Return whether a price for this model may be found.
 
-    A server at a private address, or an adapter of the program's own, has models of any name: only
-    those with a vendor's name are taken for the vendor's, behind a gateway.
+    A server at a private address, or a program's own adapter, may use any names for its models:
+    only names that belong to one vendor are taken as that vendor's, behind a gateway.
     """
     if is_configured(model.price) or model.provider == "local" or _family(model):
         return True
@@ -177,7 +177,7 @@ def _is_public(url: str) -> bool:
 
 
 def _parts(usage: Usage) -> tuple[int, int, int]:
-    """Tokens of the prompt, those read from a cache, and those written to one; never more."""
+    """Return the tokens of the prompt, and those of it read from and written to a cache."""
     given = max(usage.input_tokens, 0)
     read = min(max(usage.cache_read_tokens, 0), given)
     return given, read, min(max(usage.cache_write_tokens, 0), given - read)

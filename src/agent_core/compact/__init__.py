@@ -1,5 +1,5 @@
-"""Long histories made short: when, where to cut, what is carried over, one summary.
+"""Shorten long histories: when, where to cut, what to carry over, and one summary.
 
-Nothing here runs a model: `Compactor` asks through `Summarise`, which the runtime implements with
-an ordinary run of the compact agent.
+Nothing here runs a model: the compactor calls `Summarise`, which the runtime implements with an
+ordinary run of the compact agent.
 """

@@ -1,4 +1,4 @@
-"""One compaction: summarise piece by piece, put what is kept in front, check the result."""
+"""One compaction: summarise piece by piece, put the kept facts in front, check the result."""
 
 import asyncio
 import json
@@ -26,13 +26,13 @@ _BROKEN = re.compile(r"""\A\s*\{\s*"summary"\s*:\s*"(.*)\Z""", re.DOTALL)
 
 
 class Summarise(Protocol):
-    """Asks a model for a summary: it reads a text and answers; it has no tools and no history."""
+    """Asks a model for a summary of a text, without tools and without history."""
 
     async def __call__(self, prompt: str, *, max_tokens: int) -> str:
         """Return the answer, of about `max_tokens` tokens at most.
 
         Raises:
-            AgentCoreError: there is none, for the reason that this gives.
+            AgentCoreError: there is no answer; the error gives the reason.
         """
         ...
 
@@ -41,11 +41,11 @@ StoreText = Callable[[str], Awaitable[str]]
 """Stores a text beside the session and returns the artifact's id."""
 
 OpenPlans = Callable[[Sequence[Node]], Sequence[Node]]
-"""The plan and task instructions of a path that have not been acted on."""
+"""Returns the plan and task instructions of a path that have not been acted on."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """In estimated tokens: the summary, what is kept, and a piece of conversation at a time."""
+    """Limits in estimated tokens: of the summary, of the kept facts, and of a piece at a time."""
 
     summary: int
     kept: int
@@ -53,11 +53,11 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Compaction(Struct, frozen=True, kw_only=True):
-    """A compaction that is good to be written.
+    """A compaction that may be written.
 
     Attributes:
-        draft: the node; its `details` record how it came to be.
-        tokens: what the node costs, in estimated tokens.
+        draft: the node; its `details` record how it was made.
+        tokens: the size of the node, in estimated tokens.
     """
 
     draft: Draft
@@ -69,7 +69,7 @@ class HistoryCompactor:
 
     Args:
         summarise: asks the model.
-        store: for what no longer fits into the `<kept>` part.
+        store: stores facts that no longer fit into the `<kept>` part.
         open_plans: asked about the whole path.
     """
 
@@ -81,11 +81,11 @@ class HistoryCompactor:
         self._open_plans = open_plans
 
     async def compact(self, path: Sequence[Node], cut: Cut, limits: Limits) -> Compaction:
-        """Summarise what lies before the cut.
+        """Summarise the nodes before the cut.
 
         Raises:
-            SchemaError: the answer holds no summary, or the result lacks what is kept, or is
-                longer than what it replaces.
+            SchemaError: the answer holds no summary, or the result lacks a kept fact, or is longer
+              than the nodes it replaces.
             AgentCoreError: the model failed, or the artifact could not be stored.
         """
         kept, rest = await asyncio.to_thread(
@@ -110,10 +110,10 @@ class HistoryCompactor:
         return Compaction(draft=user_text(text, NodeType.COMPACTION, **metadata), tokens=tokens)
 
     async def _summary(self, path: Sequence[Node], cut: Cut, limits: Limits) -> str:
-        """The summary of what came before; the beginning of a turn cut in two on its own."""
+        """Return the summary; the beginning of a turn cut in two is summarised separately."""
         earlier = str(cut.previous.metadata.get("summary", "")) if cut.previous else ""
         before, begun = path[cut.start : cut.turn], path[cut.turn : cut.end]
-        if earlier and not before:  # more of a turn whose beginning is part of the summary
+        if earlier and not before:  # the turn's beginning is already in the earlier summary
             before, begun = begun, before
         most = limits.summary // 2 if before and begun else limits.summary
         sizes = {"most": most, "piece": limits.piece}
@@ -126,7 +126,7 @@ class HistoryCompactor:
     async def _summarise_part(
         self, part: str, nodes: Sequence[Node], earlier: str, *, most: int, piece: int
     ) -> str:
-        """Go through a part of the path, each piece with the summary of those before it."""
+        """Summarise a part of the path, each piece together with the summary so far."""
         summary = earlier
         texts = split_transcript(render_transcript(nodes), piece)
         template = Template(load_asset(f"system.compact_{part}").text)
@@ -148,10 +148,10 @@ class HistoryCompactor:
 def _check(
     text: str, kept: KeptFacts, artifact_id: str | None, *, tokens: int, replaced: int
 ) -> None:
-    """Refuse a compaction that loses something, or saves nothing.
+    """Refuse a compaction that loses a kept fact, or saves nothing.
 
     Raises:
-        SchemaError: naming what is lost, or both sizes.
+        SchemaError: names the lost fact, or both sizes.
     """
     missing = [part for part in kept.texts() if escape_kept(part) not in text]
     if artifact_id is not None and artifact_id not in text:
@@ -165,10 +165,10 @@ def _check(
 
 
 def summary_of(text: str) -> str:
-    """The summary in an answer; other keys are ignored, plain text counts as the summary.
+    """Return the summary in an answer; other keys are ignored, plain text is the summary.
 
     Raises:
-        SchemaError: there is none: nothing, less than `_LEAST_CHARS`, or no prose.
+        SchemaError: there is none, it is shorter than `_LEAST_CHARS`, or it is not prose.
     """
     summary = (_find_summary(unfenced(text).strip()) or "").strip()
     if len(summary) < _LEAST_CHARS or not _is_prose(summary):
@@ -178,7 +178,7 @@ def summary_of(text: str) -> str:
 
 
 def _is_prose(text: str) -> bool:
-    """Several words (or signs of a script without spaces) of different letters, and no markup."""
+    """Return whether a text is prose: enough words, different letters, and no markup."""
     signs = [sign for sign in text[:_MOST_CHECKED].casefold() if not sign.isspace()]
     letters = [sign for sign in signs if sign.isalpha()]
     ideographs = sum(sign > "\u2e7f" for sign in letters)
@@ -195,7 +195,7 @@ def _find_summary(text: str) -> str | None:
     try:
         value: object = json.loads(text, strict=text.startswith("["))
     except (ValueError, RecursionError):
-        # JSON that was cut off, or is wrong somewhere behind its beginning; else it is just text.
+        # JSON that was cut off, or has an error after its beginning; otherwise it is just text.
         match = _BROKEN.match(text)
         if match is None:
             return text

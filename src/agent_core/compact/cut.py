@@ -1,4 +1,4 @@
-"""When a history is summarised and where it is cut: before a user's turn, between exchanges."""
+"""The time and the place to cut a history for a summary: before a turn, between exchanges."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -10,7 +10,7 @@ from agent_core.types import Node, NodeType, Role
 
 _LEAST_PIECE = 512
 _PROMPT_AROUND = 1500
-"""What the compact agent's own instructions cost, generously."""
+"""Generous estimate of the tokens of the compact agent's own instructions."""
 
 
 class CompactPolicy(Struct, frozen=True, kw_only=True):
@@ -18,7 +18,7 @@ class CompactPolicy(Struct, frozen=True, kw_only=True):
 
     Attributes:
         window: the context window of the conversation's model, in its tokens.
-        room: what the history may take in a request, in estimated tokens: the window less the
+        room: size of the history in a request, in estimated tokens: the window without the
             answer, the system prompt and the tools.
     """
 
@@ -28,22 +28,22 @@ class CompactPolicy(Struct, frozen=True, kw_only=True):
 
     @property
     def threshold(self) -> int:
-        """A request with more tokens than this has its history summarised in the background."""
+        """Tokens of a request above which the history is summarised in the background."""
         return max(self.window - self.config.reserve_tokens, self.window // 3)
 
     @property
     def keep(self) -> int:
-        """Tokens at the end of the history that stay as they are."""
+        """Tokens at the end of the history that stay unchanged."""
         return min(self.config.keep_recent_tokens, self.room * 2 // 5)
 
     @property
     def kept(self) -> int:
-        """Tokens that what is carried over verbatim may take."""
+        """Tokens that the facts carried over verbatim may take."""
         return max(min(self.window // 4, self.room // 5), 1)
 
     @property
     def summary(self) -> int:
-        """Tokens of the summary."""
+        """Tokens that the summary may take."""
         return max(min(self.config.max_summary_tokens, self.room // 5), 1)
 
     @property
@@ -52,7 +52,7 @@ class CompactPolicy(Struct, frozen=True, kw_only=True):
         return self.room // 8
 
     def piece(self, window: int, scale: float) -> int:
-        """Estimated tokens of conversation that a compact model with this window gets at once."""
+        """Return the tokens of conversation that a compact model with this window gets at once."""
         free = window * 0.7 - 1.5 * self.summary - _PROMPT_AROUND
         return max(int(free / scale), _LEAST_PIECE)
 
@@ -62,11 +62,11 @@ class Cut(Struct, frozen=True, kw_only=True):
 
     Attributes:
         start: the first node that no earlier summary covers.
-        turn: where the turn begins that is cut in two; equal to `end` if none is.
-        end: the first node that is kept as it is.
+        turn: the beginning of the turn that is cut in two; equal to `end` if none is.
+        end: the first node that stays unchanged.
         previous: the compaction that the new one replaces.
-        replaced_tokens: what is summarised costs now, the previous summary included.
-        tokens_before: all of the history costs now.
+        replaced_tokens: current size of the summarised part, with the previous summary.
+        tokens_before: current size of the whole history.
     """
 
     start: int
@@ -78,14 +78,14 @@ class Cut(Struct, frozen=True, kw_only=True):
 
 
 def choose_cut(path: Sequence[Node], *, keep: int, least: int = 1) -> Cut | None:
-    """Choose what to summarise so that about `keep` tokens at the end stay as they are.
+    """Choose what to summarise so that about `keep` tokens at the end stay unchanged.
 
-    The cut is aligned to a user's turn; a last turn that alone is larger than `keep` is cut in
-    two, between exchanges. A call is never parted from its result.
+    The cut is aligned to a user's turn; a last turn that alone is larger than `keep` is cut in two,
+    between exchanges. A call is never separated from its result.
 
     Returns:
-        None if all of it may stay, or if fewer than `least` tokens would be summarised that no
-        summary covers yet.
+        None if all of it may stay, or if fewer than `least` tokens that no summary covers yet would
+          be summarised.
     """
     previous, start = _last_compaction(path)
     tail = _tail_tokens(path)
@@ -118,30 +118,30 @@ def choose_cut(path: Sequence[Node], *, keep: int, least: int = 1) -> Cut | None
 
 
 def visible_tokens(path: Sequence[Node]) -> int:
-    """What the history of a path costs in a request: the last summary and what follows it."""
+    """Return the tokens of a path's history in a request: the last summary and what follows."""
     previous, start = _last_compaction(path)
     return _tail_tokens(path)[start] + (previous.token_count if previous else 0)
 
 
 def is_user_message(node: Node) -> bool:
-    """A message of the user, or of a parent agent in a user's place."""
+    """Return whether a node is a message of the user, or of a parent agent in a user's place."""
     is_message = node.role is Role.USER and node.node_type is NodeType.MESSAGE
     return is_message and not node.is_partial and not node.flags.synthetic
 
 
 def is_in_view(node: Node) -> bool:
-    """Whether the node is part of the messages of a request, as long as no summary covers it."""
+    """Return whether a node is part of a request's messages if no summary covers it."""
     return not node.is_partial and node.node_type is not NodeType.COMPACTION
 
 
 def is_prefix(covered: Sequence[Node], path: Sequence[Node]) -> bool:
-    """Whether a path still begins with what was summarised; in a tree its last node decides."""
+    """Return whether a path still begins with the summarised part; its last node decides."""
     place = len(covered) - 1
     return place < len(path) and covered[place].node_id == path[place].node_id
 
 
 def _last_compaction(path: Sequence[Node]) -> tuple[Node | None, int]:
-    """The compaction in force, and where the tail begins that it keeps."""
+    """Return the compaction in force, and the index where the part it keeps begins."""
     places = {node.node_id: place for place, node in enumerate(path)}
     for here in range(len(path) - 1, -1, -1):
         node = path[here]
@@ -157,13 +157,13 @@ def _last_compaction(path: Sequence[Node]) -> tuple[Node | None, int]:
 
 
 def _tail_tokens(path: Sequence[Node]) -> list[int]:
-    """For every place, what is in view from there to the end costs; 0 behind the end."""
+    """Return the tokens in view from each index to the end; 0 at the end."""
     costs = (node.token_count if is_in_view(node) else 0 for node in reversed(path))
     return list(accumulate(costs, initial=0))[::-1]
 
 
 def _inside_exchanges(path: Sequence[Node]) -> set[int]:
-    """The places that lie between a call and its result."""
+    """Return the indexes that lie between a call and its result."""
     calls: dict[str, int] = {}
     inside: set[int] = set()
     for place, node in enumerate(path):

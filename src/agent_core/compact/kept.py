@@ -1,8 +1,8 @@
-"""What a compaction carries over word for word, independent of the model's summary.
+"""Facts that a compaction carries over word for word, independent of the model's summary.
 
-A summary is a model's words: it may leave out that a user has forbidden something. What is
-collected here cannot be forgotten: it stands before every summary, and is collected anew from the
-whole path each time.
+A summary is a model's words: it may omit that a user has forbidden something. The facts collected
+here cannot be forgotten: they precede every summary, and are collected again from the whole path
+each time.
 """
 
 import re
@@ -18,10 +18,10 @@ from agent_core.text import estimate_text
 from agent_core.types import JsonBlock, Node, NodeType, ToolCallBlock, ToolResultBlock
 
 LONGEST_STATEMENT = 300
-"""Characters of one rule."""
+"""Longest text of one rule, in characters."""
 
 _LARGE = 3
-"""The goal and the latest message take at most one part in `_LARGE` of the room each."""
+"""The goal and the latest message may each take one part in `_LARGE` of the room."""
 _CHANGES_FILES = {"code.write_file", "code.edit_file"}
 _CREATES_TASK = "agent.task_create"
 _ENDS_TASK = {"agent.task_complete", "agent.task_fail", "agent.task_cancel"}
@@ -53,22 +53,22 @@ _RULE = re.compile(rf"\b(?:{_ENGLISH})\b|{_CHINESE}", re.IGNORECASE)
 
 
 class Statement(Struct, frozen=True):
-    """Words of the user, or about a node, and where they stand."""
+    """Words of the user, or about a node, and the id of their node."""
 
     node_id: str
     text: str
 
 
 class KeptFacts(Struct, frozen=True, kw_only=True):
-    """What is carried over.
+    """Facts that are carried over.
 
     Attributes:
         goal, latest: the first and the last message of the user.
         rules: sentences that set a rule, oldest first, each once.
         loaded: instructions, skills and memories in view, with their hashes; attached again.
-        tasks: Tasks that go on.
+        tasks: Tasks that have not ended.
         plans: plan and task instructions that have not been acted on.
-        files: what was changed so far, in the order of the first change.
+        files: changed files, in the order of their first change.
     """
 
     goal: Statement | None = None
@@ -80,7 +80,7 @@ class KeptFacts(Struct, frozen=True, kw_only=True):
     files: Sequence[str] = ()
 
     def details(self, artifact_id: str | None) -> dict[str, Any]:
-        """As it is stored with the compaction."""
+        """Return the facts as they are stored with the compaction."""
         return {
             "goal": asdict(self.goal) if self.goal else None,
             "latest_message": asdict(self.latest) if self.latest else None,
@@ -93,7 +93,7 @@ class KeptFacts(Struct, frozen=True, kw_only=True):
         }
 
     def texts(self) -> Iterator[str]:
-        """Everything that has to be found in the result."""
+        """Yield every text that the result has to contain."""
         for fact in (self.goal, self.latest, *self.rules, *self.loaded, *self.tasks, *self.plans):
             if fact is not None:
                 yield fact.text
@@ -101,7 +101,7 @@ class KeptFacts(Struct, frozen=True, kw_only=True):
 
 
 def collect_kept(path: Sequence[Node], open_plans: Iterable[Node]) -> KeptFacts:
-    """Find what must not be lost on a whole path, root first."""
+    """Collect the facts of a whole path, root first, that must not be lost."""
     messages = [
         Statement(node.node_id, text)
         for node in path
@@ -111,7 +111,7 @@ def collect_kept(path: Sequence[Node], open_plans: Iterable[Node]) -> KeptFacts:
     for message in messages:
         for text in rule_statements(message.text):
             key = text.casefold().rstrip(" .!\u3002\uff01")
-            rules.pop(key, None)  # what is stated again stands where it was stated last
+            rules.pop(key, None)  # a repeated rule moves to its last place
             rules[key] = Statement(message.node_id, text)
     writes = (call for call, _, _ in _successful_calls(path) if call.name in _CHANGES_FILES)
     files = (call.arguments.get("path") for call in writes)
@@ -128,7 +128,7 @@ def collect_kept(path: Sequence[Node], open_plans: Iterable[Node]) -> KeptFacts:
 
 
 def rule_statements(text: str) -> list[str]:
-    """The sentences of `text` that set a rule, in order, each at most `LONGEST_STATEMENT` long."""
+    """Return the sentences of `text` that set a rule, each at most `LONGEST_STATEMENT` long."""
     statements: list[str] = []
     for sentence in _SENTENCE_END.split(text):
         statement = _LIST_MARK.sub("", " ".join(sentence.split()))
@@ -144,7 +144,7 @@ def rule_statements(text: str) -> list[str]:
 
 
 def _loaded_texts(path: Sequence[Node]) -> list[Statement]:
-    """Instructions, skills and memories that were loaded, in their last version, with hashes."""
+    """Return the latest versions of loaded instructions, skills and memories, with hashes."""
     found: dict[tuple[str, str], Statement] = {}
     for node in path:
         if node.node_type not in _LOADED:
@@ -161,7 +161,7 @@ def _loaded_texts(path: Sequence[Node]) -> list[Statement]:
 
 
 def _open_tasks(path: Sequence[Node]) -> list[Statement]:
-    """The Tasks that were created and not ended, by id and title."""
+    """Return the Tasks that were created and have not ended, by id and title."""
     tasks: dict[str, Statement] = {}
     for call, result, node in _successful_calls(path):
         fields: Mapping[str, Any] = call.arguments
@@ -184,7 +184,7 @@ def _open_tasks(path: Sequence[Node]) -> list[Statement]:
 def _successful_calls(
     path: Sequence[Node],
 ) -> Iterator[tuple[ToolCallBlock, ToolResultBlock, Node]]:
-    """Every call that succeeded, its result, and the node that holds the result."""
+    """Yield every call that succeeded, its result, and the node that holds the result."""
     calls: dict[str, ToolCallBlock] = {}
     for node in path:
         calls.update((call.tool_call_id, call) for call in node.calls)
@@ -199,13 +199,13 @@ def _line(value: object) -> str:
 
 
 def fit_kept(kept: KeptFacts, room: int) -> tuple[KeptFacts, str]:
-    """Bring what is kept within `room` tokens.
+    """Reduce the kept facts to `room` tokens.
 
-    Long messages keep their beginning, and the oldest rules go first; then, should it still be
-    too much, the oldest files.
+    Long messages keep their beginning, then the oldest rules are dropped, and then the oldest
+    files.
 
     Returns:
-        What stays, and the text of all that does not, for an artifact; empty if all of it stays.
+        The facts that stay, and the text of all others for an artifact; empty if all of them stay.
     """
     rest: list[str] = []
 
@@ -222,7 +222,7 @@ def fit_kept(kept: KeptFacts, room: int) -> tuple[KeptFacts, str]:
 
     short = replace(kept, goal=shorten(kept.goal), latest=shorten(kept.latest))
     rules, files = short.rules, short.files
-    # How many have to go until it fits; all of them if it never does.
+    # The number to drop until it fits; all of them if it never does.
     if gone := bisect(
         range(len(rules)), False, key=lambda n: fits(replace(short, rules=rules[n:]))
     ):
@@ -237,7 +237,7 @@ def fit_kept(kept: KeptFacts, room: int) -> tuple[KeptFacts, str]:
 
 
 def render_kept(kept: KeptFacts, artifact_id: str | None) -> str:
-    """The `<kept>` part of a compaction."""
+    """Return the `<kept>` part of a compaction."""
     parts: list[str] = []
     if kept.goal:
         parts.append(f"First goal of the user:\n{kept.goal.text}")
@@ -260,7 +260,7 @@ def render_kept(kept: KeptFacts, artifact_id: str | None) -> str:
 
 
 def escape_kept(text: str) -> str:
-    """`text` as it stands in the part, which it cannot close."""
+    """Escape `text` so that it cannot close the `<kept>` part."""
     return text.replace("</kept", "&lt;/kept")
 
 

@@ -1,7 +1,7 @@
 """A conversation as text, for a model that reads it and does not take part in it.
 
-The nodes themselves would not do: some services refuse tool calls in a request without tools,
-and a model that sees a conversation wants to continue it.
+The nodes themselves would not work: some services refuse tool calls in a request without tools, and
+a model that sees a conversation wants to continue it.
 """
 
 import json
@@ -33,19 +33,19 @@ _ATTACHED = {
     NodeType.PLAN_INSTRUCTION: "template_id",
     NodeType.TASK_INSTRUCTION: "template_id",
 }
-"""What stays in view anyway: its name is enough."""
+"""Nodes that stay in view anyway, so that their name is enough."""
 
 _RECALL = "internal.recall_memory"
-"""Its findings are attached to the run that may see them, and are no part of a summary."""
+"""Its results are attached to the run that may see them, and are left out of summaries."""
 
 
 def render_transcript(nodes: Iterable[Node]) -> list[str]:
-    """Each node in view as a paragraph; long calls and results lose their middle."""
+    """Render each node in view as a paragraph; long calls and results lose their middle."""
     return [text for node in nodes if is_in_view(node) and (text := _render_node(node))]
 
 
 def split_transcript(paragraphs: Sequence[str], room: int) -> list[str]:
-    """Join paragraphs to texts of at most `room` tokens; one that is longer is taken apart."""
+    """Join paragraphs to texts of at most `room` tokens; a longer paragraph is split."""
     joined: list[str] = []
     current: list[str] = []
     left = room
@@ -101,7 +101,7 @@ def _render_block(block: ContentBlock) -> str:
             text = f"[artifact {artifact_id}] {summary or ''}".rstrip()
         case ImageBlock():
             text = "[image]"
-        case _:  # reasoning is no part of the conversation
+        case _:  # reasoning is not part of the conversation
             pass
     return text
 

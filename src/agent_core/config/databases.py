@@ -1,6 +1,6 @@
-"""The address of a Postgres database: found where it is named, checked, and never shown.
+"""Find and check the address of a Postgres database, without ever showing it.
 
-A message about it names where it comes from; a part of it may be a password.
+Messages name its source instead, because the address may contain a password.
 """
 
 import re
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 _URL = r"postgres(?:ql)?://(?:[^\s\x00-\x1f\x7f%]|%[0-9A-Fa-f]{2})+"
 _HOST = r"(?:\[[^][/@]+\]|[^][/@?:,]*)(?::[0-9]{0,5})?"
 _HOSTS = rf"[a-z]+://(?:[^/@]*@)?{_HOST}(?:,{_HOST})*(?:[/?].*)?"
-"""Names of hosts, and numbers of ports; as libpq reads an address."""
+"""Host names and ports, as libpq reads an address."""
 
 _SECRET_PARAMETERS = {"password", "sslpassword"}
 
 
 def find_database_url(setup: "Setup", environ: Mapping[str, str]) -> str | None:
-    """The address that the program gives, else that of the variable `[store] url_env`, else None.
+    """Return the program's address, else the one in the variable `[store] url_env`, else None.
 
     Raises:
-        ConfigError: the variable is not set, or what it holds is no address of a database.
+        ConfigError: the variable is not set, or does not hold the address of a database.
     """
     if setup.database_url is not None:
         return setup.database_url
@@ -46,10 +46,10 @@ def find_database_url(setup: "Setup", environ: Mapping[str, str]) -> str | None:
 
 
 def check_database_url(url: str, place: str) -> None:
-    """Refuse what is no address of a Postgres database.
+    """Check that a value is the address of a Postgres database.
 
     Raises:
-        ConfigError: names the place.
+        ConfigError: it is not; the message names the place.
     """
     is_text = isinstance(url, str)  # pyright: ignore[reportUnnecessaryIsInstance] - from a program
     if not (is_text and re.fullmatch(_URL, url) and re.fullmatch(_HOSTS, url)):
@@ -62,14 +62,14 @@ def check_database_url(url: str, place: str) -> None:
 
 
 def database_secrets(variable: str | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """What must not be shown of the address in a variable, and of libpq's own; `kind -> value`."""
+    """Return the secrets of the address in a variable, and libpq's password, by kind."""
     if variable is None:
         return {}
     return url_secrets(environ.get(variable, "").strip(), variable, environ)
 
 
 def url_secrets(url: str, kind: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What must not be shown of an address: it as a whole, and the passwords in it."""
+    """Return the secrets of an address by kind: the whole address, and the passwords in it."""
     secrets = {kind: url, "PGPASSWORD": environ.get("PGPASSWORD", "")}
     with suppress(ValueError):
         parts = urlsplit(url)

@@ -1,6 +1,6 @@
-"""Reads the one configuration, of a file or of a program: all of it is right, or nothing starts.
+"""Read the configuration from a file or a program; nothing starts unless all of it is valid.
 
-Also which model a run gets: the base model, then the profiles of its purpose, role and caller.
+Also resolves the model of a run: the base model, then the profiles of its purpose, role and caller.
 """
 
 import os
@@ -65,13 +65,13 @@ def read_setup(
     persist: bool = True,
     default_snapshots: Literal["off", "turn"] = "off",
 ) -> Setup:
-    """Find the home and the project, get the configuration and place its paths.
+    """Find the home and the project, read the configuration and resolve its paths.
 
-    Nothing is created, and the project is not searched for settings of any kind. Relative paths
-    in the configuration start at the home (`session_db_path`, `memory_dir`, a model's `path`) or
-    at the project (the rest). With `config` or `model` no file is read; without a `home_dir`,
-    too, none of the user's other settings, and no memory unless `memory` names its scope.
-    `default_snapshots` holds where `[workspace] snapshots` is not set.
+    Nothing is created, and the project is not searched for settings of any kind. Relative paths in
+    the configuration start at the home (`session_db_path`, `memory_dir`, a model's `path`) or at
+    the project (the rest). With `config` or `model` no file is read; if there is no `home_dir`
+    either, none of the user's other settings are read, and there is no memory unless `memory` names
+    its scope. `default_snapshots` applies if `[workspace] snapshots` is not set.
 
     Raises:
         ConfigError: something of this cannot be used; the message names the place and the cure.
@@ -81,7 +81,7 @@ def read_setup(
         home = resolve_home(home_dir)
     except ConfigError:
         if persist or home_dir is not None or (config is None and model is None):
-            raise  # otherwise nothing is looked for there
+            raise  # otherwise the home is not used
     project = resolve_project(project_dir)
     file = expand_home(config_path).absolute() if config_path else home / CONFIG_NAME
     is_in_code = config is not None or model is not None
@@ -155,10 +155,10 @@ def _check_store(
     tenant: str | None,
     persist: bool,
 ) -> None:
-    """Refuse what says two things about where sessions are.
+    """Check that the settings agree on one place for sessions.
 
     Raises:
-        ConfigError: names both.
+        ConfigError: they do not; the message names them.
     """
     message, url_from = "", config.store.url_env and "store.url_env"
     if database_url is not None:
@@ -193,10 +193,10 @@ def _checked_scope(memory: object) -> str | None:
 
 
 def check_tenant(tenant: str) -> None:
-    """Refuse what is no name of a tenant.
+    """Check the name of a tenant.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the name is invalid.
     """
     if not re.fullmatch(NAME_PATTERN, tenant):
         message = f"the tenant {tenant!r} is not one: use 1 to 40 letters, digits, _, - or ."
@@ -253,11 +253,11 @@ def _check_model_string(model: str) -> None:
 
 
 def build_config(config: Config | Mapping[str, Any] | None, model: Any = None) -> Config:
-    """The configuration that a program gives, checked as the file is.
+    """Build the configuration that a program gives, checked like a file.
 
     Args:
-        config: the whole of it, or a mapping with the sections of the file.
-        model: in place of the one of `config`: a string, a whole model, or an adapter.
+        config: a `Config`, or a mapping with the sections of the file.
+        model: replaces the model of `config`: a string, a `ModelConfig`, or an adapter.
 
     Raises:
         ConfigError: it does not fit the schema; names the key.
@@ -283,7 +283,7 @@ def build_config(config: Config | Mapping[str, Any] | None, model: Any = None) -
 
 
 def _validate(table: Mapping[str, Any], place: Path | str) -> Config:
-    """Raises ConfigError, naming the place."""
+    """Validate a table; raise a ConfigError that names the place."""
     try:
         config = _validate_given(table) or Config.model_validate(table)
     except RecursionError:
@@ -296,10 +296,10 @@ def _validate(table: Mapping[str, Any], place: Path | str) -> Config:
 
 
 def _validate_given(table: Mapping[str, Any]) -> Config | None:
-    """A good table; only the validators of the sections in it are built, not those of all.
+    """Validate a correct table, building only the validators of the sections in it.
 
     Returns:
-        None if `Config` has to look at it: something is wrong, or it has more than sections.
+        None if `Config` has to validate it: something is wrong, or it has more than sections.
     """
     sections: dict[str, Section] = {}
     try:
@@ -323,19 +323,19 @@ def _with_model(config: Config, model: str | ModelConfig) -> Config:
 
 
 def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
-    """The base model with each profile laid over it, in order.
+    """Return the base model with each profile applied to it, in order.
 
     A profile replaces only what it sets; tables (`retry`, `provider_options`, `compat`) are merged
-    key by key. A model string sets the provider, the name, and the address if it has one; what
-    of key and window is not set then is as of the public service, if that is what is asked. One
-    that names another provider starts without the former's `base_url`,
-    `api_key_env`, `compat` and `headers` of `provider_options`, and one that names an address at
-    another host without all but the first:
-    a key is never sent to a service it was not meant for. One that names another model starts
-    without the former's `price`.
+    key by key. A model string sets the provider, the name, and the address if it has one; if this
+    is a public service, a key and a window that are not set are the service's.
+
+    A profile with another provider drops the former `base_url`, `api_key_env`, `compat` and
+    `headers` of `provider_options`. One with an address at another server drops the last three: a
+    key is never sent to a service it was not meant for. One with another model name drops the
+    former `price`.
 
     Raises:
-        ConfigError: a profile has an unknown name, or a mapping is no partial model.
+        ConfigError: a profile has an unknown name, or a mapping is not a partial model.
     """
     if all(profile is None for profile in profiles):
         return config.model
@@ -367,16 +367,16 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
 
 
 def _server_in(url: str | None) -> str:
-    """The scheme, the host and the port of an address: all of it that stands before the path."""
+    """Return an address up to its path: scheme, host and port."""
     return "/".join((url or "").strip().lower().split("/", 3)[:3])
 
 
 def config_secrets(
     config: Config, *profiles: Profile, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Every secret that the configuration names: for its models, those of `profiles`, its database.
+    """Return the secrets of the configuration: of its models, of `profiles`, and of its database.
 
-    Keys are by the name of their variable; in an address it is the password.
+    API keys are listed by the name of their variable; of an address, only the password is secret.
     """
     models = _resolved(config, *profiles)
     names = [model.api_key_env for model in models if model.api_key_env]
@@ -389,7 +389,7 @@ def config_secrets(
 
 
 def missing_keys(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are named for the keys of models and are not set, each with its model."""
+    """Return the variables that hold model keys and are not set, each with its model."""
     return {
         name: f"{model.provider}:{model.name}"
         for model in reversed(_resolved(config))
@@ -398,19 +398,19 @@ def missing_keys(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _resolved(config: Config, *profiles: Profile) -> list[ModelConfig]:
-    """Every model that can be asked, and those of `profiles`, with all that they are asked with."""
+    """Return every configured model and those of `profiles`, fully resolved."""
     models: list[ModelConfig] = []
     for profile in (*(model for _, model in _models(config)), *profiles):
         if isinstance(profile, ModelConfig):
             models.append(profile)
         else:
-            with suppress(ConfigError):  # what cannot be used is not asked either
+            with suppress(ConfigError):  # an unusable model is never called
                 models.append(resolve_model(config, profile))
     return models
 
 
 def _with_placed_models(config: Config, place: Callable[[str], Path]) -> Config:
-    """The configuration with the files of every model resolved: adapters know no home."""
+    """Resolve the file paths of every model, because adapters do not know the home."""
 
     def place_model(model: _AnyModel) -> _AnyModel:
         if isinstance(model, str) or model is None:
@@ -452,7 +452,7 @@ def _models(config: Config) -> Iterator[tuple[str, str | ModelConfig | ModelProf
 
 
 def _find_problems(config: Config) -> Iterator[Problem]:
-    """What is wrong between the sections, although each fits the schema."""
+    """Find contradictions between sections that each fit the schema."""
     paths: list[tuple[str, str]] = []
     for key, model in _models(config):
         if isinstance(model, str) and model not in config.model_overrides:
@@ -519,7 +519,7 @@ def _invalid(place: Path | str, problems: list[Problem]) -> ConfigError:
 
 
 def _partial(config: Config, profile: Profile) -> tuple[ModelProfile, str]:
-    """The partial model, and where it stands, for messages."""
+    """Return the partial model, and its place for messages."""
     match profile:
         case None:
             return ModelProfile(), ""

@@ -1,4 +1,4 @@
-"""Models named in one string: `provider:name`, with `@base_url` where the server is another."""
+"""Models named in one string: `provider:name`, with `@base_url` for another server."""
 
 import re
 from pathlib import Path
@@ -14,19 +14,19 @@ _MODEL = (
     r"(?P<provider>[A-Za-z][\w.-]*):(?!//|@https?://)(?P<name>\S+?)(?:@(?P<base_url>https?://\S+))?"
 )
 _AN_ADDRESS = r"://|@(localhost|\d+\.\d+\.\d+\.\d+|[\w.-]+:\d{1,5})(/|$)|@(//|\[)"
-"""What is meant as an address, and must not be sent as a part of the name."""
+"""Matches text that is meant as an address and must not be sent as part of the name."""
 
 _FILE = r"(?P<provider>local|scripted):(?!//)(?P<path>\S(?:.*\S)?)"
-"""Of providers whose models are files."""
+"""Model strings of providers whose models are files."""
 
 
 class PublicService(NamedTuple):
-    """What goes without saying of a provider's own service.
+    """Defaults for a provider's own service.
 
     Attributes:
-        host: where it is.
+        host: its host name.
         key: the environment variable with the key, as the service's documents call it.
-        window: what its current models take at least, in tokens.
+        window: the smallest context window of its current models, in tokens.
     """
 
     host: str
@@ -42,10 +42,10 @@ _SERVICES = {
 
 
 def model_fields(text: str) -> dict[str, Any]:
-    """What a model string says, as fields of a model; a `path` is as it was written.
+    """Parse a model string into fields of a model; a `path` is kept as written.
 
     Raises:
-        ValueError: it is no model string; says what one looks like.
+        ValueError: it is not a model string; the message shows the form.
     """
     if file := re.fullmatch(_FILE, text.strip()):
         path = file["path"]
@@ -53,7 +53,7 @@ def model_fields(text: str) -> dict[str, Any]:
     found = re.fullmatch(_MODEL, text.strip(), re.IGNORECASE)
     name = found["name"] if found else ""
     if found is None or name.endswith("@") or re.search(_AN_ADDRESS, name, re.IGNORECASE):
-        shown = "it" if len(text) > 200 or "://" in text else repr(text)  # an address has passwords
+        shown = "it" if len(text) > 200 or "://" in text else repr(text)  # may hold a password
         raise ValueError(f"cannot be used: {shown} is not a model string; {FORM}")
     fields: dict[str, Any] = {"provider": found["provider"], "name": name}
     if found["base_url"]:
@@ -62,21 +62,21 @@ def model_fields(text: str) -> dict[str, Any]:
 
 
 def public_service(provider: str, base_url: str | None) -> PublicService | None:
-    """The provider's own service, if that is what is asked; None for every other server."""
+    """Return the provider's own service if the address is its; None for every other server."""
     service = _SERVICES.get(provider)
     if service is None or not base_url:
         return service
     try:
         address = urlsplit(base_url.strip())
         is_its_own = (address.scheme, address.hostname) == ("https", service.host)
-        is_its_own = is_its_own and "@" not in address.netloc  # read otherwise elsewhere
+        is_its_own = is_its_own and "@" not in address.netloc  # parsers disagree about it
         return service if is_its_own and address.port in {None, 443} else None
     except ValueError:
         return None
 
 
 def password_in(url: str) -> str | None:
-    """What proves who is asking, if an address holds that."""
+    """Return the password in an address, if it has one."""
     try:
         return unquote(urlsplit(url.strip()).password or "") or None
     except ValueError:

@@ -28,8 +28,8 @@ _MOST_TOKENS = 1_000_000_000
 _MOST_BYTES = 2**30
 _MOST = 1_000_000
 
-# Every number of a configuration has a lower and an upper limit: a number that no machine could
-# honour overflows a clock or a buffer long after it was written.
+# Every number of a configuration has limits: a number that no machine could honour would overflow a
+# clock or a buffer long after it was written.
 Milliseconds = Annotated[int, Field(gt=0, le=_LONGEST_MS)]
 Pause = Annotated[int, Field(ge=0, le=_LONGEST_MS)]
 Tokens = Annotated[int, Field(gt=0, le=_MOST_TOKENS)]
@@ -58,11 +58,11 @@ ServerName = Literal[
     "vllm",
     "xai",
 ]
-"""The servers of which it is known what they take of chat completions."""
+"""Servers whose support for chat completions is known."""
 
 
 def _sendable(options: dict[str, Any]) -> dict[str, Any]:
-    """Only what a JSON request can carry: TOML also has infinities, dates and longer integers."""
+    """Check that JSON can carry the options: TOML also has infinities, dates and long integers."""
     pending: list[object] = [options]
     while pending:
         value = pending.pop()
@@ -99,7 +99,7 @@ def _variable_name(value: str) -> str:
 
 
 VariableName = Annotated[str, AfterValidator(_variable_name)]
-"""The name of an environment variable that holds a secret; empty means that there is none."""
+"""Name of an environment variable that holds a secret; empty for no secret."""
 
 
 def _proxy_address(value: str) -> str:
@@ -112,11 +112,11 @@ def _proxy_address(value: str) -> str:
 
 
 ProxyAddress = Annotated[str, AfterValidator(_proxy_address)]
-"""`http://host:port` or `https://host:port`; empty means that there is none."""
+"""`http://host:port` or `https://host:port`; empty for no proxy."""
 
 
 class RetryConfig(Section):
-    """How often, and how patiently, a model call is tried again."""
+    """Number of attempts of a model call, and the pauses between them in milliseconds."""
 
     max_attempts: Annotated[int, Field(gt=0, le=1000)] = 3
     initial_backoff_ms: Pause = 500
@@ -124,10 +124,10 @@ class RetryConfig(Section):
 
 
 class CompatConfig(Section):
-    """What a server takes of OpenAI's chat completions, where servers differ.
+    """The parts of OpenAI's chat completions that a server supports, where servers differ.
 
-    What is not set is as the server's row in `providers.compat` says; `server` names that row,
-    and without it the host of `base_url` does.
+    A key that is not set is taken from the server's row in `providers.compat`, which is chosen by
+    `server`, or else by the host of `base_url`.
     """
 
     server: ServerName | None = None
@@ -146,11 +146,11 @@ class CompatConfig(Section):
 
 
 class PriceConfig(Section):
-    """What a model costs, in US dollars for a million tokens.
+    """Prices of a model, in US dollars for a million tokens.
 
-    Where neither `input` nor `output` is set, the public price lists are asked; where one is, the
-    other is free. Tokens that are read from a cache, or written to one, cost as much as others of
-    the prompt.
+    If neither `input` nor `output` is set, the public price lists apply; if one is set, the other
+    is free. Without a price of their own, tokens that are read from a cache or written to one cost
+    as much as other tokens of the prompt.
     """
 
     input: Dollars | None = None
@@ -160,10 +160,10 @@ class PriceConfig(Section):
 
 
 class ModelConfig(Section):
-    """One model, resolved: what a provider factory gets.
+    """One resolved model, as a provider factory gets it.
 
-    `reasoning` has one spelling for all providers; each adapter writes it as its service wants it.
-    `supports_images` is None where that is not known before it was tried.
+    `reasoning` has one spelling for all providers; each adapter translates it for its service.
+    `supports_images` is None if this is unknown until it is tried.
     `api` is the protocol of `provider = "openai"`. `path`, `chat_template` and `threads` are for
     `provider = "local"`; for `"scripted"`, `path` is the script.
     """
@@ -195,34 +195,34 @@ class ModelConfig(Section):
 
     @classmethod
     def of_adapter(cls, adapter: object) -> "ModelConfig":
-        """The model behind an adapter that a program brings; its window is not known."""
+        """Describe an adapter given by a program as a model; its real context window is unknown."""
         model = cls(provider="in_code", name=type(adapter).__name__, context_window=128_000)
         model._adapter = adapter
         return model
 
     def with_retry_of(self, configured: "ModelConfig") -> "ModelConfig":
-        """Return this model; for an adapter `[model.retry]` holds as it is configured."""
+        """Return this model; an adapter given by a program gets the configured `[model.retry]`."""
         if self._adapter is None:
             return self
         return self.model_copy(update={"retry": configured.retry})
 
     @property
     def adapter(self) -> Any:
-        """The adapter that a program brings, if it does."""
+        """The adapter given by a program, if any."""
         return self._adapter
 
     @property
     def key_origin(self) -> str:
-        """Where `api_key_env` was configured: for the message when the variable is missing."""
+        """Place where `api_key_env` was configured, for the message about a missing variable."""
         return self._key_origin
 
     @property
     def full_name(self) -> str:
-        """Provider and name, as one string names a model."""
+        """Provider and name in one string, `provider:name`."""
         return f"{self.provider}:{self.name}"
 
     def with_key_origin(self, place: str, *, adapter: object = None) -> "ModelConfig":
-        """The same model, remembering that `place` named its key, and who brings its adapter."""
+        """Copy the model, with the place that named its key, and with an adapter."""
         located = self.model_copy()
         located._adapter = adapter  # noqa: SLF001 - a copy of itself
         located._key_origin = place  # noqa: SLF001 - a copy of itself
@@ -258,15 +258,15 @@ class ModelProfile(Section):
 
     @property
     def is_named(self) -> bool:
-        """A string names it: what is not set is as of the public service, if it is one."""
+        """True if a string named the model, so that unset values come from its public service."""
         return self._is_named
 
     @classmethod
     def named(cls, text: str) -> "ModelProfile":
-        """The model that a string names.
+        """Parse a model string into a partial model.
 
         Raises:
-            ValueError: it is no model string.
+            ValueError: it is not a model string.
         """
         profile = cls(**_placed(model_fields(text)))
         profile._is_named = True
@@ -274,7 +274,7 @@ class ModelProfile(Section):
 
 
 def expand_home(path: str | Path) -> Path:
-    """The path with the home of a user in place of `~` or `~name`.
+    """Replace a leading `~` or `~name` with the home of that user.
 
     Raises:
         ConfigError: there is no such user.
@@ -287,20 +287,20 @@ def expand_home(path: str | Path) -> Path:
 
 
 def _placed(fields: dict[str, Any]) -> dict[str, Any]:
-    """A path in a string starts at the current folder, as on a command line."""
+    """Resolve a path in a model string from the current folder, as on a command line."""
     path = fields.get("path")
     return fields | {"path": str(expand_home(path).absolute())} if path else fields
 
 
 def as_model(model: Any) -> Any:
-    """What a program gives as a model: an adapter is one, too."""
+    """Return a model given by a program; an adapter becomes a `ModelConfig`."""
     methods = () if isinstance(model, type) else ("stream", "close")
     is_adapter = methods and all(callable(getattr(model, name, None)) for name in methods)
     return ModelConfig.of_adapter(model) if is_adapter else model
 
 
 def named_model(value: object) -> object:
-    """The model that a string names, with the key of its public service."""
+    """Build the model that a string names, with the key of its public service."""
     if not isinstance(value, str):
         return as_model(value)
     fields = _placed(model_fields(value))
@@ -320,7 +320,7 @@ NamedProfile = Annotated[ModelProfile, BeforeValidator(_named_profile)]
 """A table, or `provider:name` in one string."""
 
 PROFILE_TAGS = frozenset({"<name>", "<table>"})
-"""Appear in the location of a validation error below a profile; they are no keys."""
+"""Parts of the location of a validation error below a profile that are not keys."""
 
 
 def _profile_tag(value: object) -> str:
@@ -343,7 +343,7 @@ class RuntimeConfig(Section):
 
 
 class ContextConfig(Section):
-    """Where sessions are kept and how much of a window the parts of a prompt may take."""
+    """The session database, and the room of the parts of a prompt in tokens."""
 
     active_path_only: Literal[True] = True
     allow_branch_from: Literal["user_message"] = "user_message"
@@ -357,7 +357,7 @@ class ContextConfig(Section):
 
 
 class BudgetConfig(Section):
-    """The most that one session may spend, over all its runs; what is not set is not limited."""
+    """Spending limits of one session over all its runs; unset ones do not limit."""
 
     usd: Dollars | None = None
     input_tokens: Amount | None = None
@@ -370,12 +370,12 @@ class BudgetConfig(Section):
 
     @property
     def is_limited(self) -> bool:
-        """Whether a session has a limit of any kind."""
+        """True if a session has a limit of any kind."""
         return any(v is not None for name, v in self if name != "on_unknown_price")
 
 
 class CompactionConfig(Section):
-    """When and how long histories are summarised."""
+    """Settings of the summaries of histories; sizes are in tokens."""
 
     enabled: bool = True
     reserve_tokens: TokenRoom = 8000
@@ -454,27 +454,27 @@ class PlanConfig(Section):
 
 
 class TaskConfig(Section):
-    """Where Task logs are and how long a claim holds without a sign of life."""
+    """The folder of Task logs, and how long a claim holds without a sign of life."""
 
     wal_dir: str = "<project>/.soong-agent/tasks"
     step_lease_timeout_ms: Milliseconds = 300_000
 
 
 class NetworkConfig(Section):
-    """Hosts that need no question."""
+    """Hosts and domains that are reached without a question."""
 
     allowed_hosts: list[str] = []
     allowed_domains: list[str] = []
 
 
 class NetworkPolicyConfig(NetworkConfig):
-    """What happens with every other host."""
+    """The hosts of `NetworkConfig`, and the rule for every other host."""
 
     default: Literal["confirm", "deny"] = "confirm"
 
 
 class PermissionsConfig(Section):
-    """Who is asked for what."""
+    """Decisions about calls: defaults, rules, remembered answers and hosts."""
 
     readonly_default: Literal["allow", "ask"] = "allow"
     readers: Literal["ask", "allow"] = "ask"
@@ -489,7 +489,7 @@ class PermissionsConfig(Section):
 
 
 def _place(path: str) -> str:
-    """A folder or a file by its path: a pattern would be taken for a strange name."""
+    """Check the path of a folder or a file; a pattern would be taken as a literal name."""
     if not path or not set("*?[\0").isdisjoint(path):
         raise ValueError("must name a folder or a file; a pattern or an empty name is none")
     return path
@@ -503,7 +503,7 @@ _PlacesOrAll = Annotated[
 
 
 class SandboxConfig(Section):
-    """What confines commands, hooks, declarative tools and stdio MCP servers."""
+    """Confinement of commands, hooks, declarative tools and stdio MCP servers."""
 
     mode: Literal["off", "auto", "required"] = "off"
     network: Literal["ask", "off", "on"] = "ask"
@@ -530,7 +530,7 @@ class ToolOverrideConfig(Section):
 
 
 class McpConfig(Section):
-    """MCP servers and tools that are left out or overridden; servers stand in mcp.json."""
+    """MCP servers and tools that are left out or overridden; mcp.json defines the servers."""
 
     disabled_servers: list[str] = []
     disabled_tools: list[str] = []
@@ -575,7 +575,7 @@ class ToolsConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _default_within_maximum(cls, table: Any) -> Any:
-        """A lower maximum alone lowers the default, too; both given are left as they are."""
+        """Lower the default to a maximum that is given alone; leave both if both are given."""
         match table:
             case {"default_timeout_ms": _}:
                 return table
@@ -595,14 +595,14 @@ DEFAULT_EXCLUDE = [
     "__pycache__",
     ".cache",
 ]
-"""Folders that are made anew by a command: no snapshot holds them."""
+"""Folders that a command can rebuild; no snapshot holds them."""
 
 
 class WorkspaceConfig(Section):
-    """What is kept of the files of a project, so that they can be brought back.
+    """Snapshots of a project's files, from which they can be restored.
 
-    `snapshots` is None where it is left to the entry point: the command line keeps them, a
-    program does not.
+    If `snapshots` is None the entry point decides: the command line takes snapshots, a program does
+    not.
     """
 
     snapshots: Literal["off", "turn"] | None = None
@@ -619,7 +619,7 @@ def _run_place(value: str) -> str:
 
 
 RunPlace = Annotated[str, AfterValidator(_run_place)]
-"""Where the files of a run are."""
+"""Place of a run's files: `snapshot`, or `host:` with the id of a machine."""
 
 QueueName = Annotated[str, Field(pattern=f"^{QUEUE_PATTERN}$")]
 
@@ -643,7 +643,7 @@ def _blob_store(value: str) -> str:
 
 
 class StoreConfig(Section):
-    """Where sessions are kept by several machines: a Postgres database, named by a variable."""
+    """A session store for several machines: a Postgres database, named by a variable."""
 
     url_env: Annotated[str, AfterValidator(_url_variable)] | None = None
     blobs: Annotated[str, AfterValidator(_blob_store)] | None = None
@@ -655,7 +655,7 @@ _DEFAULT_HEARTBEAT_S, _DEFAULT_LEASE_S = 5, 15
 
 
 class RunWorkerConfig(Section):
-    """How `soong-agent worker` carries out the runs of a Postgres database."""
+    """Settings of `soong-agent worker`, which executes the runs of a Postgres database."""
 
     heartbeat_s: Annotated[float, Field(gt=0, le=_DAY_S, allow_inf_nan=False)] = (
         _DEFAULT_HEARTBEAT_S
@@ -672,7 +672,7 @@ class RunWorkerConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _lease_fits_heartbeat(cls, table: Any) -> Any:
-        """One of them alone moves the other where it has to; both given are left as they are."""
+        """Adapt the lease to a heartbeat given alone, or the reverse; leave two given values."""
         match table:
             case {"heartbeat_s": _, "lease_s": _}:
                 return table

@@ -40,13 +40,13 @@ class Setup(Struct, frozen=True, kw_only=True):
         memory_dir: long-term memory; always below the home.
         memory_scope: the scope of runs that name none.
         plans_dir: where plans of this project are written.
-        tasks_dir: where Task logs of this project are written, one folder per session; as
-            `tasks_folder` says, not resolved below the project.
+        tasks_dir: where Task logs of this project are written, one folder per session; links
+            inside the project are not resolved, see `tasks_folder`.
         database_url: the Postgres database that the program names; `find_database_url` also finds
             the one of `[store] url_env`.
-        tenant: whose sessions of that database are seen; None: all.
+        tenant: the tenant whose sessions in that database are visible; None for all.
         write_roots: folders outside the project that tools may write to without asking.
-        has_settings: the home's other settings count: agents, hooks, servers, skills, tools and
+        has_settings: the home's other settings apply: agents, hooks, servers, skills, tools and
             instructions.
         persist: sessions, artifacts and Task logs are written to disk.
         takes_snapshots: runs record the files of the project.
@@ -74,31 +74,31 @@ class Setup(Struct, frozen=True, kw_only=True):
 
     @property
     def workspaces_dir(self) -> Path:
-        """Where the folders of sessions are whose files every machine can have."""
+        """Folder for the files of sessions that every machine can fetch."""
         return self.home / "workspaces"
 
     @property
     def is_workspace(self) -> bool:
-        """Whether the project is such a folder: in the home, and all the same what tools change."""
+        """True if the project is such a folder: in the home, yet open to tools."""
         return self.persist and self.project.parent == self.workspaces_dir
 
     @property
     def settings_home(self) -> Path:
-        """Where the user's other settings are read."""
+        """Folder that the user's other settings are read from."""
         return self.home if self.has_settings else _NOWHERE
 
     @property
     def writable_home(self) -> Path | None:
-        """Where the program writes; None: nowhere."""
+        """Folder that the program writes to; None if it writes nothing."""
         return self.home if self.persist else None
 
 
 def resolve_home(home_dir: str | Path | None = None) -> Path:
-    """The home: the argument, else `$SOONG_AGENT_HOME`, else `~/.soong-agent`.
+    """Return the home: the argument, else `$SOONG_AGENT_HOME`, else `~/.soong-agent`.
 
     Raises:
-        ConfigError: the path cannot be resolved. That it does not exist is found later, when its
-            configuration is read.
+        ConfigError: the path cannot be resolved. A missing home is reported later, when its
+          configuration is read.
     """
     chosen = home_dir or os.environ.get(HOME_VARIABLE) or "~/.soong-agent"
     try:
@@ -108,7 +108,7 @@ def resolve_home(home_dir: str | Path | None = None) -> Path:
 
 
 def resolve_project(project_dir: str | Path | None = None) -> Path:
-    """The project: the given folder, the folder of the given file, or the current folder.
+    """Return the project: the given folder, the folder of the given file, or the current folder.
 
     Raises:
         ConfigError: there is no such path.
@@ -128,10 +128,10 @@ def resolve_project(project_dir: str | Path | None = None) -> Path:
 
 
 def tasks_folder(wal_dir: str, *, home: Path, project: Path) -> Path:
-    """Where a project's Task logs are.
+    """Return the folder of a project's Task logs.
 
-    Links inside the project are not followed here: they are refused when the folder is opened,
-    since what comes with a project must not send our files elsewhere.
+    Links inside the project are not followed here; they are refused when the folder is opened,
+    because a project must not redirect our files elsewhere.
     """
     folder = expand_path(wal_dir, project, home=home, project=project)
     named = fill_placeholders(wal_dir, home=home, project=project)
@@ -140,7 +140,7 @@ def tasks_folder(wal_dir: str, *, home: Path, project: Path) -> Path:
 
 
 def database_key(name: str | Path) -> str:
-    """What of a home belongs to a database has this in its name."""
+    """Return a key for the names of files in a home that belong to one database."""
     return hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
 
 
@@ -162,15 +162,15 @@ def expand_path(value: str, base: Path, *, home: Path, project: Path) -> Path:
 
 
 def fill_placeholders(value: str, *, home: Path, project: Path) -> str:
-    """A value of the configuration with the two placeholders replaced."""
+    """Replace the two placeholders in a value of the configuration."""
     return value.replace(PLACEHOLDERS[0], str(home)).replace(PLACEHOLDERS[1], str(project))
 
 
 def check_placeholders(value: str) -> None:
-    """Refuse every variable but the known one.
+    """Check that a value uses no variable but the known one.
 
     Raises:
-        ConfigError: names the variable.
+        ConfigError: it does; the message names the variable.
     """
     for found in _VARIABLE.findall(value):
         if found != PLACEHOLDERS[0]:

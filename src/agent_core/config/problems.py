@@ -50,7 +50,7 @@ class Problem(Struct, frozen=True):
 
 
 def problems_of(error: ValidationError, root: type[Section] = Config) -> list[Problem]:
-    """Everything pydantic found, missing and unknown keys first."""
+    """Return everything that pydantic found, missing keys first."""
     found: list[Problem] = []
     for item in error.errors(include_url=False, include_context=False):
         loc = [part for part in item["loc"] if part not in PROFILE_TAGS]
@@ -77,7 +77,7 @@ def problems_of(error: ValidationError, root: type[Section] = Config) -> list[Pr
 
 
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """` (did you mean …?)`, or nothing when nothing is near."""
+    """Return ` (did you mean …?)` with the nearest known word, or an empty string."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for names that are wrong
 
     match = get_close_matches(word, list(known), n=1, cutoff=0.6)
@@ -85,15 +85,15 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def read_json_file(path: Path, what: str) -> Any:
-    """The content of one of the user's JSON files; None if there is no such file.
+    """Read one of the user's JSON files; None if there is no such file.
 
     Args:
         path: the file.
-        what: what it holds, for messages: "hooks", "MCP servers".
+        what: its content, for messages: "hooks", "MCP servers".
 
     Raises:
-        ConfigError: it is no regular file, too large, or not JSON; a key that is given twice is
-            refused as well. Names the file and the line, never a value.
+        ConfigError: it is not a regular file, too large, not JSON, or gives a key twice. Names the
+          file and the line, never a value.
     """
     try:
         text = read_text(path)
@@ -110,7 +110,7 @@ def read_json_file(path: Path, what: str) -> Any:
 
 
 def unusable(path: Path, what: str, reason: str) -> ConfigError:
-    """The error for a file that cannot be used."""
+    """Build the error for a file that cannot be used."""
     message = f"the {what} in {path} cannot be used: {reason}"
     return ConfigError(ErrorCode.CONFIG_ERROR, message, details={"path": str(path)})
 
@@ -145,7 +145,7 @@ def _suggest_key(loc: list[int | str], root: type[Section]) -> str:
     *parents, last = loc
     word = str(last)
     section: type[Section] | None = root  # whose table is at `parents`
-    for part in parents:  # keys the user chose, and indexes, are passed over
+    for part in parents:  # keys the user chose, and indexes, are skipped
         field = section.model_fields.get(part) if isinstance(part, str) else None
         if field is not None:
             section = next(_sections_in(field.annotation), None)

@@ -1,4 +1,4 @@
-"""Which proxy stands between this machine and an address, and what of its address is secret."""
+"""The proxy for an address, and the credentials in addresses of proxies."""
 
 import socket
 from collections.abc import Iterable, Mapping
@@ -17,14 +17,14 @@ _CURE = (
 
 
 def proxy_for(url: str, configured: str | None, environ: Mapping[str, str]) -> str | None:
-    """The address of the proxy for a call of `url`, or None if it is called directly.
+    """Return the address of the proxy for a call of `url`, or None if it is called directly.
 
-    What is configured counts for every address, and an empty one means none. Else it is
-    `HTTP_PROXY`, `HTTPS_PROXY` or `ALL_PROXY`, small letters before capitals, unless `NO_PROXY`
-    has the host or the host is this machine.
+    A configured proxy applies to every address, and an empty one means no proxy. Otherwise it is
+    `HTTP_PROXY`, `HTTPS_PROXY` or `ALL_PROXY`, lower-case names before upper-case ones, unless
+    `NO_PROXY` lists the host or the host is this machine.
 
     Raises:
-        ConfigError: that is no address of a proxy for HTTP.
+        ConfigError: this is not the address of an HTTP proxy.
     """
     if configured is not None:
         return checked_proxy(configured, "[model] proxy") if configured else None
@@ -39,10 +39,10 @@ def proxy_for(url: str, configured: str | None, environ: Mapping[str, str]) -> s
 
 
 def checked_proxy(value: str, place: str) -> str:
-    """The address of a proxy, with its scheme.
+    """Check the address of a proxy, and return it with its scheme.
 
     Raises:
-        ConfigError: it is none. The message does not repeat it: a password may be in it.
+        ConfigError: it is invalid. The message does not repeat it, because it may hold a password.
     """
     address = value.strip()
     address = address if "://" in address else f"http://{address}"
@@ -55,7 +55,7 @@ def checked_proxy(value: str, place: str) -> str:
 
 
 def proxy_secrets(configured: Iterable[str | None], environ: Mapping[str, str]) -> dict[str, str]:
-    """What proves who is asking in the addresses of proxies; `kind -> value`."""
+    """Return the credentials in the addresses of proxies, by kind."""
     addresses = [address for address in configured if address]
     addresses += [_variable(scheme, environ) for scheme in _SCHEMES]
     found: dict[str, str] = {}
@@ -73,12 +73,12 @@ def _variable(scheme: str, environ: Mapping[str, str]) -> str:
     if name in environ:
         return environ[name].strip()
     if scheme == "http" and "REQUEST_METHOD" in environ:
-        return ""  # below a web server, HTTP_PROXY is what a client has sent as its header `Proxy`
+        return ""  # under CGI a client can set HTTP_PROXY with a header `Proxy`
     return environ.get(name.upper(), "").strip()
 
 
 def is_on_this_machine(url: str) -> bool:
-    """Return whether a URL names this machine: an address of its own, `localhost` or below it."""
+    """Return whether a URL names this machine: a loopback address, `localhost` or below it."""
     try:
         return _is_loopback((urlsplit(url).hostname or "").rstrip("."))
     except ValueError:
@@ -93,7 +93,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _address_of(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that a host is; a resolver also takes `127.1` and `0x7f000001` for one."""
+    """Parse a host as an IP address, also in the forms `127.1` and `0x7f000001` of resolvers."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -106,7 +106,7 @@ def _address_of(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _is_exempt(host: str, port: int | None, no_proxy: str) -> bool:
-    """Hosts, hosts with a port, domains, addresses and networks; `*` is every host."""
+    """Return whether `NO_PROXY` lists a host: by name, port, domain, address, network or `*`."""
     for entry in no_proxy.lower().replace(",", " ").split():
         if entry == "*":
             return True

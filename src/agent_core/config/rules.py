@@ -27,7 +27,7 @@ def _as_list(value: object) -> list[object]:
 
 
 def _as_words(value: object) -> object:
-    """Every word as the list of its alternatives."""
+    """Return each word of a command as the list of its alternatives."""
     if isinstance(value, str) and value.split() != [value]:
         raise ValueError('must have each word by itself: command = ["git", "status"]')
     words = [_as_list(word) for word in _as_list(value)]
@@ -64,7 +64,7 @@ def _problem_of_host(name: str) -> str | None:
 
 
 def _problem_of_path(path: str) -> str | None:
-    """What reads as if it could do more than paths do here."""
+    """Return why a path reads as if it could do more than paths do here, or None."""
     if path.startswith("!"):
         return "leaves nothing out; a rule that denies does (a file is called so: ./!x)"
     if re.match(r"\$\w", path):
@@ -75,7 +75,7 @@ def _problem_of_path(path: str) -> str | None:
 
 
 def _all(problem_of: Callable[[str], str | None]) -> AfterValidator:
-    """Refuse a list of names that has one which could not mean what is written."""
+    """Build a validator that refuses a list with a name that `problem_of` objects to."""
 
     def check(names: list[str]) -> list[str]:
         for name in names:
@@ -87,7 +87,7 @@ def _all(problem_of: Callable[[str], str | None]) -> AfterValidator:
 
 
 def _as_examples(value: object) -> object:
-    """Examples as they are written: a command line may be one string or a list of words."""
+    """Check examples, each of them one string or a list of words, and return them unchanged."""
     for example in (examples := [] if value == [] else _as_list(value)):
         for word in _as_list(example):
             if not isinstance(word, str) or "\0" in word:
@@ -106,11 +106,11 @@ Words = Annotated[list[list[str]], BeforeValidator(_as_words), Field(max_length=
 Examples = Annotated[list[Any], BeforeValidator(_as_examples), Field(max_length=_MOST)]
 
 KEYS = ("tool", "command", "path", "host", "agent", "only")
-"""What a rule may be about; all that it names have to fit."""
+"""Keys that select the calls of a rule; all that are set have to match."""
 
 
 class PermissionRule(Section):
-    """One rule. `match` and `not_match` are examples that it is checked with when it is read."""
+    """One rule; `match` and `not_match` are examples that it is checked with when it is read."""
 
     decision: RuleDecision
     tool: Annotated[Names, _all(_problem_of_tool)] | None = None
@@ -137,7 +137,7 @@ class PermissionRule(Section):
 
     @property
     def subject(self) -> dict[str, Any]:
-        """What the rule is about: its keys that are set."""
+        """The conditions of the rule: its `KEYS` that are set."""
         return {key: value for key in KEYS if (value := getattr(self, key)) is not None}
 
 

@@ -1,4 +1,4 @@
-"""What every table of the user's files has in common."""
+"""The base of every table in the user's files."""
 
 from pydantic import BaseModel, ConfigDict
 

@@ -1,4 +1,4 @@
-"""Opening folders part by part, so that no link swapped in on the way is followed; making them."""
+"""Open folders part by part, so that no link swapped in on the way is followed; create them."""
 
 import os
 import shutil
@@ -13,10 +13,10 @@ _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 
 
 @contextmanager
 def open_folder(folder: Path, *, create: bool = False) -> Generator[int]:
-    """A descriptor of a resolved folder; missing ones are made if `create`.
+    """Open a resolved folder, and yield its descriptor; missing folders are made with `create`.
 
     Raises:
-        OSError: it does not exist, or a link stands where there was none.
+        OSError: it does not exist, or a folder was replaced by a link.
     """
     descriptor = open_descriptor(folder.anchor, _FOLDER)
     try:
@@ -30,10 +30,10 @@ def open_folder(folder: Path, *, create: bool = False) -> Generator[int]:
 
 
 def make_private(folder: Path) -> None:
-    """Make the folder and those above it that are missing, each for this user only.
+    """Create the folder and its missing parents, each for this user only.
 
     Raises:
-        OSError: one of them cannot be made.
+        OSError: one of them cannot be created.
     """
     for one in reversed([folder, *folder.parents]):
         if not one.exists():
@@ -41,7 +41,7 @@ def make_private(folder: Path) -> None:
 
 
 def remove_tree(folder: Path, *, keep: bool) -> None:
-    """Remove what is in a folder, as far as it can be; the folder, too, unless `keep`."""
+    """Remove the contents of a folder, as far as possible, and the folder itself unless `keep`."""
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -76,7 +76,7 @@ def change_mode(descriptor: int, mode: int) -> None:
 
 @contextmanager
 def folder_address(folder: Path) -> Generator[str]:
-    """A name for exactly this folder, even if its path changes, where the system has one."""
+    """Yield a path to exactly this folder, even if it is moved, where the system has such paths."""
     with open_folder(folder) as descriptor:
         address = Path(f"/proc/self/fd/{descriptor}")
         yield str(address if address.exists() else folder)

@@ -1,4 +1,4 @@
-"""Globs for whole paths: `*` stays within one part of a path, `**` is any number of parts."""
+"""Globs for whole paths: `*` stays within one part of a path, `**` matches any number of parts."""
 
 import os
 import re
@@ -13,16 +13,16 @@ _WILD = frozenset("*?[")
 
 
 class PathGlobs(Struct, frozen=True):
-    """Globs for resolved paths, as their parts. `x/**` is `x` and all below it, and so is `x/`."""
+    """Globs for resolved paths, split into parts. `x/**` and `x/` match `x` and all below it."""
 
     globs: tuple[tuple[str, ...], ...]
 
     @classmethod
     def exact(cls, patterns: Iterable[str], project: Path) -> Self:
-        """Globs for what may be done: never more than what is written.
+        """Build globs for what is allowed: never more than is written.
 
-        Links in front of the first wildcard are followed, but not inside of the project: what
-        comes with a project must not lead a pattern elsewhere.
+        Links before the first wildcard are followed, but not inside the project, because its files
+        must not lead a pattern elsewhere.
 
         Args:
             patterns: absolute, or relative to the project.
@@ -36,10 +36,10 @@ class PathGlobs(Struct, frozen=True):
 
     @classmethod
     def generous(cls, patterns: Iterable[str], project: Path) -> Self:
-        """Globs for what must not be done, or not unasked: whatever may be meant.
+        """Build globs for what is forbidden, or needs a question: everything that may be meant.
 
-        Links are followed everywhere, brackets are also taken as they stand, and a pattern without
-        a slash is one for a name anywhere.
+        Links are followed everywhere, brackets are also taken literally, and a pattern without a
+        slash matches the name in any folder.
         """
         globs: dict[tuple[str, ...], None] = {}
         for pattern in patterns:
@@ -51,18 +51,18 @@ class PathGlobs(Struct, frozen=True):
         return cls(tuple(globs))
 
     def cover(self, path: str) -> bool:
-        """Whether one of the globs fits the path."""
+        """Return whether one of the globs matches the path."""
         parts = Path(path).parts
         return any(_fits(parts, glob) for glob in self.globs)
 
     def touch(self, path: str) -> bool:
-        """Whether one fits the path or a folder above it, in whatever case it is written."""
+        """Return whether a glob matches the path or a folder above it, ignoring case."""
         parts = [part.casefold() for part in Path(path).parts]
         folded = [[part.casefold() for part in glob] for glob in self.globs]
         return any(_fits(parts[:end], glob) for glob in folded for end in range(len(parts), 0, -1))
 
     def find_touched(self, paths: Iterable[str]) -> str | None:
-        """Return the first of many paths that a glob fits, whatever its case; not those below it.
+        """Return the first of many paths that a glob itself matches, ignoring case, or None.
 
         For paths that come with all the folders above them.
         """
@@ -86,15 +86,15 @@ def _parts(pattern: str, project: Path) -> tuple[str, ...]:
 
 
 def _followed(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """The same with the links followed that stand in front of the first wildcard."""
+    """Resolve the links before the first wildcard."""
     wild = next((at for at, part in enumerate(parts) if _WILD & {*part}), len(parts))
     return (*Path(os.path.realpath(Path(*parts[:wild]))).parts, *parts[wild:])
 
 
 def _fits(parts: Sequence[str], glob: Sequence[str]) -> bool:
-    """Whether a path fits, part by part. A `**` takes as little as it can."""
+    """Return whether a path matches, part by part; a `**` takes as few parts as possible."""
     at = place = 0
-    behind: tuple[int, int] | None = None  # the last `**`: the next part of the glob, of the path
+    behind: tuple[int, int] | None = None  # behind the last `**`: in glob, in path
     while place < len(parts):
         if at < len(glob) and glob[at] == "**":
             at += 1

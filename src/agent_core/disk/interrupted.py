@@ -1,6 +1,6 @@
-"""Files about a workspace that are there only while something is half done in it.
+"""Marker files that exist only while an operation on a workspace is incomplete.
 
-Whoever finds one, and has the workspace for itself, comes after a process that has died.
+A process that has the workspace to itself and finds one follows a process that has died.
 """
 
 import hashlib
@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 
 INTENT = "restore.json"
-"""The file that says what a restore is about to do, in the folder about a workspace."""
+"""The planned restore, in the folder about a workspace."""
 OPENED = "opened.json"
-"""The file that says what was opened to be read, in the same folder."""
+"""The record of what was opened for reading, in the same folder."""
 MOVING = "moving"
-"""It is there while a session and its files go to another state, in the same folder."""
+"""Exists while a session and its files move to another state, in the same folder."""
 
 
 def folder_about(store: Path, root: Path) -> Path:
@@ -21,6 +21,6 @@ def folder_about(store: Path, root: Path) -> Path:
 
 
 def is_interrupted(store: Path, root: Path) -> bool:
-    """Tell whether something is half done in a workspace."""
+    """Return whether an operation on a workspace is incomplete."""
     folder = folder_about(store, root)
     return any((folder / name).exists() for name in (INTENT, OPENED, MOVING))

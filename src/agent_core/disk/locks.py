@@ -18,9 +18,9 @@ def locked(path: Path, *, check: Callable[[], None], shared: bool = False) -> Ge
     """Hold the lock of this file.
 
     Args:
-        path: of the lock; its folder is there.
+        path: the lock file; its folder exists.
         check: called while waiting; raises to give up.
-        shared: others may hold it in the same way.
+        shared: others may hold it as shared too.
 
     Raises:
         OSError: the file cannot be made.
@@ -36,10 +36,10 @@ def locked(path: Path, *, check: Callable[[], None], shared: bool = False) -> Ge
 
 @contextmanager
 def locked_if_free(path: Path) -> Generator[bool]:
-    """Hold the lock of this file alone, if no one else has it.
+    """Try to hold the lock of this file alone, and yield whether it was free.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: the file cannot be created.
     """
     with closing_lock(open_descriptor(path, _OPEN, 0o600)) as descriptor:
         yield try_lock(descriptor, shared=False)
@@ -49,7 +49,7 @@ def locked_if_free(path: Path) -> Generator[bool]:
 def closing_lock(descriptor: int) -> Generator[int]:
     """Release the lock of an open file at the end of the block, and close the file.
 
-    Closing alone would leave the lock to a process that was forked meanwhile. That process does not
+    Closing alone would leave the lock to a process forked in the meantime, which itself does not
     release it.
     """
     process = os.getpid()
@@ -63,7 +63,7 @@ def closing_lock(descriptor: int) -> Generator[int]:
 
 
 def try_lock(descriptor: int, *, shared: bool) -> bool:
-    """Take the lock of an open file, unless another process has it.
+    """Try to take the lock of an open file; False if another process has it.
 
     Raises:
         OSError: the file system has no locks.

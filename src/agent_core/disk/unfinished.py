@@ -1,8 +1,8 @@
-"""Notes of writes in progress, so that the next start removes what a killed one has left.
+"""Notes of writes in progress, so that the next start can clean up after a killed process.
 
-Before a temporary file is made, a note names its folder. The note is locked as long as the
-writing process lives, and is removed when the write is done. A note that no process locks is
-that of a dead one.
+Before a temporary file is made, a note names its folder. The note is locked as long as the writing
+process lives, and is removed when the write is done. A note without a lock belongs to a dead
+process.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ class Note:
     """A note that this process holds locked until it is removed or closed.
 
     Attributes:
-        token: tells this note from every other.
+        token: identifies this note.
         about: its content; None if its writer was killed before it was complete.
     """
 
@@ -47,7 +47,7 @@ class Note:
         self._descriptor = -1
 
     def remove(self) -> None:
-        """Remove the note: there is nothing left to be removed."""
+        """Remove the note, because nothing is left to clean up."""
         with suppress(OSError):
             self._path.unlink()
         self.close()
@@ -57,7 +57,7 @@ class Notes:
     """The notes in one folder, which exists only as long as there are any.
 
     Args:
-        folder: where the notes are.
+        folder: the folder of the notes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -72,8 +72,8 @@ class Notes:
         for _ in range(_ATTEMPTS):
             path = self._folder / secrets.token_hex(8)
             try:
-                # Another process may remove the empty folder at any moment, also while `mkdir`
-                # looks at what is in its way.
+                # Another process may remove the empty folder at any moment, even while `mkdir`
+                # checks what is in its way.
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 descriptor = open_descriptor(path, _NOTE | os.O_CREAT | os.O_EXCL, 0o600)
             except (FileNotFoundError, FileExistsError):
@@ -82,7 +82,7 @@ class Notes:
             with ExitStack() as on_failure:
                 on_failure.callback(self.remove, note)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                if os.fstat(descriptor).st_nlink:  # not taken for the note of a dead process
+                if os.fstat(descriptor).st_nlink:  # not removed as the note of a dead process
                     os.write(descriptor, about + b"\n")
                     on_failure.pop_all()
                     return note
@@ -95,7 +95,7 @@ class Notes:
             self._folder.rmdir()
 
     def take_abandoned(self) -> list[Note]:
-        """The notes of dead processes, locked; the caller removes or closes every one of them."""
+        """Lock and return the notes of dead processes; the caller removes or closes each."""
         try:
             paths = list(self._folder.iterdir())
         except OSError:
@@ -109,11 +109,11 @@ class Notes:
 
 
 class UnfinishedWrites:
-    """Temporary files and folders, wherever they are, with a note of each in one folder.
+    """Temporary files and folders anywhere, with a note of each in one folder.
 
     Args:
-        folder: where the notes are; without one, none are taken.
-        is_optional: a write goes on where no note can be taken.
+        folder: the folder of the notes; without one, none are taken.
+        is_optional: a write continues if no note can be taken.
     """
 
     def __init__(self, folder: Path | None, *, is_optional: bool = False) -> None:
@@ -122,12 +122,12 @@ class UnfinishedWrites:
 
     @classmethod
     def at(cls, home: Path | None) -> Self:
-        """Those noted in the program's home; without one, no notes are taken."""
+        """Return the writes noted in the program's home; without one, no notes are taken."""
         return cls(home and home / "unfinished")
 
     @contextmanager
     def noted(self, folder: Path, *, is_folder: bool = False) -> Generator[str]:
-        """The name of a temporary file that may be made in `folder` meanwhile.
+        """Yield the name of a temporary file that may be made in `folder` during the block.
 
         Args:
             folder: absolute and resolved.
@@ -154,27 +154,27 @@ class UnfinishedWrites:
             notes.remove(note)
 
     def clear(self) -> None:
-        """Remove what dead processes have left; what cannot be removed stays noted."""
+        """Remove temporary files of dead processes; those that cannot be removed stay noted."""
         if self._notes is None:
             return
         for note in self._notes.take_abandoned():
             with suppress(OSError):
-                if note.about is not None:  # otherwise the file was not made yet
+                if note.about is not None:  # otherwise the file did not exist yet
                     _remove(note.about, temporary_name(note.token))
                 self._notes.remove(note)
             note.close()
 
 
 def temporary_name(token: str) -> str:
-    """The name of a temporary file; nothing else has such a name."""
+    """Return the name of a temporary file, which nothing else has."""
     return f".soong-agent-{token}.tmp"
 
 
 def _lock_abandoned(path: Path) -> Note:
-    """A note whose writer is dead.
+    """Lock the note of a dead process.
 
     Raises:
-        OSError: its writer lives, or it is no file that can be read.
+        OSError: its writer lives, or it is not a readable file.
     """
     descriptor = open_descriptor(path, _NOTE)
     with ExitStack() as on_failure:
@@ -189,7 +189,7 @@ def _lock_abandoned(path: Path) -> Note:
 
 
 def _remove(about: bytes, name: str) -> None:
-    """Remove a temporary file or folder; it is fine if it, or the folder around it, is gone.
+    """Remove a temporary file or folder, if it and its folder still exist.
 
     Raises:
         OSError: it cannot be removed.

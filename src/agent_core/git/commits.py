@@ -94,7 +94,7 @@ class GitCommits:
         return self._packs
 
     def _find(self, index: int, digest: bytes) -> int | None:
-        """Return where an object begins in the pack of this index; None if it is not there."""
+        """Return the position of an object in the pack of this index; None if it is not there."""
         if os.pread(index, 8, 0) != _IDX_MAGIC:
             return None
         size = self._digest_bytes
@@ -120,7 +120,7 @@ class GitCommits:
         return None
 
     def _at(self, pack: int, place: int, deltas: int) -> bytes:
-        """Return the commit at this place, put together from what it differs from."""
+        """Return the commit at this position, resolving its deltas."""
         head = os.pread(pack, 64, place)
         kind, size, at = head[0] >> 4 & 7, head[0] & 15, 1
         shift = 4

@@ -1,7 +1,7 @@
 """The index of git: the tracked paths, and the tree that a commit of them would have.
 
-The format is described in `gitformat-index`; versions 2 to 4 are read. A path too many does no harm
-here, a missing path does: an index that is not understood is unreadable, and never empty.
+The format is described in `gitformat-index`; versions 2 to 4 are read. An extra path does no harm
+here, but a missing one does: an index that is not understood is unreadable, never empty.
 """
 
 import hashlib
@@ -15,13 +15,13 @@ from msgspec import Struct, field
 from agent_core.disk.reading import read_text_file
 
 Item = tuple[int, bytes]
-"""The mode of an entry as git keeps it, and its digest."""
+"""Mode and digest of an entry, as git stores them."""
 
 _MAX_BYTES = 256 << 20
 _HASHES = {20: "sha1", 32: "sha256"}
 _FOLDER_MODE = 0o040000
 GITLINK = 0o160000
-"""The mode of a folder that is a repository of its own."""
+"""Mode of a folder that is a repository of its own."""
 _PACKED_GITLINK = GITLINK.to_bytes(4)
 _STATUS_BYTES = 40
 _MODE_AT = 24
@@ -35,10 +35,10 @@ class GitIndex(Struct):
     """The content of an index.
 
     Attributes:
-        items: mode and digest by path. Of a sparse index, a whole folder can be one item.
-        names_only: paths of which nothing but the name is staged.
+        items: mode and digest by path. In a sparse index, a whole folder can be one item.
+        names_only: paths with only their name staged.
         has_conflicts: a merge is not finished.
-        is_whole: nothing of it is in another file.
+        is_whole: no part of it is in another file.
         digest_bytes: the size of a digest.
     """
 
@@ -106,14 +106,14 @@ def find_submodules(folder: Path, *, digest_bytes: int) -> list[str]:
     except OSError:
         return []
     if _PACKED_GITLINK not in content and b"link" not in content:
-        return []  # as in most repositories; reading all of a large index takes a while
+        return []  # true of most repositories; reading all of a large index takes a while
     index = read_index(folder, digest_bytes=digest_bytes)
     items = index.items.items() if index else ()
     return [os.fsdecode(name) for name, (mode, _) in items if mode == GITLINK]
 
 
 def _read(place: Path, digest_bytes: int | None) -> tuple[GitIndex, str | None]:
-    """Read one file; also returns the digest of the file that holds the rest, if there is one.
+    """Read one file, and return the index with the digest of the file that holds the rest, or None.
 
     Raises:
         ValueError: it is damaged, too large, or not an index of these versions.
@@ -179,7 +179,7 @@ def _decoded(content: bytes, digest_bytes: int) -> tuple[GitIndex, str | None]:
 
 
 def _number(content: bytes, at: int) -> tuple[int, int]:
-    """Return a number of variable length, and where it ends."""
+    """Return a number of variable length, and the position of its end."""
     value = content[at] & 0x7F
     while content[at] & 0x80:
         at += 1

@@ -1,7 +1,7 @@
 """The state of a repository, read from its files: git is never run on a foreign repository.
 
-A repository can name programs that git runs. Its files are data here, and bounded: what is not as
-it should be, or too much, is unknown.
+A repository can name programs that git runs. Here its files are data, read within bounds; a part
+that is malformed or too large counts as unknown.
 """
 
 import os
@@ -25,8 +25,8 @@ class Repository(Struct, frozen=True):
 
     Attributes:
         top: the top folder of the work tree.
-        folder: `.git`, or what the file of that name leads to.
-        common: where branches and objects are; another folder in a further work tree.
+        folder: `.git`, or the folder that a file of that name points to.
+        common: the folder of branches and objects; another folder in a further work tree.
     """
 
     top: Path
@@ -35,10 +35,10 @@ class Repository(Struct, frozen=True):
 
     @classmethod
     def at(cls, top: Path) -> "Repository | None":
-        """Return the repository whose work tree begins at this folder."""
+        """Return the repository whose work tree begins at this folder, or None."""
         entry = top / ".git"
         folder = entry
-        if not os.path.isdir(entry):  # noqa: PTH112 - False, too, for what may not be looked at
+        if not os.path.isdir(entry):  # noqa: PTH112 - also False if access is denied
             line = _line(entry)
             if not line.startswith("gitdir: "):
                 return None
@@ -50,7 +50,7 @@ class Repository(Struct, frozen=True):
 
     @classmethod
     def around(cls, place: Path) -> "Repository | None":
-        """Return the repository whose work tree a folder is, or is in."""
+        """Return the repository whose work tree is, or contains, a folder; None without one."""
         for top in (place, *place.parents):
             if os.path.lexists(top / ".git"):
                 found = cls.at(top)
@@ -64,7 +64,7 @@ class Repository(Struct, frozen=True):
         return self.folder / "index"
 
     def head(self) -> tuple[str | None, str | None]:
-        """Return the commit that is checked out, and its branch."""
+        """Return the commit that is checked out, and its branch; each may be None."""
         line = _line(self.folder / "HEAD")
         if not line.startswith("ref: "):
             return (line if _HEX(line) else None), None
@@ -73,11 +73,11 @@ class Repository(Struct, frozen=True):
         return self._commit(name), name.removeprefix("refs/heads/") if is_branch else None
 
     def read_index(self) -> GitIndex | None:
-        """Read what is tracked; None if it cannot be read."""
+        """Read the tracked paths; None if they cannot be read."""
         return read_index(self.folder)
 
     def is_clean(self, head: str, index: GitIndex) -> bool | None:
-        """Tell whether nothing is staged on top of a commit; None if that cannot be known."""
+        """Return whether nothing is staged on top of a commit; None if this is unknown."""
         if index.has_conflicts or not index.is_whole:
             return False if index.has_conflicts else None
         try:
@@ -87,7 +87,7 @@ class Repository(Struct, frozen=True):
             return None
 
     def _commit(self, name: str) -> str | None:
-        """Return the commit that a reference names."""
+        """Return the commit that a reference names, or None."""
         for _ in range(_MAX_SYMBOLIC):
             if not name.startswith("refs/") or ".." in name:
                 return None
@@ -115,7 +115,7 @@ class Repository(Struct, frozen=True):
 
 
 def _line(place: Path) -> str:
-    """Return the first line of a file, or nothing."""
+    """Return the first line of a file, or an empty string."""
     try:
         content = read_text_file(place, _MAX_LINE_BYTES)
     except OSError:

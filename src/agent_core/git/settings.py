@@ -27,7 +27,7 @@ class Setting(Struct, frozen=True):
     Attributes:
         name: such as `remote.origin.url`, with the first and the last part in lower case.
         value: `"true"` if it has none.
-        file: where it is written.
+        file: the file that contains it.
     """
 
     name: str
@@ -50,7 +50,7 @@ def read_settings(file: Path, *, includes: int = _MAX_INCLUDES) -> Iterator[Sett
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is not known how Git reads it.
+        ValueError: Git might read it in another way.
     """
     data = read_text_file(file, _MAX_BYTES + 1)
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
@@ -101,7 +101,7 @@ def locate_settings(text: str) -> Iterator[tuple[str, str, int, int]]:
 
 
 def _read_value(text: str, at: int) -> tuple[str, int]:
-    """Return the value that begins at a place, and the place behind it."""
+    """Return the value that begins at a position, and the position after it."""
     if at == len(text) or text[at] == "\n" or text[at] in "#;":
         end = text.find("\n", at)
         return "true", len(text) if end < 0 else end
@@ -115,7 +115,7 @@ def _read_value(text: str, at: int) -> tuple[str, int]:
 def _read_quoted(text: str, at: int) -> tuple[str, int]:
     """Return the value behind an equals sign, with quotes, escapes or a comment."""
     value, is_quoted, at = "", False, at + 1
-    kept = 0  # blanks at the end of a value belong to it only in quotes
+    kept = 0  # blanks at the end of a value count only in quotes
     while at < len(text):
         char = text[at]
         if char == "\n" and not is_quoted:

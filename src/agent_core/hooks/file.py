@@ -1,4 +1,4 @@
-"""Reads `<home>/hooks.json`, the user's own file, and decides which hooks match a call."""
+"""Read `<home>/hooks.json`, the user's own file, and decide which hooks match a call."""
 
 import os
 from enum import StrEnum
@@ -36,12 +36,12 @@ class HookPoint(StrEnum):
 
     @property
     def may_deny(self) -> bool:
-        """A deny counts here; everywhere else it is recorded and nothing more."""
+        """True if a deny has an effect here; everywhere else it is only recorded."""
         return self in {HookPoint.PRE_TOOL_USE, HookPoint.STOP}
 
 
 class Matcher(Section):
-    """Which calls a group of hooks is about: all that is given must match.
+    """Conditions on the calls of a group of hooks; all that are given must match.
 
     `tool` and `tag` are exact. `path_prefix` is a folder or file below which the call's path
     lies, relative to the project unless absolute.
@@ -78,14 +78,14 @@ class HookFile(Section):
 
 
 def load_hooks(home: Path, *, max_timeout_ms: int) -> HookFile | None:
-    """Read the hooks; without the file there are none.
+    """Read the hooks; None without the file.
 
     Args:
-        home: where the file lies.
+        home: the folder of the file.
         max_timeout_ms: the most a hook may ask for: `tools.max_timeout_ms`.
 
     Raises:
-        ConfigError: the file is not what it should be; names the file and the place in it.
+        ConfigError: the file is invalid; the message names the file and the place in it.
     """
     path = home / HOOKS_FILE_NAME
     document = read_json_file(path, _WHAT)
@@ -96,7 +96,7 @@ def load_hooks(home: Path, *, max_timeout_ms: int) -> HookFile | None:
     try:
         file = HookFile.model_validate(document)
     except ValidationError as error:
-        # Place and rule of the first fault, without the value.
+        # Place and rule of the first fault, without its value.
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         steps = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]]
         rule = _RULES.get(first["type"]) or first["msg"].replace("Input should be", "must be")
@@ -119,9 +119,9 @@ def matches(
     *,
     project: Path,
 ) -> bool:
-    """Whether everything the matcher names is true of the call; when in doubt it is.
+    """Return whether everything the matcher names is true of the call.
 
-    Points without a call match only what names nothing.
+    Points without a call match only a matcher that names nothing.
     """
     if matcher is None:
         return True
@@ -131,7 +131,7 @@ def matches(
         return False
     if matcher.path_prefix is None:
         return True
-    # A path counts as it is written and as it really is: a link hides nothing.
+    # A path matches as it is written and as it resolves, so that no link hides it.
     folders = set(_forms(matcher.path_prefix, project))
     return call is not None and any(
         path.is_relative_to(folder)

@@ -1,4 +1,4 @@
-"""Runs the user's hooks at fixed points of a run; one that fails is recorded, and no objection."""
+"""Run the user's hooks at fixed points of a run; a failed hook is recorded, and allows the call."""
 
 import asyncio
 import json
@@ -36,11 +36,11 @@ logger = logging.getLogger(__name__)
 
 _SHELL = "/bin/sh"
 MOST_SHOWN = 2000
-"""Characters that are kept of what a hook writes to stderr, and of each part of its answer."""
+"""Characters kept of a hook's stderr, and of each part of its answer."""
 
 
 class HookAnswer(Frozen):
-    """What a hook prints; nothing at all means allow."""
+    """The answer that a hook prints; no output means allow."""
 
     decision: Literal["allow", "deny"] = "allow"
     reason: str | None = None
@@ -48,7 +48,7 @@ class HookAnswer(Frozen):
     logs: list[str] | str = Field(default_factory=list[str])
 
     def shortened(self) -> Self:
-        """The answer as it is recorded and shown: every part of a bounded size."""
+        """Return the answer as it is recorded and shown, with every part shortened."""
         logs = self.logs if isinstance(self.logs, str) else "\n".join(self.logs)
         is_long = len(logs) > MOST_SHOWN
         changes: dict[str, Any] = {"logs": shortened(logs, MOST_SHOWN) if is_long else self.logs}
@@ -61,7 +61,7 @@ class HookAnswer(Frozen):
 
 
 class HookError(AgentCoreError):
-    """A hook could not be run, or did not answer in a way that can be read."""
+    """A hook could not be run, or its answer could not be read."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.HOOK_FAILED, message)
@@ -71,13 +71,13 @@ class HookRunner:
     """The hooks of one runtime: JSON in, JSON out, with the limits of a command.
 
     Args:
-        file: what `load_hooks` has read; None without hooks.
-        hooks: the default timeout, and whether hooks run at all.
+        file: the result of `load_hooks`; None without hooks.
+        hooks: the default timeout, and the switch for all hooks.
         tools: the limits of commands, which hooks share.
         project: where hooks run, resolved.
-        env: all that hooks see of the environment.
+        env: the whole environment of hooks.
         launcher: starts them.
-        sandbox: confines them; None: nothing does.
+        sandbox: confines them; None for no confinement.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class HookRunner:
         self._started: set[str] = set()
 
     def begins(self, session_id: str) -> bool:
-        """Whether this is the session's first run in this process."""
+        """Return whether this is the session's first run in this process, and remember it."""
         is_new = session_id not in self._started
         self._started.add(session_id)
         return is_new
@@ -109,17 +109,17 @@ class HookRunner:
     def select(
         self, point: HookPoint, call: ToolCall | None, definition: ToolDefinition | None
     ) -> Iterator[HookCommand]:
-        """The hooks to run here, in the order of the file."""
+        """Yield the hooks to run here, in the order of the file."""
         for group in self._file.hooks.get(point, ()) if self._file else ():
             if matches(group.matcher, call, definition, project=self.project):
                 yield from group.hooks
 
     async def ask(self, hook: HookCommand, facts: Mapping[str, Any]) -> tuple[HookAnswer, str]:
-        """Run one hook; returns its answer and what it wrote to stderr.
+        """Run one hook, and return its answer and its text on stderr.
 
         Raises:
             HookError: it did not start, ran too long, ended badly or answered unreadably.
-            ToolError: `tool_not_available`; the sandbox is required, and cannot be kept.
+            ToolError: `tool_not_available`; the sandbox is required, and cannot be set up.
         """
         timeout_ms = hook.timeout_ms or self._default_timeout_ms
         timeout_ms = min(timeout_ms, self._limits.max_timeout_ms)
@@ -158,17 +158,17 @@ class RunHooks:
             await self._run_hooks(HookPoint.SESSION_START)
 
     async def user_prompt(self, text: str) -> None:
-        """Run the hooks for what the user says; tasks between agents are no prompts."""
+        """Run the hooks for a message of the user; tasks between agents have no such hooks."""
         if self._is_users:
             await self._run_hooks(HookPoint.USER_PROMPT_SUBMIT, prompt=text)
 
     async def before_tool(
         self, call: ToolCall, definition: ToolDefinition
     ) -> Mapping[str, Any] | None:
-        """Ask about a call that is about to be made; returns the summary of the last answer.
+        """Ask the hooks about a call, and return the summary of the last answer.
 
         Raises:
-            PermissionDeniedError: a hook said no; `details.hook_summary` says which and why.
+            PermissionDeniedError: a hook denied it; `details.hook_summary` says which and why.
         """
         self._definitions[call.tool_call_id] = definition
         summary = await self._run_hooks(HookPoint.PRE_TOOL_USE, call=call, definition=definition)
@@ -181,7 +181,7 @@ class RunHooks:
         return summary
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
-        """Run the hooks after a call; `result` is what is stored, without large parts."""
+        """Run the hooks after a call; `result` is the stored one, without large parts."""
         text = "\n".join(b.text for b in result.content if isinstance(b, TextBlock))
         await self._run_hooks(
             HookPoint.POST_TOOL_USE,
@@ -192,9 +192,9 @@ class RunHooks:
         )
 
     async def before_stop(self) -> str | None:
-        """Ask whether the run may end; returns the reason why not."""
+        """Ask the hooks if the run may end, and return the reason if not."""
         if self._run.role is AgentRole.COMPACT:
-            return None  # it has no tools to act on an objection with
+            return None  # it has no tools to act on an objection
         path = self._journal.path
         text = path[-1].text if path else ""
         summary = await self._run_hooks(HookPoint.STOP, result_text=text)
@@ -208,7 +208,7 @@ class RunHooks:
         definition: ToolDefinition | None = None,
         **more: Any,
     ) -> dict[str, Any] | None:
-        """Run the hooks of this point up to the first objection that counts.
+        """Run the hooks of this point up to the first effective objection.
 
         Returns:
             The `hook_summary` of the last answer; None if no hook has answered.
@@ -227,7 +227,7 @@ class RunHooks:
             facts["tool_name"] = call.name
             facts["arguments"] = call.arguments
         for hook in self._runner.select(point, call, definition):
-            await self._journal.commit()  # a command runs for what is stored, or not at all
+            await self._journal.commit()  # a command must only run after its event is stored
             answer = await self._ask(point, hook, call, facts | more)
             if answer is None:
                 continue
@@ -246,7 +246,7 @@ class RunHooks:
     async def _ask(
         self, point: HookPoint, hook: HookCommand, call: ToolCall | None, facts: Mapping[str, Any]
     ) -> HookAnswer | None:
-        """Run one hook and record how it went; None if it failed."""
+        """Run one hook and record its result; None if it failed."""
         started = perf_counter()
         payload: dict[str, Any] = {"event": point.value, "command": hook.command}
 
@@ -266,7 +266,7 @@ class RunHooks:
                 EventType.HOOK_FAILED, code=error.code, error=error.message, duration_ms=duration_ms
             )
             if isinstance(error, ToolError) and point is HookPoint.PRE_TOOL_USE:
-                raise  # a guard that may not run lets nothing pass
+                raise  # a guard that cannot run must not let the call pass
             return None
         if stderr:
             shown = self._journal.clean(f"{point.value} hook {hook.command!r} wrote: {stderr}")

@@ -51,7 +51,7 @@ def _header_fields(value: dict[str, str]) -> dict[str, str]:
 
 
 def _endpoint(value: str) -> str:
-    parts = urlsplit(value)  # a bracket without its pair is a ValueError of its own
+    parts = urlsplit(value)  # an unmatched bracket raises a ValueError by itself
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("must be an http or https address")
     if parts.username is not None or parts.password is not None:
@@ -61,7 +61,7 @@ def _endpoint(value: str) -> str:
 
 Plain = Annotated[str, AfterValidator(_without_nul)]
 Protocol = Literal["auto", "2025-11-25"]
-"""The newest that both sides know, or the one in which servers may ask while a call runs."""
+"""The newest version that both sides know, or the one whose servers may ask during a call."""
 
 _TRANSPORT = AliasChoices("transport", "type")  # other clients write `type`
 
@@ -93,14 +93,14 @@ def _document_address(value: str | None) -> str | None:
 
 
 class OAuth(Section):
-    """How a log-in is made, where the server does not say it all.
+    """Settings of a log-in that the server does not announce.
 
     Attributes:
-        client_id: of a client that you have registered; without one, one is registered.
+        client_id: id of a client that you have registered; by default a new one is registered.
         client_secret: of that client, if it has one.
-        client_metadata_url: of a document that describes the client, for servers that take one.
-        scope: what to ask for first.
-        redirect_port: where the browser is sent back to, if the client is registered with it.
+        client_metadata_url: address of a document that describes the client, if servers take one.
+        scope: the scope to ask for first.
+        redirect_port: local port the browser returns to, if the client is registered with one.
     """
 
     client_id: str | None = None
@@ -133,13 +133,13 @@ _KNOWN_KEYS = {*StdioServer.model_fields, *HttpServer.model_fields, "type"}
 
 
 def read_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
-    """Every server that `<home>/mcp.json` names, disabled ones too; none without the file.
+    """Read every server that `<home>/mcp.json` names, disabled ones too; none without the file.
 
     A server's `cwd` starts at the home and is the home by default, never the project: an
     interpreter that is started in a folder may import the files in it.
 
     Raises:
-        ConfigError: the file is not what it should be. Names the file and the place in it, never
+        ConfigError: the file is invalid. The message names the file and the place in it, never
             a value: `env` and `headers` are where people keep their tokens.
     """
     path = home / MCP_FILE_NAME
@@ -175,17 +175,17 @@ def load_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
 
 
 def enabled(servers: Mapping[str, ServerConfig]) -> dict[str, ServerConfig]:
-    """Those of the servers that may be used."""
+    """Return the servers that are not disabled."""
     return {server_id: server for server_id, server in servers.items() if not server.disabled}
 
 
 def config_hash(server: ServerConfig) -> str:
-    """The same for the same server only: what a cached discovery belongs to."""
+    """Hash a server's configuration, as a part of the key of its cached discovery."""
     return hashlib.sha256(server.model_dump_json().encode()).hexdigest()
 
 
 def _read_server(server_id: str, entry: Any, *, home: Path, project: Path) -> ServerConfig:
-    """One entry; a ValueError has what follows the place of the mistake."""
+    """Read one entry; the text of a ValueError belongs after the place of the mistake."""
     if not SERVER_ID.fullmatch(server_id):
         rule = "1 to 64 letters, digits, '_' or '-' (it becomes part of the tools' names)"
         raise ValueError(f": a server id has {rule}")

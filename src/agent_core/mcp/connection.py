@@ -70,15 +70,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLOSE_SECONDS = 5.0
-"""How long the end of a session may take, the end of the process included."""
+"""Seconds that the end of a session may take, including the end of its process."""
 
 CLIENT = Implementation(name="soong-agent", version=installed_version() or "0")
 MAX_TOOLS = 1000
 HTTP_NOT_FOUND = 404
 
 _MAX_PAGES = 100
-_SESSION_UNKNOWN = {INVALID_REQUEST, REQUEST_TIMEOUT}  # the SDKs of Python and of TypeScript
-_BAD_ARGUMENTS = {INVALID_PARAMS, -32002}  # the latter: no such resource, to older servers
+_SESSION_UNKNOWN = {INVALID_REQUEST, REQUEST_TIMEOUT}  # of the SDKs of Python and TypeScript
+_BAD_ARGUMENTS = {INVALID_PARAMS, -32002}  # -32002: no such resource, from older servers
 _MOST_PAGES_TO_VISIT = 3
 _END_REPORT_SECONDS = 0.5
 
@@ -93,7 +93,7 @@ class ServerConnection:
     Args:
         server_id: for messages.
         config: how the server is reached.
-        host: what the program gives its servers.
+        host: the program's settings and callbacks for servers.
         on_change: called when the server announces that its tools have changed.
     """
 
@@ -123,17 +123,17 @@ class ServerConnection:
 
     @property
     def is_over(self) -> bool:
-        """Nothing can be asked of it any more."""
+        """True if the session has ended and takes no more requests."""
         return self._over.is_set() or self._owner.done() or self._home.loop.is_closed()
 
     @property
     def is_ready(self) -> bool:
-        """The server has answered, and nothing has ended it since."""
+        """True if the server has answered and the session has not ended since."""
         return self._opened.is_set() and not self.is_over
 
     @property
     def is_gone(self) -> bool:
-        """It is over, and everything that belongs to it is closed."""
+        """True if the session has ended and everything that belongs to it is closed."""
         return self._owner.done()
 
     async def opened(self) -> None:
@@ -148,7 +148,7 @@ class ServerConnection:
             raise self._failure
 
     async def offer(self, *, refresh: bool = False) -> Offer:
-        """What the server has; asks for its tools as `specs` does.
+        """Return the server's offer; lists its tools as `specs` does.
 
         Raises:
             ToolError: `mcp_server_failed`.
@@ -174,7 +174,8 @@ class ServerConnection:
             except AgentCoreError:
                 raise
             except Exception as error:
-                # A server that is busy with another call may be late; only a dead one is over.
+                # A server that is busy with another call may be late; only a dead one ends the
+                # session.
                 cause = _cause(error)
                 if self._has_forgotten(cause):
                     self._over.set()
@@ -193,7 +194,7 @@ class ServerConnection:
         total_s: float,
         show: Callable[[float, float | None, str | None], None],
     ) -> CallToolResult:
-        """Call a tool; it may be silent for `silence_s` and last `total_s` altogether.
+        """Call a tool, which may be silent for `silence_s` and run for `total_s` seconds.
 
         If the caller is cancelled, the server is notified in the background.
 
@@ -353,8 +354,8 @@ class ServerConnection:
     async def _elicit(
         self, context: "ClientRequestContext", params: ElicitRequestParams
     ) -> ElicitResult:
-        """Answer a question of the server's, as the user does."""
-        del context  # names the request; the answer finds its way without it
+        """Answer a question of the server with the user's answer."""
+        del context  # names the request; the SDK routes the answer
         try:
             if isinstance(params, ElicitRequestFormParams):
                 request = form_request(self._server_id, params.message, params.requested_schema)
@@ -368,7 +369,7 @@ class ServerConnection:
         return ElicitResult(action=answer.action, content=answer.content if is_filled_in else None)
 
     async def _send_to_pages(self, cause: MCPError) -> ToolError:
-        """Send the user to the addresses that a call depends on; the model may call again then."""
+        """Send the user to the pages that a call requires; the model may then repeat the call."""
         outcome = "cannot be read"
         with suppress(ValidationError, ValueError):
             wanted = ElicitationRequiredErrorData.model_validate(cause.data).elicitations
@@ -385,7 +386,7 @@ class ServerConnection:
         return ToolError(ErrorCode.TOOL_ERROR, message, retryable=True)
 
     async def _ask(self, request: ElicitationRequest) -> ElicitationAnswer:
-        """Put a question to the user; meanwhile the clocks of start and calls stand still."""
+        """Put a question to the user; the time limits of start and calls are paused meanwhile."""
         task = asyncio.create_task(put_question(self._host.elicit, request))
         self._questions.add(task)
         stopped_at, deadline = anyio.current_time(), self._scope.deadline
@@ -408,7 +409,7 @@ class ServerConnection:
         return answer
 
     async def _listen(self, client: Client) -> None:
-        """Subscribe to changes of the tools, where the protocol wants that."""
+        """Subscribe to changes of the tools, if the protocol requires it."""
         tools = client.server_capabilities.tools
         is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         if not is_modern or tools is None or not tools.list_changed:
@@ -421,7 +422,7 @@ class ServerConnection:
             self._host.log(self._server_id, f"changes cannot be listened to: {_cause(error)}")
 
     async def _list(self, client: Client) -> None:
-        self._is_stale = False  # before asking: what changes meanwhile must not be missed
+        self._is_stale = False  # set before asking, so that no change is missed
         specs: dict[str, ToolSpec] = {}
         cursor: str | None = None
         pages = 0
@@ -430,7 +431,7 @@ class ServerConnection:
                 page = await client.list_tools(cursor=cursor)
                 if len(specs) + len(page.tools) > MAX_TOOLS:
                     raise self._error(f"lists more than {MAX_TOOLS} tools")
-                # In a thread, since the check of an involved schema takes milliseconds.
+                # In a thread, because checking a complex schema takes milliseconds.
                 read = await asyncio.to_thread(_read_all, page.tools)
                 for tool, spec in zip(page.tools, read, strict=True):
                     if tool.name in specs:
@@ -471,7 +472,7 @@ class ServerConnection:
         return self._client
 
     def _failed(self, cause: BaseException) -> ToolError:
-        """Why the connection could not be made, or has ended."""
+        """Build the error for a connection that could not be opened, or has ended."""
         if self._login is not None and self._login.failure is not None:
             return self._login.failure
         match cause:
@@ -501,7 +502,7 @@ class ServerConnection:
 
 
 class _Clock:
-    """How long a call may still be silent, and how long it may last; it can be stopped."""
+    """Limits of a call's silence and of its duration, which can be paused."""
 
     def __init__(self, silence_s: float, total_s: float) -> None:
         self._now = asyncio.get_running_loop().time
@@ -551,7 +552,7 @@ def _read(tool: Tool) -> ToolSpec:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The first real failure inside nested exception groups."""
+    """Return the first real failure inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error

@@ -1,7 +1,7 @@
-"""What a server offers, kept for a while, and what the program gives its servers.
+"""Offers of servers, cached for a while, and the program's settings for its servers.
 
-A listing is data from outside: every name, description and schema in it may be hostile. What
-cannot be used safely is left out. The SDK appears in annotations only.
+A listing is data from outside: every name, description and schema in it may be hostile. Tools that
+cannot be used safely are left out. The SDK appears in annotations only.
 """
 
 import hashlib
@@ -37,28 +37,28 @@ logger = logging.getLogger(__name__)
 
 
 def log_line(server_id: str, line: str) -> None:
-    """Where a server's lines go by default: the log, never the terminal."""
+    """Write a line of a server to the log, never to the terminal; the default of `Host.log`."""
     logger.debug("%s: %s", server_id, line)
 
 
 def ignore(_: Mapping[str, str]) -> None:
-    """Where there is no redaction."""
+    """Ignore new secrets; the default of `Host.learn`."""
 
 
 class Host(Struct, frozen=True, kw_only=True):
-    """What the program gives every connection.
+    """The program's settings and callbacks for every connection.
 
     Attributes:
         env_allowlist: the environment variables that a server process inherits.
         launcher: starts server processes.
-        sandbox: confines them; None: nothing does.
+        sandbox: confines them; None for no confinement.
         log: gets a server's id and one line of its standard error or its log; must not block.
         authorize: makes the HTTP authentication for a server's id and address, in place of the
             log-ins that are stored in `home`.
         elicit: puts a server's question to the user; by default every one is refused.
         home: where log-ins are stored; without one, and without `authorize`, there are none.
         persist: new log-ins are written there; else they end with the connection.
-        learn: gets what is secret from now on: tokens, and secrets that the user was asked for.
+        learn: gets new secrets: tokens, and secret answers of the user.
     """
 
     env_allowlist: tuple[str, ...] = ("PATH", "HOME", "TMPDIR")
@@ -73,9 +73,9 @@ class Host(Struct, frozen=True, kw_only=True):
 
 
 def server_failed(server_id: str, reason: str, *, retryable: bool = True) -> ToolError:
-    """The error for a server that cannot be reached, has died or does not keep the protocol.
+    """The error for a server that cannot be reached, has died or violates the protocol.
 
-    `reason` may contain what the server sent: it is cut to `MAX_REASON_CHARS`.
+    `reason` may contain text of the server; it is cut to `MAX_REASON_CHARS`.
     """
     return ToolError(
         ErrorCode.MCP_SERVER_FAILED,
@@ -92,10 +92,10 @@ class ToolSpec(Struct, frozen=True):
         name: the server's own name for it.
         description: shown to the model.
         input_schema: a JSON Schema of the arguments.
-        is_readonly: the server declares that it changes nothing, and nothing that contradicts it.
+        is_readonly: the server declares, without contradiction, that it changes nothing.
         is_open: the server declares that it reaches others, such as the web.
-        fingerprint: of the whole description and schema: what a user's agreement is bound to.
-        fault: why the tool is left out, if it is, as one clause; nothing else of it is kept then.
+        fingerprint: hash of the whole description and schema; a user's consent is bound to it.
+        fault: why the tool is left out, as one clause, or empty; only the name is kept then.
     """
 
     name: str
@@ -115,7 +115,7 @@ def read_tool(
     is_readonly: bool,
     is_open: bool = False,
 ) -> ToolSpec:
-    """Take down a tool; one whose name or schema would make every request fail has a fault."""
+    """Describe a tool; a name or a schema that would make every request fail becomes its fault."""
 
     def left_out(fault: str) -> ToolSpec:
         return ToolSpec(name[:100], fault=fault)
@@ -144,12 +144,12 @@ def read_tool(
 
 
 class Offer(Struct, frozen=True):
-    """What a server has.
+    """The tools, instructions and resources of a server.
 
     Attributes:
-        tools: in its own order, those included that are left out.
+        tools: in the server's order, including those that are left out.
         instructions: how to use it, in its own words.
-        has_resources: it has something to read.
+        has_resources: it declares resources.
     """
 
     tools: tuple[ToolSpec, ...] = ()
@@ -158,27 +158,27 @@ class Offer(Struct, frozen=True):
 
 
 class DiscoveryCache:
-    """What servers offered, by server id and hash of its configuration, until it is too old."""
+    """The offers of servers, by server id and configuration hash, up to a maximum age."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], tuple[float, Offer]] = {}
 
     def get(self, key: tuple[str, str], ttl_seconds: float) -> Offer | None:
-        """What was offered less than `ttl_seconds` ago."""
+        """Return an offer made less than `ttl_seconds` ago, if there is one."""
         at, offer = self._entries.get(key, (float("-inf"), None))
         return offer if time.monotonic() - at < ttl_seconds else None
 
     def put(self, key: tuple[str, str], offer: Offer) -> None:
-        """Remember what is offered now."""
+        """Remember a server's current offer."""
         self._entries[key] = (time.monotonic(), offer)
 
     def drop(self, key: tuple[str, str]) -> None:
-        """Forget it: the server announces a change, or it has gone."""
+        """Forget an offer, after the server announced a change or failed."""
         self._entries.pop(key, None)
 
 
 PROCESS_CACHE = DiscoveryCache()
-"""Shared by every runtime of the process: two with the same servers ask them once."""
+"""Shared by every runtime of the process, so that two with the same servers ask them once."""
 
 
 class SessionForgottenError(Exception):

@@ -13,7 +13,7 @@ from agent_core.tools.schema import SchemaCheck
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
 ElicitationCallback = Callable[[ElicitationRequest], Awaitable[ElicitationAnswer]]
-"""Puts one question to the user. What it raises, and what is no answer, cancels the question."""
+"""Puts one question to the user. An exception, or a value of another type, cancels the question."""
 
 MAX_MESSAGE_CHARS = 4000
 MAX_URL_CHARS = 8000
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 def form_request(server_id: str, message: str, schema: Mapping[str, Any]) -> ElicitationRequest:
-    """A question for the fields of a form.
+    """Build a question for the fields of a form.
 
     Raises:
-        ValueError: the schema is none that a form can be made of.
+        ValueError: no form can be made of the schema.
     """
     given: object = schema.get("properties")
     fields = cast("dict[str, object]", given) if isinstance(given, dict) else None
@@ -46,10 +46,10 @@ def form_request(server_id: str, message: str, schema: Mapping[str, Any]) -> Eli
 
 
 def url_request(server_id: str, message: str, url: str, **facts: Any) -> ElicitationRequest:
-    """A question whether an address may be opened.
+    """Build a question that asks to open an address in a browser.
 
     Raises:
-        ValueError: it is none that a browser should be sent to.
+        ValueError: a browser should not be sent to this address.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or len(url) > MAX_URL_CHARS:
@@ -63,7 +63,7 @@ def url_request(server_id: str, message: str, url: str, **facts: Any) -> Elicita
 
 
 def is_secret_field(name: str, schema: Mapping[str, Any]) -> bool:
-    """Whether a field of a form promises to hold a secret."""
+    """Return whether a field of a form is declared or named as a secret."""
     return (
         schema.get("format") == "password"
         or schema.get("writeOnly") is True
@@ -72,7 +72,7 @@ def is_secret_field(name: str, schema: Mapping[str, Any]) -> bool:
 
 
 def secret_answers(request: ElicitationRequest, answer: ElicitationAnswer) -> dict[str, str]:
-    """The values of an answer that must not be stored or shown, by kind."""
+    """Return the values of an answer that must not be stored or shown, by kind."""
     fields = (request.requested_schema or {}).get("properties", {})
     return {
         f"{request.server_id}_{name}": value
@@ -84,7 +84,7 @@ def secret_answers(request: ElicitationRequest, answer: ElicitationAnswer) -> di
 async def put_question(
     callback: ElicitationCallback | None, request: ElicitationRequest
 ) -> ElicitationAnswer:
-    """The user's answer; a form that was accepted fits its schema. No callback declines."""
+    """Ask the user; an accepted form fits its schema. Without a callback it is declined."""
     if callback is None:
         return ElicitationAnswer(action="decline")
     try:

@@ -1,4 +1,4 @@
-"""Log-ins at HTTP servers: OAuth by the SDK, in a browser on this machine or on another one."""
+"""Log-ins at HTTP servers: OAuth by the SDK, in a browser on this machine or another one."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ from agent_core.text import shortened
 from agent_core.types import ElicitationAnswer, ElicitationRequest
 
 LOGIN_SECONDS = 300.0
-"""How long a user may take in the browser."""
+"""Seconds that a user may take in the browser."""
 
 _HOST = "127.0.0.1"
 _MAX_REQUEST_BYTES = 16_384
@@ -38,13 +38,13 @@ Learn = Callable[[Mapping[str, str]], None]
 
 
 class Login:
-    """The log-in at one server: what is stored of it, and how it is made when there is none.
+    """The log-in at one server, stored before or made in a browser.
 
     Args:
         server_id: for messages.
-        server: whose address it is for; its `oauth` names a client that is registered already.
+        server: the server; its `oauth` may name a client that is registered already.
         home: where it is stored.
-        persist: a new one is stored there.
+        persist: a new log-in is stored there.
         ask: puts the address to the user.
         learn: gets every token, which is secret from then on.
 
@@ -88,7 +88,7 @@ class Login:
         return f"http://{_HOST}:{self._port}/callback"
 
     def _usual_port(self) -> int:
-        """The port that a registered client was registered with, or one that is free."""
+        """Return the port that the client was registered with, or a free one."""
         for url in self._stored.read().get("client", {}).get("redirect_uris") or ():
             with suppress(ValueError):
                 if port := urlsplit(str(url)).port:
@@ -96,10 +96,10 @@ class Login:
         with socket.create_server((_HOST, 0)) as free:
             return free.getsockname()[1]
 
-    # The SDK's storage.
+    # The SDK calls these four to load and to store a log-in.
 
     async def get_tokens(self) -> OAuthToken | None:
-        """The stored tokens, and whose they are: refreshing them needs to know."""
+        """Return the stored tokens, and restore the metadata that refreshing them needs."""
         stored = await asyncio.to_thread(self._stored.read)
         self._learn(dict(secrets_in(stored)))
         context = self.authorization.context
@@ -133,7 +133,7 @@ class Login:
         )
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """The client that is configured, else the one that was registered before."""
+        """Return the configured client, or else the one that was registered before."""
         if self._settings.client_id:
             secret = self._settings.client_secret
             return OAuthClientInformationFull(
@@ -152,7 +152,7 @@ class Login:
         self._learn(dict(secrets_in(client)))
         await asyncio.to_thread(self._stored.write, client=client)
 
-    # The way through the browser.
+    # The SDK calls these two to send the user through the browser.
 
     async def _send_user_to(self, address: str) -> None:
         self._address = address
@@ -208,10 +208,10 @@ async def _receive(
     state: str,
     arrived: asyncio.Future[str],
 ) -> None:
-    """Take down the address that a browser was sent to; one without our state is not ours."""
+    """Receive the address that a browser was redirected to; without our `state` it is refused."""
     with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         head = await reader.readuntil(b"\r\n\r\n")
-        # What is no request is a ValueError, and answered by the end of its connection.
+        # An invalid request raises a ValueError, and its connection is closed.
         _, asked, _ = head[:_MAX_REQUEST_BYTES].split(b" ", 2)
         target = asked.decode("ascii", "replace")
         query = parse_qs(urlsplit(target).query)

@@ -1,4 +1,4 @@
-"""What servers have beside tools: resources to read, and prompts to begin a message with."""
+"""Resources and prompts of MCP servers."""
 
 import shlex
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class ReadResource(Arguments):
 
 
 def resource_tool(servers: Mapping[str, "McpServer"], seconds: float) -> Tool:
-    """`internal.read_resource`, for these servers."""
+    """Build `internal.read_resource` for these servers."""
 
     async def prepare(arguments: ReadResource, context: ToolContext, /) -> Action:
         if arguments.server not in servers:
@@ -64,10 +64,11 @@ def resource_tool(servers: Mapping[str, "McpServer"], seconds: float) -> Tool:
 async def read_resource(
     server: "McpServer", uri: str, artifact: ArtifactWriter, seconds: float
 ) -> ToolResult:
-    """The resource as a result: text, images, and what no model takes as artifacts.
+    """Read a resource as a result: text, images, and artifacts for everything else.
 
     Raises:
-        ToolError: `validation_error`: there is none; else as `ServerConnection.request`.
+        ToolError: `validation_error`: there is no such resource; otherwise as
+          `ServerConnection.request`.
     """
     from mcp_types import CallToolResult, EmbeddedResource  # noqa: PLC0415 - brings the SDK
 
@@ -84,7 +85,7 @@ async def read_resource(
 
 
 async def list_resources(server: "McpServer", seconds: float) -> dict[str, Any]:
-    """The resources of a server and the templates of more, at most `MOST_LISTED` of each.
+    """List the resources of a server and its templates, at most `MOST_LISTED` of each.
 
     Raises:
         ToolError: as `ServerConnection.request`.
@@ -121,14 +122,14 @@ async def _list_page(client: "Client", *, cursor: str | None) -> "ListResourcesR
 
 
 def _fields(described: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a description helps to choose, shortened."""
+    """Return the fields of a description that help to choose, shortened."""
     wanted = ("uri", "uri_template", "name", "description", "mime_type", "size", "required")
     given = {key: described[key] for key in wanted if described.get(key) is not None}
     return {k: shortened(v, _LONGEST_FIELD) if isinstance(v, str) else v for k, v in given.items()}
 
 
 async def list_prompts(server: "McpServer", seconds: float) -> list[dict[str, Any]]:
-    """The prompts of a server: name, description, and their arguments.
+    """List the prompts of a server: name, description, and their arguments.
 
     Raises:
         ToolError: as `ServerConnection.request`.
@@ -158,7 +159,7 @@ async def _prompt_arguments(server: "McpServer", name: str, seconds: float) -> l
 async def read_prompt(
     server: "McpServer", name: str, arguments: Mapping[str, str], seconds: float
 ) -> UserMessage:
-    """A prompt as a message of the user's.
+    """Read a prompt as a message of the user.
 
     Raises:
         AgentCoreError: `validation_error`: there is no such prompt, or its arguments do not fit.
@@ -193,7 +194,7 @@ async def read_prompt(
 async def parse_arguments(
     server: "McpServer", name: str, text: str, seconds: float
 ) -> dict[str, str]:
-    """`topic=tides "two words"` as arguments: by name, the others in the prompt's own order.
+    """Parse `topic=tides "two words"`: arguments by name, the others in the prompt's order.
 
     Raises:
         AgentCoreError: `validation_error`: the quotes do not match, there is no such prompt, or

@@ -1,4 +1,4 @@
-"""Turns what a server answered into content blocks. All of it is data, none of it instruction."""
+"""Convert answers of servers to content blocks; they are data, never instructions."""
 
 import json
 from typing import Any, NamedTuple, cast
@@ -35,11 +35,11 @@ MAX_FILES = 16
 
 
 async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolResult:
-    """The answer as a `ToolResult`.
+    """Convert an answer to a `ToolResult`.
 
-    Text and images become blocks; sounds and other binary contents are kept as artifacts, because
-    no model takes them. One that cannot be kept is named. Structured content that only repeats the
-    text appears once.
+    Text and images become blocks; sounds and other binary contents become artifacts, because no
+    model takes them. Contents that cannot be stored are described in text. Structured content that
+    only repeats the text appears once.
     """
     structured = answer.structured_content
     # Servers send structured content a second time as its JSON text, for old clients.
@@ -89,7 +89,7 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
 
 
 def message_blocks(part: ServerBlock, *, is_answer: bool) -> list[ContentBlock]:
-    """A part of a prompt as what a user says; an answer in it is marked as one."""
+    """Convert a part of a prompt to blocks of a user message; an earlier answer is marked."""
     match _read_part(part):
         case TextBlock(text=text):
             return [TextBlock(text=f"[earlier answer]\n{text}" if is_answer else text)]
@@ -104,7 +104,7 @@ def message_blocks(part: ServerBlock, *, is_answer: bool) -> list[ContentBlock]:
 
 
 def _is_wrapped(structured: dict[str, Any], parts: list[ServerBlock]) -> bool:
-    """The SDK makes `{"result": …}` of what a function returns, beside a text per item."""
+    """Return whether structured content only wraps the texts, as the SDK's `{"result": …}` does."""
     texts = [part.text for part in parts if isinstance(part, TextContent)]
     if structured.keys() != {"result"} or not texts or len(texts) != len(parts):
         return False

@@ -1,6 +1,7 @@
-"""The way of HTTP requests that `httpx2` makes: through the proxy of the environment, or directly.
+"""Send the HTTP requests of `httpx2` through the proxy of the environment, or directly.
 
-`httpx2` sends requests to this machine through a proxy too, with all their headers in clear text.
+By itself `httpx2` would send requests to this machine through a proxy too, with all their headers
+in clear text.
 """
 
 import os

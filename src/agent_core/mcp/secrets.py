@@ -1,10 +1,10 @@
-"""What in `mcp.json` redaction keeps from models, disk and screen.
+"""Find the secrets in `mcp.json`, which redaction keeps from models, disk and screen.
 
-Every value of `env` and `headers` is a secret, whatever its name and whether its server is
+Every value of `env` and `headers` is a secret, whatever its name and whether or not its server is
 enabled, and so is each part of it that is a secret by itself: the token after `Bearer`, the
 password of an address, the value of a cookie. The one exception are values known to be harmless,
-because they occur in ordinary texts and files, and replacing them would destroy those: see
-`is_harmless`. Of addresses and arguments the parts that carry a key are secrets.
+because they occur in ordinary texts and files, where replacing them would do damage: see
+`is_harmless`. In addresses and arguments, the parts that carry a key are secrets.
 """
 
 import base64
@@ -44,7 +44,7 @@ _SHORTEST_PART = 8
 
 
 def secret_values(servers: Mapping[str, ServerConfig]) -> dict[str, str]:
-    """What redaction has to find: `<server>_<name>` to value, with a number where it has parts.
+    """Return the values to redact, by `<server>_<name>`, with a number for further parts.
 
     `servers` are all that the file names, disabled ones included.
     """
@@ -67,11 +67,11 @@ def secret_values(servers: Mapping[str, ServerConfig]) -> dict[str, str]:
 
 
 def is_harmless(value: str) -> bool:
-    """Whether a value is known to be no secret.
+    """Return whether a value is known not to be a secret.
 
-    These are: fewer than four characters; a number of up to five digits; a word of a short list
-    (`true`, `debug`, `production`, …); a locale such as `en_US.UTF-8`; a date; a usual media
-    type, or several; the own machine's address with a port; paths that exist on this machine.
+    Harmless are: fewer than four characters; a number of up to five digits; a word of a short list
+    (`true`, `debug`, `production`, …); a locale such as `en_US.UTF-8`; a date; a usual media type,
+    or several; this machine's address with a port; paths that exist on this machine.
     """
     value = value.strip()
     if len(value) < SHORTEST_SECRET or value.lower() in _WORDS:
@@ -86,10 +86,10 @@ def is_harmless(value: str) -> bool:
 
 
 def _parts(name: str, value: str) -> Iterator[str]:
-    """The value, and what in it is a secret by itself.
+    """Yield the value, and the parts of it that are secrets by themselves.
 
-    A part of fewer than eight characters counts only under a name that promises a secret: the
-    second word of a greeting is a word of many texts.
+    A part of fewer than eight characters counts only under a name that promises a secret, because
+    short words occur in many texts.
     """
     value = value.strip()
     is_named = kind_of_name(name) is not None or name.lower() == "cookie"
@@ -110,7 +110,7 @@ def _parts(name: str, value: str) -> Iterator[str]:
 
 
 def _in_address(value: str) -> Iterator[str]:
-    """Password, query values, fragment, and long path segments with digits in them."""
+    """Yield the password, query values, fragment, and long path segments with digits in them."""
     if "://" not in value:
         return
     try:
@@ -131,7 +131,7 @@ def _in_address(value: str) -> Iterator[str]:
 
 
 def _in_arguments(args: list[str]) -> Iterator[str]:
-    """Of a command's arguments those that are named like a secret, look like one, or hold one."""
+    """Yield the arguments that are named like a secret, look like one, or hold one."""
     shapes = Redactor({})
     for before, argument in pairwise(["", *args]):
         name, has_value, value = argument.partition("=")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_QUIET_SECONDS = 60.0
-"""How long a server that failed is not tried again, at most."""
+"""Longest time in seconds for which a server that failed is not tried again."""
 
 
 class McpServer:
@@ -50,16 +50,16 @@ class McpServer:
 
     @property
     def place(self) -> str:
-        """Where calls go, for a person: the command's name, or the address's host."""
+        """Target of calls, for a person: the command's name, or the address's host."""
         if isinstance(self._config, StdioServer):
             return self._config.command
         return urlsplit(self._config.url).netloc
 
     async def find_confinement(self) -> str | None:
-        """What the sandbox does with the server, in words; None: it is not confined.
+        """Describe how the sandbox confines the server; None if it is not confined.
 
         Raises:
-            ToolError: `tool_not_available`; the sandbox is required, and cannot be kept.
+            ToolError: `tool_not_available`; the sandbox is required, and cannot be set up.
         """
         sandbox = self._host.sandbox
         if sandbox is None or not isinstance(self._config, StdioServer):
@@ -67,7 +67,7 @@ class McpServer:
         return (await asyncio.to_thread(sandbox.plan, "own")).words
 
     async def offer(self, ttl_seconds: float) -> Offer:
-        """What the server has, at most `ttl_seconds` old.
+        """Return the server's offer, at most `ttl_seconds` old.
 
         Raises:
             ToolError: `mcp_server_failed`.
@@ -82,11 +82,11 @@ class McpServer:
     async def call(
         self, spec: ToolSpec, call: "Callable[[ServerConnection], Awaitable[CallToolResult]]"
     ) -> "CallToolResult":
-        """Make a call of a tool, if it is still what was offered.
+        """Call a tool, if it is still the one that was offered.
 
         Raises:
-            ToolError: `tool_not_available` if it is not what was offered any more: an agreement
-                to the one is none to the other; else as `ServerConnection.call`.
+            ToolError: `tool_not_available` if the tool has changed since, because consent to the
+              old one does not cover it; otherwise as `ServerConnection.call`.
         """
 
         async def call_if_unchanged(connection: "ServerConnection") -> "CallToolResult":
@@ -105,12 +105,12 @@ class McpServer:
         return await self.ask(call_if_unchanged)
 
     async def close(self) -> None:
-        """End what is connected; nothing can be asked afterwards. Safe to repeat."""
+        """Close the connections; later requests fail. Safe to repeat."""
         self._is_closed = True
         await asyncio.gather(*(connection.close() for connection in self._connections))
 
     async def ask(self, ask: "Callable[[ServerConnection], Awaitable[T]]") -> T:
-        """Ask, and once more if the server does not know the session: one that was restarted.
+        """Ask the server, and ask again if it has forgotten the session, as after a restart.
 
         Raises:
             ToolError: `mcp_server_failed`, or what `ask` raises.
@@ -122,7 +122,8 @@ class McpServer:
                 await connection.opened()
             except ToolError as error:
                 now = time.monotonic()
-                # What takes long to fail is not tried at every turn; what fails at once, may be.
+                # A server that takes long to fail is not tried at every turn; one that fails at
+                # once is.
                 self._failure = (now + min(now - started, MAX_QUIET_SECONDS), error)
                 self._cache.drop(self._key)
                 raise
@@ -137,14 +138,14 @@ class McpServer:
         self.revision += 1
 
     def _connection(self) -> "ServerConnection":
-        """The connection there is, or a new one. Does not wait: two callers get the same."""
+        """Return the open connection, or a new one. Does not wait: two callers get the same."""
         if self._connections and not self._connections[-1].is_over:
             return self._connections[-1]
         if self._is_closed:
             raise server_failed(self.server_id, "is closed with its runtime", retryable=False)
         quiet_until, failure = self._failure
         if failure is not None and time.monotonic() < quiet_until:
-            raise failure.with_traceback(None)  # or every raise would make it longer
+            raise failure.with_traceback(None)  # otherwise every raise would lengthen it
         from agent_core.mcp.connection import ServerConnection  # noqa: PLC0415 - brings the SDK
 
         still_ending = [connection for connection in self._connections if not connection.is_gone]

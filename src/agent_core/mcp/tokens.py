@@ -1,7 +1,7 @@
 """Log-ins of HTTP servers on disk: one file for each address, for this user only.
 
-They lie in `<home>/mcp-auth`. What they hold (tokens, the client's secret) is secret everywhere
-else: `stored_secrets` gives it to redaction.
+The files are in `<home>/mcp-auth`. Their tokens and client secrets are redacted everywhere else, by
+means of `stored_secrets`.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class StoredLogin:
     Args:
         home: where the file is.
         url: the address.
-        persist: what is new is written there; else it ends with this object.
+        persist: new fields are written there; otherwise they end with this object.
     """
 
     def __init__(self, home: Path, url: str, *, persist: bool = True) -> None:
@@ -38,7 +38,7 @@ class StoredLogin:
         self._path = home / FOLDER / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json"
 
     def read(self) -> dict[str, Any]:
-        """What is stored; empty if there is none, or nothing that can be read."""
+        """Return the stored fields; empty if there are none, or they cannot be read."""
         with suppress(ConfigError, OSError):
             found: object = read_json_file(self._path, "a log-in")
             if isinstance(found, dict):
@@ -48,7 +48,7 @@ class StoredLogin:
         return self._unwritten or {}
 
     def write(self, **fields: Any) -> None:
-        """Put these fields beside those that are stored, whole or not at all.
+        """Add these fields to the stored ones, all or none.
 
         Raises:
             OSError: the disk is full, read-only …
@@ -80,7 +80,7 @@ class StoredLogin:
 
 
 def secrets_in(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What in a stored log-in, or a part of one, is secret: kind and value."""
+    """Yield the secrets in a stored log-in, or in a part of one, as kind and value."""
     for key, value in fields.items():
         if isinstance(value, dict):
             yield from secrets_in(cast("dict[str, Any]", value))
@@ -89,7 +89,7 @@ def secrets_in(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def stored_secrets(home: Path) -> dict[str, str]:
-    """The secrets of all stored log-ins, those of servers that are gone included."""
+    """Return the secrets of all stored log-ins, also for servers that were removed."""
     found: dict[str, str] = {}
     for path in sorted((home / FOLDER).glob("*.json")):
         with suppress(ConfigError, OSError):

@@ -54,14 +54,14 @@ _NO_OVERRIDE = ToolOverrideConfig()
 
 
 class ServerFailure(Struct, frozen=True):
-    """A server of which tools are missing: the payload of the event `mcp_server_failed`."""
+    """A server with missing tools: the payload of the event `mcp_server_failed`."""
 
     server_id: str
     message: str
 
 
 _Offer = tuple[Sequence[ToolSpec], list[Tool], list[ServerFailure]]
-"""What a server offers, and what was made of it: the next run gets the same."""
+"""A server's specifications with their tools and failures, which the next run reuses."""
 
 
 class McpTools:
@@ -70,8 +70,8 @@ class McpTools:
     Args:
         servers: from `load_servers`.
         config: `[tools]`: what is disabled or overridden, the limits, the environment.
-        host: what the program does for the servers.
-        filters: which tools of a server there are, where not all are wanted.
+        host: the program's settings and callbacks for the servers.
+        filters: select the tools of a server, by server id; all tools by default.
         cache: where discoveries are kept; by default the whole process shares one.
     """
 
@@ -134,16 +134,16 @@ class McpTools:
 
     @property
     def seconds(self) -> float:
-        """How long a server may take for a request that is no call of a tool."""
+        """Seconds that a server may take for a request that is not a tool call."""
         return self._config.default_timeout_ms / 1e3
 
     @property
     def offers(self) -> Mapping[str, Offer]:
-        """What each server had when its tools were asked for last."""
+        """The offer of each server when its tools were last listed, by server id."""
         return self._offers
 
     def server(self, server_id: str) -> McpServer:
-        """The server of this id.
+        """Return the server with this id.
 
         Raises:
             AgentCoreError: `validation_error`: there is none, or it is disabled.
@@ -155,7 +155,7 @@ class McpTools:
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
 
     async def read_resource(self, server_id: str, uri: str, artifact: ArtifactWriter) -> ToolResult:
-        """A resource, as a tool would answer with it.
+        """Read a resource as a tool result.
 
         Raises:
             AgentCoreError: `validation_error`: there is no such server.
@@ -164,7 +164,7 @@ class McpTools:
         return await read_resource(self.server(server_id), uri, artifact, self.seconds)
 
     def resource_tool(self, server_ids: Collection[str]) -> Tool:
-        """`internal.read_resource`, for these servers."""
+        """Build `internal.read_resource` for these servers."""
         return resource_tool({name: self.server(name) for name in server_ids}, self.seconds)
 
     async def resources(self, server_id: str) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class McpTools:
     async def prompt(
         self, server_id: str, name: str, arguments: Mapping[str, str] | str
     ) -> UserMessage:
-        """A prompt as a message; arguments as a text are words as a shell has them.
+        """Read a prompt as a message; arguments given as text are split like words of a shell.
 
         Raises:
             AgentCoreError: `validation_error`: there is no such server or prompt, or the
@@ -210,7 +210,7 @@ class McpTools:
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
     async def _offer(self, server: McpServer) -> tuple[list[Tool], list[ServerFailure]]:
-        """The tools of a server, and what is missing of them."""
+        """Return the tools of a server, and the failures that leave tools out."""
         try:
             offer = await server.offer(self._config.mcp.discovery_cache_ttl_ms / 1e3)
         except ToolError as error:
@@ -227,7 +227,7 @@ class McpTools:
         return known[1], known[2]
 
     def _tool(self, server: McpServer, spec: ToolSpec) -> Tool | None:
-        """The tool as it is configured; None if it is disabled, or not wanted."""
+        """Build the tool as it is configured; None if it is disabled or filtered out."""
         name = f"{PREFIX}{server.server_id}.{spec.name}"
         overrides = self._config.mcp.tool_overrides
         of_server = overrides.get(PREFIX + server.server_id, _NO_OVERRIDE)

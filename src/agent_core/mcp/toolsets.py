@@ -16,7 +16,7 @@ class McpToolset(Toolset):
     """The tools of one MCP server, as `mcp.<name>.<tool>`; the runtime connects it.
 
     Attributes:
-        server: how it is reached.
+        server: its configuration.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class McpStdio(McpToolset):
     """A server that is started as a process, without a shell.
 
     Args:
-        name: what its tools are called by, `mcp.<name>.<tool>`.
+        name: part of the names of its tools, `mcp.<name>.<tool>`.
         command: the program.
         args: its arguments; a relative path among them starts at `cwd`.
-        env: what it sees beside the variables of `[tools] env_allowlist`; all of it is secret.
+        env: variables in addition to those of `[tools] env_allowlist`; their values are secret.
         cwd: where it is started; the user's home folder by default, the root folder for an agent of
             `agcore`; never the current folder by itself.
         timeout_ms: for start, handshake and listing.
-        filter: which of its tools there are, by their own names or by their definitions.
+        filter: selects its tools, by their own names or by their definitions.
 
     Raises:
         ConfigError: `validation_error`, which names the argument.
@@ -75,12 +75,12 @@ class McpHttp(McpToolset):
     """A server that is reached over HTTP.
 
     Args:
-        name: what its tools are called by, `mcp.<name>.<tool>`.
+        name: part of the names of its tools, `mcp.<name>.<tool>`.
         url: its address.
-        headers: go to its origin only; all of it is secret.
-        transport: how it is spoken to.
+        headers: go to its origin only; their values are secret.
+        transport: the kind of HTTP transport.
         timeout_ms: for connecting, handshake and listing.
-        filter: which of its tools there are, by their own names or by their definitions.
+        filter: selects its tools, by their own names or by their definitions.
 
     Raises:
         ConfigError: `validation_error`, which names the argument.

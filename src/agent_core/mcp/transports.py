@@ -1,4 +1,4 @@
-"""How messages reach a server: through the pipes of a child process, or over HTTP.
+"""Transports of messages to a server: the pipes of a child process, or HTTP.
 
 The SDK has a transport for child processes; this one adds what a hostile or broken server makes
 necessary: lines of bounded length, a standard error that never reaches the terminal, and
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
     from agent_core.process.sandbox import Sandbox, SandboxPlan
 
 MAX_MESSAGE_BYTES = 8 * 2**20
-"""One line, one answer or one event; base64 images of six megabytes pass, bombs do not."""
+"""Limit of one line, one answer or one event; base64 images of six megabytes fit."""
 
 MAX_LOG_LINE_BYTES = 4096
 LOG_TAIL_LINES = 20
 
 EXIT_SECONDS = 1.0
-"""How long a server may take to end by itself after its standard input was closed."""
+"""Seconds that a server may take to end by itself after its standard input was closed."""
 
 TERMINATE_SECONDS = 1.0
-"""How long its group may take to end after SIGTERM."""
+"""Seconds that its process group may take to end after SIGTERM."""
 
 CONNECT_SECONDS = 30.0
 _LOG_SECONDS = 0.2
@@ -74,10 +74,10 @@ class StdioTransport:
     """One child process; `streams()` may be entered once.
 
     Args:
-        server: what to start.
-        env: all of the server's environment.
+        server: the program to start.
+        env: the server's whole environment.
         launcher: starts it.
-        sandbox: confines it; None: nothing does.
+        sandbox: confines it; None for no confinement.
         log: gets each line of the server's standard error, shortened; must not block.
         on_end: called once when the server's output has ended, for whatever reason.
     """
@@ -106,7 +106,7 @@ class StdioTransport:
 
     @property
     def end_report(self) -> str:
-        """How the process ended and the last line it wrote to its standard error."""
+        """Describe how the process ended, with the last line of its standard error."""
         code = self._child.exit_code if self._child else None
         ended = [self._fault] if self._fault else [] if code is None else [f"exit code {code}"]
         report = [*ended, *list(self._tail)[-1:]]
@@ -176,7 +176,7 @@ class StdioTransport:
             except OSError as error:
                 self._fault = f"its output broke: {error}"
             finally:
-                self._on_end()  # first the fact, then the end of the stream that wakes the callers
+                self._on_end()  # before the stream ends, which wakes the callers
 
     async def _keep_log(self, stderr: AsyncIterator[bytes]) -> None:
         with suppress(OSError):
@@ -198,10 +198,10 @@ async def _write(child: Child, messages: MemoryObjectReceiveStream[SessionMessag
 
 
 async def _lines(chunks: AsyncIterator[bytes], *, cut: int | None = None) -> AsyncIterator[bytes]:
-    """Whole lines in bounded memory; what is beyond `cut` is left out.
+    """Yield whole lines in bounded memory, cut to `cut` bytes if it is given.
 
     Raises:
-        LineTooLongError: a line beyond `MAX_MESSAGE_BYTES` where nothing is to be cut.
+        LineTooLongError: a line is longer than `MAX_MESSAGE_BYTES`, without a `cut`.
     """
     line = bytearray()
     async for chunk in chunks:
@@ -218,19 +218,19 @@ async def _lines(chunks: AsyncIterator[bytes], *, cut: int | None = None) -> Asy
 
 
 def parse_message(line: bytes) -> JSONRPCMessage | None:
-    """The message, or None: many servers print a greeting where only messages belong."""
+    """Parse a message; None if it is not one, because many servers print a greeting."""
     with suppress(ValidationError):
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     try:
         loose: Any = json.loads(line.decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
-    # A half surrogate or a broken byte in a tool's text is no reason to lose the answer.
+    # A half surrogate or a broken byte in a tool's text must not lose the answer.
     mended = json.dumps(loose, ensure_ascii=False).encode(errors="replace")
     with suppress(ValidationError):
         return jsonrpc_message_adapter.validate_json(mended, by_name=False)
     match loose:
-        case {"id": bool()}:  # an integer to Python, and no id
+        case {"id": bool()}:  # an integer to Python, but not a valid id
             return None
         case {"id": int() | str() as request_id, **rest} if "method" not in rest:
             # A broken answer fails its call at once, instead of letting it wait for another one.
@@ -295,7 +295,7 @@ async def http_streams(
 
 
 async def _name_span(request: httpx2.Request) -> None:
-    """Say in the headers what `_meta` says to the server: whose work this is, if that is traced."""
+    """Add the trace context to the headers, as `_meta` has it in messages."""
     _TRACE_CONTEXT.inject(request.headers)
 
 
@@ -308,7 +308,7 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """The same bytes, up to the limit."""
+    """The bytes of another stream, up to the limit."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
@@ -332,15 +332,16 @@ _HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 async def with_readable_messages(
     transport: AbstractAsyncContextManager[Streams],
 ) -> AsyncGenerator[Streams]:
-    """Open the same transport, with messages that the SDK reads as they are meant.
+    """Open the same transport, with messages changed so that the SDK reads them correctly.
 
-    In a list of tools the hints are booleans or absent: the SDK takes `"true"`, `1` or `"yes"` for
-    true. `readOnlyHint` lowers a guard, so only what is true in JSON counts; `openWorldHint` raises
-    one, so whatever is given but false or null counts. One hint that is no boolean must not cost
-    the whole list of tools. Output schemas are left out: the SDK throws away
-    the result of a call that was made if it does not fit one.
+    In a list of tools the hints become booleans or are dropped: the SDK takes `"true"`, `1` or
+    `"yes"` for true. `readOnlyHint` lowers a guard, so only JSON's true counts; `openWorldHint`
+    raises one, so any value but false or null counts. One hint of another type must not cost the
+    whole list of tools. Output schemas are removed, because the SDK discards the result of a call
+    that does not fit one.
 
-    In a result of a call, parts that the SDK would refuse, and the result with them, are text.
+    In the result of a call, parts become text if the SDK would refuse them and the result with
+    them.
     """
     async with transport as (incoming, outgoing):
         yield _ReadableMessages(incoming), outgoing
@@ -373,7 +374,7 @@ class _ReadableMessages:
 
 
 def _plain(item: Incoming) -> Incoming:
-    """Return the message without what is unclear in hints, and with all that a result says."""
+    """Return the message with clear hints, or with a readable result of a call."""
     match item:
         case SessionMessage(message=JSONRPCResponse(result=result)) if not _OF_A_CALL.isdisjoint(
             result
@@ -388,7 +389,7 @@ def _plain(item: Incoming) -> Incoming:
                         plain = {n: given[n] for n in _HINTS if isinstance(given.get(n), bool)}
                         is_unclear = "destructiveHint" not in plain
                         if is_unclear and given.get("destructiveHint") is not None:
-                            plain["readOnlyHint"] = False  # this is unclear then too
+                            plain["readOnlyHint"] = False  # an unclear hint contradicts it
                         if given.get("openWorldHint") not in (None, False):
                             plain["openWorldHint"] = True  # it raises a guard
                         title = given.get("title")
@@ -413,16 +414,16 @@ _OF_A_CALL = frozenset({"content", "structuredContent", "toolResult"})
 
 
 def _make_readable(result: dict[str, Any]) -> None:
-    """Keep as much of the result of a call as can be read: the call has been made.
+    """Keep the readable parts of the result of a call, because the call has been made.
 
-    A result of which nothing can be read stays as it is, and is refused.
+    A result without a readable part stays unchanged, and is refused.
     """
     given = result.get("content", [])
     parts = cast("list[Any]", given if isinstance(given, list) else [given])
     is_modern = "resultType" in result
     if not is_modern and not isinstance(result.get("structuredContent", {}), dict):
         parts = [*parts, _text_part(result.pop("structuredContent"))]
-    if "toolResult" in result:  # of the first protocol
+    if "toolResult" in result:  # from the first protocol version
         parts = [*parts, _text_part(result.pop("toolResult"))]
     read = [_read_part(part) for part in parts]
     if read and not any(read) and not result.get("structuredContent"):
@@ -437,7 +438,7 @@ def _make_readable(result: dict[str, Any]) -> None:
 
 
 def _read_part(part: Any) -> dict[str, Any] | None:
-    """Return a part as the protocol has it, or as text; None if it says nothing."""
+    """Return a part in the protocol's form, or as text; None if it is empty."""
     if isinstance(part, dict):
         fields = cast("dict[str, Any]", part)
         plain = {key: value for key, value in fields.items() if key not in {"annotations", "_meta"}}

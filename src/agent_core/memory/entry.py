@@ -29,7 +29,7 @@ class Memory(Struct, frozen=True, kw_only=True, eq=False):
         memory_id: never changes, nor does the path.
         path: below the memory folder: `user/prefers-tabs-20260102-mem_….md`.
         content: the text below the head.
-        extra: fields of the head that are not ours; they are kept.
+        extra: other fields of the head, which are kept.
         version: a hash of the file as it was read; empty for one not written yet.
     """
 
@@ -48,7 +48,7 @@ class Memory(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def head(self) -> dict[str, Any]:
-        """The fields of the front matter that are ours."""
+        """Return our own fields of the front matter."""
         return {
             "id": self.memory_id,
             "category": self.category,
@@ -61,13 +61,13 @@ class Memory(Struct, frozen=True, kw_only=True, eq=False):
         }
 
     def as_file(self) -> str:
-        """The file's text. Values are written as JSON, which YAML reads as it is meant."""
+        """Return the file's text. Values are written as JSON, which YAML reads correctly."""
         head = {**self.head, **self.extra}.items()
         lines = "\n".join(f"{json.dumps(key)[1:-1]}: {_to_json(value)}" for key, value in head)
         return f"---\n{lines}\n---\n\n{self.content.strip()}\n"
 
     def as_json_line(self) -> str:
-        """The head for a model that chooses or compares, as one line."""
+        """Return the head as one line of JSON, for a model that chooses or compares."""
         head = {
             "id": self.memory_id,
             "category": self.category,
@@ -79,17 +79,17 @@ class Memory(Struct, frozen=True, kw_only=True, eq=False):
         return json.dumps(head, ensure_ascii=False)
 
     def as_catalog_line(self) -> str:
-        """The entry in the catalog file."""
+        """Return the entry in the catalog file."""
         tags = f" [{', '.join(map(one_line, self.tags))}]" if self.tags else ""
         line = f"- [{self.memory_id}]({self.path}) {self.category}: {one_line(self.summary)}"
         return f"{line}{tags}"
 
 
 def parse_memory(text: str, path: str) -> Memory:
-    """Read a file; `path` is where it lies below the memory folder.
+    """Parse the text of a file; `path` is its place below the memory folder.
 
     Raises:
-        ValueError: it is no memory; the message is for its author.
+        ValueError: it is not a memory; the message is for its author.
     """
     head = parse_front_matter(text)
     if head.problem:
@@ -117,7 +117,7 @@ def parse_memory(text: str, path: str) -> Memory:
 
 
 def file_name(name: str, memory_id: str, day: datetime) -> str:
-    """`<name>-<YYYYMMDD>-<id>.md`, with any name made fit for a file."""
+    """Return `<name>-<YYYYMMDD>-<id>.md`, with the name made safe for a file."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.removesuffix(".md").lower()).strip("-")
     return f"{slug[:_LONGEST_SLUG].strip('-') or 'memory'}-{day:%Y%m%d}-{memory_id}.md"
 

@@ -42,20 +42,20 @@ class AskModel(Protocol):
         """Return the answer's text.
 
         Raises:
-            AgentCoreError: there is none.
+            AgentCoreError: there is no answer.
         """
         ...
 
 
 class ScanPosition(Protocol):
-    """How far a session has been scanned."""
+    """The position up to which a session has been scanned."""
 
     async def is_at(self, position: int) -> bool:
-        """Whether it is where it was: another process may have scanned the session too."""
+        """Return whether the position is unchanged: another process may have scanned too."""
         ...
 
     async def move(self, position: int) -> None:
-        """Everything up to this sequence number has been scanned, and what came of it is written.
+        """Record that everything up to this sequence number is scanned and its results are written.
 
         Raises:
             StorageError: it could not be stored.
@@ -64,7 +64,7 @@ class ScanPosition(Protocol):
 
 
 class MemoryDecision(StrEnum):
-    """What is to be done with a thing worth a decision."""
+    """Decision about one extracted memory."""
 
     NEW = "new"
     DUPLICATE = "duplicate"
@@ -78,7 +78,7 @@ _WRITES = {MemoryDecision.NEW, *_REWRITES}
 
 
 class ExtractedMemory(BaseModel):
-    """One thing worth a decision."""
+    """One memory that the model proposes, and its decision about it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -96,7 +96,7 @@ class ExtractedMemory(BaseModel):
 
 
 class ExtractionAnswer(BaseModel):
-    """What the extraction model answers: checked before a single file is touched."""
+    """The answer of the extraction model, validated before any file is touched."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -105,7 +105,7 @@ class ExtractionAnswer(BaseModel):
 
 
 class ExtractionResult(Struct):
-    """What came of one extraction; ids of memories, and the files that were passed over."""
+    """Result of one extraction: ids of memories, and the files that could not be read."""
 
     explicit: bool = False
     new: list[str] = field(default_factory=list[str])
@@ -116,12 +116,12 @@ class ExtractionResult(Struct):
 
 
 class Extractor:
-    """Finds what is worth remembering in a span of a conversation, and writes it down.
+    """Finds memories in a span of a conversation, and writes them to files.
 
     Args:
-        folder: where memories lie.
-        writer: writes there.
-        categories: those in use.
+        folder: the memory folder.
+        categories: the categories in use.
+        writer: writes to the folder.
         ask: the extraction model.
         clean: removes secrets from a text.
         catalog_room: tokens that the catalog, and the front matter, may take each.
@@ -147,12 +147,12 @@ class Extractor:
     async def extract(
         self, span: MessageSpan, session_id: str, *, start: int, cursor: ScanPosition
     ) -> ExtractionResult:
-        """Scan one span; `start` is where the cursor stood before it.
+        """Scan one span; `start` is the position of the cursor before it.
 
         Raises:
             SchemaError: the answer cannot be used; nothing was written.
-            AgentCoreError: the model failed; or `memory_write_failed`: what was written so far
-                stands, the cursor has not moved, and scanning again does no harm.
+            AgentCoreError: the model failed; or `memory_write_failed`: files written so far stay,
+              the cursor has not moved, and scanning again does no harm.
         """
         seen = await asyncio.to_thread(self._folder.read)
         for problem in seen.problems:
@@ -234,7 +234,7 @@ class Extractor:
         return self._with_entry(blank, entry, session_id)
 
     def _with_entry(self, memory: Memory, entry: ExtractedMemory, session_id: str) -> Memory:
-        """The same file with other words; id, path and what a user added to its head stay."""
+        """Return the memory with a new text; its id, its path and a user's own fields stay."""
         return replace(
             memory,
             summary=one_line(self._clean(entry.summary)),
@@ -247,7 +247,7 @@ class Extractor:
 
 
 def _is_there(entry: ExtractedMemory, session_id: str, memories: Sequence[Memory]) -> bool:
-    """Whether a scan that was interrupted, or this one, has written the same thing already."""
+    """Return whether an interrupted scan, or this one, has already written the same memory."""
     return any(
         memory.category == entry.category
         and memory.source_session_id == session_id
@@ -259,7 +259,7 @@ def _is_there(entry: ExtractedMemory, session_id: str, memories: Sequence[Memory
 
 @asynccontextmanager
 async def _exclusive(folder: MemoryFolder) -> AsyncGenerator[None]:
-    """Hold the folder's lock; a cancelled wait for it does not leave it taken."""
+    """Hold the folder's lock; a cancelled wait for it releases it."""
     stack = ExitStack()
     entering = asyncio.create_task(asyncio.to_thread(stack.enter_context, folder.locked()))
     try:
@@ -274,12 +274,12 @@ async def _exclusive(folder: MemoryFolder) -> AsyncGenerator[None]:
 
 
 def answer_schema() -> str:
-    """The JSON schema of an answer, with every reference put in place."""
+    """Return the JSON Schema of an answer, with every reference resolved."""
     return json.dumps(model_schema(ExtractionAnswer), sort_keys=True, ensure_ascii=False)
 
 
 def parse_answer(text: str) -> ExtractionAnswer:
-    """Read an answer.
+    """Parse an answer.
 
     Raises:
         SchemaError: it does not have the form; names the place.
@@ -301,14 +301,14 @@ def check_provenance(
     known: Mapping[str, str],
     categories: Collection[str],
 ) -> None:
-    """Make sure that every entry comes from where it may come from.
+    """Check that the sources, the category and the text of every entry are allowed.
 
     Args:
-        answer: of the model.
-        range_ids: the messages it was asked about.
-        user_ids: those of them that the user wrote.
-        known: the category of every memory there is, by id.
-        categories: those that are in use.
+        answer: the model's answer.
+        range_ids: ids of the messages it was asked about.
+        user_ids: ids of those that the user wrote.
+        known: the category of every existing memory, by id.
+        categories: the categories in use.
 
     Raises:
         SchemaError: names the entry and what is wrong with it.

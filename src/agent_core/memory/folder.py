@@ -1,7 +1,7 @@
 """The memory folder: reading it, writing it, and the one lock that writers of all processes share.
 
-Every method does file work at once: call it in a thread. A file is parsed again only when its size,
-its time or its place on the disk has changed.
+Every method does file work and blocks: call it in a thread. A file is parsed again only when its
+size, its time or its inode has changed.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from agent_core.opening import open_descriptor
 CATALOG = "MEMORY.md"
 MAX_FILE_BYTES = 65_536
 MAX_CATALOG_BYTES = 4 * 2**20
-"""Lines for tens of thousands of memories; a longer catalog is not written anew."""
+"""Room for tens of thousands of memories; a longer catalog is not rewritten."""
 
 MOST_PROBLEMS = 20
-"""As many broken files are named in an event or an answer."""
+"""Number of broken files that an event or an answer names."""
 
 _LOCK = ".lock"
 _PATIENCE_S = 10.0
@@ -40,11 +40,11 @@ _ENTRY = r"- \[[^\]]*\]\((?:" + "|".join(CATEGORIES) + r")/[^)]*\)"
 _TITLE = "# Memory"
 
 _Stamp = tuple[int, ...]
-"""Tells versions of a file apart without reading it; empty for one that cannot be looked at."""
+"""Distinguishes versions of a file without reading it; empty if its status cannot be read."""
 
 
 class MemoryList(Struct, frozen=True):
-    """Every memory, the newest first. `problems` says which files were passed over, and why."""
+    """All memories, newest first; `problems` names the files that were skipped, and why."""
 
     memories: Sequence[Memory] = ()
     problems: Sequence[str] = ()
@@ -57,11 +57,11 @@ class MemoryList(Struct, frozen=True):
 class MemoryFolder:
     """The folder of one scope: `<root>/{user,feedback,reference}/*.md` and `<root>/MEMORY.md`.
 
-    Links are not followed: what is remembered lies here or nowhere.
+    Links are not followed: all memories are inside this folder.
 
     Args:
         base: the memory folder of the home.
-        below: the names of the folders that lead to the scope's own.
+        below: names of the nested folders from `base` to the scope's own.
     """
 
     def __init__(self, base: Path, *below: str) -> None:
@@ -99,7 +99,7 @@ class MemoryFolder:
         return MemoryList(newest, problems)
 
     def catalog(self) -> str:
-        """The catalog as it stands, as far as it is read; empty if there is none."""
+        """Return the text of the catalog, up to `MAX_CATALOG_BYTES`; empty if it cannot be read."""
         try:
             with self.opened() as inside:
                 content = _content(CATALOG, inside, MAX_CATALOG_BYTES)
@@ -108,11 +108,11 @@ class MemoryFolder:
             return ""
 
     def catalog_lines(self) -> list[str]:
-        """All lines of the catalog; bytes that are no UTF-8 stay what they are when written back.
+        """Return all lines of the catalog; bytes that are not UTF-8 survive being written back.
 
         Raises:
-            OSError: it is there and cannot be read.
-            ValueError: it is no regular file, or longer than `MAX_CATALOG_BYTES`.
+            OSError: it exists and cannot be read.
+            ValueError: it is not a regular file, or is longer than `MAX_CATALOG_BYTES`.
         """
         try:
             with self.opened() as inside:
@@ -127,8 +127,8 @@ class MemoryFolder:
         """The text of a file below the folder.
 
         Raises:
-            OSError: it is not there, is a link, or cannot be read.
-            ValueError: it is no regular file, is too large, or is not UTF-8.
+            OSError: it does not exist, is a link, or cannot be read.
+            ValueError: it is not a regular file, is too large, or is not UTF-8.
         """
         folder, _, name = path.rpartition("/")
         with self.opened(folder) as inside:
@@ -139,7 +139,7 @@ class MemoryFolder:
         """Open the folder, or a category's, and yield its descriptor; links are refused.
 
         Raises:
-            OSError: there is no such folder and it is not to be made, or it is a link.
+            OSError: the folder does not exist and `create` is false, or it is a link.
         """
         if create:
             self._base.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -155,11 +155,11 @@ class MemoryFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:
-        """Be the only writer among all processes, until the end of the block.
+        """Hold the lock of writers of all processes until the end of the block.
 
         Raises:
             AgentCoreError: `memory_write_failed`, another process kept it for too long, or the
-                folder cannot be used.
+              folder cannot be used.
         """
         try:
             with self.opened(create=True) as inside:
@@ -172,7 +172,7 @@ class MemoryFolder:
             yield
 
     def _files(self) -> Iterator[tuple[str, _Stamp, int]]:
-        """Every file that may be a memory: its path, what changes when it is written, its folder.
+        """Yield every file that may be a memory: its path, its stamp, and its folder.
 
         The folder is a descriptor, open until the next file is asked for.
         """
@@ -192,13 +192,13 @@ class MemoryFolder:
 
 
 class MemoryWriter:
-    """The only way to change a memory folder; it changes nothing else. The caller holds its lock.
+    """The only writer of a memory folder; it changes nothing else. The caller holds the lock.
 
-    It is no tool, and no agent can reach it. Files are replaced whole; a reader sees the old text
-    or the new one, and what a killed process leaves is removed at the next start.
+    It is not a tool, and no agent can reach it. Files are replaced as a whole, so a reader sees the
+    old text or the new one; temporary files of a killed process are removed at the next start.
 
     Args:
-        folder: where memories lie.
+        folder: the memory folder.
         unfinished: notes of writes in progress.
     """
 
@@ -207,7 +207,7 @@ class MemoryWriter:
         self._unfinished = unfinished
 
     def save(self, memory: Memory) -> None:
-        """Write a memory's file, new or again.
+        """Write a memory's file, replacing an older version.
 
         Raises:
             AgentCoreError: `memory_write_failed`.
@@ -229,7 +229,7 @@ class MemoryWriter:
             raise write_failed(f"{memory.path} cannot be deleted", error) from error
 
     def write_catalog(self, memories: Iterable[Memory]) -> None:
-        """Write the catalog anew, in the order given; lines of the user's own are kept.
+        """Rewrite the catalog in the given order; the user's own lines are kept.
 
         Raises:
             AgentCoreError: `memory_write_failed`.
@@ -246,7 +246,7 @@ class MemoryWriter:
         """Replace a file below the folder as a whole: `MEMORY.md` or `<category>/<name>.md`.
 
         Raises:
-            AgentCoreError: `memory_write_failed`: it is another path, leads elsewhere, or the
+            AgentCoreError: `memory_write_failed`: the path is another, leads elsewhere, or the
                 disk refuses.
         """
         category, name = _split_path(path)
@@ -276,10 +276,10 @@ def _open_inner(name: str, outer: int, *, create: bool) -> int:
 
 
 def _split_path(path: str) -> tuple[str, str]:
-    """The category and the name of a path that may be written.
+    """Split a path that may be written into its category and its name.
 
     Raises:
-        AgentCoreError: `memory_write_failed`, it is another path.
+        AgentCoreError: `memory_write_failed`, the path may not be written.
     """
     category, _, name = path.rpartition("/")
     if path == CATALOG or (category in CATEGORIES and re.fullmatch(_NAME, name)):
@@ -310,7 +310,7 @@ def _lock(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in {errno.EWOULDBLOCK, errno.EACCES, errno.EINTR}:
-                return  # a file system without locks: one process is what it is made for
+                return  # a file system without locks, which suits a single process only
             if time.monotonic() > end:
                 raise write_failed("another process writes memories", error) from error
             time.sleep(0.02)
@@ -319,7 +319,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _read_one(path: str, inside: int) -> Memory | str:
-    """A memory, or why the file is none.
+    """Return a memory, or the reason why the file is not one.
 
     Raises:
         OSError: it cannot be read.
@@ -341,7 +341,7 @@ def _text(name: str, inside: int) -> str:
 
 
 def _content(name: str, inside: int, limit: int) -> bytes:
-    """A file of an open folder, as far as a byte beyond `limit`."""
+    """Read a file in an open folder, up to one byte beyond `limit`."""
     descriptor = open_descriptor(name, _READ, dir_fd=inside)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -358,6 +358,6 @@ def _stamp(inside: int, name: str) -> _Stamp:
 
 
 def write_failed(what: str, error: Exception | None = None) -> AgentCoreError:
-    """The error for a memory that could not be written."""
+    """Build the error for a memory that could not be written."""
     message = f"{what}: {error}" if error else what
     return AgentCoreError(ErrorCode.MEMORY_WRITE_FAILED, message)

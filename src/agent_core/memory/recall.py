@@ -1,6 +1,6 @@
 """`internal.recall_memory`: memories chosen for a question, as context. It never writes a file.
 
-A model chooses; where it cannot, the words that question and memory share are counted.
+A model chooses; if it fails, memories are ranked by the words they share with the question.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ _WORD = re.compile(r"[^\W_]+")
 _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _ANSWER_TOKENS = 512
 _MOST_WORDS = 64
-"""Different words of a question that are looked for."""
+"""Number of different words of a question that are used."""
 _MOST_CHARS = 16_384
-"""Of a memory or a question: what stands behind these is not counted."""
+"""Characters of a memory or a question that are used."""
 _SUMMARY_WEIGHT, _TAG_WEIGHT = 3, 3
 _LEAST_SHARE = 0.2
-"""Of the best match's score: what matches less than that matches by chance."""
+"""Smallest score of a match, as a share of the best one; lower scores are chance."""
 _LEAST_TOKENS = 32
 _STOP_WORDS = frozenset(
     re.findall(
@@ -64,7 +64,7 @@ _STOP_WORDS = frozenset(
 
 
 class MemorySelection(Struct, frozen=True):
-    """The memories that were chosen, the most useful one first, and how."""
+    """The chosen memories, the most useful first, and how they were chosen."""
 
     memories: Sequence[Memory]
     by: str
@@ -75,7 +75,7 @@ class Selector:
 
     Args:
         ask: the recall model.
-        top_k: how many it may choose.
+        top_k: the largest number of memories.
         room: tokens that the catalog, and the front matter, may take each.
     """
 
@@ -85,7 +85,7 @@ class Selector:
         self._room = room
 
     async def select(self, query: str, catalog: str, known: MemoryList) -> MemorySelection:
-        """Let the model choose from catalog and front matter; count words if it fails."""
+        """Let the model choose from catalog and front matter; rank by words if it fails."""
         if not known.memories:
             return MemorySelection((), "nothing is remembered")
         system = Template(load_asset("system.memory_recall").text).substitute(top_k=self._top_k)
@@ -115,9 +115,9 @@ class Selector:
 
 
 def ranked(query: str, memories: Sequence[Memory]) -> list[Memory]:
-    """The memories that share words with the query, the rarest and most prominent ones first."""
+    """Return the memories that share words with the query, those with rarer words first."""
     wanted = list(dict.fromkeys(_words(query[:_MOST_CHARS])))[:_MOST_WORDS]
-    # Words are taken apart only where one of them can be: the letters are found much faster.
+    # Split only memories that can match: searching for letters is much faster.
     likely = [memory for memory in memories if _has_letters_of(wanted, memory)]
     bags = [weigh_words(memory) for memory in likely]
     worth = {
@@ -138,7 +138,7 @@ def _has_letters_of(words: Sequence[str], memory: Memory) -> bool:
 
 @lru_cache(maxsize=8192)
 def weigh_words(memory: Memory) -> dict[str, float]:
-    """Weigh each word of a memory; worked out once for every version of it."""
+    """Return the weight of each word of a memory; computed once for each version."""
     bag: dict[str, float] = dict.fromkeys(_words(memory.content[:_MOST_CHARS]), 1)
     bag |= dict.fromkeys(_words(" ".join(memory.tags)), _TAG_WEIGHT)
     bag |= dict.fromkeys(_words(memory.summary), _SUMMARY_WEIGHT)
@@ -146,7 +146,7 @@ def weigh_words(memory: Memory) -> dict[str, float]:
 
 
 def _words(text: str) -> list[str]:
-    """Words in small letters, a plural's s left off; of scripts without spaces, pairs of signs."""
+    """Split a text into lower-case words without plural s; scripts without spaces into pairs."""
     text = text.casefold()
     has_pairs = not text.isascii() and _IDEOGRAPHS.search(text) is not None
     words: list[str] = []
@@ -175,12 +175,12 @@ def _unusable(why: str) -> SchemaError:
 
 
 class Recall:
-    """Recalls memories for one run; what is in view already is not added again.
+    """Recalls memories for one run, without adding those already in view.
 
     Args:
-        folder: where memories lie.
-        view: the run's own.
-        scope: whose memory it is; noted with what is recalled.
+        folder: the memory folder.
+        view: the view of the run.
+        scope: the memory's scope, recorded with the recalled texts.
         room: tokens that the bodies may take together.
     """
 
@@ -228,7 +228,7 @@ class Recall:
             answer["left_out"] = left_out
         if known.problems:
             answer["unreadable"] = list(known.problems[:MOST_PROBLEMS])
-        # What was recalled stays in the session, but not for a later run with another memory.
+        # Recalled texts stay in the session, but a later run with another memory must not see them.
         result: ToolReturn = answer
         origin = dict[str, Any]()
         if self._scope != MEMORY_SHARED:
@@ -248,7 +248,7 @@ class Recall:
         return ToolOutput(result, [node])
 
     def _fit(self, memories: Sequence[Memory]) -> dict[Memory, str]:
-        """The bodies that fit; one that is too long by itself is cut."""
+        """Return the bodies that fit into the room; a first one that is too long is cut."""
         room, texts = self._room, dict[Memory, str]()
         for memory in memories:
             origin = f"{memory.category}, {memory.updated_at:%Y-%m-%d}"
@@ -273,7 +273,7 @@ class RecallArguments(Arguments):
 
 
 def recall_tool(recall: Callable[[str, str], Awaitable[ToolOutput]]) -> Tool:
-    """`internal.recall_memory` for one run; `recall` gets the query and the tool call's id."""
+    """Build `internal.recall_memory` for one run; `recall` gets the query and the call's id."""
 
     async def prepare(arguments: RecallArguments, context: ToolContext, /) -> Action:
         access = Access(summary=arguments.query[:200])

@@ -1,9 +1,8 @@
-"""Finds the folder of a memory scope.
+"""Find the folder of a memory scope.
 
-The memory that everybody shares is the memory folder itself. Each user and each tenant has a
-folder below it, whose name is made of the id such that no two ids have one name, also where a
-file system ignores case or composes characters: it has small ASCII letters, digits and a few
-signs only.
+The shared memory is the memory folder itself. Each user and each tenant has a folder below it,
+whose name is derived from the id so that no two ids share a name, even if a file system ignores
+case or composes characters: it has small ASCII letters, digits and a few signs only.
 """
 
 import hashlib
@@ -20,7 +19,7 @@ _ESCAPED = r"[^a-z0-9-]"
 _LONGEST_NAME = 160
 _KEPT_OF_LONG = 100
 _HASHED = "~"
-"""Stands before the hash of an id that is too long to be a name, and in no other name."""
+"""Separates the hash of a long id from the beginning of the id; no other name contains it."""
 
 
 def memory_folder(root: Path, scope: str, tenant: str | None = None) -> MemoryFolder:
@@ -71,7 +70,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _name_of(folder: str) -> str:
-    """The id that a folder is named after; of a long one its beginning."""
+    """Return the id that a folder is named after; only the beginning of a long one."""
     escaped, hashed, _ = folder.partition(_HASHED)
     name = re.sub(r"(?:_[0-9a-f]{2})+", _unescape, escaped)
     return f"{name}…" if hashed else name

@@ -1,4 +1,4 @@
-"""The parts of a conversation that were not scanned yet, and when they are worth an extraction."""
+"""Parts of a conversation that were not scanned yet, and reasons to scan them."""
 
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +16,7 @@ _AROUND_CHARS = 400
 _MESSAGE_CHARS = 4000
 _CLOSING = "</conversation"
 _MOST_SEARCHED = 16_384
-"""Characters at either end of a message."""
+"""Characters searched at either end of a message."""
 
 _REQUEST = (
     r"(?i)\b(?:remember|don['\u2019]?t\s+forget|do\s+not\s+forget|keep\s+in\s+mind|memori[sz]e|always|"
@@ -29,13 +29,13 @@ _REQUEST = (
 
 
 class MessageSpan(Struct, frozen=True):
-    """Some new messages under the same terms, and the last ones of these before them.
+    """Unscanned messages under the same terms, and a few messages before them.
 
     Attributes:
-        nodes: what was not scanned yet, in order.
-        before: what stands before it, for context.
+        nodes: the unscanned messages, in order.
+        before: the last messages before them under the same terms, for context.
         roots: the session's root agents; the user speaks only to them.
-        terms: whose memory they are for, and which model may read them.
+        terms: the memory scope they are for, and the model that may read them.
     """
 
     nodes: Sequence[Node]
@@ -45,7 +45,7 @@ class MessageSpan(Struct, frozen=True):
 
     @property
     def messages(self) -> list[Node]:
-        """The messages of the range: what may be named as a source."""
+        """The messages of the span, which an answer may name as sources."""
         return [node for node in self.nodes if _is_message(node)]
 
     @property
@@ -59,16 +59,16 @@ class MessageSpan(Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """The sequence number up to which this has been read once it has."""
+        """The sequence number of the last node of the span."""
         return self.nodes[-1].node_seq
 
     @property
     def tokens(self) -> int:
-        """What its messages cost."""
+        """Estimated tokens of its messages."""
         return sum(node.token_count for node in self.messages)
 
     def shown(self) -> str:
-        """The text for the model. Only messages of the range show their node ids."""
+        """Return the text for the model. Only messages of the span show their node ids."""
         around = [f"[{node.role}]\n{_words(node, _AROUND_CHARS)}" for node in self.before]
         asked = [f"[{node.role} {node.node_id}]\n{_words(node)}" for node in self.messages]
         return "\n\n".join([*around, *asked]).replace(_CLOSING, "&lt;/conversation")
@@ -82,16 +82,16 @@ def unprocessed_spans(
     room: int,
     terms_of: Callable[[Node], MemoryTerms],
 ) -> list[MessageSpan]:
-    """Split what has not been scanned of a path into spans of about `room` tokens.
+    """Split the unscanned part of a path into spans of about `room` tokens.
 
-    A span has messages under the same terms only.
+    The messages of a span are under the same terms.
 
     Args:
         path: root first.
         cursor: the sequence number of the last node that was scanned; 0 for none.
         roots: the session's root agents.
         room: tokens that a model takes at once.
-        terms_of: the terms of a node; nodes whose scope is `off` are passed over.
+        terms_of: returns the terms of a node; nodes with the scope `off` are skipped.
     """
     spans: list[MessageSpan] = []
     before: dict[MemoryTerms, list[Node]] = {}
@@ -125,13 +125,13 @@ def unprocessed_spans(
 
 
 def _is_message(node: Node) -> bool:
-    """Return whether something was said."""
+    """Return whether a node is a message of a person or a model, with text in it."""
     is_said = node.node_type is NodeType.MESSAGE and node.role is not Role.TOOL
     return is_said and bool(node.text.strip())
 
 
 def _words(node: Node, limit: int = _MESSAGE_CHARS) -> str:
-    """What was said; content that was marked as such is left out."""
+    """Return the text of a message without marked content, cut in the middle to `limit`."""
     text = without_content(node.text).strip()
     if len(text) <= limit:
         return text
@@ -139,7 +139,7 @@ def _words(node: Node, limit: int = _MESSAGE_CHARS) -> str:
 
 
 class ExtractionReason(StrEnum):
-    """Why an extraction takes place."""
+    """Reason for an extraction."""
 
     EXPLICIT = "explicit"
     MESSAGE_BACKLOG = "message_backlog"
@@ -148,9 +148,9 @@ class ExtractionReason(StrEnum):
 
 
 def is_explicit_request(text: str) -> bool:
-    """Whether a user asks, in so many words, for something to be remembered.
+    """Return whether a user explicitly asks for something to be remembered.
 
-    Of a long text the beginning and the end are searched: what is pasted between is no request.
+    Of a long text only the beginning and the end are searched, because pasted text is no request.
     """
     if len(text) > 2 * _MOST_SEARCHED:
         text = f"{text[:_MOST_SEARCHED]}\n{text[-_MOST_SEARCHED:]}"
@@ -158,7 +158,7 @@ def is_explicit_request(text: str) -> bool:
 
 
 class Backlog(Struct, frozen=True):
-    """What a session has that was not scanned: enough to know that it is not worth a scan yet."""
+    """The size of the unscanned part of a session, to tell cheaply if a scan is worthwhile."""
 
     messages: int = 0
     tokens: int = 0
@@ -166,13 +166,13 @@ class Backlog(Struct, frozen=True):
 
     @classmethod
     def of(cls, spans: Sequence[MessageSpan]) -> "Backlog":
-        """The backlog that these spans are."""
+        """Return the backlog of these spans."""
         messages = [node for span in spans for node in span.user_messages]
         has_request = any(is_explicit_request(without_content(node.text)) for node in messages)
         return cls(len(messages), sum(span.tokens for span in spans), has_request)
 
     def plus(self, nodes: Sequence[Node]) -> "Backlog":
-        """With what a run of a root agent has added."""
+        """Return the backlog with the nodes that a run of a root agent has added."""
         roots = {node.agent_id for node in nodes}
         more = Backlog.of([MessageSpan(nodes, (), roots)] if nodes else [])
         return Backlog(
@@ -182,7 +182,7 @@ class Backlog(Struct, frozen=True):
         )
 
     def reason(self, config: MemoryConfig) -> ExtractionReason | None:
-        """Why the session should be scanned now, or None."""
+        """Return the reason to scan the session now, or None."""
         if self.has_request:
             return ExtractionReason.EXPLICIT
         if self.messages >= config.extract_every_messages:

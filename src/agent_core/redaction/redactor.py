@@ -1,6 +1,6 @@
-"""Removes secrets from texts, values and live streams, and makes invisible text visible.
+"""Remove secrets from texts, values and live streams, and make invisible text visible.
 
-Configured secrets are found in the spellings in which they travel, others by what they look like.
+Configured secrets are found in their usual spellings, others by their shape.
 """
 
 import json
@@ -34,20 +34,20 @@ from agent_core.types import (
 )
 
 SHORTEST_SECRET = 4
-"""Shorter values are left alone: replacing every `a` would destroy the text and hide nothing."""
+"""Shorter values are ignored: replacing every `a` would destroy the text and hide nothing."""
 
 _PERCENT = re.compile(r"%[0-9A-F]{2}")
 _CUT_BEHIND = re.compile(r"(?:\n|\\n)?(?:\u2026|\\u2026| ?\[\.\.\. omitted)")
 _CUT_BEFORE = re.compile(r"\u2026(?:\n|\\n)?\Z")
 _LONGEST_CUT = len("\u2026\\n")
 _SHORTEST_LINE = 16
-"""What may be a secret in a line of its own: a part of a private key."""
+"""Shortest line of a multi-line secret, such as a private key, that is looked for by itself."""
 
 _UNSAFE_IN_KIND = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def marker(kind: str) -> str:
-    """What stands in place of a secret."""
+    """Return the text that replaces a secret."""
     return f"[redacted:{kind}]"
 
 
@@ -55,9 +55,9 @@ class SecretValues:
     """Secret values as a set of strings to look for.
 
     A value is found as it is, without surrounding white space, JSON-escaped once or twice, as a
-    Python literal, and URL-quoted; of one with several lines also each long line. Where a text was
-    cut, which a `…` shows, what is left is found too: the beginning of a value before the cut,
-    its end behind it. Base64, other encodings and other parts of a value are not found.
+    Python literal, and URL-quoted; of a value with several lines, each long line is found too. If a
+    text was cut, which a `…` shows, the remaining part is found: the beginning of a value before
+    the cut, or its end after it. Base64, other encodings and other parts of a value are not found.
     """
 
     def __init__(self, kinds: Mapping[str, str], *, encoding: str | None = None) -> None:
@@ -99,7 +99,7 @@ class SecretValues:
         return "".join((*out, text[done:])) if out else text
 
     def _find_fragments(self, text: str) -> Iterator[tuple[int, int, str]]:
-        """What a cut has left of a value, at least four characters: start, end, marker."""
+        """Yield start, end and marker of the remains of cut values, of at least four characters."""
         for form, shown in self._markers.items():
             for at in _found(form[:SHORTEST_SECRET], text):
                 end = at + _common_length(form, text[at : at + len(form)])
@@ -112,9 +112,9 @@ class SecretValues:
                     yield start, end, shown
 
     def settle(self, text: str) -> tuple[str, str]:
-        """Split `text`, whose continuation is unknown, into a part to show and the rest to hold.
+        """Split `text`, whose continuation is unknown, into a part to show and a part to hold back.
 
-        The first is what no continuation can change, with the values replaced; the second is a
+        No continuation can change the first, in which values are replaced; the second is a
         tail that may be the beginning of a value.
         """
         if not self._forms:
@@ -131,8 +131,8 @@ class SecretValues:
             done = found.end()
 
     def _open_tail(self, text: str, start: int) -> int:
-        """Where the earliest unfinished value could begin; the end of `text` if nowhere."""
-        # The last `longest` characters: a tail as long as that is a whole value, not a beginning.
+        """Return where the earliest unfinished value could begin, or the end of `text`."""
+        # Only the last `longest` characters: a longer tail would be a whole value, not a beginning.
         for found in self._first.finditer(text, max(start, len(text) - self._longest + 1)):
             tail = text[found.start() :]
             if any(len(form) > len(tail) and form.startswith(tail) for form in self._forms):
@@ -141,7 +141,7 @@ class SecretValues:
 
 
 def _parts(value: str) -> Iterator[str]:
-    """A value, and its long lines: tools show lines one by one."""
+    """Yield a value, and its long lines, because tools show lines one by one."""
     yield value
     lines = value.split("\n")
     if len(lines) > 1:
@@ -154,7 +154,7 @@ def _found(piece: str, text: str) -> Iterator[int]:
 
 
 def _common_length(one: str, other: str) -> int:
-    """How many characters both begin with."""
+    """Return the number of characters with which both begin."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
@@ -177,7 +177,7 @@ def _spellings(value: str) -> set[str]:
 
 
 DEEPEST = 200
-"""Levels of nesting that are searched; what is deeper is replaced as a whole."""
+"""Levels of nesting that are searched; deeper values are replaced as a whole."""
 
 _SHORTEST_NUMBER, _LONGEST_NUMBER = 10**5, 10**40
 _LONE_MARKER = re.compile(r"-?\[redacted:[^\]]*\]")
@@ -186,18 +186,18 @@ _SHORT_WAIT = 256
 
 
 class ShapeFilter:
-    """Replaces token shapes in a text that comes in pieces.
+    """Replaces token shapes in a text that arrives in pieces.
 
-    One character that was shown already is kept, because rules look back that far. A long text
-    that waits for a decision is looked at again when it has grown by a part of its length: what a
-    piece costs does not grow with what waits.
+    One character that was already shown is kept, because rules look back that far. A long text
+    that waits for a decision is examined again only after it has grown by a quarter, so the cost
+    of a piece does not grow with the waiting text.
     """
 
     def __init__(self) -> None:
         self._text = ""
         self._fresh = 0  # where the text begins that was not shown yet
         self._rest_of_secret: re.Pattern[str] | None = None
-        self._due = 0  # the length at which the text is looked at again
+        self._due = 0  # the length at which the text is examined again
 
     def feed(self, text: str, *, final: bool = False) -> str:
         """Take the next piece and return what can be shown now."""
@@ -244,7 +244,7 @@ class ShapeFilter:
 
 
 class LiveSecrets:
-    """One live text without configured secrets; token shapes stay in it."""
+    """One live text without configured secrets; token shapes are not removed."""
 
     def __init__(self, values: SecretValues) -> None:
         self._values = values
@@ -256,7 +256,7 @@ class LiveSecrets:
         return settled
 
     def finish(self) -> str:
-        """Return what was held back. The object starts again with an empty text."""
+        """Return the text held back, and start again with an empty text."""
         rest, self._held = self._values.replace(self._held), ""
         return rest
 
@@ -265,7 +265,7 @@ class LiveText:
     """One live text, redacted while it is being written.
 
     The outputs of `feed` and `finish`, joined, are the redaction of the whole text, however it
-    was cut. Ordinary words pass at once; only what may become a secret waits.
+    was cut. Ordinary words pass at once; only possible beginnings of secrets wait.
     """
 
     def __init__(self, values: SecretValues) -> None:
@@ -277,14 +277,14 @@ class LiveText:
         return self._shapes.feed(self._secrets.feed(text))
 
     def finish(self) -> str:
-        """Return what was held back. The object starts again with an empty text."""
+        """Return the text held back, and start again with an empty text."""
         shown = self._shapes.feed(self._secrets.finish(), final=True)
         self._shapes = ShapeFilter()
         return shown
 
 
 class LiveBytes:
-    """Like `LiveText` for bytes of any kind; what is no secret is passed on bit for bit.
+    """Like `LiveText` for bytes of any kind; all but secrets passes unchanged.
 
     The bytes are read as Latin-1, where each is one character. `values` must have been made for
     that (`SecretValues(…, encoding="utf-8")`).
@@ -298,7 +298,7 @@ class LiveBytes:
         return self._text.feed(data.decode("latin-1")).encode("latin-1")
 
     def finish(self) -> bytes:
-        """Return what was held back."""
+        """Return the bytes held back."""
         return self._text.finish().encode("latin-1")
 
 
@@ -307,22 +307,22 @@ class Redactor:
 
     Two strengths: `secrets_only` removes the values of configured secrets and is for what a model
     must be able to read back; `text` also removes what merely looks like a secret, and is for
-    events, logs, artifacts and screens. What has no secret in it is returned as the same object.
+    events, logs, artifacts and screens. A value without secrets is returned as the same object.
 
     Args:
-        secrets: `kind -> value`; the kind, usually the name of the environment variable, is what
-            is shown: `[redacted:OPENAI_API_KEY]`. Values of fewer than four characters are
+        secrets: `kind -> value`; the kind, usually the name of the environment variable, is
+            shown instead: `[redacted:OPENAI_API_KEY]`. Values of fewer than four characters are
             ignored: they occur everywhere, and replacing them would destroy the text.
     """
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        self._kinds: dict[str, str] = {}  # by value: two secrets may be of one kind
+        self._kinds: dict[str, str] = {}  # by value: two secrets may have the same kind
         self.learn(secrets)
 
     def learn(self, secrets: Mapping[str, str]) -> None:
-        """Remove these values too, from now on; texts that are under way go on as they began.
+        """Remove these values too, from now on; live texts that have begun are not affected.
 
-        A value that was known before stays known, also if its kind has another value now.
+        A value that was known before stays known, even if its kind now has another value.
         """
         unknown = {value: kind for kind, value in secrets.items() if value not in self._kinds}
         if not unknown and self._kinds:
@@ -333,67 +333,67 @@ class Redactor:
 
     @property
     def known(self) -> int:
-        """How many secrets are known; it grows when more are learnt."""
+        """The number of known secrets; it grows when more are learnt."""
         return len(self._kinds)
 
     @property
     def has_secrets(self) -> bool:
-        """Some secret value is configured."""
+        """True if any secret is known."""
         return bool(self._kinds)
 
     def secrets_only(self, text: str) -> str:
-        """`text` without the values of configured secrets."""
+        """Return `text` without the values of configured secrets."""
         return self._values.replace(text)
 
     def text(self, text: str) -> str:
-        """`text` without configured secrets and without token shapes."""
+        """Return `text` without configured secrets and without token shapes."""
         text = self._values.replace(text)
         return ShapeFilter().feed(text, final=True) if has_lead(text) else text
 
     def payload(self, value: Any) -> Any:
-        """A JSON-like value with `text` applied to every string, keys included.
+        """Apply `text` to every string of a JSON-like value, including keys.
 
-        A string under a name that promises a secret (`{"password": "…"}`) is replaced whole.
+        A string under a name that promises a secret (`{"password": "…"}`) is replaced as a whole.
         """
         text = _json(value)
         is_plain = text is not None and self.is_plain(text)
         return value if is_plain else walk(value, self.text, named=True)
 
     def is_plain(self, text: str) -> bool:
-        """Whether nothing in a JSON text could be a secret: so it is in most payloads."""
-        # Counts of tokens stand in many payloads, and none of these names a secret. No more than
-        # the end of a name: within a word other leads may begin (`tokensecret=`).
+        """Return whether a JSON text cannot contain a secret, as is true of most payloads."""
+        # Token counts are in many payloads and do not name secrets. Only the end of a name is
+        # removed: other leads may begin within a word (`tokensecret=`).
         counted = text.replace('tokens":', '":').replace('token_count":', '":')
         return not has_lead(counted) and self._values.replace(text) is text
 
     def payload_secrets_only(self, value: Any) -> Any:
-        """A JSON-like value with `secrets_only` applied to every string, keys included."""
+        """Apply `secrets_only` to every string of a JSON-like value, including keys."""
         return walk(value, self.secrets_only)
 
     def raw(self, data: bytes) -> bytes:
-        """Bytes of any kind, in ASCII or UTF-8 where they are text, as `text` would leave them."""
+        """Redact bytes of any kind as `text` does, where they are ASCII or UTF-8 text."""
         live = self.raw_stream()
         return live.feed(data) + live.finish()
 
     def stream(self) -> LiveText:
-        """A redactor for one text that arrives in pieces; as strong as `text`."""
+        """Return a redactor for one text that arrives in pieces; as strong as `text`."""
         return LiveText(self._values)
 
     def secrets_stream(self) -> LiveSecrets:
-        """The same, only as strong as `secrets_only`."""
+        """Return a redactor for one text in pieces; only as strong as `secrets_only`."""
         return LiveSecrets(self._values)
 
     def raw_stream(self) -> LiveBytes:
-        """A redactor for bytes that arrive in pieces, for files of any size."""
+        """Return a redactor for bytes that arrive in pieces, for files of any size."""
         return LiveBytes(self._values_in_bytes)
 
 
 def walk(value: Any, clean: Callable[[str], str], *, named: bool = False, depth: int = 0) -> Any:
-    """A JSON-like value with `clean` applied to every string, keys included.
+    """Apply `clean` to every string of a JSON-like value, including keys.
 
-    The same object where nothing changes. An integer of six digits or more is replaced if it is a
-    secret as a whole: shorter ones are counts and durations more often. A string under a name that
-    promises a secret is replaced whole if `named`.
+    Returns the same object if nothing changes. An integer of six digits or more is replaced if it
+    is a secret as a whole; shorter ones are usually counts and durations. With `named`, a string
+    under a name that promises a secret is replaced as a whole.
     """
     if isinstance(value, str):
         return clean(value)
@@ -428,15 +428,14 @@ def walk(value: Any, clean: Callable[[str], str], *, named: bool = False, depth:
 def log_failure(
     logger: logging.Logger, what: str, *, error: BaseException, clean: Callable[[str], str]
 ) -> None:
-    """Log an unexpected exception with its traceback, as text: an `exc_info` cannot be cleaned.
+    """Log an unexpected exception with its traceback as text, because `exc_info` cannot be cleaned.
 
-    The text is one that every log and terminal can take: control characters and half characters
-    are shown escaped.
+    The text is safe for every log and terminal: control characters and lone surrogates are escaped.
 
     Args:
-        logger: whose name the line carries.
-        what: what failed, for a person.
-        error: what happened.
+        logger: the logger to use.
+        what: the failed action, for a person.
+        error: the exception.
         clean: removes secrets from text.
     """
     text = visible(clean("".join(traceback.format_exception(error)).rstrip()))
@@ -450,31 +449,31 @@ _OPAQUE_KEYS = frozenset({OPAQUE, "redacted_thinking"})
 
 
 class JournalRedactor:
-    """Events lose all that looks like a secret, nodes only the values of configured secrets.
+    """Removes everything that looks like a secret from events, and known secrets from nodes.
 
-    All of it can be written as UTF-8 afterwards: what was half of a surrogate pair is U+FFFD.
+    The result can always be written as UTF-8: half of a surrogate pair becomes U+FFFD.
     """
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
 
     def payload(self, value: Any) -> Any:
-        """The data of an event; the same object where there is nothing to remove."""
+        """Return the data of an event without secrets; the same object if it has none."""
         return self.payload_and_json(value)[0]
 
     def payload_and_json(self, value: Any) -> tuple[Any, str | None]:
-        """The data of an event, and its JSON text where that had to be made."""
+        """Return the data of an event without secrets, and its JSON text if it was made."""
         text = _json(value)
         if text is not None and self._redactor.is_plain(text):
             return value, text
         return _encodable(self._redactor.payload(value)), None
 
     def json(self, payload: Mapping[str, Any]) -> str | None:
-        """The data of an event as JSON text, not yet cleaned; None where that takes longer."""
+        """Return the data of an event as JSON text, not yet cleaned; None if that takes longer."""
         return _json(payload)
 
     def events(self, events: list[PendingEvent]) -> list[PendingEvent]:
-        """The events without secrets, after one look at the texts of all of them."""
+        """Return the events without secrets, after one search through all their texts."""
         texts = [event.payload_json for event in events if event.payload_json is not None]
         if len(texts) == len(events) and self._redactor.is_plain("\n".join(texts)):
             return events
@@ -485,17 +484,17 @@ class JournalRedactor:
         return event._replace(draft=event.draft._replace(payload=payload), payload_json=text)
 
     def content(self, blocks: Iterable[ContentBlock]) -> list[ContentBlock]:
-        """The blocks of a node; the same objects where there is nothing to remove."""
+        """Return the blocks of a node without secrets; the same objects if there are none."""
         encodable = map(_encodable_block, blocks)
         return list(map(self._clean, encodable) if self._redactor.has_secrets else encodable)
 
     def metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """A node's metadata; the model never sees them, but the program reads them back."""
+        """Clean a node's metadata, which the model never sees but the program reads back."""
         plain: dict[str, Any] = _encodable(dict(metadata))
         return self._redactor.payload_secrets_only(plain) if self._redactor.has_secrets else plain
 
     def stream(self) -> LiveText:
-        """For the deltas of one text."""
+        """Return a redactor for the deltas of one text."""
         return self._redactor.stream()
 
     def _clean(self, block: ContentBlock) -> ContentBlock:
@@ -503,9 +502,9 @@ class JournalRedactor:
         after = self._redactor.payload_secrets_only(before)
         if after is before:
             return block
-        # What goes back to the model as it came is whole or gone: changed, it would be refused.
+        # Opaque data goes back to the model whole or not at all: a changed one would be refused.
         if isinstance(block, ReasoningBlock):
-            after["signature"] = None  # it was given for other words
+            after["signature"] = None  # it signed other words
             own = after["metadata"].items()
             after["metadata"] = {key: item for key, item in own if key not in _OPAQUE_KEYS}
         elif isinstance(block, ToolCallBlock):
@@ -524,12 +523,12 @@ def _encodable_block(block: ContentBlock) -> ContentBlock:
 
 
 def _encodable(value: Any) -> Any:
-    """The value with every half of a surrogate pair replaced; the same object if it has none."""
+    """Replace every half of a surrogate pair; the same object if there is none."""
     return walk(value, join_surrogates) if _json(value) is None else value
 
 
 def _json(value: Any) -> str | None:
-    """The value as JSON text; None for what the fast encoder does not take."""
+    """Encode a value as JSON text; None if the fast encoder does not take it."""
     try:
         return orjson.dumps(value).decode()
     except (TypeError, ValueError):

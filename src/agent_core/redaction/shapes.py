@@ -1,8 +1,8 @@
-r"""Recognises what looks like a secret without being configured as one.
+r"""Recognise texts that look like secrets without being configured as such.
 
-A shape begins with a *lead*, a literal such as `sk-` or `password`. What follows is judged by the
-shape's own rule, which answers one of three things: a `Hit`, not a secret, or `MORE`, if the
-text ends before that is decided. So one set of rules serves whole texts and live streams, and
+A shape begins with a *lead*, a literal such as `sk-` or `password`. The text after it is judged by
+the shape's own rule, with one of three results: a `Hit`, not a secret, or `MORE` if the
+text ends before this is decided. So one set of rules serves whole texts and live streams, and
 each rule looks a bounded distance ahead: the time is linear for any input, and a stream holds
 back little. Shapes:
 
@@ -29,7 +29,7 @@ LONGEST_TOKEN_HEAD = 2048
 
 @cache
 def _ascii(pattern: str) -> re.Pattern[str]:
-    """Compile when it is first needed: most programs meet few of the shapes."""
+    """Compile a pattern when it is first needed: most programs meet few of the shapes."""
     return re.compile(pattern, re.ASCII)
 
 
@@ -39,9 +39,9 @@ _WORD, _DOTTED = r"[\w-]*+", r"[\w.-]*+"
 class _Token(Struct, frozen=True):
     """A token with a known beginning.
 
-    `whole` matches it at its lead; `after` is what has to follow the lead before it is worth
-    judging, unless the text ends too early, and looks a bounded distance ahead; `run` matches the
-    characters that may stand in it.
+    `whole` matches it at its lead. `after` matches the bounded text that has to follow the lead
+    before it is worth judging, unless the text ends too early. `run` matches the characters that a
+    token may have.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class _Token(Struct, frozen=True):
 
 
 def _tokens(kind: str, one: str, least: int, *leads: str) -> dict[str, _Token]:
-    """Tokens whose lead is followed by at least `least` characters like `one`."""
+    """Build tokens whose lead is followed by at least `least` characters like `one`."""
     after = rf"(?:{one}{{{least}}}|{one}{{0,{least - 1}}}\Z)"
     return {lead: _Token(kind, rf"{lead}{one}{{{least},}}+", after) for lead in leads}
 
@@ -89,7 +89,7 @@ KEYWORDS = (
 )  # fmt: skip
 """Case does not matter; they count anywhere, as in `DB_PASSWORD`. No lead contains another."""
 
-# What a group of leads has in common: if that is missing, none of the group has to be looked for.
+# The common part of a group of leads: without it, none of the group has to be searched for.
 _TOKENS_BY_PART = {
     "-": {"sk-": ("sk-",), "xox": TOKEN_LEADS[-5:], "glpat-": ("glpat-",), KEY_LEAD: (KEY_LEAD,)},
     "_": {
@@ -107,7 +107,7 @@ _KEYWORDS_BY_PART = {
     for part in ("pass", "secret", "token", "key", "authorization", "bearer")
 }
 
-# What has to follow the other leads; compare `_Token.after`.
+# The text that has to follow the other leads; compare `_Token.after`.
 _AFTER_KEYWORD = r"[a-z_-]{0,11}+(?:\\{0,3}[\"'`]|\\{0,3}\Z)?\]?[ \t]{0,8}+(?:[:=]|\Z)"
 _AFTER_BEARER = r"(?:[ \t]{1,8}+[^\s\"'`,;&<>(){}\[\]|\\]{16}|[ \t]{0,8}+[^\s]{0,15}\Z)"
 _AFTER_KEY_LEAD = r"(?:[A-Z0-9 ]{0,40}?PRIVATE KEY|[A-Z0-9 -]{0,66}\Z)"
@@ -125,7 +125,7 @@ _LONGEST_BEGINNING = max(map(len, _BEGINNINGS))
 
 
 class LeadFinder:
-    """Goes through one text from lead to lead, each search starting where the last one ended."""
+    """Finds the leads of one text in order; each search starts where the last one ended."""
 
     def __init__(self, text: str, *, final: bool) -> None:
         self._text = text
@@ -135,7 +135,7 @@ class LeadFinder:
             self._find(lead, 0)
 
     def next(self, at: int) -> tuple[int, str] | None:
-        """The first lead worth judging at or after `at`: where it begins, and which it is."""
+        """Return position and name of the first lead worth judging at or after `at`, or None."""
         while self._next:
             lead, start = min(self._next.items(), key=lambda item: item[1])
             if start >= at:
@@ -153,7 +153,7 @@ class LeadFinder:
 
 
 def open_tail(text: str, start: int) -> int:
-    """Where the earliest unfinished lead could begin; the end of `text` if nowhere."""
+    """Return where the earliest unfinished lead could begin, or the end of `text`."""
     tail = _to_lower(text[max(start, len(text) - _LONGEST_BEGINNING) :])
     for size in range(len(tail), 0, -1):
         if tail[-size:] in _BEGINNINGS:
@@ -162,19 +162,19 @@ def open_tail(text: str, start: int) -> int:
 
 
 def has_lead(text: str) -> bool:
-    """Whether there is anything to judge in `text`."""
+    """Return whether `text` has a lead to judge."""
     return bool(_present(text, _to_lower(text), final=True))
 
 
 def _present(text: str, lower: str, *, final: bool) -> list[str]:
-    """The leads that occur. One character rules out most of them in most texts."""
+    """Return the leads that occur. One character rules out most of them in most texts."""
     found: list[str] = []
     for character, groups in _TOKENS_BY_PART.items():
         if character in text:
             for part, leads in groups.items():
                 if part in text:
                     found += [lead for lead in leads if lead in text]
-    # A pair needs its sign, which may be still to come if the text goes on.
+    # A pair needs its sign, which may still come if the text continues.
     if not final or ":" in text or "=" in text or "bearer" in lower:
         for part, words in _KEYWORDS_BY_PART.items():
             if part in lower:
@@ -189,13 +189,13 @@ def _to_lower(text: str) -> str:
 
 # --- tokens ----------------------------------------------------------------------------------
 
-LONGEST_PAIR_VALUE = 64  # judged whole; what is longer is a secret without further questions
+LONGEST_PAIR_VALUE = 64  # judged whole; a longer value is always a secret
 LONGEST_QUOTED_VALUE = 256
 LONGEST_KEY_BODY = 8192
 
 
 class Hit(Struct, frozen=True):
-    """A secret from `start` to `end`; `more` matches what belongs to it after `end`."""
+    """A secret from `start` to `end`; `more` matches its continuation after `end`."""
 
     kind: str
     start: int
@@ -204,7 +204,7 @@ class Hit(Struct, frozen=True):
 
 
 class More:
-    """The text ends before it can be decided."""
+    """The result if the text ends before a decision is possible."""
 
 
 MORE = More()
@@ -212,9 +212,9 @@ Verdict = Hit | More | None
 
 
 def judge(text: str, start: int, lead: str, *, final: bool) -> Verdict:
-    """Decide whether a secret begins at `start`, where `lead` stands.
+    """Decide whether a secret begins at `start`, the position of `lead`.
 
-    `MORE` is only answered if not `final`.
+    Returns `MORE` only if `final` is false.
     """
     if token := _TOKENS.get(lead):
         found = _ascii(token.whole).match(text, start)
@@ -279,7 +279,7 @@ def _any_case(pattern: str) -> re.Pattern[str]:
 
 
 _QUOTE = r"\\{0,3}[\"'`]"
-# After the keyword: the rest of the name, what closes it, and the sign between name and value.
+# After the keyword: the rest of the name, its closing quote, and the sign before the value.
 _SIGN = (
     r"(?:[_-]?access)?(?:[_-]?key)?"
     rf"(?:{_QUOTE})?\]?[ \t]{{0,8}}(?::=|=>|:(?!:)|=(?!=))[ \t]{{0,8}}"
@@ -293,7 +293,7 @@ _SPACE = r"[ \t]{1,8}"
 _SPACE_SO_FAR = r"[ \t]{0,8}"
 
 _RUN = r"[^\s\"'`,;&<>(){}\[\]|\\]*+"
-# A quote after a backslash does not end a value: to look back one character is all it takes.
+# A quote after a backslash does not end a value: looking back one character is enough.
 _UNTIL_QUOTE = {quote: rf"(?:[^{quote}\n]|(?<=\\){quote})*+" for quote in "\"'`"}
 _UNTIL_ESCAPED_QUOTE = r"[^\"'`\\\n]*+"
 _PLACEHOLDER = r"[\s,;)(\[{<*%]|\$[a-z_{(]"
@@ -362,7 +362,7 @@ _LONGEST_NAME = 128
 
 
 def kind_of_name(name: str) -> str | None:
-    """What a field called `name` holds, if that is a secret: `db_password` → `password`."""
+    """Return the kind of secret in a field called `name`, or None: `db_password` → `password`."""
     if len(name) > _LONGEST_NAME or not _SECRET_NAME.fullmatch(name):
         return None
     lower = name.lower()

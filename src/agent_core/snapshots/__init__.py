@@ -1,1 +1,1 @@
-"""The exact state of a workspace, recorded in content-addressed blobs and brought back."""
+"""The exact state of a workspace, recorded in content-addressed objects and restored from them."""

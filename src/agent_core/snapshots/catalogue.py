@@ -26,14 +26,14 @@ class Catalogue:
     """The snapshots in one folder.
 
     Args:
-        folder: it is made with the first of them.
+        folder: the folder, created with its first snapshot.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def __iter__(self) -> Iterator[tuple[str, datetime]]:
-        """The ids, and when each was last recorded."""
+        """Yield the ids, and when each was last recorded."""
         if not self._folder.exists():
             return
         for path in self._folder.iterdir():
@@ -44,7 +44,7 @@ class Catalogue:
         """Return a snapshot.
 
         Raises:
-            StorageError: there is none of this id, or it is damaged.
+            StorageError: there is no snapshot with this id, or it is damaged.
         """
         place = self._place(snapshot_id)
         try:
@@ -59,19 +59,19 @@ class Catalogue:
             raise StorageError(ErrorCode.STORAGE_ERROR, message) from error
 
     def content(self, snapshot_id: str) -> bytes:
-        """Return the record of a snapshot, as another machine takes it.
+        """Return the record of a snapshot, in the form that `take` accepts.
 
         Raises:
-            StorageError: there is none of this id, or it is damaged.
+            StorageError: there is no snapshot with this id, or it is damaged.
         """
         self.get(snapshot_id)
         return read_bytes(self._place(snapshot_id))
 
     def take(self, snapshot_id: str, content: bytes) -> None:
-        """Keep what another machine knows of a snapshot.
+        """Keep the record of a snapshot from another machine.
 
         Raises:
-            StorageError: it is about another one, or damaged.
+            StorageError: it belongs to another snapshot, or is damaged.
             OSError: it cannot be written.
         """
         place = self._place(snapshot_id)
@@ -81,7 +81,7 @@ class Catalogue:
         write_whole(place, content)
 
     def keep(self, snapshot: Snapshot) -> Snapshot:
-        """Keep a snapshot, or note that it was recorded again; returns it with its id.
+        """Keep a snapshot, or note that it was recorded again, and return it with its id.
 
         Raises:
             OSError: it cannot be written.
@@ -107,7 +107,7 @@ class Catalogue:
         return replace(snapshot, snapshot_id=snapshot_id)
 
     def remove(self, snapshot_id: str) -> None:
-        """Forget a snapshot; it is fine if there is none.
+        """Remove a snapshot, if there is one.
 
         Raises:
             OSError: it cannot be removed.
@@ -121,12 +121,12 @@ class Catalogue:
 
 
 def write_whole(place: Path, content: bytes | Iterable[bytes], *, flush: bool = True) -> None:
-    """Write a private file, whole or not at all.
+    """Write a private file, all or nothing.
 
     Args:
-        place: where; what was there is replaced.
-        content: all of it, perhaps in pieces.
-        flush: return when it is on the disk.
+        place: its path; an existing file is replaced.
+        content: the whole content, or its pieces.
+        flush: return only when it is on the disk.
 
     Raises:
         OSError: it cannot be written.

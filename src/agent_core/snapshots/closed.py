@@ -1,6 +1,6 @@
-"""Files and folders that their owner may not read: they are opened while they are recorded.
+"""Open files and folders that their owner may not read, while they are recorded.
 
-A run can take away the right to read what it has changed, and an undo has to see it all the same. A
+A run can take away the right to read what it has changed, and an undo has to see it nevertheless. A
 note on the disk lists what is open, so that the next process closes it after a crash.
 """
 
@@ -20,14 +20,14 @@ _NEEDED = {stat.S_IFDIR: 0o700, stat.S_IFREG: 0o400}
 
 
 class Opener:
-    """Opens what is closed, one after another, and closes it again.
+    """Opens closed files and folders one after another, and closes them again.
 
     Args:
-        note: the file that says what is open.
-        may_open: tells of a path whether it may be opened, given that what is around it was.
+        note: the file that lists what is open.
+        may_open: returns whether a path may be opened, given that the folders above it were.
 
     Attributes:
-        opened: the paths that were opened at some time.
+        opened: the paths that were opened at any time.
     """
 
     def __init__(self, note: Path, may_open: Callable[[bytes], bool]) -> None:
@@ -41,14 +41,14 @@ class Opener:
         """Open an entry of a folder, if it is closed and may be opened.
 
         Yields:
-            The permission bits that it had; None if it is left as it is.
+            The permission bits that it had; None if it stays unchanged.
 
         Raises:
             OSError: they cannot be set, or the note cannot be written.
         """
         try:
             status = os.lstat(name, dir_fd=folder)
-        except OSError:  # whoever opens it meets the same
+        except OSError:  # opening it fails in the same way
             yield None
             return
         rights = os.R_OK | os.X_OK if stat.S_ISDIR(status.st_mode) else os.R_OK
@@ -60,7 +60,7 @@ class Opener:
 
     @contextmanager
     def open_root(self, root: int) -> Generator[int | None]:
-        """Open the workspace itself, by its descriptor; as `open_entry`.
+        """Open the workspace itself by its descriptor, like `open_entry`.
 
         Raises:
             OSError: likewise.
@@ -92,7 +92,7 @@ class Opener:
             self._write()
 
     def _write(self) -> None:
-        """Note what is open; a process that is killed leaves it to the next one."""
+        """Write the note of what is open; it stays for the next process if this one is killed."""
         if not self._open:
             self._note.unlink(missing_ok=True)
             return
@@ -101,7 +101,7 @@ class Opener:
 
 
 def close_again(root: Path, note: Path) -> None:
-    """Close what a process that has died left open.
+    """Close what a dead process has left open.
 
     Raises:
         OSError: the permission bits cannot be set.

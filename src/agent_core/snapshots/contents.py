@@ -1,4 +1,4 @@
-"""The contents of files and links: kept in the packs, and written from them."""
+"""The contents of files and links: put into packs, and read from them."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ from agent_core.snapshots.records import FileType, LeftOutReason, TreeEntry
 from agent_core.snapshots.stat_cache import UNSETTLED, Version
 
 PIECE_BYTES = 4 << 20
-"""Larger files are kept in pieces of this size."""
+"""Larger files are kept in pieces of this size, in bytes."""
 
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TRIES = 3
@@ -28,12 +28,12 @@ _ZEROS = bytes(PIECE_BYTES)
 
 
 class Kept(Struct, frozen=True):
-    """A file or link as it was kept.
+    """The result of keeping a file or link.
 
     Attributes:
         entry: None if it is not recorded.
-        version: what it was kept at.
-        reason: what is to be said about it.
+        version: the version that was kept.
+        reason: why it is not recorded as it is, if so.
     """
 
     entry: TreeEntry | None
@@ -45,9 +45,9 @@ class FileKeeper:
     """Puts files into packs.
 
     Args:
-        packs: where they are put.
+        packs: the packs to put them into.
         max_bytes: larger files are not kept.
-        opener: opens what is closed; without it, that is not kept.
+        opener: opens closed files; without it they are not kept.
     """
 
     def __init__(self, packs: Packs, max_bytes: int, opener: Opener | None = None) -> None:
@@ -56,16 +56,16 @@ class FileKeeper:
         self._opener = opener
 
     def keep(self, folder: int, name: bytes, path: bytes) -> Kept:
-        """Keep a file or link; it is read again if it changes meanwhile.
+        """Keep a file or link; it is read again if it changes in the meantime.
 
         Args:
-            folder: where it is.
-            name: what it is called there.
-            path: where it is in the workspace.
+            folder: descriptor of its folder.
+            name: its name there.
+            path: its path in the workspace.
 
         Raises:
-            OSError: it cannot be read, for a reason that is not its own.
-            StorageError: it cannot be written.
+            OSError: it cannot be read, because the process has too many open files.
+            StorageError: the pack cannot be written.
         """
         kept = self._keep_readable(folder, name)
         if self._opener is None or kept.reason is not LeftOutReason.UNREADABLE:
@@ -119,7 +119,7 @@ class FileKeeper:
         return Kept(entry, settled(after), reason)
 
     def _keep_content(self, file: int, size: int) -> tuple[bytes, int]:
-        """Keep what is in the file; returns the digest and the bytes that were read."""
+        """Keep the content of a file, and return its digest and the number of bytes read."""
         if size <= PIECE_BYTES:
             content = _read(file, size + 1, 0)
             if len(content) <= PIECE_BYTES:
@@ -138,7 +138,7 @@ class FileKeeper:
 
 
 def settled(status: os.stat_result) -> Version:
-    """The version, or `UNSETTLED` while a change might leave the times as they are."""
+    """Return the version, or `UNSETTLED` while a change might not alter the times."""
     changed_at = status.st_ctime_ns
     tick = _TICK_NS if changed_at % _SECOND_NS else _COARSE_TICK_NS
     if time.time_ns() - changed_at < tick:
@@ -147,7 +147,7 @@ def settled(status: os.stat_result) -> Version:
 
 
 def version_of(status: os.stat_result) -> Version:
-    """Return a version, which no other state of a file has."""
+    """Return the version of a file's state, which no other state has."""
     return (
         status.st_mode,
         status.st_ino,
@@ -172,7 +172,7 @@ def pieces_of(packs: Packs, entry: TreeEntry) -> Iterator[bytes]:
 
 
 def digests_in(content: bytes) -> Iterator[bytes]:
-    """The digests of the pieces of a large file."""
+    """Return the digests of the pieces of a large file."""
     return (content[at : at + DIGEST_BYTES] for at in range(0, len(content), DIGEST_BYTES))
 
 
@@ -186,7 +186,7 @@ def _read(file: int, wanted: int, at: int) -> bytes:
 
 
 def _is_hole(file: int, at: int, size: int) -> bool:
-    """Tell whether the system says that there is nothing but zeros."""
+    """Return whether the system reports a hole, which reads as zeros."""
     try:
         return os.lseek(file, at, os.SEEK_DATA) >= at + size
     except OSError as error:

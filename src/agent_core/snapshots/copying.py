@@ -1,4 +1,4 @@
-"""A copy of a workspace, as it is or as it was, with its repository and excluded folders."""
+"""Copy a workspace in its present or an earlier state, with its repository and excluded folders."""
 
 import errno
 import fcntl
@@ -32,13 +32,13 @@ _SPECIAL = {
 def copy_workspace(
     recorder: Recorder, into: Path, *, snapshot_id: str | None, settings: SnapshotSettings
 ) -> Copied:
-    """Copy the workspace of a recorder; nothing is left of a copy that is not finished.
+    """Copy the workspace of a recorder; an unfinished copy is removed.
 
     Args:
-        recorder: of the workspace.
+        recorder: the recorder of the workspace.
         into: does not exist or is empty.
-        snapshot_id: the state of the copy; by default the workspace's own.
-        settings: what is left out of snapshots.
+        snapshot_id: the state of the copy; by default the workspace's present state.
+        settings: what snapshots leave out.
 
     Raises:
         StorageError: the folder is not empty, or is in the workspace, or something is damaged.
@@ -100,7 +100,7 @@ class _TreeCopy:
     """Copies a folder with modes, times, links, hard links and holes.
 
     Args:
-        own: paths of the program's own folders, which stay out.
+        own: paths of the program's own folders, which are not copied.
         check: called between two files; raises to end the work.
 
     Attributes:
@@ -161,7 +161,7 @@ class _TreeCopy:
         self.left_out.append(LeftOut(os.fsdecode(path), reason))
 
     def _open(self, name: str, flags: int, source: int, path: bytes) -> int | None:
-        """Open what is to be copied; None if it may not be read, or is gone."""
+        """Open an entry for copying; None if it may not be read, or is gone."""
         try:
             return open_descriptor(name, flags, dir_fd=source)
         except FileNotFoundError:
@@ -171,7 +171,7 @@ class _TreeCopy:
             return None
 
     def _link(self, name: str, target: int, top: int, path: bytes, status: os.stat_result) -> bool:
-        """Link to the copy of a file with several names; False if it is the first of them."""
+        """Link to the copy of a file with several names; False if this is the first of them."""
         first = self._linked.setdefault((status.st_dev, status.st_ino), path)
         if first == path:
             return False
@@ -197,7 +197,7 @@ class _TreeCopy:
             os.close(old)
 
     def _share(self, old: int, new: int) -> bool:
-        """Let a file have the blocks of another; False where that cannot be."""
+        """Let a file share the blocks of another; False if this is impossible."""
         try:
             fcntl.ioctl(new, _SHARE_BLOCKS, old)
         except OSError:
@@ -207,7 +207,7 @@ class _TreeCopy:
 
 
 def _copy_content(old: int, new: int, status: os.stat_result) -> None:
-    """Copy what is in a file; holes stay holes.
+    """Copy the content of a file; holes stay holes.
 
     Raises:
         OSError: it cannot be read or written.

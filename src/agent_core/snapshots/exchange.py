@@ -1,4 +1,4 @@
-"""What other machines need of a snapshot, as packs that are sent there and taken over here."""
+"""Packs with the objects of a snapshot, for sending it to another machine."""
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,18 +11,18 @@ from agent_core.snapshots.records import FileType, TreeEntry
 from agent_core.snapshots.trees import decode_tree
 
 SENDING = "sending"
-"""The folder of packs that are on their way to another machine."""
+"""The folder of packs on their way to another machine."""
 _PACK_BYTES = 64 << 20
-"""A pack that is sent is closed when it is larger."""
+"""Bytes after which a sent pack is closed."""
 
 
 def objects_beyond(packs: Packs, tree: bytes, known: bytes | None) -> Iterator[bytes]:
-    """The digests of all that a folder is made of, but for what another folder has, too.
+    """Yield the digests of all objects of a folder that another folder does not have.
 
     Args:
-        packs: has all of the folder.
+        packs: holds all of the folder.
         tree: the folder.
-        known: the other one; what of it is not in the packs counts as not known.
+        known: the other folder; objects of it that are not in the packs count as unknown.
 
     Raises:
         StorageError: an object of the folder is missing or damaged.
@@ -53,7 +53,7 @@ def objects_beyond(packs: Packs, tree: bytes, known: bytes | None) -> Iterator[b
 
 
 def write_packs(packs: Packs, digests: Iterable[bytes], folder: Path) -> Iterator[Path]:
-    """Write objects into packs of a folder; each is removed when the next one is asked for.
+    """Write objects into packs in a folder; each pack is removed when the next one is requested.
 
     Raises:
         StorageError: an object is missing, or a pack cannot be written.

@@ -18,11 +18,11 @@ class Intent(Struct, frozen=True):
     """A restore that has begun.
 
     Attributes:
-        before: the snapshot of what the workspace was.
-        target: the snapshot of what it should be.
-        settings: those it is recorded with.
-        moves_aside: what no snapshot holds is moved out of the way.
-        staging: the folder for what is on its way.
+        before: the snapshot of the workspace before the restore.
+        target: the snapshot to restore.
+        settings: the settings it is recorded with.
+        moves_aside: files that no snapshot holds are moved out of the way.
+        staging: the folder for entries on their way.
     """
 
     before: str
@@ -32,7 +32,7 @@ class Intent(Struct, frozen=True):
     staging: Staging
 
     def encode(self) -> bytes:
-        """The intent as it is kept."""
+        """Encode the intent as it is stored."""
         staging = self.staging
         return json.dumps(
             {
@@ -49,7 +49,7 @@ class Intent(Struct, frozen=True):
 
 
 def read_intent(place: Path) -> Intent | None:
-    """The intent kept at this place; None if there is none.
+    """Read the intent stored at a place; None if there is none.
 
     Raises:
         OSError: it cannot be read.

@@ -1,9 +1,9 @@
-"""Objects in packs: compressed content, by its SHA-256, in files that never change.
+"""Objects in packs: compressed contents, named by SHA-256, in files that never change.
 
-A pack is written under another name, flushed, and named when it is whole, so that a process that
-dies leaves no half of one. Objects stand one behind the other, each with a header; behind them are
-all digests in order, where each object begins, and a footer. Where that end is damaged, the objects
-are found by their headers.
+A pack is written under another name, flushed, and renamed when it is complete, so a process that
+dies leaves no partial pack. The objects follow one another, each with a header; after them come all
+digests in order, the position of each object, and a footer. If this end is damaged, the objects are
+found by their headers.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from agent_core.opening import open_descriptor
 DIGEST_BYTES = 32
 
 _MAGIC = b"soongpk1"
-_HEADER = struct.Struct("<32sQQB")  # digest, stored bytes, bytes, whether compressed
-_FOOTER = struct.Struct("<QQ32s8s")  # where the index begins, objects, its SHA-256, magic
+_HEADER = struct.Struct("<32sQQB")  # digest, stored bytes, bytes, is compressed
+_FOOTER = struct.Struct("<QQ32s8s")  # start of the index, objects, its SHA-256, magic
 _PLACE = struct.Struct("<Q")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,7 +36,7 @@ _LARGEST = 1 << 32
 
 
 def digest_of(content: bytes) -> bytes:
-    """The name of an object."""
+    """Return the digest that names an object."""
     return hashlib.sha256(content).digest()
 
 
@@ -52,7 +52,7 @@ class MissingObjectError(StorageError):
 
 
 class Pack:
-    """One pack that is whole, open for reading."""
+    """One complete pack, open for reading."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,19 +69,19 @@ class Pack:
         os.close(self._file)
 
     def items(self) -> Iterator[tuple[bytes, int]]:
-        """The digests of its objects, in order, and where each begins."""
+        """Return the digests of its objects in order, with the position of each."""
         places = (place for (place,) in _PLACE.iter_unpack(self._places))
         return zip(map(self._digest, self._numbers), places, strict=True)
 
     def find(self, digest: bytes) -> int | None:
-        """Where the object begins; None if this pack does not have it."""
+        """Return the position of an object; None if this pack does not have it."""
         at = bisect_left(self._numbers, digest, key=self._digest)
         if at == len(self._numbers) or self._digest(at) != digest:
             return None
         return _PLACE.unpack_from(self._places, at * _PLACE.size)[0]
 
     def stored_size(self, place: int) -> int:
-        """The bytes that the object at this place takes.
+        """Return the bytes that the object at this position takes.
 
         Raises:
             OSError: the pack cannot be read.
@@ -92,11 +92,11 @@ class Pack:
         return _HEADER.size + min(_HEADER.unpack(header)[1], self.size)
 
     def record(self, place: int) -> bytes:
-        """The object at this place as it is stored, header included."""
+        """Return the object at this position as it is stored, including its header."""
         return os.pread(self._file, self.stored_size(place), place)
 
     def read(self, digest: bytes, place: int) -> bytes | None:
-        """The object at this place; None if it is damaged.
+        """Return the content of the object at this position; None if it is damaged.
 
         Raises:
             OSError: the pack cannot be read.
@@ -119,7 +119,7 @@ class Pack:
         return self._digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]
 
     def _read_index(self) -> tuple[bytes, bytes] | None:
-        """The digests and places at the end; None if they are damaged."""
+        """Read the digests and positions at the end; None if they are damaged."""
         footer = os.pread(self._file, _FOOTER.size, max(0, self.size - _FOOTER.size))
         if len(footer) < _FOOTER.size:
             return None
@@ -133,7 +133,7 @@ class Pack:
         return index[: objects * DIGEST_BYTES], index[objects * DIGEST_BYTES :]
 
     def _scan(self) -> tuple[bytes, bytes]:
-        """The digests and places of the objects that are sound, up to the first that is not."""
+        """Find the digests and positions of undamaged objects, up to the first damaged one."""
         found: dict[bytes, int] = {}
         place = len(_MAGIC)
         while len(header := os.pread(self._file, _HEADER.size, place)) == _HEADER.size:
@@ -146,7 +146,7 @@ class Pack:
 
 
 class PackWriter:
-    """A pack that is being written; it exists from its first object on."""
+    """A pack that is being written; its file exists from the first object on."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -166,7 +166,7 @@ class PackWriter:
         self.add_record(digest, header + stored)
 
     def add_record(self, digest: bytes, record: bytes) -> None:
-        """Write an object as another pack has it.
+        """Write an object in the form stored in another pack.
 
         Raises:
             StorageError: it cannot be written.
@@ -180,7 +180,7 @@ class PackWriter:
             self._at += self._file.write(record)
 
     def commit(self) -> int:
-        """Make the pack whole and name it; its objects are on the disk then. Returns its size.
+        """Complete the pack and give it its name, with its objects on the disk; return its size.
 
         Raises:
             StorageError: it cannot be written.
@@ -204,7 +204,7 @@ class PackWriter:
 
     @contextmanager
     def _writing(self) -> Generator[None]:
-        """Tell a disk that cannot be written from a workspace that cannot be read.
+        """Distinguish a disk that cannot be written from a workspace that cannot be read.
 
         Raises:
             StorageError: instead of the `OSError`.
@@ -220,20 +220,20 @@ class PackWriter:
             ) from error
 
     def abandon(self) -> None:
-        """Remove what was written and not committed; harmless after a commit."""
+        """Remove the objects that were not committed; harmless after a commit."""
         if self._part is not None:
             self._part.unlink(missing_ok=True)
         if self._file is not None:
-            with suppress(OSError):  # what was buffered does not fit either
+            with suppress(OSError):  # the buffered bytes do not fit either
                 self._file.close()
         self._part = self._file = None
         self.places = {}
 
 
 class Packs:
-    """All packs of a folder, for one piece of work; the caller keeps them from being removed.
+    """All packs of a folder, for one operation; the caller prevents their removal.
 
-    Objects that are put are found at once, and are kept with the next `commit`.
+    Objects that are put are found at once, and are stored with the next `commit`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -252,24 +252,24 @@ class Packs:
         self._packs = None
 
     def __iter__(self) -> Iterator[Pack]:
-        """The packs, the youngest first."""
+        """Iterate over the packs, newest first."""
         return iter(self._opened())
 
     def has(self, digest: bytes) -> bool:
-        """Whether the object is there."""
+        """Return whether an object exists."""
         if digest in self._writer.places:
             return True
         return any(pack.find(digest) is not None for pack in self._opened())
 
     def put(self, content: bytes) -> bytes:
-        """Keep the content, if it is not there already, and return its digest."""
+        """Put a content, unless it exists, and return its digest."""
         digest = digest_of(content)
         if not self.has(digest):
             self._writer.add(digest, content)
         return digest
 
     def get(self, digest: bytes) -> bytes:
-        """The object, which is what its digest says.
+        """Return the content of an object, checked against its digest.
 
         Raises:
             MissingObjectError: there is none, or it is damaged.
@@ -286,7 +286,7 @@ class Packs:
         raise MissingObjectError(digest, self._folder, problem)
 
     def record(self, digest: bytes) -> bytes:
-        """The object as it is stored, header included, and not checked.
+        """Return an object as it is stored, with its header and unchecked.
 
         Raises:
             MissingObjectError: there is none.
@@ -299,11 +299,11 @@ class Packs:
         raise MissingObjectError(digest, self._folder, "is missing")
 
     def count(self) -> int:
-        """How many packs there are."""
+        """Return the number of packs."""
         return sum(1 for name in os.listdir(self._folder) if _NAME(name))  # noqa: PTH208
 
     def commit(self) -> None:
-        """Bring all that was put to the disk.
+        """Write all objects that were put to the disk.
 
         Raises:
             StorageError: it cannot be written.
@@ -325,7 +325,7 @@ class Packs:
 
 
 def _compressed(content: bytes) -> bytes:
-    """The content, made smaller; the same object where that does not pay."""
+    """Compress the content; the same object if that does not save space."""
     probe = content[:_PROBE_BYTES]
     if len(content) > len(probe) and len(zlib.compress(probe, 1)) > 0.9 * len(probe):
         return content

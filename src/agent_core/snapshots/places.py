@@ -1,4 +1,4 @@
-"""Changing single entries of a workspace, beneath a descriptor and never through a link."""
+"""Change single entries of a workspace, below a descriptor and never through a link."""
 
 import os
 import stat
@@ -22,7 +22,7 @@ class Places:
         root: the workspace, resolved.
 
     Attributes:
-        root: a descriptor of it, which need not be readable.
+        root: a descriptor of the workspace, which need not be readable.
 
     Raises:
         OSError: it cannot be opened.
@@ -55,7 +55,7 @@ class Places:
         return self._folder, name
 
     def forget(self) -> None:
-        """Look up the next path anew, because folders were renamed."""
+        """Drop the cached folder, because folders were renamed."""
         os.close(self._folder)
         self._path, self._folder = b"", os.dup(self.root)
 
@@ -77,10 +77,10 @@ class Places:
         return folder
 
     def status(self, path: bytes) -> os.stat_result | None:
-        """Return the status of what is there, a link's own; None if there is nothing.
+        """Return the status of an entry, of a link itself; None if there is nothing.
 
         Raises:
-            OSError: it cannot be looked at.
+            OSError: its status cannot be read.
         """
         if path == ROOT:
             return os.fstat(self.root)
@@ -91,7 +91,7 @@ class Places:
             return None
 
     def set_mode(self, path: bytes, mode: int) -> None:
-        """Set the permission bits of a file or folder; of a link they are as they are.
+        """Set the permission bits of a file or folder; those of a link stay unchanged.
 
         Raises:
             OSError: they cannot be set.
@@ -104,7 +104,7 @@ class Places:
 
 
 def set_mode(folder: int, name: bytes, mode: int) -> None:
-    """Set the permission bits of an entry of the folder, if it is no link.
+    """Set the permission bits of an entry of a folder, unless it is a link.
 
     Raises:
         OSError: they cannot be set.

@@ -1,4 +1,4 @@
-"""Recording one workspace, with what its last recording found."""
+"""Record one workspace, using the findings of its last recording."""
 
 import json
 import os
@@ -31,19 +31,19 @@ from agent_core.snapshots.trees import changes_between, decode_tree, entry_at, f
 from agent_core.snapshots.walk import Walk
 
 LAST = "last"
-"""The file with what the last recording found, in the folder about a workspace."""
+"""The file with the findings of the last recording, in the folder about a workspace."""
 
 Span = tuple[Snapshot, Snapshot]
-"""The states before and after something."""
+"""The states before and after an operation."""
 
 
 class Recording(Struct, frozen=True):
-    """A snapshot, and what the walk for it has found.
+    """A snapshot, and the findings of the walk that recorded it.
 
     Attributes:
         records: by path, which has a slash at its end.
-        settings: those it was made with.
-        kept: paths that were recorded although a pattern means them, as far as they were there.
+        settings: the settings it was recorded with.
+        kept: existing paths that were recorded although a pattern excludes them.
     """
 
     snapshot: Snapshot
@@ -53,15 +53,15 @@ class Recording(Struct, frozen=True):
 
 
 class Recorder(Struct, frozen=True, kw_only=True):
-    """Records one workspace; no other process does so meanwhile.
+    """Records one workspace, while no other process does.
 
     Attributes:
         root: the workspace, resolved.
         project: the folder about the workspace.
-        packs: where contents are kept.
-        catalogue: where snapshots are kept.
+        packs: keeps contents.
+        catalogue: keeps snapshots.
         own: folders of the program, which no snapshot holds.
-        generation: another text after each sweep that removed objects.
+        generation: a text that changes with each sweep that removed objects.
         check: called between two files; raises to end the work.
     """
 
@@ -75,23 +75,23 @@ class Recorder(Struct, frozen=True, kw_only=True):
 
     @property
     def own_paths(self) -> frozenset[bytes]:
-        """The program's own folders in the workspace."""
+        """Paths of the program's own folders in the workspace."""
         inside = (path for path in self.own if path.is_relative_to(self.root))
         return frozenset(os.fsencode(path.relative_to(self.root)) for path in inside)
 
     def record(
         self, settings: SnapshotSettings, spans: Sequence[Span] = (), *, opens: bool = True
     ) -> Recording:
-        """Record the workspace as it is.
+        """Record the present state of the workspace.
 
         Args:
             settings: what is left out.
-            spans: snapshots that this one will be compared with. What they hold is recorded, even
-                if it would be left out today.
-            opens: what was closed between two of those snapshots is opened while it is recorded.
+            spans: snapshots that this one will be compared with. Their paths are recorded, even if
+              they would be left out today.
+            opens: open files that were closed between two of those snapshots, to record them.
 
         Raises:
-            TooManyFilesError: there is no snapshot of so many files.
+            TooManyFilesError: there are more files than a snapshot may hold.
             OSError: the workspace cannot be read, or the store cannot be written.
             StorageError: a folder of those snapshots is missing or damaged.
         """
@@ -137,12 +137,12 @@ class Recorder(Struct, frozen=True, kw_only=True):
         with Places(self.root) as places:
             mode = stat.S_IMODE(os.fstat(places.root).st_mode)
             tree = walk.record(places.root)
-        self.packs.commit()  # before the records say that it is there
+        self.packs.commit()  # before the records refer to it
         now = {**scope, "generation": self.generation, "tracking": tracked.notes}
         if walk.records and (not walk.is_settled or about != now):
             try:
                 save(last, json.dumps(now).encode(), walk.records)
-            except OSError:  # the next walk reads again what is not written here
+            except OSError:  # the next walk reads again what is not saved here
                 if noted.get("kept") != tracked.notes["kept"]:
                     raise
         snapshot = Snapshot(
@@ -159,7 +159,7 @@ class Recorder(Struct, frozen=True, kw_only=True):
     def _widened(
         self, settings: SnapshotSettings, recording: Recording, spans: Sequence[Span]
     ) -> SnapshotSettings:
-        """Return settings with which all is recorded that the snapshots of the spans hold."""
+        """Return settings that record everything the snapshots of the spans hold."""
         paths, largest = set[bytes](), settings.max_file_bytes
         for snapshot in {each.tree: each for span in spans for each in span}.values():
             for change in changes_between(self.packs, recording.snapshot, snapshot):
@@ -184,10 +184,10 @@ class Recorder(Struct, frozen=True, kw_only=True):
         return self.catalogue.keep(snapshot)
 
     def opener(self, spans: Sequence[Span]) -> Opener:
-        """Return what opens closed paths while the workspace is compared with snapshots.
+        """Return an opener of closed paths, for comparing the workspace with snapshots.
 
-        It opens those that a snapshot holds, and those that were closed between two of them. What
-        was closed before that is closed for a reason.
+        It opens paths that a snapshot holds, and paths that were closed between two of them. Paths
+        that were closed before are closed for a reason.
         """
         trees = {bytes.fromhex(each.tree) for span in spans for each in span}
         before, after = (
@@ -204,7 +204,7 @@ class Recorder(Struct, frozen=True, kw_only=True):
         return Opener(self.project / OPENED, may_open)
 
     def _is_kept(self, record: FolderRecord) -> bool:
-        """Whether the packs still have the folder and the files in it."""
+        """Return whether the packs still have a folder and the files in it."""
         has = self.packs.has
         return has(record.digest) and all(
             has(entry.content) and all(map(has, self._pieces(entry)))
@@ -216,4 +216,4 @@ class Recorder(Struct, frozen=True, kw_only=True):
         try:
             return list(digests_in(self.packs.get(entry.content))) if entry.is_chunked else ()
         except StorageError:
-            return (b"",)  # no pack has such an object
+            return (b"",)  # no pack has an object of this name

@@ -1,4 +1,4 @@
-"""What a recording, a comparison and a restore give back."""
+"""The results of a recording, a comparison and a restore."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -25,11 +25,11 @@ DEFAULT_EXCLUDE = (
 
 
 class SnapshotSettings(Struct, frozen=True, kw_only=True):
-    """The settings that say what is recorded of a workspace.
+    """Settings of what is recorded of a workspace.
 
     Attributes:
-        exclude: patterns as in a `.gitignore`; what git tracks is recorded all the same.
-        max_files: with more files and links than this there is no snapshot at all.
+        exclude: patterns as in a `.gitignore`; files that git tracks are recorded anyway.
+        max_files: a workspace with more files and links has no snapshots.
         max_file_bytes: larger files are left out.
         kept: paths that are recorded although a pattern excludes them.
     """
@@ -41,7 +41,7 @@ class SnapshotSettings(Struct, frozen=True, kw_only=True):
 
 
 class LeftOutReason(StrEnum):
-    """The reason for which a snapshot does not hold something as it is."""
+    """The reason why a snapshot does not hold something as it is."""
 
     EXCLUDED = "excluded"
     PROGRAM_HOME = "program_home"
@@ -52,15 +52,15 @@ class LeftOutReason(StrEnum):
     UNREADABLE = "unreadable"
     TOO_DEEP = "too_deep"
     HARD_LINK = "hard_link"
-    """It is recorded, and restored as a file of its own."""
+    """Recorded, and restored as a file of its own."""
     CHANGING = "changing"
-    """It changed each time it was read; what was read last is recorded."""
+    """Changed each time it was read; the last content read is recorded."""
     CLOSED = "closed"
-    """It is recorded, and was opened for that moment: its owner may not read it."""
+    """Recorded, but opened for it: its owner may not read it."""
 
     @property
     def is_recorded(self) -> bool:
-        """Tell whether a restore brings it back, in some way."""
+        """True if a restore brings it back in some way."""
         return self in {LeftOutReason.HARD_LINK, LeftOutReason.CHANGING, LeftOutReason.CLOSED}
 
 
@@ -77,7 +77,7 @@ class GitState(Struct, frozen=True, kw_only=True):
     Attributes:
         head: the commit; None before the first one, or if it cannot be read.
         branch: None while no branch is checked out.
-        is_index_clean: nothing is staged; None if that cannot be read from its files.
+        is_index_clean: nothing is staged; None if this cannot be read from its files.
     """
 
     head: str | None
@@ -90,7 +90,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     Attributes:
         tree: hex SHA-256 of the root folder.
-        files: how many files and links it holds.
+        files: the number of files and links.
         size_bytes: the sum of their sizes.
         git: None without a repository.
         mode: the permission bits of the workspace itself; None if they were not recorded.
@@ -105,7 +105,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     mode: int | None = None
 
     def left_out_with(self, reason: LeftOutReason) -> set[str]:
-        """Return the paths about which this is said."""
+        """Return the paths that are left out for this reason."""
         return {each.path for each in self.left_out if each.reason is reason}
 
 
@@ -122,8 +122,8 @@ class TreeEntry(Struct, frozen=True):
 
     Attributes:
         mode: the permission bits.
-        size: of a file, in bytes.
-        content: the digest of a file or folder; what a link points to.
+        size: the size of a file in bytes.
+        content: the digest of a file or folder, or the target of a link.
         is_chunked: the content is a list of the digests of the file's pieces.
     """
 
@@ -161,7 +161,7 @@ class MovedAside(Struct, frozen=True):
 
 
 class Refusal(StrEnum):
-    """The reason for which a restore leaves a path as it is."""
+    """The reason why a restore leaves a path unchanged."""
 
     CHANGED = "changed by others"
     IN_THE_WAY = "no snapshot can hold what is there now"
@@ -170,15 +170,15 @@ class Refusal(StrEnum):
 
 
 class Restored(Struct, frozen=True, kw_only=True):
-    """The outcome of a restore. If paths are refused before it began, it did nothing.
+    """The outcome of a restore. If paths were refused before it began, it did nothing.
 
     Attributes:
-        restored: paths that are as in the snapshot again.
-        deleted: paths that the snapshot does not have.
-        left_out: what neither snapshot holds; it was left alone.
-        refused: paths that are as they were, and why.
-        before: the state just before, recorded for the restore.
-        settings: those with which all that the snapshot holds is recorded again.
+        restored: paths that are again as in the snapshot.
+        deleted: removed paths, which the snapshot does not have.
+        left_out: paths that neither snapshot holds, which stayed unchanged.
+        refused: paths that stayed unchanged, and why.
+        before: the state just before the restore.
+        settings: settings that record everything the snapshot holds.
     """
 
     restored: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ class Copied(Struct, frozen=True):
 
     Attributes:
         left_out: what was not copied.
-        refused: paths that are not as in the snapshot, and why.
+        refused: paths that differ from the snapshot, and why.
     """
 
     left_out: tuple[LeftOut, ...] = ()
@@ -222,7 +222,7 @@ class TooManyFilesError(StorageError):
 
 
 class StoppedError(StorageError):
-    """The work was given up because it was asked to stop."""
+    """The work ended because it was asked to stop."""
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.CANCELLED, "the work on the snapshot was stopped")

@@ -1,4 +1,4 @@
-"""Restores: what would change, what stands against it, and what a crash has left half done."""
+"""Restores: find the changes and the obstacles, and finish a restore that a crash interrupted."""
 
 import os
 import stat
@@ -36,7 +36,7 @@ class Restorer(Struct, frozen=True):
     """Brings one workspace to recorded states.
 
     Attributes:
-        recorder: of the workspace.
+        recorder: the recorder of the workspace.
     """
 
     recorder: Recorder
@@ -69,12 +69,12 @@ class Restorer(Struct, frozen=True):
         return _restored(now.snapshot, target, outcome, now.settings)
 
     def recover(self, *, force: bool = False) -> Restored | None:
-        """Finish a restore that was interrupted; None if there is none.
+        """Finish an interrupted restore; None if there is none.
 
-        Paths that are neither what they were nor what they should be are left alone.
+        Paths that are in neither their earlier nor their wanted state stay unchanged.
 
         Args:
-            force: if it cannot be finished, leave the workspace as it is.
+            force: leave the workspace unchanged if it cannot be finished.
 
         Raises:
             StorageError: it cannot be finished, because something is missing or damaged.
@@ -97,9 +97,9 @@ class Restorer(Struct, frozen=True):
         return self.recorder.project / INTENT
 
     def _roll_back(self, intent: Intent) -> None:
-        """Return to what the workspace was, because something could not be written.
+        """Return to the earlier state, because something could not be written.
 
-        What cannot be written now either is left to `recover`, in this direction.
+        If this fails too, `recover` continues in the same direction.
         """
         if read_intent(self._intent_place) is None:  # nothing was changed yet
             return
@@ -111,18 +111,18 @@ class Restorer(Struct, frozen=True):
             self._finish(back)
 
     def _span(self, intent: Intent) -> Span:
-        """Return the state that a restore leads to, and the one it leads away from."""
+        """Return the state that a restore leads to, and the state it leads away from."""
         catalogue = self.recorder.catalogue
         return catalogue.get(intent.target), catalogue.get(intent.before)
 
     def _wanted(self, intent: Intent) -> dict[str, TreeChange]:
-        """Return the changes from what the workspace was to what it should be."""
+        """Return the changes from the earlier to the wanted state, by path."""
         target, before = self._span(intent)
         changes = changes_between(self.recorder.packs, before, target)
         return {change.path: change for change in changes}
 
     def _take_back(self, intent: Intent, wanted: Mapping[str, TreeChange]) -> None:
-        """Put what is on its way back to where it was."""
+        """Put entries in the staging folder back where they were."""
         swaps = {
             number: wanted[os.fsdecode(path)].before
             for number, path in intent.staging.swaps.items()
@@ -206,7 +206,7 @@ class Restorer(Struct, frozen=True):
     def _verify(
         self, outcome: RestoredPaths, intent: Intent, changes: Sequence[TreeChange]
     ) -> None:
-        """Read back what was placed; what is not as it should be counts as refused."""
+        """Record the workspace again; paths that differ from the target count as refused."""
         target, _ = self._span(intent)
         after = self.recorder.record(intent.settings, [(target, target)])
         differing = {
@@ -227,7 +227,7 @@ class Restorer(Struct, frozen=True):
 
 
 def _in_the_way(changes: Sequence[TreeChange], now: Recording) -> dict[str, Refusal]:
-    """Return the paths at which something stands that is not recorded and would have to go."""
+    """Return the paths where unrecorded files or folders are in the way."""
     held = {
         above
         for each in now.snapshot.left_out
@@ -248,10 +248,10 @@ def _in_the_way(changes: Sequence[TreeChange], now: Recording) -> dict[str, Refu
 
 
 class _Standing:
-    """Files and folders at paths that are not recorded.
+    """Unrecorded files and folders, by path.
 
     Args:
-        records: the workspace as it was just recorded.
+        records: the records of the workspace as just recorded.
     """
 
     def __init__(self, records: Mapping[bytes, FolderRecord]) -> None:
@@ -261,7 +261,7 @@ class _Standing:
     def against(self, path: bytes, *, is_folder: bool) -> Refusal | None:
         """Return why nothing can be put at a path; None if nothing is in its way.
 
-        A folder can be put where there is one.
+        A folder can be put where there already is one.
         """
         above, _, name = path.rpartition(b"/")
         record = self._records.get(above + b"/" if above else b"")
@@ -279,14 +279,14 @@ class _Standing:
 
 
 def _is_left(change: TreeChange, wanted: Mapping[str, TreeChange]) -> bool:
-    """Tell whether the path is what it was when the restore began, or what it has made of it."""
+    """Return whether a path is as it was when the restore began, or as the restore made it."""
     planned = wanted.get(change.path)
     if planned is None:
         return False
     now = change.before
     if now is None or now == planned.before:
         return True
-    return now.kind is FileType.FOLDER and any(  # its own permission bits come last
+    return now.kind is FileType.FOLDER and any(  # its permission bits are set last
         each is not None and each.kind is now.kind for each in (planned.before, planned.after)
     )
 

@@ -1,8 +1,8 @@
-"""Bringing a workspace to a recorded state, so that a crash at any moment can be finished.
+"""Bring a workspace to a recorded state in such a way that a crash can always be finished.
 
-What is to be placed is first written, whole and flushed, into a folder of its own in the workspace.
-Then everything is renamed into place, what is of another kind is renamed away before, and deletions
-come last. Right before an entry is replaced or removed, it must still be what was recorded of it.
+New contents are first written, complete and flushed, into a folder of their own in the workspace.
+Then everything is renamed into place, after entries of another kind were renamed away, and
+deletions come last. Right before an entry is replaced or removed, it is checked to be as recorded.
 """
 
 import errno
@@ -63,12 +63,12 @@ class RestoredPaths(Struct):
 
 
 class Staging(Struct, frozen=True):
-    """The folder in the workspace that holds what is on its way into it or out of it.
+    """The folder in the workspace for entries on their way into it or out of it.
 
     Attributes:
-        name: of the folder; a temporary file's.
+        name: the name of the folder, which is that of a temporary file.
         swaps: the paths of the entries `old-<number>` that are renamed into it.
-        modes: folders that are made writable meanwhile, and their permission bits.
+        modes: folders that are made writable during the restore, and their permission bits.
     """
 
     name: bytes
@@ -77,7 +77,7 @@ class Staging(Struct, frozen=True):
 
     @classmethod
     def of(cls, changes: Sequence[TreeChange], now: Recording) -> Self:
-        """Return what these changes of a workspace need, which is as it was just recorded."""
+        """Return the staging for these changes of a workspace that was just recorded."""
         swaps = {
             number: os.fsencode(change.path)
             for number, change in enumerate(changes)
@@ -105,11 +105,11 @@ class Restoration:
     Args:
         places: the workspace.
         packs: the recorded contents.
-        staging: what is on its way.
-        changes: from what the workspace is to what it should be, a folder before what is in it.
-        known: the workspace as it was just recorded.
-        keeper: compares what has another status with what was recorded.
-        moves_aside: what no snapshot holds is moved out of the way.
+        staging: the folder for entries on their way.
+        changes: from the present to the wanted state, a folder before its contents.
+        known: the records of the workspace as just recorded.
+        keeper: compares entries whose status differs with what was recorded.
+        moves_aside: entries that no snapshot holds are moved out of the way.
     """
 
     def __init__(
@@ -135,11 +135,11 @@ class Restoration:
         self._versions: tuple[bytes, Mapping[bytes, Version]] = (b"?", {})
 
     def stage(self, check: Callable[[], None], *, passes_over_damage: bool) -> None:
-        """Write everything that is to be placed; the workspace itself stays as it is.
+        """Write all new contents; the workspace itself stays unchanged.
 
         Raises:
-            StorageError: contents are missing or damaged, and nothing may be passed over.
-            OSError: it cannot be written.
+            StorageError: contents are missing or damaged, and `passes_over_damage` is false.
+            OSError: they cannot be written.
         """
         if (mode := self._staging.modes.get(ROOT)) is not None:
             self._places.set_mode(ROOT, mode | 0o700)
@@ -164,10 +164,10 @@ class Restoration:
             )
 
     def apply(self) -> None:
-        """Bring everything to its place, and remove what is not wanted.
+        """Bring every entry to its place, and remove unwanted entries.
 
         Raises:
-            OSError: the disk is full or broken; a recovery finishes what is half done.
+            OSError: the disk is full or broken; a recovery finishes the work.
         """
         for path, mode in self._staging.modes.items():
             with self._attempt(path):
@@ -187,10 +187,10 @@ class Restoration:
                 self._remove_wanted(path, change)
 
     def take_back(self, swaps: Mapping[int, TreeEntry | None]) -> None:
-        """Remove what an interrupted restore has left of its own.
+        """Remove what an interrupted restore has left in its staging folder.
 
         Args:
-            swaps: what was recorded of each entry that was renamed away.
+            swaps: the recorded state of each entry that was renamed away.
 
         Raises:
             OSError: the disk is broken.
@@ -224,10 +224,12 @@ class Restoration:
                 os.close(folder)
 
     def clear_swapped(self, entries: Mapping[int, TreeEntry | None]) -> None:
-        """Remove what was renamed away; what is not as it was recorded comes back beside it.
+        """Remove entries that were renamed away; those that are not as recorded are moved back.
+
+        Such an entry gets a new name beside its old place.
 
         Args:
-            entries: what was recorded of each.
+            entries: the recorded state of each.
 
         Raises:
             OSError: the disk is broken.
@@ -247,18 +249,18 @@ class Restoration:
             os.close(folder)
 
     def clean_up(self) -> None:
-        """Remove the folder of what was on its way."""
+        """Remove the staging folder."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self._staging.name, dir_fd=self._places.root)
 
     def give_up(self) -> None:
-        """Leave the workspace as it was before `stage`."""
+        """Return the workspace to its state before `stage`."""
         self.clean_up()
         if (mode := self._staging.modes.get(ROOT)) is not None:
             self._places.set_mode(ROOT, mode)
 
     def set_modes_of_folders(self) -> None:
-        """Give every folder the permission bits that it should have, or had.
+        """Give every folder its wanted permission bits, or those it had before.
 
         Raises:
             OSError: the disk is full or broken.
@@ -270,7 +272,7 @@ class Restoration:
         self._set_modes(modes)
 
     def _stage(self, number: int, folder: int, *, flushes: bool) -> None:
-        """Write what one change places; what is damaged is noted."""
+        """Write the content of one change; note the change if the content is damaged."""
         entry = self._changes[number].after
         if entry is not None:
             try:
@@ -279,7 +281,7 @@ class Restoration:
                 self._damaged.add(number)
 
     def _write(self, folder: int, name: bytes, entry: TreeEntry, *, flushes: bool) -> None:
-        """Write a recorded file or link under a name that is free.
+        """Write a recorded file or link under a free name.
 
         Raises:
             OSError: it cannot be written.
@@ -304,7 +306,7 @@ class Restoration:
             os.close(file)
 
     def _place(self, path: bytes, number: int, change: TreeChange, after: TreeEntry) -> None:
-        """Make one path what it should be.
+        """Apply one change.
 
         Raises:
             OSError: the system refuses.
@@ -350,7 +352,7 @@ class Restoration:
                 os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def _swap(self, number: int, path: bytes, entry: TreeEntry) -> None:
-        """Put another kind of entry in the place of what is there, or leave that there."""
+        """Replace an entry by one of another kind, or put it back if that fails."""
         folder, name = self._places.parent(path)
         aside = self._staging.name + b"/old-%d" % number
         os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=self._places.root)
@@ -361,7 +363,7 @@ class Restoration:
             raise
 
     def _move_aside(self, folder: int, name: bytes, path: bytes) -> None:
-        """Give it a new name beside the path it has, or had.
+        """Rename an entry to a new name beside its path.
 
         Raises:
             OSError: the system refuses.
@@ -374,7 +376,7 @@ class Restoration:
         self.outcome.moved_aside.append(MovedAside(os.fsdecode(path), os.fsdecode(moved_to)))
 
     def _remove_wanted(self, path: bytes, change: TreeChange) -> None:
-        """Remove what should not be there; a folder stays if something else is in it.
+        """Remove an unwanted entry; a folder stays if something else is in it.
 
         Raises:
             OSError: the system refuses, or it has changed.
@@ -392,13 +394,13 @@ class Restoration:
         self.outcome.deleted.append(change.path)
 
     def _remove(self, folder: int, name: bytes, path: bytes, entry: TreeEntry) -> None:
-        """Remove what is as it was recorded, and nothing else.
+        """Remove an entry and everything in it that is as recorded, and nothing else.
 
         Args:
-            folder: where it is.
-            name: what it is called there.
-            path: where it was when it was recorded.
-            entry: what was recorded.
+            folder: descriptor of its folder.
+            name: its name there.
+            path: its path when it was recorded.
+            entry: its recorded state.
         """
         if entry.kind is not FileType.FOLDER:
             if self._is_as_recorded(folder, name, path, entry):
@@ -419,10 +421,10 @@ class Restoration:
                 set_mode(folder, name, entry.mode)
 
     def _is_as_recorded(self, folder: int, name: bytes, path: bytes, entry: TreeEntry) -> bool:
-        """Tell whether an entry is as it was recorded, by its status or by its contents.
+        """Return whether an entry is as recorded, by its status or else by its contents.
 
         Raises:
-            OSError: it cannot be looked at.
+            OSError: its status cannot be read.
         """
         status = os.lstat(name, dir_fd=folder)
         if entry.kind is FileType.FOLDER:
@@ -437,7 +439,7 @@ class Restoration:
         )
 
     def _set_modes(self, modes: Mapping[bytes, int]) -> None:
-        """Set permission bits of folders, those around others after them."""
+        """Set permission bits of folders, inner folders first."""
         for path in sorted(modes, key=lambda each: (each != ROOT, each), reverse=True):
             with self._attempt(path):
                 self._set_mode(path, modes[path])
@@ -449,7 +451,7 @@ class Restoration:
 
     @contextmanager
     def _attempt(self, path: bytes) -> Generator[None]:
-        """A step for one path; where only this path is the problem, it is refused.
+        """Attempt a step for one path; if only this path fails, it is refused.
 
         Raises:
             OSError: the disk is full or broken.
@@ -465,7 +467,7 @@ class Restoration:
 
 
 def _is_placed(change: TreeChange) -> bool:
-    """Tell whether a change writes a file or link."""
+    """Return whether a change writes a file or link."""
     return (
         change.after is not None
         and change.after.kind is not FileType.FOLDER
@@ -474,7 +476,7 @@ def _is_placed(change: TreeChange) -> bool:
 
 
 def _mode_of(path: bytes, known: Mapping[bytes, FolderRecord]) -> int | None:
-    """The recorded permission bits of a folder; None of what is none."""
+    """Return the recorded permission bits of a folder; None if it is not one."""
     above, _, name = path.rpartition(b"/")
     record = known.get(above + b"/" if above else b"")
     entry = decode_tree(record.tree).get(name) if record is not None else None
@@ -482,7 +484,7 @@ def _mode_of(path: bytes, known: Mapping[bytes, FolderRecord]) -> int | None:
 
 
 def _above(path: bytes) -> Iterator[bytes]:
-    """The folders above a path."""
+    """Yield the folders above a path."""
     while path := path.rpartition(b"/")[0]:
         yield path
 
@@ -496,7 +498,7 @@ def _exists(folder: int, name: bytes) -> bool:
 
 
 def _remove_empty(folder: int, name: bytes) -> bool:
-    """Remove a folder; False if something is in it.
+    """Remove a folder; False if it is not empty.
 
     Raises:
         OSError: the system refuses.

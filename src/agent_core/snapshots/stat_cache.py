@@ -1,7 +1,7 @@
-"""The findings of the last recording, so that the next one reads only what has changed.
+"""The findings of the last recording, so that the next one reads only changes.
 
-One record per folder: the names in it and the status of each, as bytes that are compared in one go.
-A file that is damaged or of another version counts as none: then everything is read again.
+There is one record per folder: the names in it and the status of each, as bytes that are compared
+at once. A file that is damaged or of another version is ignored: everything is read again.
 """
 
 import struct
@@ -17,13 +17,13 @@ from agent_core.snapshots.records import LeftOutReason
 from agent_core.snapshots.trees import Tree, decode_tree
 
 Version = tuple[int, int, int, int, int]
-"""Mode, inode, size, and the times of the last change of content and of status, in nanoseconds."""
+"""Mode, inode, size, and times of the last change of content and of status, in nanoseconds."""
 UNSETTLED: Version = (0, 0, 0, 0, 0)
-"""Of a file that has changed so recently that a further change might not show."""
+"""Version of a file that changed so recently that a further change might not show."""
 
 _MAGIC = b"soongst1"
 _RECORD = struct.Struct("<IIIIIIIQ32s")
-_CHECK = struct.Struct("<8sII")  # magic, CRC of the rest, bytes that say what it is about
+_CHECK = struct.Struct("<8sII")  # magic, CRC of the rest, bytes of the note
 _WORD = 1 << 64
 _HALF = 1 << 63
 
@@ -32,15 +32,15 @@ class FolderRecord(NamedTuple):
     """One folder as it was recorded.
 
     Attributes:
-        names: of all entries, in the order the system gave them, between slashes; one slash alone
-            if the folder is to be looked at again.
-        versions: of all entries, in the same order, packed.
-        folders: the names of the folders that were recorded, in order, between slashes.
+        names: names of all entries, in the system's order, separated by slashes; one slash alone
+            if the folder has to be read again.
+        versions: versions of all entries, in the same order, packed.
+        folders: the names of the recorded folders, in order, separated by slashes.
         tree: the folder as an object.
-        left_out: reasons and names, between slashes.
-        files: how many files and links the tree itself has.
-        size_bytes: their sizes.
-        digest: of the tree.
+        left_out: reasons and names, separated by slashes.
+        files: the number of files and links directly in the folder.
+        size_bytes: the sum of their sizes.
+        digest: the digest of the tree.
     """
 
     names: bytes
@@ -53,7 +53,7 @@ class FolderRecord(NamedTuple):
     digest: bytes
 
     def reasons(self) -> dict[bytes, LeftOutReason]:
-        """Return what is said about entries that are not recorded as they are, by name."""
+        """Return the reasons for entries that are not recorded as they are, by name."""
         parts = iter(self.left_out.split(b"/") if self.left_out else ())
         return {
             name: LeftOutReason(reason.decode()) for reason, name in zip(parts, parts, strict=True)
@@ -70,12 +70,12 @@ class FolderRecord(NamedTuple):
 
 
 def joined(reasons: Mapping[bytes, LeftOutReason]) -> bytes:
-    """Return reasons by name as a record has them."""
+    """Encode reasons by name as in a record."""
     return b"/".join(b"%b/%b" % (reason.value.encode(), name) for name, reason in reasons.items())
 
 
 def packed(words: Sequence[int]) -> bytes:
-    """Numbers as bytes; what takes more than 64 bits loses the highest."""
+    """Pack numbers as bytes; numbers of more than 64 bits lose their highest bits."""
     try:
         return array("q", words).tobytes()
     except OverflowError:
@@ -123,7 +123,7 @@ def load(path: Path) -> tuple[bytes, dict[bytes, FolderRecord]]:
 
 
 def read_about(path: Path) -> bytes:
-    """Read the note about the records alone; nothing if it cannot be read."""
+    """Read only the note about the records; empty if it cannot be read."""
     try:
         with open_binary(path) as file:
             return file.read(_CHECK.unpack(file.read(_CHECK.size))[2])
@@ -132,10 +132,10 @@ def read_about(path: Path) -> bytes:
 
 
 def save(path: Path, about: bytes, records: dict[bytes, FolderRecord]) -> None:
-    """Write the records in place of those before.
+    """Replace the stored records.
 
     Raises:
-        OSError: they cannot be written; those before are as they were.
+        OSError: they cannot be written; the earlier ones stay.
     """
     pieces = [about]
     for folder, record in records.items():
@@ -144,4 +144,4 @@ def save(path: Path, about: bytes, records: dict[bytes, FolderRecord]) -> None:
         pieces += parts
     rest = b"".join(pieces)
     start = _CHECK.pack(_MAGIC, zlib.crc32(rest), len(about))
-    write_whole(path, start + rest, flush=False)  # one that is damaged counts as none
+    write_whole(path, start + rest, flush=False)  # a damaged file is ignored

@@ -1,11 +1,11 @@
 """The snapshots of all workspaces, in one folder that several processes share.
 
-lock                what records or reads holds it together, what sweeps holds it alone
-generation          another text after each sweep that removed objects
+lock                shared by recordings and reads, exclusive for a sweep
+generation          a text that changes with each sweep that removed objects
 packs/              the objects: files, folders, lists of pieces
 named/<id>          one JSON file per snapshot, dated when it was last recorded
-projects/<key>/     per workspace: a lock, what the last recording found, a restore's intent
-sending/            packs that are on their way to another machine
+projects/<key>/     per workspace: a lock, the last recording's findings, a restore's intent
+sending/            packs on their way to another machine
 """
 
 import secrets
@@ -55,10 +55,10 @@ _DEFAULTS = SnapshotSettings()
 
 
 class SnapshotStore:
-    """Records workspaces and brings them back. Every method blocks: call it in a thread.
+    """Records and restores workspaces. Every method blocks: call it in a thread.
 
     Args:
-        folder: where everything is kept; it is made if it is missing.
+        folder: keeps everything; it is created if it is missing.
         own: folders of the program, which no snapshot holds wherever they are.
     """
 
@@ -80,13 +80,13 @@ class SnapshotStore:
         Args:
             root: the workspace.
             spans: ids of the snapshots before and after something, with which this one will be
-                compared. What they hold is recorded, even if it would be left out today, and what
-                was closed between them is read.
+              compared. Their paths are recorded, even if they would be left out today, and files
+              that were closed between them are read.
             settings: what is left out.
             stop: when it is set, the work ends between two files.
 
         Raises:
-            TooManyFilesError: there is no snapshot of so many files.
+            TooManyFilesError: there are more files than a snapshot may hold.
             StoppedError: it was asked to stop.
             StorageError: the workspace cannot be read, or the store cannot be written.
         """
@@ -108,20 +108,20 @@ class SnapshotStore:
         settings: SnapshotSettings = _DEFAULTS,
         stop: Event | None = None,
     ) -> Restored:
-        """Bring the workspace to a recorded state; what it is now is recorded before.
+        """Bring the workspace to a recorded state; its present state is recorded first.
 
-        With `base` only the paths are touched that differ between it and the snapshot. Without
-        `force` nothing is touched if one of them was changed since `base`, or if something that
-        no snapshot holds is in the way: those are `refused`. With it, such changes are in the
-        snapshot `before` alone, and what none holds is moved aside.
+        With `base`, only the paths that differ between it and the snapshot are changed. Without
+        `force`, nothing is changed if one of them was changed since `base`, or if something that no
+        snapshot holds is in the way: such paths are `refused`. With `force`, such changes are kept
+        only in the snapshot `before`, and files that no snapshot holds are moved aside.
 
         Args:
             root: the workspace.
-            snapshot_id: the state it should have.
+            snapshot_id: the wanted state.
             base: the last snapshot of its owner's work; without one, all changes are its own.
-            force: what others have changed is replaced all the same.
+            force: replace what others have changed, too.
             settings: what is left out.
-            stop: until the first change of the workspace, the work ends when it is set.
+            stop: when it is set, the work ends, unless it has begun to change the workspace.
 
         Raises:
             TooManyFilesError: the workspace cannot be recorded, so it cannot be restored.
@@ -133,10 +133,10 @@ class SnapshotStore:
             return restorer.restore(snapshot_id, base=base, force=force, settings=settings)
 
     def merge(self, base: str, target: str, now: str) -> tuple[Snapshot, list[str]]:
-        """Make what differs between the first two snapshots in the third one.
+        """Apply the difference between the first two snapshots to the third one.
 
         Returns:
-            The snapshot, and the paths that differ in the third one, too, in another way.
+            The new snapshot, and the paths that the third one changes in another way.
 
         Raises:
             StorageError: one of them is missing or damaged.
@@ -150,9 +150,9 @@ class SnapshotStore:
             return self._catalogue.keep(merged), sorted(merging.conflicts)
 
     def recover(self, root: Path) -> Restored | None:
-        """Finish a restore of this workspace that was interrupted; None if there is none.
+        """Finish an interrupted restore of this workspace; None if there is none.
 
-        Paths that are neither what they were nor what they should be are left alone.
+        Paths that are in neither their earlier nor their wanted state stay unchanged.
 
         Raises:
             StorageError: something recorded is missing or damaged, or a disk is full or broken.
@@ -166,7 +166,7 @@ class SnapshotStore:
         """Return a snapshot.
 
         Raises:
-            StorageError: there is none of this id, or it is damaged.
+            StorageError: there is no snapshot with this id, or it is damaged.
         """
         return self._catalogue.get(snapshot_id)
 
@@ -189,10 +189,10 @@ class SnapshotStore:
             return b"".join(pieces_of(packs, entry))
 
     def packed(self, snapshot_id: str, *, beyond: str | None) -> Generator[Path]:
-        """Yield the objects of a snapshot as packs, each a file until the next one is asked for.
+        """Yield the objects of a snapshot as packs, each a file until the next one is requested.
 
         Args:
-            snapshot_id: which one.
+            snapshot_id: the snapshot.
             beyond: the root folder, in hex, of a state that the receiver of the packs has.
 
         Raises:
@@ -207,12 +207,12 @@ class SnapshotStore:
         """Return the record of a snapshot, for `take`.
 
         Raises:
-            StorageError: there is none of this id, or it is damaged.
+            StorageError: there is no snapshot with this id, or it is damaged.
         """
         return self._catalogue.content(snapshot_id).decode()
 
     def is_whole(self, snapshot_id: str) -> bool:
-        """Tell whether all objects of a snapshot are here; a damaged one counts as here.
+        """Return whether all objects of a snapshot are here; a damaged one counts as here.
 
         Raises:
             StorageError: the store cannot be read.
@@ -230,13 +230,13 @@ class SnapshotStore:
         """Take over a snapshot of another machine.
 
         Args:
-            snapshot_id: which one.
-            about: what the other machine knows of it.
-            packs: the contents of packs, by names that only the same content has; those that are
-                here are not read.
+            snapshot_id: the snapshot.
+            about: its record from the other machine.
+            packs: the contents of packs, by names that identify the content; packs that are already
+              here are not read.
 
         Raises:
-            StorageError: a pack cannot be had or written, or the snapshot is another one.
+            StorageError: a pack cannot be read or written, or the record is another snapshot's.
         """
         folder = self._folder / "packs"
         with self._working():
@@ -255,27 +255,27 @@ class SnapshotStore:
         settings: SnapshotSettings = _DEFAULTS,
         stop: Event | None = None,
     ) -> Copied:
-        """Copy a workspace, its repository and what snapshots exclude, too, to another folder.
+        """Copy a workspace to another folder, with its repository and the files snapshots exclude.
 
         Args:
             root: the workspace.
             into: does not exist or is empty.
-            snapshot_id: the state that the recorded files of the copy have; by default as they are.
-            settings: what is left out of snapshots.
+            snapshot_id: the state of the recorded files in the copy; by default the present one.
+            settings: what snapshots leave out.
             stop: when it is set, the work ends between two files.
 
         Raises:
             StoppedError: it was asked to stop.
-            StorageError: the folder is not empty, or something cannot be read or written. Nothing
-                is left of the copy then.
+            StorageError: the folder is not empty, or something cannot be read or written. The copy
+              is removed then.
         """
         with self._recorder(root, stop) as recorder:
             return copy_workspace(recorder, into, snapshot_id=snapshot_id, settings=settings)
 
     def copy_to(self, other: "SnapshotStore", snapshot_ids: Iterable[str]) -> list[str]:
-        """Copy snapshots to another store; returns those that are missing here, or damaged.
+        """Copy snapshots to another store, and return the ids of missing or damaged ones.
 
-        Of a damaged snapshot everything is copied that can be read.
+        Everything readable in a damaged snapshot is copied.
 
         Raises:
             StorageError: the other store cannot be written, or a disk is broken.
@@ -304,7 +304,7 @@ class SnapshotStore:
         return unusable
 
     def verify(self, snapshot_id: str) -> list[Damage]:
-        """Read everything that a snapshot holds; what is missing or damaged, by path.
+        """Read everything in a snapshot, and return the missing or damaged paths.
 
         Raises:
             StorageError: there is no such snapshot, or the disk is broken.
@@ -314,13 +314,14 @@ class SnapshotStore:
             return sorted(damages_of(packs, tree), key=lambda each: each.path)
 
     def sweep(self, keep: Collection[str], *, recorded_before: datetime) -> int:
-        """Forget snapshots, and remove what only they held; returns the bytes that are free again.
+        """Remove snapshots and the objects that only they used, and return the freed bytes.
 
-        What is being used by any process is left to a later sweep.
+        If another process uses the store, the work is left to a later sweep.
 
         Args:
             keep: ids of snapshots that are still needed.
-            recorded_before: those recorded later are kept too; they may not be referred to yet.
+            recorded_before: snapshots recorded later are kept too, because references to them may
+              not be stored yet.
 
         Raises:
             StorageError: a disk is full or broken; everything needed is still there.
@@ -347,7 +348,7 @@ class SnapshotStore:
 
     @contextmanager
     def _alone(self) -> Generator[Packs | None]:
-        """The packs, for this process alone; None if another one uses them."""
+        """Lock the store for this process alone, and yield its packs; None if it is in use."""
         with locked_if_free(self._folder / "lock") as is_alone:
             if not is_alone:
                 yield None
@@ -368,7 +369,7 @@ class SnapshotStore:
 
     @contextmanager
     def _working(self, check: Callable[[], None] = lambda: None) -> Generator[Packs]:
-        """The packs, which no sweep changes meanwhile."""
+        """Yield the packs, protected from sweeps during the block."""
         with _explained(self._folder):
             make_private(self._folder)
             lock = locked(self._folder / "lock", check=check, shared=True)
@@ -411,7 +412,7 @@ def _check_of(stop: Event | None) -> Callable[[], None]:
 
 @contextmanager
 def _explained(place: Path) -> Generator[None]:
-    """Raise what an `OSError` means.
+    """Explain an `OSError`.
 
     Raises:
         StorageError: instead of the `OSError`.

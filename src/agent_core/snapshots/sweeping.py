@@ -1,7 +1,7 @@
-"""Removing what no snapshot needs, so that a crash at any moment loses nothing that is needed.
+"""Remove unneeded objects so that a crash at any moment loses nothing that is needed.
 
-Snapshots are forgotten first. Then packs with much that is not needed are written anew, and removed
-when the new one is on the disk. The caller keeps everything else away meanwhile.
+Snapshots are removed first. Then packs with many unneeded objects are rewritten, and removed when
+the new pack is on the disk. The caller keeps all other work away.
 """
 
 import json
@@ -21,14 +21,14 @@ from agent_core.snapshots.stat_cache import read_about
 from agent_core.snapshots.trees import decode_tree
 
 MANY_PACKS = 40
-"""So many small packs are written together into one."""
+"""Number of small packs from which they are merged into one."""
 SMALL_PACK_BYTES = 32 << 20
 
 _WASTE = 0.2
 
 
 def needed_by(packs: Packs, trees: Iterable[bytes]) -> set[bytes]:
-    """The digests of everything in these root folders, as far as they can be read.
+    """Return the digests of everything in these root folders, as far as they can be read.
 
     Raises:
         OSError: a pack cannot be read.
@@ -43,7 +43,7 @@ def needed_by(packs: Packs, trees: Iterable[bytes]) -> set[bytes]:
         try:
             entries = decode_tree(packs.get(digest)).values()
         except StorageError:
-            continue  # what is below it cannot be restored
+            continue  # its contents cannot be restored
         for entry in entries:
             if entry.kind is FileType.FOLDER:
                 waiting.append(entry.content)
@@ -55,7 +55,7 @@ def needed_by(packs: Packs, trees: Iterable[bytes]) -> set[bytes]:
 
 
 def wasteful_packs(packs: Packs, needed: Collection[bytes]) -> list[Pack]:
-    """The packs of which much is not needed.
+    """Return the packs with many unneeded objects.
 
     Raises:
         OSError: a pack cannot be read.
@@ -69,12 +69,12 @@ def wasteful_packs(packs: Packs, needed: Collection[bytes]) -> list[Pack]:
 
 
 def write_anew(old: Iterable[Pack], folder: Path, needed: Collection[bytes] | None) -> int:
-    """Replace packs by one with what is needed of them; returns the bytes that are free again.
+    """Replace packs by one pack with their needed objects, and return the freed bytes.
 
     Args:
-        old: the packs; one that is damaged stays as it is.
-        folder: where packs are.
-        needed: digests of objects; without it, all are.
+        old: the packs; a damaged one stays unchanged.
+        folder: the folder of packs.
+        needed: digests of the needed objects; None for all of them.
 
     Raises:
         OSError: a pack cannot be read or written; everything needed is still there.
@@ -86,7 +86,7 @@ def write_anew(old: Iterable[Pack], folder: Path, needed: Collection[bytes] | No
             wanted = [each for each in pack.items() if needed is None or each[0] in needed]
             records = [(digest, pack.record(place)) for digest, place in wanted]
             if not all(record.startswith(digest) for digest, record in records):
-                continue  # it is damaged, and left as it is
+                continue  # a damaged pack stays unchanged
             for digest, record in records:
                 if digest not in writer.places:
                     writer.add_record(digest, record)
@@ -102,7 +102,7 @@ def write_anew(old: Iterable[Pack], folder: Path, needed: Collection[bytes] | No
 
 
 def merge_small(packs: Packs, folder: Path) -> None:
-    """Write many small packs into one.
+    """Merge many small packs into one.
 
     Raises:
         OSError: a pack cannot be read or written; everything is still there.
@@ -113,7 +113,7 @@ def merge_small(packs: Packs, folder: Path) -> None:
 
 
 def damages_of(packs: Packs, tree: bytes) -> Iterator[Damage]:
-    """What of a root folder and everything below it cannot be restored.
+    """Yield the damages in a root folder and everything below it.
 
     Raises:
         OSError: a pack cannot be read.
@@ -146,10 +146,10 @@ def _pieces(packs: Packs, digest: bytes) -> Iterable[bytes]:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what processes that died while they wrote have left.
+    """Remove partial files of processes that died while writing.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: a file cannot be removed.
     """
     for pattern in (".*.part", "*/.*.part", "projects/*/.*.part"):
         for part in folder.glob(pattern):
@@ -157,10 +157,10 @@ def remove_parts(folder: Path) -> None:
 
 
 def forget_removed_workspaces(projects: Path) -> None:
-    """Remove what the last recording found of workspaces that are gone.
+    """Remove the findings about workspaces that no longer exist.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: they cannot be removed.
     """
     for project in projects.glob("*"):
         root = json.loads(read_about(project / LAST) or b"{}").get("root")

@@ -1,8 +1,8 @@
-"""The paths that are recorded although a pattern excludes them, because git tracks them.
+"""Paths that are recorded although a pattern excludes them, because git tracks them.
 
-What git tracked at one recording stays recorded at the next ones: a run may take it out of the
-index, check out another branch, or remove the index altogether. Submodules, nested repositories and
-further work trees count like the workspace's own repository.
+A path that git tracked at one recording stays recorded at the next ones: a run may remove it from
+the index, check out another branch, or delete the index altogether. Submodules, nested repositories
+and further work trees count like the workspace's own repository.
 """
 
 import os
@@ -18,22 +18,22 @@ from agent_core.snapshots.records import GitState
 from agent_core.text.wildcards import Wildcards
 
 _MOST_GONE = 10_000
-"""So many paths stay known that git tracks no longer and that are not there any more."""
+"""Most paths kept in the notes that git no longer tracks and that do not exist."""
 _MOST_LOOKED_AT = 10_000
 _BELOW = {0o160000: b"/.git", 0o040000: b"/."}
 """The name inside an entry that is a folder, by its mode: a submodule, or a sparse folder."""
 _WITHOUT_REPOSITORIES = (b"__pycache__",)
-"""There are many folders of these names, and never a repository in one."""
+"""Names of frequent folders that never contain a repository."""
 
 
 class Exclusions:
-    """The patterns of `exclude`, and the paths that are kept all the same.
+    """The patterns of `exclude`, and the paths that are kept in spite of them.
 
     Args:
         patterns: as lines of a `.gitignore` at the top of the workspace.
 
     Attributes:
-        kept: paths that a pattern means and that are recorded, with the folders above them.
+        kept: excluded paths that are recorded, with the folders above them.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
@@ -43,7 +43,7 @@ class Exclusions:
         self.kept: set[bytes] = set()
 
     def fit(self, path: bytes, *, is_folder: bool) -> bool:
-        """Tell whether a pattern means this path itself."""
+        """Return whether a pattern matches this path itself."""
         patterns = self._of_folders if is_folder else self._of_files
         return patterns.verdict(path) is True
 
@@ -60,7 +60,7 @@ class Exclusions:
         return found
 
     def _is_meant(self, folder: bytes, known: dict[bytes, bool]) -> bool:
-        """Tell whether a pattern means a folder, or one above it."""
+        """Return whether a pattern matches a folder, or one above it."""
         if folder not in known:
             above = folder.rpartition(b"/")[0]
             known[folder] = self._is_meant(above, known) or self.fit(folder, is_folder=True)
@@ -68,11 +68,11 @@ class Exclusions:
 
 
 class TrackedPaths:
-    """Finds what git tracks in one workspace, while that is recorded.
+    """Finds the paths that git tracks in one workspace, while it is recorded.
 
     Args:
         root: the workspace.
-        exclusions: learns what is kept.
+        exclusions: gets the paths to keep.
         before: the notes of the last recording with the same patterns; empty without one.
 
     Attributes:
@@ -97,15 +97,15 @@ class TrackedPaths:
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Return the facts that the next recording needs."""
+        """Facts that the next recording needs."""
         kept = sorted(map(os.fsdecode, self._kept))
         return {"repositories": self._found, "kept": kept}
 
     def enter(self, path: bytes) -> bool:
-        """Keep what the repository tracks whose work tree begins here; True if some of it is new.
+        """Keep the paths tracked by a repository at this path; True if some of them are new.
 
         Args:
-            path: of the work tree, without a slash at its end.
+            path: the path of the work tree, without a slash at its end.
         """
         name = os.fsdecode(path)
         if name in self._found:
@@ -121,10 +121,10 @@ class TrackedPaths:
         return is_new
 
     def look_into(self, path: bytes) -> bool:
-        """Enter a repository that an excluded folder is, or those right in it; True if it is kept.
+        """Enter repositories at or directly in an excluded folder; True if it is kept.
 
         Args:
-            path: of the folder, without a slash at its end.
+            path: the path of the folder, without a slash at its end.
         """
         if path.rpartition(b"/")[2] not in _WITHOUT_REPOSITORIES:
             for inner in _repositories_in(os.fsencode(self._root), path):
@@ -136,12 +136,12 @@ class TrackedPaths:
         self._exclusions.kept |= paths
 
     def _look(self, repository: Repository, name: str, inside: bytes) -> set[bytes]:
-        """Note what a repository stands at; returns the excluded paths that it tracks.
+        """Note the state of a repository, and return the excluded paths that it tracks.
 
         Args:
-            repository: whose index is read, unless it is as it was at the last recording.
+            repository: its index is read, unless it is unchanged since the last recording.
             name: the path of its work tree in the workspace; empty for the workspace's own.
-            inside: where the workspace is in that work tree, with a slash; or empty.
+            inside: the path of the workspace in that work tree, with a slash; or empty.
         """
         before = self._before.get(name, {})
         head, branch = repository.head()
@@ -172,7 +172,7 @@ class TrackedPaths:
 
 
 def _repositories_in(root: bytes, path: bytes) -> Iterator[bytes]:
-    """Yield the folder, and the folders right in it, as far as each has a `.git`."""
+    """Yield the folder and the folders directly in it, if they have a `.git`."""
     if _has_git(root, path):
         yield path
     with suppress(OSError), os.scandir(b"%b/%b" % (root, path)) as entries:

@@ -1,4 +1,4 @@
-"""Folders as objects: unchanged ones are shared; how two of them differ, and how changes merge."""
+"""Folders as objects, which unchanged folders share; differences between them, and merges."""
 
 import os
 import struct
@@ -43,10 +43,10 @@ def encode_tree(tree: Mapping[bytes, TreeEntry]) -> bytes:
 
 
 def decode_tree(content: bytes) -> Tree:
-    """Decode the folder of an object.
+    """Decode an object as a folder.
 
     Raises:
-        StorageError: it is none.
+        StorageError: it is not a folder.
     """
     tree: Tree = {}
     at = 0
@@ -67,13 +67,13 @@ def decode_tree(content: bytes) -> Tree:
 
 
 def folders_above(path: str) -> Iterator[str]:
-    """Yield the folders around a path, the nearest first."""
+    """Yield the folders above a path, the nearest first."""
     while path := path.rpartition("/")[0]:
         yield path
 
 
 def entry_at(packs: Packs, tree: bytes, path: bytes) -> TreeEntry | None:
-    """Return what a root folder holds at a path; None if that is nothing.
+    """Return the entry at a path in a root folder, or None.
 
     Raises:
         StorageError: a folder is missing or damaged.
@@ -89,7 +89,7 @@ def entry_at(packs: Packs, tree: bytes, path: bytes) -> TreeEntry | None:
 
 
 def changes_between(packs: Packs, before: Snapshot, after: Snapshot) -> Iterator[TreeChange]:
-    """Yield what differs between two snapshots, a folder before what is in it.
+    """Yield the differences between two snapshots, a folder before its contents.
 
     Raises:
         StorageError: a folder is missing or damaged.
@@ -121,18 +121,18 @@ def changes_between(packs: Packs, before: Snapshot, after: Snapshot) -> Iterator
 
 
 class Merging:
-    """The changes between two snapshots, made in a third one.
+    """The changes between two snapshots, applied to a third one.
 
-    What the target has left out is unknown there, and stays as it is. What the base could not read,
-    and the third one could only read by opening it, is as the base left it.
+    A path that the target has left out is unknown, and stays unchanged. A path that the base could
+    not read, and that had to be opened for the third snapshot, counts as unchanged since the base.
 
     Args:
-        packs: where folders are read and kept.
-        base, target: the snapshots whose difference is made.
+        packs: reads and keeps folders.
+        base, target: the snapshots whose difference is applied.
         now: the third snapshot.
 
     Attributes:
-        conflicts: paths that differ in the third snapshot, too, in another way; they are changed.
+        conflicts: paths that the third snapshot changes in another way; they are replaced.
     """
 
     def __init__(self, packs: Packs, *, base: Snapshot, target: Snapshot, now: Snapshot) -> None:
@@ -148,7 +148,7 @@ class Merging:
             for path in base.left_out_with(LeftOutReason.UNREADABLE)
             if not opened.isdisjoint((ROOT, path, *folders_above(path)))
         }
-        self._around = {  # folders that may differ although they are the same
+        self._around = {  # folders with such paths must be compared even if they are equal
             os.fsencode(above)
             for path in map(os.fsdecode, self._unknown | self._as_left)
             for above in folders_above(path)
@@ -213,7 +213,7 @@ class Merging:
     def _folder(
         self, base: TreeEntry | None, target: TreeEntry | None, now: TreeEntry, path: bytes
     ) -> TreeEntry | None:
-        """Merge a folder that is there and is to be changed or removed.
+        """Merge an existing folder that is changed or removed.
 
         It stays as long as others have something in it.
         """

@@ -1,4 +1,4 @@
-"""Recording a workspace: one walk, which reads only what has changed since the last one.
+"""Record a workspace in one walk, which reads only changes since the last one.
 
 Folders are opened one inside the other, never through a link. An entry costs one `lstat`; a folder
 with the same names and statuses as in the last walk costs one comparison.
@@ -34,7 +34,7 @@ from agent_core.snapshots.tracked import Exclusions, TrackedPaths
 from agent_core.snapshots.trees import Tree, decode_tree, encode_tree
 
 MAX_DEPTH = 400
-"""Folders below this are left out: each level takes a descriptor."""
+"""Deepest level of folders that are recorded, because each level takes a descriptor."""
 
 _FORMAT = 0o170000
 _IS_FOLDER = 0o040000
@@ -45,7 +45,7 @@ _SPECIAL = {
     stat.S_IFBLK: LeftOutReason.DEVICE,
 }
 _CLOSED_ENTRY: Version = (0, 0, 0, 0, 1)
-"""Of an entry that may not be looked at; no version that is kept for another reason."""
+"""Version of an entry whose status may not be read; no other entry has it."""
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _CLOSED = {errno.EACCES, errno.EPERM}
 _TEMPORARY = re.compile(rb"\.soong-agent-[0-9a-f]{16}\.tmp").fullmatch
@@ -58,15 +58,15 @@ class Walk:
 
     Args:
         root: the workspace, for messages.
-        packs: where what is read is put.
+        packs: keeps the contents.
         settings: what is left out.
-        exclusions: the patterns among them, and what is kept all the same.
-        tracked: finds what is kept in repositories within the workspace.
+        exclusions: the patterns among the settings, and the paths kept in spite of them.
+        tracked: finds the paths to keep in repositories within the workspace.
         own: paths of the program's own folders in the workspace.
         known: the records of the walk before, by path.
         is_same_scope: they were made with the same settings and exclusions.
         check: called now and then; raises to end the walk.
-        opener: opens what is closed; without it, that is left out.
+        opener: opens closed files; without it they are left out.
 
     Attributes:
         records: by path, which has a slash at its end.
@@ -107,7 +107,7 @@ class Walk:
         """Walk the folder of this descriptor.
 
         Raises:
-            TooManyFilesError: it has more than a snapshot may hold.
+            TooManyFilesError: it has more files than a snapshot may hold.
             OSError: it cannot be read, or the packs cannot be written.
         """
         if not self._known:
@@ -124,7 +124,7 @@ class Walk:
                 os.close(folder)
 
     def left_out(self) -> Iterator[LeftOut]:
-        """Yield what is not recorded as it is, and what had to be opened."""
+        """Yield the paths that are not recorded as they are, and those that had to be opened."""
         if self._is_closed:
             yield LeftOut(ROOT, LeftOutReason.UNREADABLE)
         for path, record in self.records.items():
@@ -134,7 +134,7 @@ class Walk:
             yield LeftOut(os.fsdecode(path), LeftOutReason.CLOSED)
 
     def _keep_closed(self) -> FolderRecord:
-        """Return what is recorded of a workspace that may not be read: nothing."""
+        """Return the record of a workspace that may not be read: an empty folder."""
         digest = self._packs.put(b"")
         return FolderRecord(b"/", b"", b"", b"", b"", 0, 0, digest)
 
@@ -176,26 +176,26 @@ class Walk:
         return made
 
     def _access(self, folder: int, name: bytes, path: bytes) -> AbstractContextManager[int | None]:
-        """Have a folder open that is closed, if it may be opened."""
+        """Open a closed folder for the block, if it may be opened."""
         if self._opener is None:
             return _AS_IT_IS
         return self._opener.open_entry(folder, name, path)
 
     def _below(self, spot: "_Spot", path: bytes, name: bytes) -> "_Spot":
-        """Return what holds for a folder in another one."""
+        """Return the conditions of a folder in another one."""
         is_git = spot.is_git or name == b".git"
         is_excluded = spot.is_excluded or self._exclusions.fit(path + name, is_folder=True)
         return _Spot(spot.depth + 1, is_excluded and not is_git, is_git, spot.is_same_scope)
 
     def _has_new_repositories(self, path: bytes, old: FolderRecord) -> bool:
-        """Tell whether something is kept by now in a folder that was excluded."""
+        """Return whether a folder that was excluded now has something to keep."""
         return any(
             reason is LeftOutReason.EXCLUDED and self._tracked.look_into(path + name)
             for name, reason in old.reasons().items()
         )
 
     def _refuse_too_many(self) -> None:
-        """Count before anything is read for the first time; what is tracked counts later."""
+        """Count files before the first recording reads them; tracked ones are counted later."""
         files = 0
         waiting = [b""]
         while waiting:
@@ -233,7 +233,7 @@ class Walk:
         old: FolderRecord | None,
         spot: "_Spot",
     ) -> FolderRecord:
-        """Read what has changed; return a record without the digests of the folders in it."""
+        """Read changed entries; return a record without the digests of inner folders."""
         before, known = old.entries() if old is not None else ({}, {})
         reasons = old.reasons() if old is not None else {}
         each = iter(words)
@@ -276,7 +276,7 @@ class Walk:
         )
 
     def _reason_against(self, path: bytes, version: Version, spot: "_Spot") -> LeftOutReason | None:
-        """Return why an entry is not recorded, as far as its status tells."""
+        """Return why an entry is not recorded, as far as its status shows it."""
         kind = version[0] & _FORMAT
         is_folder = kind == _IS_FOLDER
         if path in self._own:
@@ -300,7 +300,7 @@ class Walk:
         inner: Mapping[bytes, FolderRecord | LeftOutReason | None],
         old: FolderRecord | None,
     ) -> FolderRecord:
-        """Return the record with the digests of the folders in it."""
+        """Return the record with the digests of inner folders."""
         self.is_settled = False
         tree = decode_tree(draft.tree)
         reasons = draft.reasons()
@@ -314,7 +314,7 @@ class Walk:
             tree.pop(name, None)
             if found is not None:
                 reasons[name] = found
-            else:  # it is gone, and may come back as it was
+            else:  # gone, and may come back unchanged
                 draft = draft._replace(names=b"/", versions=b"")
         content = encode_tree(tree)
         digest = digest_of(content)
@@ -324,10 +324,10 @@ class Walk:
 
 
 class _Spot(Struct, frozen=True):
-    """The conditions of a folder that follow from those around it.
+    """Conditions of a folder that follow from the folders above it.
 
     Attributes:
-        is_excluded: a pattern means one of them.
+        is_excluded: a pattern matches one of them.
         is_git: it is in the `.git` of a repository, where no pattern counts.
         is_same_scope: the last recording left out the same there.
     """
@@ -339,7 +339,7 @@ class _Spot(Struct, frozen=True):
 
 
 def _look(descriptor: int) -> tuple[list[str], list[int]]:
-    """Return the names in a folder, and the five numbers of each that are its version."""
+    """Return the names in a folder, and the five numbers of each that form its version."""
     names: list[str] = []
     words: list[int] = []
     with os.scandir(descriptor) as entries:
@@ -368,7 +368,7 @@ def _look(descriptor: int) -> tuple[list[str], list[int]]:
 
 
 def _open_folder(name: bytes, descriptor: int, depth: int) -> int | LeftOutReason | None:
-    """Open a folder, or return why it cannot be opened; None if there is none any more."""
+    """Open a folder, or return why it cannot be opened; None if it no longer exists."""
     if depth >= MAX_DEPTH:
         return LeftOutReason.TOO_DEEP
     try:
@@ -382,7 +382,7 @@ def _open_folder(name: bytes, descriptor: int, depth: int) -> int | LeftOutReaso
 
 
 def _is_own(path: bytes, name: bytes) -> bool:
-    """Tell whether this is the workspace's own repository, or a temporary file of the program."""
+    """Return whether this is the workspace's own repository, or the program's temporary file."""
     return (name == b".git" and not path) or (
         name.startswith(b".soong-agent-") and _TEMPORARY(name) is not None
     )

@@ -1,1 +1,1 @@
-"""Spans and metrics of runs, for OpenTelemetry; `opening` alone is loaded while it is off."""
+"""Spans and metrics of runs, for OpenTelemetry; without it, only `opening` is loaded."""

@@ -1,4 +1,4 @@
-"""Messages as the conventions write them into attributes: JSON, and without secrets."""
+"""Message contents as span attributes: JSON in the conventions' form, without secrets."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ from agent_core.types import (
 )
 
 Clean = Callable[[Any], Any]
-"""Takes secrets out of text, or of data as JSON has it."""
+"""Removes secrets from text, or from JSON-like data."""
 
 FINISH_REASONS = {
     StopReason.END_TURN: "stop",
@@ -30,16 +30,16 @@ FINISH_REASONS = {
     StopReason.CONTENT_FILTER: "content_filter",
     StopReason.ERROR: "error",
 }
-"""Why a model stopped, in the conventions' words."""
+"""Reasons why a model stopped, in the conventions' words."""
 
 
 def encode(value: Any, clean: Clean) -> str:
-    """The value as JSON, without secrets."""
+    """Encode a value as JSON, without secrets."""
     return json.dumps(clean(value), ensure_ascii=False, default=str)
 
 
 def sent(request: ModelRequest) -> dict[str, Any]:
-    """What a request sends: the conversation, the system prompt, the tools."""
+    """Return the contents of a request: the conversation, the system prompt, the tools."""
     messages = [{"role": each.role, "parts": parts_of(each.content)} for each in request.messages]
     facts: dict[str, Any] = {names.INPUT_MESSAGES: messages}
     if request.system:
@@ -60,7 +60,7 @@ def sent(request: ModelRequest) -> dict[str, Any]:
 
 
 def output_messages(reply: ModelCompleted) -> list[dict[str, Any]]:
-    """What the model has answered."""
+    """Return a model's reply as messages."""
     parts = parts_of(reply.content)
     shown = {part.get("id") for part in parts if part["type"] == "tool_call"}
     missing = [call for call in reply.tool_calls if call.tool_call_id not in shown]
@@ -70,12 +70,12 @@ def output_messages(reply: ModelCompleted) -> list[dict[str, Any]]:
 
 
 def parts_of(content: Iterable[ContentBlock]) -> list[dict[str, Any]]:
-    """The blocks of a message as parts."""
+    """Return the blocks of a message as parts."""
     return [_part(block) for block in content]
 
 
 def result_of(content: Sequence[ContentBlock]) -> Any:
-    """What a call has answered: its data, its text, or the parts of both."""
+    """Return the result of a call: its data, its text, or a list of parts."""
     match content:
         case [JsonBlock(data=data)]:
             return data
@@ -100,7 +100,7 @@ def _part(block: ContentBlock) -> dict[str, Any]:
             if block.error is not None and not block.content:
                 answer = {"code": block.error.code, "message": block.error.message}
             return {"type": "tool_call_response", "id": block.tool_call_id, "response": answer}
-        case ImageBlock(mime_type=mime_type):  # a picture is no text to search, and too large
+        case ImageBlock(mime_type=mime_type):  # neither searchable nor small
             return {"type": "image", "mime_type": mime_type}
         case ArtifactRefBlock():
             return {"type": "artifact", "id": block.artifact_id, "mime_type": block.mime_type}

@@ -1,4 +1,4 @@
-"""Exporters for a process whose environment asks for them, and their end in a bounded time."""
+"""Exporters that the environment asks for, closed within a bounded time."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from agent_core.text import shortened
 logger = logging.getLogger(__name__)
 
 _CLOSE_MS = 2000.0
-"""How long what was recorded last may take on its way, unless OTEL_BSP_EXPORT_TIMEOUT says it."""
+"""Milliseconds for the last export, unless OTEL_BSP_EXPORT_TIMEOUT sets them."""
 
 _SERVICE = "soong-agent"
 _MOST_CHARS = 300
@@ -32,9 +32,10 @@ _CARRIED = ("traceparent", "tracestate")
 
 
 def open_exporters(signals: Iterable[str], environ: Mapping[str, str]) -> Telemetry | None:
-    """What the environment asks for; None, and one warning, if that cannot be had.
+    """Open the exporters that the environment asks for; None, with one warning, if that fails.
 
-    No run fails because its traces go nowhere: such variables are often set for all programs.
+    A run must not fail because its traces go nowhere: such variables are often set for all
+    programs.
     """
     try:
         return ExportingTelemetry(frozenset(signals), environ)
@@ -50,21 +51,21 @@ def open_exporters(signals: Iterable[str], environ: Mapping[str, str]) -> Teleme
             package_command(_GRPC) if error.name == _GRPC else extra_command("otel"),
             _OFF,
         )
-    except Exception as error:  # noqa: BLE001 - of any exporter, for any value of a variable
+    except Exception as error:  # noqa: BLE001 - any exporter may raise anything for a variable
         logger.warning("no traces or metrics: %s; correct the OTEL_* variables, %s", error, _OFF)
     return None
 
 
 class ExportingTelemetry(Telemetry):
-    """Telemetry with providers of its own, made as the environment says.
+    """Telemetry with its own providers, made according to the environment.
 
     Args:
         signals: `traces`, `metrics`.
-        environ: `TRACEPARENT` and `TRACESTATE` in it name the span that runs belong to.
+        environ: its `TRACEPARENT` and `TRACESTATE` name the parent span of runs.
 
     Raises:
         ImportError: a package is missing.
-        Exception: of an exporter, for a variable that it cannot use.
+        Exception: an exporter cannot use a variable.
     """
 
     def __init__(self, signals: frozenset[str], environ: Mapping[str, str]) -> None:
@@ -98,7 +99,7 @@ class ExportingTelemetry(Telemetry):
         self._log.begin()
 
     async def close(self) -> None:
-        """Send what is left, as long as that may take, or until something of it has failed."""
+        """Send the remaining data until the time limit, or until an exporter has failed."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
         at_work = list(self._shutdowns)
         if not at_work:
@@ -106,11 +107,11 @@ class ExportingTelemetry(Telemetry):
             return
 
         def stop_waiting() -> None:
-            with suppress(RuntimeError):  # the loop is closed: it was too late
+            with suppress(RuntimeError):  # the loop is closed: too late
                 loop.call_soon_threadsafe(done.set)
 
         def shut_down(step: Callable[[], None]) -> None:
-            with suppress(Exception):  # an exporter of the user's
+            with suppress(Exception):  # of an exporter that the user chose
                 step()
             at_work.remove(step)
             if not at_work:
@@ -118,7 +119,7 @@ class ExportingTelemetry(Telemetry):
                 stop_waiting()
 
         self._log.on_failure = stop_waiting
-        # Threads of their own: nothing waits for a daemon at the end of a process.
+        # Daemon threads: the process does not wait for them at its end.
         for step in self._shutdowns:
             threading.Thread(target=shut_down, args=(step,), daemon=True).start()
         try:
@@ -129,7 +130,7 @@ class ExportingTelemetry(Telemetry):
 
 
 class _FirstFailure(logging.Handler):
-    """Shows the first line that OpenTelemetry logs about a failure, and no other of a run."""
+    """Shows the first failure that OpenTelemetry logs, and no later one."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -138,12 +139,12 @@ class _FirstFailure(logging.Handler):
         self._has_shown = False
 
     def begin(self) -> None:
-        """Take what is logged from here on, instead of the program's own handlers."""
+        """Handle its log records from now on, instead of the program's own handlers."""
         self._source.propagate = False
         self._source.addHandler(self)
 
     def end(self) -> None:
-        """Leave it to them again, unless another runtime still exports."""
+        """Return them to the program's handlers, unless another runtime still exports."""
         self._source.removeHandler(self)
         if not any(isinstance(handler, _FirstFailure) for handler in self._source.handlers):
             self._source.propagate = True
@@ -161,11 +162,11 @@ class _FirstFailure(logging.Handler):
 
 
 def _exporters(signal: str, environ: Mapping[str, str]) -> list[Any]:
-    """The exporters that the environment names for a signal.
+    """Create the exporters that the environment names for a signal.
 
     Raises:
-        ImportError: the package of one is missing.
-        ValueError: there is none of a name.
+        ImportError: the package of an exporter is missing.
+        ValueError: there is no exporter of a name.
     """
     named = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip() or "otlp"
     made: list[Any] = []
@@ -194,7 +195,7 @@ def _session(signal: str) -> Any:
 
 
 def _exporter(signal: str, name: str) -> Any:
-    if name == "otlp_proto_http":  # looking through what is installed takes a while
+    if name == "otlp_proto_http":  # searching the installed packages takes a while
         if signal == "traces":
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
                 OTLPSpanExporter,
@@ -207,7 +208,7 @@ def _exporter(signal: str, name: str) -> Any:
 
         return OTLPMetricExporter(session=_session(signal))
     for point in entry_points(group=f"opentelemetry_{signal}_exporter", name=name):
-        # Standard output is the answer's.
+        # Standard output belongs to the answer.
         return point.load()(out=sys.stderr) if name == "console" else point.load()()
     if name == "otlp_proto_grpc":
         raise ModuleNotFoundError(name=_GRPC)

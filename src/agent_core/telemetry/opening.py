@@ -1,4 +1,4 @@
-"""Whether runs are recorded; whatever else that needs is loaded only if they are."""
+"""Decides if runs are recorded; everything else is loaded only if they are."""
 
 import sys
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ _FALSE = {"", "none"}
 def open_telemetry(
     given: "Telemetry | Literal[False] | None", environ: Mapping[str, str]
 ) -> "Telemetry | None":
-    """What records the runs of a runtime; None: nothing does, and nothing was loaded for it.
+    """Return the telemetry of a runtime; None, with nothing loaded, if it has none.
 
     Args:
-        given: by the program: False keeps it off, None leaves it to the rest: a tracer provider
-            that the program has set for the whole process, else the environment.
-        environ: exports are made as its `OTEL_*` variables say, if one of them asks for that.
+        given: the program's choice: False for none; None for a tracer provider that the program has
+          set for the whole process, or else the exporters of the environment.
+        environ: its `OTEL_*` variables configure exports, if one of them asks for that.
 
     Raises:
-        ConfigError: what is given is none of these.
+        ConfigError: `given` is something else.
     """
     if given is False or _is_disabled(environ):
         return None
@@ -45,7 +45,7 @@ def open_telemetry(
 
 
 def telemetry_of_program(environ: Mapping[str, str]) -> "Telemetry | None":
-    """What the program has set up for the whole process; None, and nothing loaded: it has not."""
+    """Return telemetry with the process's own tracer provider; None if the program set none."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return None
@@ -61,7 +61,7 @@ def _is_disabled(environ: Mapping[str, str]) -> bool:
 
 
 def is_asked_for(signal: str, environ: Mapping[str, str]) -> bool:
-    """Whether the environment wants `traces`, or `metrics`, to be exported."""
+    """Return whether the environment wants `traces`, or `metrics`, to be exported."""
     exporter = environ.get(f"OTEL_{signal.upper()}_EXPORTER")
     if exporter is not None and exporter.strip():
         return exporter.strip().lower() not in _FALSE

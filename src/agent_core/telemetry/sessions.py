@@ -26,7 +26,7 @@ class ExportSession(requests.Session):
         return super().rebuild_proxies(prepared_request, proxies)
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
-        """Return where a response redirects to within its origin."""
+        """Return the target of a redirect within the response's origin, or None."""
         target = super().get_redirect_target(resp)
         if target is None:
             return None

@@ -1,7 +1,7 @@
 """Spans of runs, model calls and tool calls, and the metrics that go with them.
 
 A run has a `RunTrace`. It wraps the adapter and the hooks of the run, which see every model call
-and every tool call, so that neither the loop nor a tool knows of it.
+and every tool call, so neither the loop nor a tool knows about it.
 """
 
 import asyncio
@@ -56,11 +56,11 @@ from agent_core.types import (
 logger = logging.getLogger(__name__)
 
 CAPTURE_CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-"""The conventions' variable that lets messages, arguments and results into attributes."""
+"""The conventions' variable that allows messages, arguments and results in attributes."""
 
 _SCOPE = "soong-agent"
 _MOST_CHARS = 1000
-"""Of a tool's description, or of an error's message."""
+"""Characters of a tool's description or of an error's message."""
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 _CAPTURES = {"true", "span_only", "span_and_event"}
@@ -75,11 +75,11 @@ _PROVIDERS: Mapping[str, str] = MappingProxyType(
         "xai": "x_ai",
     }
 )
-"""What the conventions call a provider, or the server behind one, where the names differ."""
+"""The conventions' names of providers, or of servers behind them, where they differ."""
 
 _IN_PROCESS = {"local", "scripted"}
 
-# The conventions name these bounds.
+# The conventions define these bounds.
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TOKENS = tuple(float(4**power) for power in range(14))
 _RUN_SECONDS = (*_SECONDS, 163.84, 327.68, 655.36, 1310.72, 2621.44)
@@ -90,7 +90,7 @@ P = ParamSpec("P")
 
 
 def _harmless(record: Callable[P, None]) -> Callable[P, None]:
-    """Let no fault of what records, as of a program's own span processor, reach the run."""
+    """Keep failures of recording, such as a program's own span processor, away from the run."""
 
     @wraps(record)
     def recorded(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -103,14 +103,14 @@ def _harmless(record: Callable[P, None]) -> Callable[P, None]:
 
 
 class Telemetry:
-    """Where spans and metrics go.
+    """The destination of spans and metrics.
 
     Args:
-        tracer_provider: makes the spans; None: what the program has set for the whole process.
+        tracer_provider: makes the spans; None for the one set for the whole process.
         meter_provider: likewise, for metrics.
-        parent: what runs belong to that no current span has.
+        parent: the context of runs that start outside any span.
         capture_content: messages, arguments and results become attributes, without secrets; None:
-            as `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says.
+          as `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Telemetry:
         )
 
     def capture(self, span: Span, clean: Clean, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Let content into the attributes of a span, if it is wanted."""
+        """Record content in the attributes of a span, if it is enabled."""
         if not self.captures_content or not span.is_recording():
             return
         try:
@@ -175,10 +175,10 @@ class Telemetry:
             logger.exception("content was not recorded")
 
     async def close(self) -> None:
-        """Give back what belongs to it; providers of the program stay as they are."""
+        """Release its own resources; the program's providers stay open."""
 
     def environment(self) -> dict[str, str]:
-        """The variables that tell a program which span it works for."""
+        """Return the environment variables that name the current span to a child program."""
         carrier: dict[str, str] = {}
         _PROPAGATOR.inject(carrier)
         return {name.upper(): value for name, value in carrier.items()}
@@ -191,13 +191,13 @@ class Telemetry:
         carrier: Mapping[str, str] | None = None,
         name: str | None = None,
     ) -> "RunTrace":
-        """The span of a run begins: below the current one, or the one that `carrier` names.
+        """Begin the span of a run, below the current one or the one that `carrier` names.
 
         Args:
-            run: who it is.
-            clean: takes secrets out of what is recorded.
+            run: identifies it.
+            clean: removes secrets from recorded content.
             carrier: `RunTrace.carrier` of the run's first part, in this or another process.
-            name: of the agent, where the run does not say it.
+            name: the agent's name, if the run does not have it.
         """
         around = otel_context.get_current()
         if carrier:
@@ -207,7 +207,7 @@ class Telemetry:
         return RunTrace(self, run, clean, around, name=name)
 
     def carrier(self) -> dict[str, str]:
-        """Names the current span, for a run that another process carries out."""
+        """Return the current span's context, for a run that another process executes."""
         around, carried = otel_context.get_current(), dict[str, str]()
         if not trace.get_current_span(around).get_span_context().is_valid:
             around = self._parent
@@ -242,15 +242,15 @@ class Telemetry:
     def provider(
         self, adapter: ProviderAdapter, model: ModelConfig, clean: Clean, *, session_id: str
     ) -> "TracedProvider":
-        """The adapter, with a span for every call."""
+        """Wrap an adapter, with a span for every call."""
         return TracedProvider(self, adapter, model, clean, session_id=session_id)
 
 
 class RunTrace:
-    """The span of one run, and those of its model calls and tool calls.
+    """The span of one run, and the spans of its model calls and tool calls.
 
     Attributes:
-        carrier: names the span, for other processes.
+        carrier: identifies the span to other processes.
     """
 
     def __init__(
@@ -287,13 +287,13 @@ class RunTrace:
         _PROPAGATOR.inject(self.carrier, self._context)
 
     def identify(self, run: RunIdentity) -> None:
-        """Take note of the agent, which is known once the run is opened."""
+        """Record the agent, which is known once the run is opened."""
         self._run = run
         self._span.set_attribute(names.AGENT_ID, run.agent_id)
 
     @contextmanager
     def current(self) -> Generator[None]:
-        """What happens in this context belongs to the run."""
+        """Make the run's span the current one inside the context."""
         token = otel_context.attach(self._context)
         try:
             yield
@@ -301,13 +301,13 @@ class RunTrace:
             otel_context.detach(token)
 
     def wrap(self, ctx: RunContext, model: ModelConfig) -> RunContext:
-        """The context, with spans for what the run does."""
+        """Wrap the run's context, with spans for its work."""
         return replace(
             ctx, provider=self.provider(ctx.provider, model), hooks=self.hooks(ctx.hooks)
         )
 
     def provider(self, adapter: ProviderAdapter, model: ModelConfig) -> ProviderAdapter:
-        """The adapter of the run, with a span for every call."""
+        """Wrap the run's adapter, with a span for every call."""
         facts = {names.PROVIDER: provider_name(model), names.REQUEST_MODEL: model.name}
         self._facts |= facts
         self._span.set_attributes(facts)
@@ -316,13 +316,13 @@ class RunTrace:
         )
 
     def hooks(self, hooks: Hooks) -> Hooks:
-        """The hooks of the run, with a span for every tool call."""
+        """Wrap the run's hooks, with a span for every tool call."""
         self._hooks = TracedHooks(self._telemetry, hooks, self._clean)
         return self._hooks
 
     @_harmless
     def finish(self, outcome: Outcome) -> None:
-        """The run has ended, or waits for an answer: its spans end. Harmless when repeated."""
+        """End the spans of a run that has ended or waits for an answer. Harmless when repeated."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -339,7 +339,7 @@ class RunTrace:
         self._span.set_attributes({**facts, **_usage(outcome.usage)})
         self._span.set_attribute(names.RUN_TURNS, outcome.turns)
         took = perf_counter() - self._started
-        # The message may name what the model or a tool has said.
+        # The message may quote a model or a tool.
         clean = self._clean if self._telemetry.captures_content else None
         self._facts |= _end(self._span, error, clean)
         self._telemetry.runs.record(took, self._facts | facts, self._context)
@@ -349,10 +349,10 @@ class TracedProvider:
     """An adapter with a span for every call.
 
     Args:
-        telemetry: where it goes.
-        adapter: belongs to others.
-        model: what it asks.
-        clean: takes secrets out of what is recorded.
+        telemetry: records the spans.
+        adapter: the wrapped adapter; its owner closes it.
+        model: the model it calls.
+        clean: removes secrets from recorded content.
         session_id: the conversation.
     """
 
@@ -372,7 +372,7 @@ class TracedProvider:
         self._session_id = session_id
 
     async def close(self) -> None:
-        """See `ProviderAdapter.close`; there is nothing to give back."""
+        """See `ProviderAdapter.close`; there is nothing to release."""
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `ProviderAdapter.stream`."""
@@ -414,7 +414,7 @@ class _ModelCall:
         self._first_chunk: float | None = None
         self._has_started = False
         self._has_ended = False
-        self._tally = CallTally(lambda: 0)  # the adapter counts what attempts have cost
+        self._tally = CallTally(lambda: 0)  # the adapter counts the cost of attempts
         self._reply: Usage | None = None
         self._spent: Usage | None = None
         self._facts: dict[str, Any] = {}
@@ -447,7 +447,7 @@ class _ModelCall:
 
     @_harmless
     def take(self, event: ModelEvent) -> None:
-        """See what the model has sent."""
+        """Record an event of the model."""
         self._tally.take(event)
         match event:
             case ModelTextDelta() | ModelReasoningDelta() | ToolCallDelta():
@@ -456,7 +456,7 @@ class _ModelCall:
                     self._span.set_attribute(names.RESPONSE_TIME_TO_FIRST_CHUNK, self._first_chunk)
             case ModelStarted(provider=provider, model=model):
                 if self._has_started or self._model.adapter is not None:
-                    # A fallback took over, or the program has brought the adapter.
+                    # A fallback took over, or the program gave the adapter.
                     self._facts[names.PROVIDER] = _PROVIDERS.get(provider, provider)
                 if self._has_started and model != self._model.name:
                     self._facts[names.RESPONSE_MODEL] = model
@@ -489,7 +489,7 @@ class _ModelCall:
 
     @_harmless
     def end(self, error: tuple[str, str] | None) -> None:
-        """The call is over. Only the first end counts."""
+        """End the call's span. Only the first call of this counts."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -506,7 +506,7 @@ class _ModelCall:
             telemetry.first_chunk.record(self._first_chunk, facts, self.context)
         usage = self._reply
         if usage is None or usage.is_estimated or not (usage.input_tokens or usage.output_tokens):
-            return  # what the service has not counted is not reported
+            return  # tokens that the service has not counted are not reported
         for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
             telemetry.tokens.record(tokens, facts | {names.TOKEN_TYPE: kind}, self.context)
 
@@ -530,14 +530,14 @@ class _OpenCall(Struct):
 
 
 class TracedHooks:
-    """The hooks of a run, with a span for every tool call, the questions about it included.
+    """The hooks of a run, with a span for every tool call, which includes questions about it.
 
     The span is the current one from `before_tool` to `after_tool`, in the task of the call.
 
     Args:
-        telemetry: where it goes.
-        hooks: what the run has.
-        clean: takes secrets out of what is recorded.
+        telemetry: records the spans.
+        hooks: the run's own hooks.
+        clean: removes secrets from recorded content.
     """
 
     def __init__(self, telemetry: Telemetry, hooks: Hooks, clean: Clean) -> None:
@@ -558,7 +558,7 @@ class TracedHooks:
         self, call: ToolCall, definition: ToolDefinition
     ) -> Mapping[str, Any] | None:
         """See `Hooks.before_tool`."""
-        if call.tool_call_id not in self._open:  # else it is judged again, with other arguments
+        if call.tool_call_id not in self._open:  # otherwise judged again, with new arguments
             opened = self._begin(call, definition)
             opened.token = otel_context.attach(opened.context)
             self._open[call.tool_call_id] = opened
@@ -570,7 +570,7 @@ class TracedHooks:
         if result.is_error:
             error = (failure.code.value, failure.message) if failure else ("tool_error", "")
         opened = self._open.pop(call.tool_call_id, None)
-        if opened is None:  # it was refused before any hook: its arguments do not fit
+        if opened is None:  # refused before any hook: its arguments do not fit
             is_unknown = failure is not None and failure.code is ErrorCode.TOOL_NOT_AVAILABLE
             opened = self._begin(call, None, is_unknown=is_unknown)
         self._telemetry.capture(
@@ -588,7 +588,7 @@ class TracedHooks:
         return await self._hooks.before_stop()
 
     def break_off(self, reason: str | None) -> None:
-        """End the spans of calls that have no answer; without a `reason` they are made again."""
+        """End the spans of unanswered calls; without a `reason` the calls will be made again."""
         while self._open:
             _, opened = self._open.popitem()
             self._finish(opened, None if reason is None else (reason, ""))
@@ -599,7 +599,7 @@ class TracedHooks:
         name = storable_text(call.name)
         facts: dict[str, Any] = {
             names.OPERATION: names.EXECUTE_TOOL,
-            # A name that no tool has is the model's: there may be any number of them.
+            # An unknown name is the model's invention, and there may be any number of them.
             names.TOOL_NAME: "_OTHER" if is_unknown else name,
         }
         attributes = {
@@ -629,7 +629,7 @@ class TracedHooks:
 
 
 def provider_name(model: ModelConfig) -> str:
-    """What the conventions call the service that has the model."""
+    """Return the conventions' name of the service that has the model."""
     if model.provider != "openai":
         return _PROVIDERS.get(model.provider, model.provider)
     server = server_of(model.base_url or "", model.compat) or "openai"
@@ -637,7 +637,7 @@ def provider_name(model: ModelConfig) -> str:
 
 
 def _server(base_url: str | None) -> dict[str, Any]:
-    """Where a model is asked, as far as the address says it."""
+    """Return the server and the port of a model, as far as its address has them."""
     try:
         parts = urlsplit(base_url or "")
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -667,7 +667,7 @@ def _error_of(error: BaseException) -> tuple[str, str]:
 
 
 def _end(span: Span, error: tuple[str, str] | None, clean: Clean | None) -> dict[str, Any]:
-    """End a span and return the attributes of its error; `clean` lets the message be recorded."""
+    """End a span and return the attributes of its error; `clean` allows recording the message."""
     facts: dict[str, Any] = {}
     if error is not None:
         kind, message = error

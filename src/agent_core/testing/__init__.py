@@ -4,8 +4,8 @@
 
     model = ScriptedProvider([calls("stock", item="lamp"), "There are twelve lamps."])
 
-Names are imported when they are first used: the pytest plugin, which every test run loads, costs
-nothing where it is not used.
+Names are imported when they are first used, so the pytest plugin, which every test run loads, costs
+nothing unless it is used.
 """
 
 from typing import TYPE_CHECKING
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a checker would take any name for one of these
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name otherwise
     __getattr__ = lazy_names(
         __name__, dict.fromkeys(__all__, "agent_core.providers.scripted") | _HOMES
     )

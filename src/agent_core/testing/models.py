@@ -19,7 +19,7 @@ def function_model(
         answer: a function of a `ModelRequest`, plain or async. It returns text, tool calls
             (`calls(...)`, a `ToolCall`, a list of them), events of a model or an error; or it
             yields such pieces, as a generator, plain or async, and each text is one delta.
-        provider: the key it goes by in events.
+        provider: its name in events.
         retry: as for `ScriptedProvider`.
 
     Raises:
@@ -44,15 +44,15 @@ def function_model(
 
 
 def allow_real_models(allowed: bool) -> AbstractContextManager[object]:
-    """Let models of real services be asked, or refuse it, everywhere in this process.
+    """Allow or refuse calls of real services, everywhere in this process.
 
-    It holds from the call on, and in processes that are started from then on: it sets the
-    environment variable `SOONG_AGENT_ALLOW_REAL_MODELS`, which may be set from outside as well. As
-    a context manager it restores at the end what was before.
+    It takes effect with the call, also in processes that are started later: it sets the
+    environment variable `SOONG_AGENT_ALLOW_REAL_MODELS`, which may also be set from outside. As
+    a context manager it restores the earlier value at the end.
 
     Every call of an adapter of the package is refused, in runtimes, in `agcore` and in `kgent`. An
     adapter from an installed distribution is refused when a runtime makes it. A program's own
-    adapter that asks a real service calls `agent_core.providers.base.require_real_models`.
+    adapter for a real service calls `agent_core.providers.base.require_real_models`.
     """
     before = os.environ.get(ALLOW_REAL_MODELS)
     os.environ[ALLOW_REAL_MODELS] = "1" if allowed else "0"

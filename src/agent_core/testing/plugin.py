@@ -16,7 +16,7 @@ FIXTURE = "agent_runtime"
 
 @pytest.fixture
 def agent_runtime_options() -> dict[str, Any]:
-    """Arguments of `AgentRuntime` for `agent_runtime`; override it where a test needs some."""
+    """Arguments of `AgentRuntime` for `agent_runtime`; a test may override this fixture."""
     return {}
 
 
@@ -24,10 +24,10 @@ def agent_runtime_options() -> dict[str, Any]:
 def agent_runtime(
     agent_runtime_options: dict[str, Any], tmp_path: Path
 ) -> Iterator["ScriptedRuntime"]:
-    """A `ScriptedRuntime` in memory, its project an empty folder; real models refuse meanwhile.
+    """A `ScriptedRuntime` in memory with an empty folder as project; real models are refused.
 
-    For plain tests (`agent_runtime.run_sync`), and for async ones under any plugin that runs them
-    in asyncio: it is closed at the end of the test function, in its event loop.
+    It is for plain tests (`agent_runtime.run_sync`) and for async ones under any plugin that runs
+    them in asyncio: it is closed at the end of the test function, in its event loop.
     """
     from agent_core.testing import ScriptedRuntime, allow_real_models  # noqa: PLC0415
 
@@ -37,7 +37,7 @@ def agent_runtime(
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let an async test that uses the fixture close its runtime."""
+    """Make an async test that uses the fixture close its runtime."""
     if (
         isinstance(item, pytest.Function)
         and FIXTURE in item.fixturenames

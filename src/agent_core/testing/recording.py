@@ -1,7 +1,7 @@
-"""Fixtures made of stored sessions, and a model that answers as one of them did.
+"""Fixtures made from stored sessions, and a model that replays them.
 
 A recording is YAML, to be read and compared by people: the definitions of the program's own tools,
-and the model calls of a session, each with what is new in its request and with the reply.
+and the model calls of a session, each with the new part of its request and with the reply.
 """
 
 import asyncio
@@ -44,21 +44,21 @@ FORMAT = 1
 _IDS = re.compile(r"\b(sess|run|agent|node|evt|art|req|mem)_[0-9a-f]{28}\b")
 _TIMES = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?")
 _QUOTED = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff]")
-"""Characters that YAML reads as line breaks, or drops, where they are not escaped."""
+"""Characters that YAML reads as line breaks, or drops, unless they are escaped."""
 _OF_MEMORY = frozenset({"system.memory", "memory_catalog", "internal.recall_memory"})
-"""What the user's memories add to a request: a runtime without a disk has none."""
+"""Parts of a request with the user's memories, which a runtime without a disk does not have."""
 _SHOWN_DIFFERENCES = 8
 _NO_SECRETS = Redactor({})
 
 Plain = dict[str, Any]
-"""A request as it is recorded and compared: `system`, `tools` and `messages`."""
+"""A request in the form that is recorded and compared: `system`, `tools` and `messages`."""
 
 
 async def record(session: Session, path: str | Path | None = None) -> Path:
-    """Write the model calls of a stored session, those of its children included, as a fixture.
+    """Write the model calls of a stored session and its children as a fixture.
 
-    What looks like a secret is left out, as it is where a session is replayed. Calls that were
-    cancelled, or refused by a budget, are left out. The file is written anew.
+    Texts that look like secrets are replaced, as when a session is replayed. Calls that were
+    cancelled, or refused by a budget, are left out. An existing file is overwritten.
 
     Args:
         session: `runtime.session("id")`.
@@ -105,21 +105,21 @@ def _write(target: Path, text: str) -> None:
 
 
 def replay(path: str | Path, *, project_dir: str | Path | None = None) -> ScriptedProvider:
-    """A model that gives the recorded replies to the recorded requests, and fails for any other.
+    """Return a model that gives the recorded replies to the recorded requests, and fails otherwise.
 
-    Compared are the system prompt, the messages, the names of the tools and the definitions of the
-    program's own tools. Not compared are the model's name and settings; prompts and tools of this
+    The system prompt, the messages, the names of the tools and the definitions of the program's own
+    tools are compared. The model's name and settings are not; nor are prompts and tools of this
     package, which change with its versions; the user's memories, which no runtime in memory has;
-    ids, points in time and the path of the project, which
-    stand in a recording as `<run_1>`, `<time>` and `<project>`. Each reply is given once. A request
-    that was not recorded fails with what differs from the nearest one.
+    and ids, points in time and the path of the project, which appear in a recording as `<run_1>`,
+    `<time>` and `<project>`. Each reply is given once. A request that was not recorded fails with
+    its differences from the nearest one.
 
     Args:
-        path: of a fixture that `record` has written.
+        path: a fixture that `record` has written.
         project_dir: the project of the run; the current folder by default.
 
     Raises:
-        ConfigError: the file is missing, is no recording, or is one of another version.
+        ConfigError: the file is missing, is not a recording, or is of another version.
     """
     tools, calls = _read(Path(path))
     project = str(Path(project_dir or Path.cwd()).resolve())
@@ -136,7 +136,7 @@ def replay(path: str | Path, *, project_dir: str | Path | None = None) -> Script
         raise AssertionError(_explain(asked, own, waiting, tools, path))
 
     made = ScriptedProvider([answer] * len(calls), provider="replay")
-    made.retries_itself = True  # the failures that were recorded have been tried again by then
+    made.retries_itself = True  # the recorded failures had been retried by then
     return made
 
 
@@ -144,7 +144,7 @@ def replay(path: str | Path, *, project_dir: str | Path | None = None) -> Script
 
 
 class _Names:
-    """What stands for ids, points in time and the project's path, in the order they are met."""
+    """Placeholders for ids, points in time and the project's path, numbered as they occur."""
 
     def __init__(self, project: str) -> None:
         self._project = project
@@ -152,16 +152,16 @@ class _Names:
         self._counts: dict[str, Iterator[int]] = {}
 
     def id(self, raw: str, kind: str) -> str:
-        """What stands for one id."""
+        """Return the placeholder of an id."""
         if raw not in self._shown:
             number = next(self._counts.setdefault(kind, count(1)))
             self._shown[raw] = f"<{kind}_{number}>"
         return self._shown[raw]
 
     def hide(self, value: Any, *, is_reply: bool = False) -> Any:
-        """A JSON-like value with these in place of what differs from run to run.
+        """Replace the parts of a JSON-like value that differ from run to run by placeholders.
 
-        A reply keeps what could not be put back: times, and ids that its request has not.
+        A reply keeps what could not be restored: times, and ids that are not in its request.
         """
         if isinstance(value, str):
             text = join_surrogates(value)
@@ -174,7 +174,7 @@ class _Names:
         return _walk(value, lambda inner: self.hide(inner, is_reply=is_reply))
 
     def restore(self, value: Any) -> Any:
-        """A recorded value with what they stand for in this request."""
+        """Replace the placeholders in a recorded value by the values of this request."""
         if isinstance(value, str):
             for raw, shown in self._shown.items():
                 value = value.replace(shown, raw)
@@ -185,7 +185,7 @@ class _Names:
 def _walk(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
-        if "child_run_id" in fields:  # the price of a child's model is no part of its report
+        if "child_run_id" in fields:  # the price of a child's model is not part of its report
             fields = {key: inner for key, inner in fields.items() if key != "usage"}
         return {change(key): change(inner) for key, inner in fields.items()}
     if isinstance(value, list):
@@ -194,7 +194,7 @@ def _walk(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _plain(request: ModelRequest, names: _Names) -> Plain:
-    """A request without what differs from run to run, or belongs to the package."""
+    """Return a request without the parts that differ from run to run or belong to the package."""
     plain = {
         "system": [
             {block.block_id: names.hide(block.content)}
@@ -253,7 +253,7 @@ def _block(block: ContentBlock, names: _Names, *, is_reply: bool = False) -> dic
 def _calls_of(
     run: InspectResult, project: str, tools: dict[str, Any]
 ) -> Iterator[tuple[str, Plain]]:
-    """The model calls of a run with the time of each; definitions of tools go into `tools`."""
+    """Yield the model calls of a run with their times; add definitions of tools to `tools`."""
     nodes = {node.node_id: node for node in run.nodes}
     requests = iter(run.requests)
     offered: Sequence[str] = ()
@@ -275,7 +275,7 @@ def _calls_of(
             continue
         elif event.event_type is EventType.MODEL_FAILED and payload["error"]:
             error = {key: payload["error"][key] for key in ("code", "message", "retryable")}
-            if error["code"] != ErrorCode.BUDGET_EXCEEDED:  # no model was asked
+            if error["code"] != ErrorCode.BUDGET_EXCEEDED:  # no model was called
                 yield begun, {**call, "reply": {"error": error}}
             call = None
         elif event.event_type is EventType.MESSAGE_COMPLETED and event.node_id in nodes:
@@ -290,7 +290,7 @@ def _calls_of(
 
 
 def _reply(reply: Mapping[str, Any], names: _Names) -> list[Piece]:
-    """The pieces of a recorded reply, with the ids of this request."""
+    """Return the pieces of a recorded reply, with the ids of this request."""
     if error := reply.get("error"):
         return [ProviderError(error["code"], error["message"], error["retryable"])]
     pieces: list[Piece] = []
@@ -310,7 +310,7 @@ def _reply(reply: Mapping[str, Any], names: _Names) -> list[Piece]:
 
 
 def _shortened(calls: Sequence[tuple[str, Plain]]) -> Iterator[Plain]:
-    """The calls, each with the part of its request that the call before it has not."""
+    """Yield the calls, each with the part of its request that is new since the call before it."""
     before: Plain = {}
     history: list[Any] = []
     for _, call in calls:
@@ -329,7 +329,7 @@ def _shortened(calls: Sequence[tuple[str, Plain]]) -> Iterator[Plain]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[Plain]]:
-    """The tools and the whole calls of a recording.
+    """Read the tools and the whole calls of a recording.
 
     Raises:
         ConfigError: it cannot be used.
@@ -366,10 +366,10 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Plain]]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as lines, and no references."""
+    """Writes texts of several lines as blocks, and repeats values instead of referring to them."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - as the base class has it
-        """Write every value where it stands."""
+        """Return true, so that every value is written in full."""
         return True
 
 
@@ -397,7 +397,7 @@ def _explain(
     tools: Mapping[str, Any],
     path: str | Path,
 ) -> str:
-    """What differs between a request and the recorded one that is nearest to it."""
+    """Describe the differences between a request and the nearest recorded one."""
     head = f"the request was not recorded in {path}"
     if not waiting:
         return f"{head}: all of its replies have been given"
@@ -422,7 +422,7 @@ def _of_tools(own: Mapping[str, Any], tools: Mapping[str, Any]) -> list[str]:
 
 
 def _differences(recorded: Any, asked: Any, place: str) -> Iterator[str]:
-    """Where two values differ, each place with both."""
+    """Yield the places where two values differ, each with both values."""
     if recorded == asked:
         return
     if isinstance(recorded, dict) and isinstance(asked, dict):

@@ -12,7 +12,7 @@ class ScriptedRuntime(AgentRuntime):
 
     Args:
         script: the replies of the model, or a `ScriptedProvider`, for example of `replay`.
-        arguments: what else `AgentRuntime` takes.
+        arguments: further arguments of `AgentRuntime`.
     """
 
     def __init__(
@@ -21,6 +21,6 @@ class ScriptedRuntime(AgentRuntime):
         **arguments: Any,
     ) -> None:
         self.script = script if isinstance(script, ScriptedProvider) else ScriptedProvider(script)
-        """The model of every run: `add` its replies, and look at its `requests`."""
+        """The model of every run: `add` replies to it, and inspect its `requests`."""
         given: dict[str, Any] = {"model": self.script, "persist": False, **arguments}
         super().__init__(**given)

@@ -1,4 +1,4 @@
-"""The context of a tool that is called by a test and by no run."""
+"""The context of a tool that a test calls without a run."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -9,7 +9,7 @@ from agent_core.types import ArtifactSource, RunIdentity, new_id
 
 
 class _ArtifactId(str):
-    """An id that a coroutine may await, and a plain function may use as it is."""
+    """An id that a coroutine may await, and a plain function may use directly."""
 
     __slots__ = ()
 
@@ -19,16 +19,16 @@ class _ArtifactId(str):
 
 
 class FakeToolContext(ToolContext[Deps], Generic[Deps]):
-    """A `ToolContext` for a tool that a test calls as a function; it keeps what the tool does.
+    """A `ToolContext` for a tool that a test calls as a function; it records the tool's calls.
 
     Args:
-        deps: what the tool finds at `context.deps`.
+        deps: available to the tool as `context.deps`.
         project_dir: the folder it works on; the current one by default.
-        is_cancelled: what `context.cancelled` says.
+        is_cancelled: the value of `context.cancelled`.
 
     Attributes:
-        lines: what the tool has shown with `progress`.
-        artifacts: what it has given to `artifact`, by file name.
+        lines: the lines the tool has shown with `progress`.
+        artifacts: the data it has given to `artifact`, by file name.
     """
 
     lines: list[str]

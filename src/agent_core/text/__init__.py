@@ -16,7 +16,7 @@ def one_line(text: str) -> str:
 
 
 def short_line(text: str, limit: int) -> str:
-    """Return the words of `text` on one line of at most `limit` characters, marked where cut."""
+    """Return `text` on one line of at most `limit` characters, with `…` where it is cut."""
     line = " ".join(text[: 4 * limit].split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
@@ -37,9 +37,9 @@ def bounded_line(text: str) -> str:
 
 
 def _printable_line(text: str) -> str:
-    """The words of `text`; what cannot be printed separates them."""
+    """Return the words of `text`; characters that cannot be printed separate words."""
     line = " ".join(text.split())
-    if line.isprintable():  # as most are: it takes no step for each character
+    if line.isprintable():  # true of most; avoids a step for each character
         return line
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
@@ -56,7 +56,7 @@ def join_surrogates(text: str) -> str:
 
 
 def content_hash(content: bytes) -> str:
-    """Return the hash that tells versions of a text apart."""
+    """Return a hash that identifies a version of a text."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -87,7 +87,7 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 
 def noun(count: int, one: str, many: str = "") -> str:
-    """Return the noun that stands behind a number; `many` if it is not `one` with an s."""
+    """Return the noun for a number; `many` if the plural is not `one` with an s."""
     return one if count == 1 else many or f"{one}s"
 
 
@@ -97,7 +97,7 @@ def utf8_size(text: str) -> int:
 
 
 def shorten_text(text: str, limit_bytes: int) -> str:
-    """Return `text`, or its first two thirds and last third of `limit_bytes` and the gap."""
+    """Return `text`, or its beginning and end in about `limit_bytes`, with a note of the gap."""
     if utf8_size(text) <= limit_bytes:
         return text
     raw = text.encode("utf-8", "replace")
@@ -126,8 +126,9 @@ _CONTROLS = (
 
 
 def printed(text: str) -> str:
-    """`text` as it stands on a screen in the end: no control sequences, the last of lines that
-    were written over each other.
+    """Return `text` as a screen finally shows it.
+
+    Control sequences are removed, and of lines written over each other the last one stays.
     """
     if "\x1b" in text:
         text = re.sub(_CONTROLS, "", text)
@@ -148,7 +149,7 @@ _HIDES = (
     r"\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f"  # soft hyphen, joiners, fillers
     r"\u200b-\u200d\u2060-\u2064\u3164\ufeff\uffa0"  # zero width
 )
-# Compiled when they are first needed: that takes longer than all else of this module together.
+# Compiled when first needed: this takes longer than the rest of the module.
 _TERMINAL = f"[{_ACTS}{_DECEIVES}]"
 _EVERYTHING = f"[{_ACTS}{_DECEIVES}{_HIDES}]"
 _ONE_LINE = rf"[\n\t{_ACTS}{_DECEIVES}{_HIDES}]"
@@ -156,12 +157,13 @@ _SHORT = {"\n": r"\n", "\t": r"\t", "\r": r"\r"}
 
 
 def visible(text: str, *, zero_width: bool = True, one_line: bool = False) -> str:
-    r"""`text` with every deceiving character spelled out; the same object if there is none.
+    r"""Spell out every deceiving character of `text`; the same object if there is none.
 
     Args:
-        text: anything; `\r\n` counts as a newline.
-        zero_width: spell out invisible characters too. Leave them in prose: some scripts and
-            emoji need joiners.
+        text: any text; `\r
+    ` counts as a newline.
+        zero_width: spell out invisible characters too. Leave them in prose: some scripts and emoji
+          need joiners.
         one_line: spell out tabs and newlines too.
     """
     if "\r\n" in text and not one_line:
@@ -173,13 +175,13 @@ def visible(text: str, *, zero_width: bool = True, one_line: bool = False) -> st
 
 
 def shortened(text: str, limit: int) -> str:
-    """`text` if it has at most `limit` characters, else its beginning and how much is missing."""
+    """Return `text`, or its first `limit` characters and the number of missing ones."""
     cut = len(text) - limit
     return text if cut <= 0 else f"{text[:limit]}… (+{cut} {noun(cut, 'character')})"
 
 
 def shown_json(value: object, *, indent: int | None = None) -> str:
-    """`value` as JSON that people read; what is nested too deeply is only said to be."""
+    """Return `value` as readable JSON; a note if it is nested too deeply."""
     try:
         return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     except RecursionError:
@@ -200,9 +202,10 @@ _MARK = re.compile(r'<content from="[^"\n]*" boundary="([0-9a-f]+)">\n')
 
 
 def mark_content(text: str, source: str) -> str:
-    """`text` as a marked block of a message: what it says is no word of the one who sends it.
+    """Return `text` as a marked block of a message, which are not the sender's own words.
 
-    The boundary is made of the text and does not occur in it, so that no text can end its block.
+    The boundary is derived from the text and does not occur in it, so that no text can end its
+    block.
     """
     boundary, number = "", 0
     while not boundary or boundary in text:
@@ -215,7 +218,7 @@ def mark_content(text: str, source: str) -> str:
 
 
 def without_content(text: str) -> str:
-    """`text` without its marked blocks."""
+    """Return `text` without its marked blocks."""
     if "<content from=" not in text:
         return text
     kept: list[str] = []

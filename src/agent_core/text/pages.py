@@ -1,4 +1,4 @@
-"""Parts of HTML pages that need nothing else: what is shown in them can neither act nor fetch."""
+"""Parts of self-contained HTML pages; nothing shown in them can act or fetch anything."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ from agent_core.text import visible
 
 _SCHEMES = {"http", "https", "mailto"}
 _HEADINGS_BEGIN_AT = 4
-"""The headings of a document stand below those of the page around it."""
+"""Level of a document's first headings, below those of the page around it."""
 
 _STYLE = """
 :root{color-scheme:light dark;--page:#fff;--text:#1b1f24;--muted:#59636e;--line:#d1d9e0;
@@ -69,14 +69,14 @@ h2,h3{break-after:avoid}}
 
 
 def whole_page(title: str, *, header: str, main: str, footer: str, style: str = "") -> str:
-    """A page with nothing from elsewhere: no script runs in it, and nothing is fetched.
+    """Return a self-contained page: no script runs in it, and nothing is fetched.
 
     Args:
-        title: text.
-        header: HTML, as the next two.
-        main: what the page is about.
-        footer: where it comes from.
-        style: rules beside those that all pages have.
+        title: the title as plain text.
+        header: HTML, like the next two.
+        main: the main content.
+        footer: the origin of the page.
+        style: CSS rules in addition to those of all pages.
     """
     style = _STYLE + style
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -98,7 +98,7 @@ def whole_page(title: str, *, header: str, main: str, footer: str, style: str = 
 
 
 def section(title: str, body: str) -> str:
-    """A part of the page with a heading; nothing without a body, which is HTML."""
+    """Return a section with a heading; empty if the body, which is HTML, is empty."""
     if not body:
         return ""
     key = title.lower().replace(" ", "-")
@@ -106,29 +106,29 @@ def section(title: str, body: str) -> str:
 
 
 def facts_list(facts: Mapping[str, str]) -> str:
-    """Names, which are HTML, with what they stand for; what is empty is left out."""
+    """Return a list of names, which are HTML, and values; empty values are left out."""
     rows = (f"<dt>{name}</dt><dd>{plain(value)}</dd>" for name, value in facts.items() if value)
     return f'<dl class="facts">{"".join(rows)}</dl>'
 
 
 def fold(label: str, body: str, *, is_open: bool = False) -> str:
-    """`label` and `body` are HTML already."""
+    """Return a foldable block; `label` and `body` are HTML."""
     opened = " open" if is_open else ""
     return f"<details{opened}><summary>{label}</summary>{body}</details>" if body else ""
 
 
 def plain(value: object) -> str:
-    """Text as HTML: nothing in it is markup, and nothing in it acts."""
+    """Escape text for HTML, so that nothing in it is markup or acts."""
     return escape(visible(str(value), zero_width=False))
 
 
 def preformatted(text: str) -> str:
-    """Text as it is, line by line."""
+    """Return text as preformatted HTML, line by line."""
     return f"<pre>{plain(text)}</pre>" if text.strip() else ""
 
 
 def render_markdown(text: str) -> str:
-    """Markdown as HTML: no markup of its own, no images, links to the web and to mail only."""
+    """Render Markdown as HTML: no raw markup, no images, links to the web and to mail only."""
     markdown = _markdown()
     tokens = markdown.parse(visible(text, zero_width=False))
     for token in tokens:
@@ -153,13 +153,13 @@ def _markdown() -> MarkdownIt:
 
 
 SCROLLS = 'class="scrolls" role="region" tabindex="0" aria-label="table"'
-"""Attributes of what may be wider than the page."""
+"""Attributes of elements that may be wider than the page."""
 
 
 def table(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, classes: Iterable[str] = ()
 ) -> str:
-    """A table of cells that are HTML already; empty without rows."""
+    """Return a table of cells that are HTML; empty without rows."""
     kinds = iter(classes)
     lines: list[str] = []
     for row in rows:

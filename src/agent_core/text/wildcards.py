@@ -1,10 +1,10 @@
-"""The patterns of ignore files and the globs of searches, matched in linear time whatever they are.
+"""The patterns of ignore files and the globs of searches, always matched in linear time.
 
-The meaning is that of git's `wildmatch.c` and `dir.c`, byte for byte. A pattern becomes a regular
-expression without a choice: after each `*` the first place where the next part fits is final (an
-atomic group), because what fits behind a later place also fits behind an earlier one. The same
-holds for whole folders and `**`. A match therefore costs at most the length of the pattern times
-that of the path.
+They mean the same as in git's `wildmatch.c` and `dir.c`, byte for byte. A pattern becomes a regular
+expression without backtracking: after each `*` the first place where the next part fits is final
+(an atomic group), because a continuation that fits after a later place also fits after an earlier
+one. The same holds for whole folders and `**`. A match therefore costs at most the length of the
+pattern times the length of the path.
 """
 
 import os
@@ -19,12 +19,12 @@ from msgspec import Struct
 from agent_core.errors import ErrorCode, ToolError
 
 MAX_LINE_BYTES = 1024
-"""A longer line is no pattern."""
+"""Longest line that counts as a pattern."""
 MAX_WILDCARD_BYTES = 32_768
-"""All patterns of one file that have wildcards in them; those behind are not used."""
+"""Total size of the patterns with wildcards in one file; later ones are not used."""
 
 _JOINED_BYTES = 1024
-"""Patterns in one expression: it is matched in one go, and other threads wait meanwhile."""
+"""Size of the patterns in one expression, during whose match other threads wait."""
 _SPECIAL = frozenset(b"*?[\\")
 _NEVER = b"(?!)"
 _CLASS = re.compile(rb"\[:([^\]]*):\]")
@@ -48,10 +48,10 @@ _CLASSES = {
 
 
 class _Run(Struct, frozen=True):
-    """Neighbouring patterns of one kind: any of them decides.
+    """Neighbouring patterns of one kind: a match of any of them decides.
 
     Attributes:
-        includes: what a match means: True for patterns, False for exceptions (`!…`).
+        includes: the result of a match: True for patterns, False for exceptions (`!…`).
         names: names without wildcards, looked up.
         on_names: expressions for the last part of a path.
         on_paths: expressions for the whole path.
@@ -64,26 +64,26 @@ class _Run(Struct, frozen=True):
 
 
 class Wildcards(Struct, frozen=True):
-    """The patterns of one ignore file; the last one that fits decides."""
+    """The patterns of one ignore file; the last one that matches decides."""
 
     runs: Sequence[_Run]
 
     @classmethod
     def parse(cls, content: bytes, *, folders: bool) -> "Wildcards":
-        """Read an ignore file. What is no pattern, or beyond the bounds, is passed over.
+        """Read an ignore file. Lines that are not patterns, or beyond the bounds, are skipped.
 
         Args:
             content: lines as git reads them.
-            folders: it is folders that are asked about; without, patterns for folders (`x/`)
-                are left out.
+            folders: the patterns are for folders; without it, patterns for folders only (`x/`) are
+              left out.
         """
-        patterns: list[tuple[bool, bytes, bool]] = []  # whether it includes, glob, if anchored
+        patterns: list[tuple[bool, bytes, bool]] = []  # (is inclusion, glob, is anchored)
         room = MAX_WILDCARD_BYTES
         for raw in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
             line = raw.removesuffix(b"\r")
             bare = line.rstrip(b" ")
             backslashes = len(bare) - len(bare.rstrip(b"\\"))
-            # A backslash keeps the first of the spaces at the end.
+            # A backslash keeps the first of the trailing spaces.
             line = line[: len(bare) + 1] if backslashes % 2 else bare
             whole = line.removeprefix(b"!")
             glob = whole.removesuffix(b"/")
@@ -108,7 +108,7 @@ class Wildcards(Struct, frozen=True):
         return cls(runs[::-1])
 
     def verdict(self, path: bytes) -> bool | None:
-        """Whether a path below the file's folder is meant; None if no pattern fits it.
+        """Return whether a path below the file's folder is meant; None if no pattern matches it.
 
         Args:
             path: without a slash at either end.
@@ -125,7 +125,7 @@ class Wildcards(Struct, frozen=True):
 
 
 def _compile(globs: Iterable[bytes]) -> list[re.Pattern[bytes]]:
-    """Expressions that fit where one of the globs does, of bounded size each."""
+    """Compile expressions of bounded size that match where one of the globs does."""
     groups: list[list[bytes]] = []
     room = 0
     for glob in globs:
@@ -138,13 +138,13 @@ def _compile(globs: Iterable[bytes]) -> list[re.Pattern[bytes]]:
 
 
 _Part = bytes | None
-"""What one character is matched by, as an expression; None for `*`."""
+"""Expression that matches one character; None for `*`."""
 
 
 def _expression(glob: bytes) -> bytes:
-    """A glob as an expression for whole paths.
+    """Convert a glob to an expression for whole paths.
 
-    Git compares what stands before the first wildcard by itself, so that `a**/b` is `a` and then
+    Git compares the text before the first wildcard separately, so that `a**/b` means `a` and then
     `**/b`.
     """
     begin = next((at for at, sign in enumerate(glob) if sign in _SPECIAL), len(glob))
@@ -167,7 +167,7 @@ def _expression(glob: bytes) -> bytes:
 
 
 def _segment_expression(segment: Sequence[_Part]) -> bytes:
-    """One part of a path. Every `*` takes as little as it can, and the last one the rest."""
+    """Convert one part of a path. Every `*` takes as little as possible, the last one the rest."""
     pieces: list[bytes] = [b""]
     for before, part in zip([b"", *segment], segment, strict=False):
         if part is not None:
@@ -181,7 +181,7 @@ def _segment_expression(segment: Sequence[_Part]) -> bytes:
 
 
 def _segments(glob: bytes) -> list[list[_Part]] | None:
-    """The parts between slashes, character by character; None if the glob can never fit."""
+    """Split a glob at slashes, character by character; None if the glob can never match."""
     segments: list[list[_Part]] = [[]]
     at = 0
     while at < len(glob):
@@ -210,7 +210,7 @@ def _segments(glob: bytes) -> list[list[_Part]] | None:
 
 
 def _set_at(glob: bytes, at: int) -> tuple[bytes, int] | None:
-    """The set (`[a-z]`) whose content begins at `at`, and the place behind it."""
+    """Return the set (`[a-z]`) whose content begins at `at`, and the position after it."""
     is_negated = glob[at : at + 1] in {b"!", b"^"}
     at += is_negated
     members: set[int] = set()
@@ -255,8 +255,8 @@ def _set_expression(members: frozenset[int]) -> bytes:
 class Glob(Struct, frozen=True, dict=True):
     """One glob of a search as a model writes it: `*.py`, `src/**/*.{ts,tsx}`, `!tests/**`.
 
-    It narrows what is searched and never undoes an ignore file, as ripgrep's own `--glob` does.
-    So that is used for exclusions only. A name pattern becomes a file type; a pattern with folders
+    It narrows a search and never overrides an ignore file, as ripgrep's own `--glob` does; so
+    `--glob` is used for exclusions only. A name pattern becomes a file type; a pattern with folders
     in it is checked on each path.
     """
 
@@ -276,7 +276,7 @@ class Glob(Struct, frozen=True, dict=True):
         return self.pattern
 
     def options(self) -> Iterator[str]:
-        """The options of ripgrep that keep it from reading files in vain."""
+        """Yield options that keep ripgrep from reading unwanted files."""
         if self.pattern.startswith("!"):
             yield f"--glob={self.pattern}"
         elif name := self.pattern.rpartition("/")[2]:
@@ -284,9 +284,9 @@ class Glob(Struct, frozen=True, dict=True):
             yield "--type=wanted"
 
     def matches(self, path: str) -> bool:
-        """Whether a file (relative to the searched folder) is wanted."""
+        """Return whether a file (relative to the searched folder) is wanted."""
         if self.pattern.startswith("!") or "/" not in self.pattern:
-            return True  # the options have seen to it
+            return True  # the options have filtered it
         name = os.fsencode(path)
         of_files, of_folders = self._wildcards
         if of_files.verdict(name):
@@ -301,9 +301,9 @@ class Glob(Struct, frozen=True, dict=True):
 
 
 def _expand_braces(pattern: str) -> list[str]:
-    """`a.{b,c}` as `a.b` and `a.c`: what ripgrep knows and ignore files do not.
+    """Expand `a.{b,c}` to `a.b` and `a.c`, which ripgrep knows and ignore files do not.
 
-    Ends with what it has when there are too many.
+    If there are too many, some stay unexpanded.
     """
     done: list[str] = []
     waiting = [pattern]

@@ -18,15 +18,13 @@ pytestmark = pytest.mark.timeout(120)
 def on_a_terminal(
     home: Home, project: Path, *words: str, columns: int, keys: bytes = b"", **more: str
 ) -> str:
-    """What a terminal of that width gets."""
+    """What a terminal of that width gets; the keys are pressed once it is asked for a yes."""
     screen, tty = pty.openpty()
     environ = {**os.environ, "SOONG_AGENT_HOME": str(home.path), "COLUMNS": str(columns), **more}
     process = subprocess.Popen(  # noqa: S603
         [SOONG, "sessions", *words], cwd=project, env=environ, stdin=tty, stdout=tty, stderr=tty
     )
     os.close(tty)
-    if keys:
-        os.write(screen, keys)
     shown = b""
     while True:
         try:
@@ -36,6 +34,9 @@ def on_a_terminal(
         if not piece:
             break
         shown += piece
+        if keys and b"[y/N]" in shown:
+            os.write(screen, keys)
+            keys = b""
     os.close(screen)
     process.wait(timeout=60)
     return shown.decode().replace("\r\n", "\n")

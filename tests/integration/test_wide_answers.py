@@ -1,6 +1,7 @@
 """One answer for everything that only reads, or for every edit, until the session ends."""
 
 import asyncio
+import sqlite3
 from pathlib import Path
 from typing import Any, cast
 
@@ -132,3 +133,44 @@ async def test_an_answer_that_is_not_offered_leaves_a_stored_question_open(
         await made.answer(found[0].request_id, "allow_once")
         assert (await handle.result()).text == "done"
     assert (files / "b.txt").exists()
+
+
+FULL = """
+CREATE TRIGGER full_{table} BEFORE {change} ON {table} WHEN {when}
+BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END
+"""
+
+
+@pytest.mark.parametrize("scope", ["session", "session_stored"])
+async def test_an_answer_counts_where_others_cannot_be_settled(
+    home: Home, files: Path, scope: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+    both, is_full = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: PermissionRequest) -> PermissionDecision:
+        asked.append(request.request_id)
+        if len(asked) == 2:
+            both.set()
+            await is_full.wait()
+            while "stays open" not in caplog.text:  # noqa: ASYNC110 - a log has no event
+                await asyncio.sleep(0.01)
+            return PermissionDecision(decision=Decision.ALLOW_ONCE)
+        await both.wait()
+        with sqlite3.connect(home.path / "sessions.sqlite") as database:
+            decided = {"change": "UPDATE", "when": "NEW.decided_by = 'session'"}
+            database.execute(FULL.format(table="approvals", **decided))
+            database.execute(FULL.format(table="grants", change="INSERT", when="1"))
+        is_full.set()
+        return PermissionDecision(decision=Decision.ALLOW_FOR_SESSION)
+
+    read = ScriptedCall(name="code.read_file", arguments={"path": "a.txt"})
+    config = CONFIG + f'[permissions]\nreadonly_default = "ask"\nremember_scope = "{scope}"\n'
+    script: list[Any] = [Calls(calls=[read, read]), "done"]
+    made = runtime(home, files, script, config=config, permission_callback=cast("Asked", answer))
+    async with made, asyncio.timeout(50):
+        handle = await ask(made)
+        assert (await handle.result()).text == "done"
+        closed = await made.approvals("s1", is_open=False)
+    assert {each.decision for each in closed} == {Decision.ALLOW_FOR_SESSION, Decision.ALLOW_ONCE}
+    assert ("is not remembered" in caplog.text) is (scope == "session_stored")

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from agent_core.api import AgentRuntime
 from agent_core.cli.render import name_of, reason_of
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.permissions.questions import NOBODY
 from agent_core.text import shown_json
 from agent_core.types import (
     AgentRecord,
@@ -391,6 +392,8 @@ def verdict(answer: Mapping[str, Any]) -> str:
     """Who has answered a question about a call, how, and why."""
     decision = str(answer.get("decision", ""))
     decided_by = answer.get("decided_by") or "the program"
+    if decided_by == NOBODY:
+        return f"denied: {answer.get('reason') or 'nobody answered'}"
     decider = answer.get("decider")
     who = f"{decider} ({decided_by})" if decider else decided_by
     reason = f": {answer['reason']}" if answer.get("reason") else ""

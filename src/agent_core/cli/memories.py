@@ -3,6 +3,7 @@
 import sys
 from functools import partial
 
+from agent_core.cli.lines import InputLines
 from agent_core.cli.options import COMPLETED, FAILED, Options
 from agent_core.cli.setup import run_on_terminal
 from agent_core.cli.terminal import Clean, Style, Terminal
@@ -15,7 +16,6 @@ from agent_core.memory.scopes import find_tenants, find_users, memory_folder
 from agent_core.text import visible
 from agent_core.types.memory_scopes import MEMORY_SHARED
 
-_YES = {"y", "yes"}
 _MOST_NAMED = 10
 
 
@@ -24,7 +24,7 @@ def manage_memories(options: Options) -> int:
     return run_on_terminal(None, partial(_manage, options), asks_model=False)
 
 
-def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+async def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
     if options.tenant is not None:
         check_tenant(options.tenant)
     folder = memory_folder(setup.memory_dir, options.scope, options.tenant)
@@ -52,7 +52,7 @@ def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) ->
         terminal.text(clean(folder.text(memory.path)))
         terminal.end_text()
         return COMPLETED
-    if not options.yes and not _agrees(memory, terminal, clean):
+    if not options.yes and not await _agrees(memory, terminal, clean):
         terminal.line("kept")
         return COMPLETED
     writer = MemoryWriter(folder, unfinished=UnfinishedWrites.at(setup.home))
@@ -75,10 +75,9 @@ def _name_others(options: Options, setup: Setup) -> str:
     return f"other memories: {', '.join(named[:_MOST_NAMED])}{more}"
 
 
-def _agrees(memory: Memory, terminal: Terminal, clean: Clean) -> bool:
-    path = clean(memory.path)
-    terminal.ask(f"forget \u201c{_summary(memory, clean)}\u201d ({path})? [y/N] ")
-    return sys.stdin.readline().strip().casefold() in _YES
+async def _agrees(memory: Memory, terminal: Terminal, clean: Clean) -> bool:
+    question = f"forget \u201c{_summary(memory, clean)}\u201d ({clean(memory.path)})? [y/N] "
+    return await terminal.confirm(InputLines(sys.stdin.fileno()), question, "memory forget")
 
 
 def _summary(memory: Memory, clean: Clean) -> str:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from agent_core.cli.layout import cells, wrapped
 from agent_core.cli.lines import AT_ONCE_S, InputLines
 from agent_core.cli.terminal import Style, Terminal
-from agent_core.permissions.questions import UnattendedError
+from agent_core.permissions.questions import NOBODY, UnattendedError
 from agent_core.permissions.request import THIS_CALL_ONLY, UNTIL_END, rule_of, wide_of
 from agent_core.text import plural, shortened, visible
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
@@ -63,6 +63,7 @@ _STRAY = (
     "denied: that is not an answer (1, 2 or 3), and no more answers are read; for content in"
     ' standard input use -, as in: soong-agent run "…" -'
 )
+_NO_ANSWER = "the line that was read is not an answer"
 _LONGEST_VALUE = 4000
 _ENDS_SHOWN = 2
 _LONG_WORD_ROWS = 3
@@ -142,7 +143,9 @@ class TerminalPrompt:
                 self._terminal.line(_STRAY, Style.WARN)
                 self._lines.end()
                 self.unanswered.append(request)
-            elif self._echoes:
+                metadata = {"decided_by": NOBODY}
+                return PermissionDecision(decision=decision, reason=_NO_ANSWER, metadata=metadata)
+            if self._echoes:
                 self._terminal.line(_CONFIRMATIONS[decision])
             return _answered(decision)
 

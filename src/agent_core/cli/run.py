@@ -33,6 +33,7 @@ from agent_core.cli.view import RunView
 from agent_core.config.databases import find_database_url
 from agent_core.config.load import resolve_model
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.permissions.questions import NOBODY
 from agent_core.text import visible
 from agent_core.types import (
     Budget,
@@ -356,7 +357,7 @@ async def _denied(
         for request_id, request in unanswered.items()
         if (found := decided.get(request_id)) is not None
         and found.decision is Decision.DENY
-        and found.decided_by in _UNASKED
+        and found.decided_by == NOBODY
     ]
 
 
@@ -417,8 +418,6 @@ MCP_PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL
 
 
 _MOST_DENIED = 1_000
-_UNASKED = {"callback", "terminal"}
-"""Who has decided, where it was not another process."""
 _STARTED = {EventType.CHILD_AGENT_CREATED, EventType.WORKER_DISPATCHED}
 _ENDED = {EventType.CHILD_AGENT_COMPLETED, EventType.CHILD_AGENT_FAILED}
 _CATCH_UP_S = 5.0

@@ -9,6 +9,7 @@ from pathlib import Path
 from agent_core.api import AgentRuntime
 from agent_core.cli.figures import format_age, format_cost, format_tokens
 from agent_core.cli.layout import fitted
+from agent_core.cli.lines import InputLines
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
 from agent_core.cli.setup import open_runtime, run_on_terminal
 from agent_core.cli.sheet import Sheet, status_of, style_of, title_of, write_output
@@ -179,9 +180,9 @@ async def _delete(runtime: AgentRuntime, options: Options, terminal: Terminal) -
         for session_id in ids:
             page = await runtime.replay_session(session_id, from_seq=1, to_seq=0)
             terminal.line(f"  {session_id}  {visible(title_of(page.session))}")
-        terminal.ask(f"Delete {plural(len(ids), 'session')} for good? [y/N] ")
-        answer = await asyncio.to_thread(sys.stdin.readline)
-        if answer.strip().lower() not in {"y", "yes"}:
+        lines = InputLines(sys.stdin.fileno())
+        question = f"Delete {plural(len(ids), 'session')} for good? [y/N] "
+        if not await terminal.confirm(lines, question, "sessions delete"):
             terminal.line("nothing was deleted")
             return FAILED
     code = COMPLETED

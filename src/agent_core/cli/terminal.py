@@ -6,6 +6,7 @@ import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from agent_core.cli.layout import wrapped
@@ -267,6 +268,20 @@ class Terminal:
         await self.rest(lines, about)
         async with self.question():
             yield
+
+    async def confirm(self, lines: "InputLines", question: str, about: str) -> bool:
+        """Ask whether to go ahead, and return whether the answer is yes.
+
+        At a terminal only keys count that were pressed after the question was shown.
+
+        Args:
+            lines: where the answer comes from.
+            question: a line that ends with the choices.
+            about: names the question while it waits.
+        """
+        async with self.question_at_rest(lines, about):
+            answer = await lines.answer(partial(self.ask, question))
+        return (answer or "").strip().casefold() in {"y", "yes"}
 
     async def rest(self, lines: "InputLines", about: str) -> None:
         """Wait until nobody types, and show that a question waits."""

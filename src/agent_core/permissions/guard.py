@@ -1,6 +1,7 @@
 """Decides about every tool call: passes what is allowed, asks, and remembers answers."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from agent_core.config.models import NetworkConfig, PermissionsConfig
 from agent_core.config.rules import RuleDecision
-from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.errors import ErrorCode, PermissionDeniedError, StorageError
 from agent_core.events import GrantStore
 from agent_core.permissions.grants import SessionGrants
 from agent_core.permissions.modes import may_change
@@ -22,6 +23,7 @@ from agent_core.permissions.questions import (
     PermissionCallback,
     PermissionJournal,
     Questions,
+    denial_of,
     denied,
 )
 from agent_core.permissions.request import (
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from agent_core.permissions.rules import RuleSet
     from agent_core.permissions.saved_rules import SavedRules
     from agent_core.types import PermissionRequest
+
+logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 1_000
 _PLAN = "plan mode"
@@ -364,8 +368,7 @@ class PermissionGuard:
             del self._open[request.request_id]
         waited_s = perf_counter() - asked
         if answer.decision is Decision.DENY:
-            reason = f": {answer.reason}" if answer.reason else ""
-            raise denied(f"the user denied {definition.name}{reason}")
+            raise denial_of(answer, definition.name, access.refusal)
         if answer.decision in WIDE_DECISIONS:
             if wide is None or wide.decision is not answer.decision:
                 raise denied(f"{answer.decision} is no answer to the question about this call")
@@ -380,19 +383,26 @@ class PermissionGuard:
         """Add a grant, and settle the open questions of the session that it covers."""
         from agent_core.types import PermissionGrant  # noqa: PLC0415 - few runs need it
 
-        await self.grants.add_grant(
-            PermissionGrant(
-                grant_id=new_id("grant"),
-                session_id=run.session_id,
-                tool_name=definition.name,
-                covers=shown_line(grant.covers, self._redactor),
-                key=grant.key,
-                created_at=utc_now(),
-            )
+        remembered = PermissionGrant(
+            grant_id=new_id("grant"),
+            session_id=run.session_id,
+            tool_name=definition.name,
+            covers=shown_line(grant.covers, self._redactor),
+            key=grant.key,
+            created_at=utc_now(),
         )
-        for request_id, (session_id, keys) in [*self._open.items()]:
-            if session_id == run.session_id and grant.key in keys:
-                await self.questions.settle(request_id, decision)
+        covered = [
+            request_id
+            for request_id, (session_id, keys) in self._open.items()
+            if session_id == run.session_id and grant.key in keys
+        ]
+        # The answer itself is stored: this call may run, whatever becomes of the others.
+        try:
+            await self.grants.add_grant(remembered)
+        except StorageError as error:
+            logger.warning("an answer for the session is not remembered: %s", error.message)
+        for request_id in covered:
+            await self.questions.settle(request_id, decision)
 
     async def forget(self, grant_or_session_id: str) -> int:
         """Drop an answer, or all of a session, and return how many there were."""

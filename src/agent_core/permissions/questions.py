@@ -61,6 +61,8 @@ class PermissionCallback(Protocol):
 _LATE = "the question was not answered in time"
 _WITHDRAWN = "the question was withdrawn"
 _UNANSWERED = "there was no answer"
+NOBODY = "nobody"
+"""Who decided, where a call was denied because its question got no answer."""
 _REMOVED = "[redacted:"
 _LOOK_S, _RARE_LOOK_S = 0.5, 5.0
 """How often an open question is looked up, while other processes may answer it."""
@@ -139,7 +141,10 @@ class Questions:
         return True
 
     async def settle(self, request_id: str, decision: Decision) -> None:
-        """Answer an open question that an answer to another one covers."""
+        """Answer an open question that an answer to another one covers.
+
+        If that cannot be stored, the question stays open.
+        """
         from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
 
         covered = self._covered.get(request_id)
@@ -147,7 +152,10 @@ class Questions:
             covered.set_result(PermissionDecision(decision=decision))
         if self._store is not None:
             by, decider = "session", current_decider()
-            await self._store.answer(request_id, decision, reason=None, by=by, decider=decider)
+            try:
+                await self._store.answer(request_id, decision, reason=None, by=by, decider=decider)
+            except StorageError as error:
+                logger.warning("%s is covered and stays open: %s", request_id, error.message)
             self.take(request_id)
 
     def is_open_here(self, request_id: str) -> bool:
@@ -281,7 +289,7 @@ class Questions:
             covered.cancel()
             del self._covered[request.request_id]
         if isinstance(answer, UnattendedError):
-            answer = _UNANSWERED
+            answer = _denial(_UNANSWERED)
         if isinstance(answer, str):
             raise _note_failure(request, answer, journal)
         facts = {"request_id": request.request_id, "tool_name": request.tool_name}
@@ -435,7 +443,8 @@ def _denial(answer: UnattendedError | str) -> "PermissionDecision":
     from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
 
     reason = answer if isinstance(answer, str) else None
-    return PermissionDecision(decision=Decision.DENY, reason=reason)
+    metadata = {"decided_by": NOBODY}
+    return PermissionDecision(decision=Decision.DENY, reason=reason, metadata=metadata)
 
 
 def _note_answer(record: "ApprovalRecord", journal: PermissionJournal) -> "PermissionDecision":
@@ -472,7 +481,7 @@ def _note_failure(
     call_id = request.metadata["tool_call_id"]
     failed = EventType.PERMISSION_FAILED
     journal.note(failed, payload, level=EventLevel.WARNING, tool_call_id=call_id)
-    return denied(f"{request.tool_name} was not allowed, because there is no answer: {error}")
+    return denied(_unanswered(request.tool_name, error))
 
 
 def _no_way_to_ask(
@@ -480,6 +489,27 @@ def _no_way_to_ask(
 ) -> PermissionDeniedError:
     why = obstacle or "this program has no way to ask for it"
     return PermissionDeniedError(access.refusal, f"{definition.name} needs a permission, and {why}")
+
+
+def denial_of(
+    answer: "PermissionDecision", name: str, code: ErrorCode = ErrorCode.PERMISSION_DENIED
+) -> PermissionDeniedError:
+    """Return the error of a call that was denied; it says who denied it.
+
+    Args:
+        answer: the denial.
+        name: the name of the tool.
+        code: of the error, if nobody could be asked.
+    """
+    if answer.metadata.get("decided_by") == NOBODY:
+        return PermissionDeniedError(code, _unanswered(name, answer.reason))
+    return denied(f"the user denied {name}{f': {answer.reason}' if answer.reason else ''}")
+
+
+def _unanswered(name: str, reason: str | None) -> str:
+    if reason in {None, _UNANSWERED}:
+        return f"{name} was not allowed, because nobody could be asked"
+    return f"{name} was not allowed, because there is no answer: {reason}"
 
 
 def denied(message: str) -> PermissionDeniedError:

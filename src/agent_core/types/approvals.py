@@ -34,7 +34,9 @@ class ApprovalRecord(Frozen):
         agent_path: the ids of its agents, from the root down to the one that makes the call.
         access_hash: hash of everything the call would do and touch; an answer applies only to this.
         keeps_run: the run waits for the answer even if its process dies.
-        decided_by: where the answer was given: `callback`, `terminal`, `cli`, `acp`, `sdk`.
+        decided_by: where the answer was given: `callback`, `terminal`, `cli`, `editor`, `sdk`;
+            `session`: by an answer for the session that covers it; `nobody`: there was no answer,
+            and the call was denied.
         decider: the user and the process that gave it.
     """
 

@@ -1,5 +1,5 @@
-"""Agents beside the first one: their definitions, and the runs that one run starts.
+"""Agents besides the first one: their definitions, and the runs that a run starts.
 
-A child, a worker and a fork are ordinary runs in another context. `spawner` starts children,
-`orchestrator` workers too; `child_runs` bounds and stops what is running.
+A child, a worker and a fork are ordinary runs with another context. `spawner` starts children,
+`orchestrator` also starts workers; `child_runs` limits and stops running children.
 """

@@ -1,4 +1,4 @@
-"""What the tools that start other agents are given."""
+"""Arguments of the tools that start other agents."""
 
 from typing import Annotated, Any, cast
 
@@ -20,7 +20,7 @@ def _check_words(text: str) -> str:
 
 
 def _join_lines(given: object) -> object:
-    """Lines as one text: models often send a list where several things are meant."""
+    """Join lines to one text: models often send a list where one text is expected."""
     if not isinstance(given, list):
         return given
     lines = cast("list[object]", given)
@@ -28,24 +28,24 @@ def _join_lines(given: object) -> object:
     return "\n".join(f"- {line}" for line in lines) if is_text else lines
 
 
-# What is checked here and not in the schema costs no tokens in every request.
+# A check made here and not in the schema costs no tokens in the requests.
 Words = Annotated[str, AfterValidator(_check_words)]
 Lines = Annotated[Words, BeforeValidator(_join_lines)]
 
 
 class AgentArguments(Arguments):
-    """Arguments of a tool that starts agents, or looks at them."""
+    """Arguments of a tool that starts or lists agents."""
 
     @property
     def summary(self) -> str:
-        """The beginning of what is asked for, for people who watch."""
+        """Return the beginning of the assignment, for people who watch the run."""
         return ""
 
 
 class Assignment(AgentArguments):
-    """What every agent is started with, whatever its kind.
+    """Fields that the assignments of all agents have.
 
-    `budget` is offered to runs that have one themselves.
+    `budget` is offered to runs that have a budget themselves.
     """
 
     constraints: Lines | None = None
@@ -63,7 +63,7 @@ class ChildAssignment(Assignment):
 
     @property
     def summary(self) -> str:
-        """The beginning of its task."""
+        """Return the beginning of its task."""
         return short_line(self.task, _SHOWN)
 
 
@@ -106,7 +106,7 @@ class WorkerAssignment(Assignment):
 
     @property
     def summary(self) -> str:
-        """The beginning of its instruction."""
+        """Return the beginning of its instruction."""
         return short_line(self.instruction, _SHOWN)
 
 

@@ -1,4 +1,4 @@
-"""Child runs: how one goes from its rows to its outcome, how many there may be, how they stop."""
+"""Child runs: how they are stored, carried out, limited and stopped."""
 
 import asyncio
 import logging
@@ -60,14 +60,14 @@ _END_EVENTS = {
 }
 
 OnFailure = Callable[[RunIdentity, Exception], Awaitable[None]]
-"""Gets an exception that decides a run's fate, before the run is settled."""
+"""Called with an exception that ends a run, before the run is settled."""
 
 OnLeftBehind = Callable[[str], Awaitable[None]]
-"""Gets the session's id when a child has ended after its parent."""
+"""Called with the session's id when a child has ended after its parent."""
 
 
 class ChildCancelReason(StrEnum):
-    """Why a child is asked to stop before it is done."""
+    """Reasons to stop a child before it is done."""
 
     TIMEOUT = "timeout"
     PARENT_CANCELLED = "parent_cancelled"
@@ -77,21 +77,21 @@ class ChildCancelReason(StrEnum):
 
 
 BeforeEnd = Callable[[ChildCancelReason | None, BaseException | None], Coroutine[Any, Any, None]]
-"""Puts things in order while the run can still write.
+"""Called while the run can still write, to finish its work on a Task.
 
-It gets the reason why the run was stopped, and the exception that ended it.
+Gets the reason for stopping the run, and the exception that ended it, if there are any.
 """
 
 
 class TaskBinding(Struct, frozen=True, kw_only=True):
-    """What ties a run to a Task; by default nothing does.
+    """Ties a run to a Task; by default to none.
 
     Attributes:
         tools: the task tools of the run.
         board: the board that the run sees.
-        guard: wraps the run's tools.
-        begin: counts the run among those of its Task; it starts right after. May refuse.
-        before_end: puts the run's step in order before its end is written down.
+        guard: wraps the tools of the run.
+        begin: registers the run with its Task, right before it starts; may refuse.
+        before_end: closes the step of the run before the end of the run is recorded.
     """
 
     tools: Sequence[Tool] = ()
@@ -102,18 +102,18 @@ class TaskBinding(Struct, frozen=True, kw_only=True):
 
 
 class ChildSpec(Struct, frozen=True, kw_only=True):
-    """Everything about one child that is known before it exists.
+    """Everything about a child that is known before it is created.
 
     Attributes:
-        run: who it will be.
-        agent: its agent, stored unless it is there already.
-        assignment: what the parent asked for; `expected` is its shape for the answer.
-        path: the conversation it goes on from.
-        granted: the only working tools it may have; None: those of its role.
-        record: facts for its row and for the parent's events.
-        is_resumed: it goes on where it has waited for an answer; its rows are there.
-        options: what is stored of the shape of its answer.
-        bind: ties the run, given its journal, to a Task.
+        run: the identity it gets.
+        agent: its agent; stored unless it exists.
+        assignment: the assignment from the parent; `expected` is the shape of the answer.
+        path: the conversation that it continues.
+        granted: the only working tools it may have; None: the working tools of its role.
+        record: facts for its row and for the events of the parent.
+        is_resumed: it continues after waiting for an answer; its rows exist.
+        options: the stored form of the shape of its answer.
+        bind: ties the run to a Task, given the journal of the run.
     """
 
     run: RunIdentity
@@ -132,19 +132,19 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
 
 
 class ChildRun:
-    """A run that another run has started. Carried out once, in a task of its own.
+    """A run that was started by another run. It is carried out once, in a task of its own.
 
     Args:
-        ctx: what it is made of.
-        spec: what was settled before.
-        parent: the journal of the run that started it; gets an event for each stage of the child.
-        stream: its own events.
-        before_end: called once, whatever happens, before the end is written down.
-        trace: records it, if something does.
+        ctx: the context of the run.
+        spec: everything settled before.
+        parent: the journal of the parent; gets an event for each stage of the child.
+        stream: the events of the child.
+        before_end: called once in any case, before the end is recorded.
+        trace: the trace of the run, if it is recorded.
 
     Attributes:
-        task: what carries it out, from its start on.
-        is_left_behind: it did not stop in time, and its parent waits for it no longer.
+        task: the task that carries it out, once it is started.
+        is_left_behind: whether it did not stop in time, so that its parent no longer waits for it.
     """
 
     task: asyncio.Task[None]
@@ -174,9 +174,9 @@ class ChildRun:
         self._is_stored = False
 
     def request_stop(self, reason: ChildCancelReason) -> None:
-        """Ask the run to stop, once for each reason; one that is ending anyway is left alone.
+        """Ask the run to stop, once for each reason; a run that is already ending is left alone.
 
-        A tool may have swallowed an earlier request; the first reason is the one that counts.
+        A tool may have swallowed an earlier request; the first reason is kept.
         """
         if reason in self._requested or self.ctx.journal.is_closing:
             return
@@ -185,13 +185,13 @@ class ChildRun:
         self.note_parent(EventType.CHILD_AGENT_CANCEL_REQUESTED, reason=reason)
         if self._working is not None:
             self._working.cancel()
-        # Before that it has no rows yet, or they are being written: it ends right after.
+        # Without a working task it has no rows yet, or they are being written: it ends right after.
 
     async def carry_out(self, store: SessionStore, on_failure: OnFailure | None) -> None:
-        """Write the rows, run to the end, settle. Returns normally also when it was stopped.
+        """Write the rows, run to the end, settle. Returns normally also if the run was stopped.
 
         Raises:
-            StorageError: the rows could not be written; there is no such run.
+            StorageError: the rows could not be written; the run does not exist.
         """
         if not self.spec.is_resumed:
             await self._add_rows(store)
@@ -215,7 +215,7 @@ class ChildRun:
             self._working = None
 
     def note_end(self) -> None:
-        """Note in the parent how the run ended, and what it has cost."""
+        """Note in the parent how the run ended and its usage."""
         if not self._is_stored or self.outcome.status is RunStatus.WAITING:
             return
         outcome = self.outcome
@@ -237,17 +237,17 @@ class ChildRun:
     def note_parent(
         self, event_type: EventType, level: EventLevel = EventLevel.INFO, **facts: Any
     ) -> None:
-        """Write an event about this run into its parent's history, while that one is open."""
+        """Write an event about this run into its parent's history while that history is open."""
         if not self.parent.is_closing:
             ids = {"child_run_id": self.run.run_id, "child_agent_id": self.run.agent_id}
             self.parent.note(event_type, {**ids, **facts}, level=level)
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncGenerator[None]:
-        """Stop the work in this context when the time that the child was given is over.
+        """Stop the work in this context when the child's time is over.
 
         Raises:
-            AgentCoreError: `budget_exceeded`: the work was cancelled for that.
+            AgentCoreError: `budget_exceeded`: the work was cancelled because its time is over.
         """
         budget = self.spec.assignment.budget
         limit = None if budget is None else budget.wall_s
@@ -322,10 +322,10 @@ class ChildRun:
 
 
 class ChildRuns:
-    """Every child run of one runtime. The run that starts one waits for it here, or stops it.
+    """All child runs of a runtime. The run that starts a child waits for it here, or stops it.
 
-    A child that does not stop in time is left behind: its place stays taken until it has ended,
-    and `close` waits for it.
+    A child that does not stop in time is left behind: it keeps its place until it has ended, and
+    `close` waits for it.
     """
 
     def __init__(
@@ -347,7 +347,7 @@ class ChildRuns:
         self._running: dict[str, ChildRun] = {}
 
     def __len__(self) -> int:
-        """How many are running now."""
+        """Return the number of running children."""
         return len(self._running)
 
     async def start(
@@ -357,14 +357,14 @@ class ChildRuns:
         *,
         on_end: Callable[[], object] = lambda: None,
     ) -> ChildRun:
-        """Take a place and start the child in it. Its caller waits for it, or stops it.
+        """Take a place and start the child in it. The caller waits for it, or stops it.
 
-        Nothing of the child is stored before it runs. `on_end` is called once, when the child has
-        ended for good or will never exist.
+        Nothing of the child is stored before it runs. `on_end` is called once: when the child has
+        ended for good, or if it could not be started.
 
         Raises:
             ToolError: `child_agent_limit_exceeded`.
-            AgentCoreError: the child could not be built; there is none.
+            AgentCoreError: the child could not be built and does not exist.
         """
         cleanup = ExitStack()
         cleanup.callback(on_end)
@@ -384,14 +384,14 @@ class ChildRuns:
         """Return when the child has ended or was left behind; stop it when its time is over.
 
         Raises:
-            AgentCoreError: the child could not be stored; there is none.
+            AgentCoreError: the child could not be stored and does not exist.
             asyncio.CancelledError: the parent was cancelled, and the child with it.
         """
         assignment = child.spec.assignment
         limit_ms: float = assignment.timeout_ms or self._config.default_child_timeout_ms
         if assignment.budget is not None and assignment.budget.wall_s is not None:
             most_ms = assignment.budget.wall_s * 1000 + self._config.child_cancel_timeout_ms
-            limit_ms = min(limit_ms, most_ms)  # it stops by itself, unless a tool holds it up
+            limit_ms = min(limit_ms, most_ms)  # it stops by itself, unless a tool delays it
         try:
             await asyncio.wait([child.task], timeout=limit_ms / 1000)
             while self._is_asking(child.run.run_id):  # a person's time is not the child's
@@ -400,7 +400,8 @@ class ChildRuns:
                 await self._stop([child], ChildCancelReason.TIMEOUT)
         except asyncio.CancelledError:
             if not child.is_left_behind:
-                # All of the parent's at once: one after the other would take many times as long.
+                # All children of the parent at once: one after the other would take many times as
+                # long.
                 await self._stop(self._of(child.parent.run), ChildCancelReason.PARENT_CANCELLED)
                 if child.task.done():
                     child.note_end()
@@ -410,21 +411,21 @@ class ChildRuns:
             child.note_end()
 
     async def stop_all(self, parent: RunIdentity, reason: ChildCancelReason) -> None:
-        """Stop what a run has started and not waited for; the run is over."""
+        """Stop the children that a run has started and not waited for; the run is over."""
         await self._stop(self._of(parent), reason)
 
     def is_running(self, run_id: str) -> bool:
-        """Whether a child has not ended yet."""
+        """Return whether a child is still running."""
         return run_id in self._running
 
     def stream(self, run_id: str, *, parent_run_id: str | None = None) -> EventStream | None:
-        """The events of a running child, of that parent if one is given."""
+        """Return the events of a running child, which must be of that parent if one is given."""
         child = self._running.get(run_id)
         is_meant = child is not None and parent_run_id in {None, child.run.parent_run_id}
         return child.stream if child is not None and is_meant else None
 
     async def store(self, parent_run_id: str) -> None:
-        """Return when all is stored that the children of a run, which has been cancelled, noted."""
+        """Store everything noted by the children of a run that has been cancelled."""
         for child in [*self._running.values()]:
             if child.run.parent_run_id == parent_run_id:
                 with suppress(StorageError):  # the child fails with it
@@ -437,7 +438,7 @@ class ChildRuns:
             await asyncio.wait([child.task])
 
     async def close(self) -> None:
-        """Stop what is still running, and wait as long as a cancellation may take."""
+        """Stop all running children, and wait as long as a cancellation may take."""
         children = list(self._running.values())
         for child in children:
             child.request_stop(ChildCancelReason.RUNTIME_CLOSED)
@@ -452,15 +453,15 @@ class ChildRuns:
                 await self._on_left_behind(child.run.session_id)
 
     def _of(self, parent: RunIdentity) -> list[ChildRun]:
-        """The running children of a run, those aside that were left behind."""
+        """Return the running children of a run, without the children left behind."""
         mine = (c for c in self._running.values() if c.run.parent_run_id == parent.run_id)
         return [child for child in mine if not child.is_left_behind]
 
     async def _stop(self, children: Sequence[ChildRun], reason: ChildCancelReason) -> None:
-        """Ask children to stop, and wait as long as that may take."""
+        """Ask children to stop, and wait as long as a cancellation may take."""
         for child in children:
             child.request_stop(reason)
-        if children:  # the last one may have ended as its parent was cancelled
+        if children:  # the last one may have ended when the parent was cancelled
             await asyncio.wait([child.task for child in children], timeout=self._cancel_timeout_s)
         for child in children:
             if not child.task.done() and not child.is_left_behind:
@@ -473,7 +474,7 @@ class ChildRuns:
         del self._running[run_id]
         cleanup.close()
         if not task.cancelled():
-            task.exception()  # retrieved: its caller may be gone
+            task.exception()  # marks the exception as retrieved: the caller may be gone
 
     def _take_place(self, parent: RunIdentity) -> Collection[tuple[str, str]]:
         """Take a place among the children of a run and of its session, and return both.

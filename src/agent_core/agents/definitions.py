@@ -1,7 +1,7 @@
-"""The kinds of agents there are: built in, written by the user, registered by a program.
+"""Definitions of agents: built in, written by the user, or registered by a program.
 
-An id has one meaning. A definition that gives it another one states `overrides: "<source>:<id>"`,
-and replaces the whole definition.
+An id has one meaning. A definition that gives it another meaning names the former one as
+`overrides: "<source>:<id>"` and replaces it as a whole.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -30,11 +30,11 @@ _MAY_OVERRIDE = {
 
 
 class AgentDefinitions:
-    """Every definition, by source and id.
+    """All definitions, by source and id.
 
     Args:
-        home: its `agents/*.md` are read.
-        registered: what a program has registered so far.
+        home: the folder whose `agents/*.md` are read.
+        registered: definitions that a program has registered before.
 
     Raises:
         ConfigError: `invalid_agent_definition`, `duplicate_agent_definition` or
@@ -54,7 +54,7 @@ class AgentDefinitions:
             self.register(definition)
 
     def register(self, definition: AgentDefinition) -> None:
-        """Add a definition of the program's.
+        """Add a definition of the program.
 
         Raises:
             ConfigError: `duplicate_agent_definition`, `invalid_agent_override`.
@@ -62,10 +62,10 @@ class AgentDefinitions:
         self._add(definition.model_copy(update={"source": AgentSource.CODE}), None)
 
     def get(self, definition_id: str) -> AgentDefinition:
-        """The definition that this id means now.
+        """Return the definition that this id currently means.
 
         Raises:
-            ToolError: `validation_error`, naming the ones there are.
+            ToolError: `validation_error`, naming the existing definitions.
         """
         if found := self.find(definition_id):
             return found
@@ -75,7 +75,7 @@ class AgentDefinitions:
         raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
 
     def find(self, definition_id: str) -> AgentDefinition | None:
-        """The definition that this id means now, if there is one that can be used."""
+        """Return the definition that this id currently means, if it can be used."""
         if definition_id == COMPACT_ID:
             return None
         for source in reversed(AgentSource):
@@ -84,16 +84,16 @@ class AgentDefinitions:
         return None
 
     def listed(self) -> list[AgentDefinition]:
-        """What can be used, by id; without the internal agent that compacts."""
+        """Return the usable definitions, sorted by id; without the internal compacting agent."""
         ids = {each for table in self._by_source.values() for each in table}
         return [found for each in sorted(ids) if (found := self.find(each))]
 
     def file_of(self, definition: AgentDefinition) -> Path | None:
-        """Where a definition of the user's stands."""
+        """Return the file of a user's definition."""
         return self._places.get(definition.agent_definition_id)
 
     def profiles(self) -> Iterator[Profile]:
-        """The model profiles of all definitions: what they name may hold secrets."""
+        """Return the model profiles of all definitions; the settings they name may be secret."""
         return (each.model_profile for each in self.listed())
 
     def _add(self, definition: AgentDefinition, path: Path | None) -> None:
@@ -137,9 +137,10 @@ class AgentDefinitions:
 def check_definition(
     definition: AgentDefinition, config: Config, tool_names: Collection[str]
 ) -> None:
-    """Return if the definition fits the configuration and the tools there are.
+    """Check that the definition fits the configuration and the available tools.
 
-    A server's tools (`mcp.*`) are known only when it has answered, so any name is taken for them.
+    The tools of a server (`mcp.*`) are known only after it has answered, so any such name is
+    accepted.
 
     Raises:
         ConfigError: `invalid_agent_definition`: an unknown suggested tool or model profile.
@@ -165,10 +166,10 @@ def check_definition(
 def check_definitions(
     definitions: AgentDefinitions, config: Config, tool_names: Collection[str]
 ) -> None:
-    """Return if every definition fits, and those that the configuration names are there.
+    """Check that all definitions fit, and that the definitions named in the configuration exist.
 
     Raises:
-        ConfigError: `invalid_agent_definition`; `config_error`, a default is not there.
+        ConfigError: `invalid_agent_definition`; `config_error` if a default does not exist.
     """
     for definition in definitions.listed():
         check_definition(definition, config, tool_names)
@@ -180,10 +181,10 @@ def check_definitions(
 
 
 def read_definition(path: Path) -> AgentDefinition:
-    """Read a user's file: front matter, and the agent's instructions below it.
+    """Read a user's file: front matter, followed by the agent's instructions.
 
     Raises:
-        ConfigError: `invalid_agent_definition`, naming the file and what is wrong.
+        ConfigError: `invalid_agent_definition`, naming the file and the fault.
     """
     try:
         raw = read_text_file(path, MAX_DEFINITION_BYTES + 1)
@@ -241,7 +242,7 @@ def _load_built_in() -> tuple[AgentDefinition, ...]:
 
 
 def load_compact_definition() -> AgentDefinition:
-    """The internal definition of the agent that summarises; it is not listed or overridden."""
+    """Return the internal definition of the summarising agent; it is not listed or overridden."""
     return next(each for each in _load_built_in() if each.agent_definition_id == COMPACT_ID)
 
 

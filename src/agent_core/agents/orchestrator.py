@@ -1,4 +1,4 @@
-"""Starts what an orchestrator has beside its children: Tasks, the workers on them, the board."""
+"""Starts what only an orchestrator has: Tasks, their workers and the board."""
 
 import asyncio
 import logging
@@ -70,7 +70,7 @@ _MAX_ERROR = 2000
 async def open_orchestrator_spawner(
     deps: SpawnerDeps, parent: Journal, build_context: BuildContext, options: RunOptions
 ) -> AsyncGenerator["OrchestratorSpawner"]:
-    """Replay the session's Tasks, and stop the workers that still run at the end.
+    """Replay the session's Tasks; at the end, stop the workers that still run.
 
     Raises:
         TaskError: the folder of the Task logs cannot be used.
@@ -98,7 +98,7 @@ async def open_orchestrator_spawner(
 
 
 class SentWorker(Struct, frozen=True):
-    """A dispatch that was answered before its worker had ended.
+    """A dispatch that was answered before its worker ended.
 
     `handle` is that answer; `work` returns the result and raises nothing.
     """
@@ -108,10 +108,10 @@ class SentWorker(Struct, frozen=True):
 
 
 class OrchestratorSpawner(ChildSpawner):
-    """A spawner with Tasks and workers. Made by `open_orchestrator_spawner`.
+    """A spawner with Tasks and workers, made by `open_orchestrator_spawner`.
 
-    The results of workers that were sent without waiting are kept until the run is over; a result
-    can be asked for more than once.
+    The results of workers sent without waiting are kept until the run is over; a result can be
+    fetched more than once.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class OrchestratorSpawner(ChildSpawner):
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools that start agents and workers, and those of the Tasks."""
+        """Return the tools that start agents and workers, and the task tools."""
         dispatch = LimitedWorkerAssignment if self._is_limited else WorkerAssignment
         return [
             *super().tools,
@@ -147,20 +147,20 @@ class OrchestratorSpawner(ChildSpawner):
 
     @property
     def board(self) -> TaskBoardSource | None:
-        """The task board, as the model sees it."""
+        """Return the task board in the form shown to the model."""
         return partial(self._board_text, self._parent.run.agent_id, None)
 
     async def list_workers(self, asked: ListWorkers, _: ToolContext) -> ToolReturn:
-        """The configured workers and what they are doing.
+        """Return the configured workers and their current work.
 
         Raises:
-            ToolError: `worker_not_available`, there is no such pool.
+            ToolError: `worker_not_available`: there is no such pool.
         """
         found = self._deps.workers.in_pool(asked.worker_pool_id)
         return {"workers": [self._worker_view(worker) for worker in found]}
 
     async def dispatch(self, dispatch: WorkerAssignment, context: ToolContext) -> ToolReturn:
-        """Send a worker, and return what became of its step; or a handle once it runs.
+        """Send a worker; return the outcome of its step, or a handle once it runs.
 
         Raises:
             ToolError: no worker was sent: `worker_busy`, `worker_pool_busy`,
@@ -188,7 +188,7 @@ class OrchestratorSpawner(ChildSpawner):
                 worker.definition_id,
                 task=dispatch.summary,
             )
-            workers.claim(run.agent_id, run.run_id)  # from the choice to here nothing waits
+            workers.claim(run.agent_id, run.run_id)  # nothing is awaited since the choice
             facts = {
                 "purpose": "worker",
                 "worker_id": worker.worker_id,
@@ -244,13 +244,13 @@ class OrchestratorSpawner(ChildSpawner):
         return handle
 
     async def wait_workers(self, asked: WaitWorkers, _: ToolContext) -> ToolReturn:
-        """Wait for runs as long as they take or `timeout_ms` lasts, and return their results.
+        """Wait for runs until they end or `timeout_ms` is over, and return their results.
 
-        Without `run_ids` these are all runs that were not collected yet. A run that is not done
-        is listed as running.
+        Without `run_ids`, waits for all runs not collected yet. A run that is not done is listed as
+        running.
 
         Raises:
-            ToolError: `validation_error`, a run id is unknown or the list is empty.
+            ToolError: `validation_error`: a run id is unknown or the list is empty.
         """
         run_ids = self._find_sent(asked.run_ids)
         waiting = [work for run_id in run_ids if not (work := self._sent[run_id].work).done()]
@@ -262,7 +262,7 @@ class OrchestratorSpawner(ChildSpawner):
         return {"workers": workers, "running_run_ids": running}
 
     async def close(self, reason: ChildCancelReason) -> None:
-        """Stop the workers that still run, and let every result be recorded.
+        """Stop the workers that still run, and wait until every result is recorded.
 
         Runs that do not stop in time are not waited for.
         """
@@ -275,9 +275,9 @@ class OrchestratorSpawner(ChildSpawner):
             await asyncio.wait([sent.work for sent in self._sent.values()])
 
     async def _result(self, child: ChildRun, handle: Mapping[str, Any]) -> ToolResult:
-        """Wait for a worker; where its words and the Task's step differ, the step holds.
+        """Wait for a worker and build its result; the step counts if the text contradicts it.
 
-        What another run has made of a step whose claim this one has lost is not shown.
+        If the run has lost its claim, changes of the step by another run are not shown.
         """
         error = await self._finish(child)
         claimed = await self._board.outcome(child.run.run_id, self._actor)
@@ -297,7 +297,7 @@ class OrchestratorSpawner(ChildSpawner):
     async def _late_result(
         self, child: ChildRun, handle: Mapping[str, Any], dispatch: WorkerAssignment
     ) -> ToolResult:
-        """The result of a worker that was sent without waiting; an error is one too."""
+        """Return the result of a worker sent without waiting; errors become error results."""
         run_id = child.run.run_id
         try:
             return await self._result(child, handle)
@@ -307,7 +307,7 @@ class OrchestratorSpawner(ChildSpawner):
         except asyncio.CancelledError:
             message = f"the worker's run {run_id} did not stop in time"
             failure = ToolError(ErrorCode.CANCELLED, message)
-        except Exception as error:  # noqa: BLE001 - logged, and an error result as any other
+        except Exception as error:  # noqa: BLE001 - logged, and returned as any other error result
             what = f"the result of {run_id} hit a bug"
             log_failure(logger, what, error=error, clean=self._parent.clean)
             failure = ToolError(ErrorCode.INTERNAL_ERROR, f"{what}; the log has the details")
@@ -325,7 +325,7 @@ class OrchestratorSpawner(ChildSpawner):
         self._board.dismiss(run.run_id)
 
     def _bind(self, run: RunIdentity, scope: TaskScope, journal: Journal) -> TaskBinding:
-        """Tie a worker's run to one Task, some of its steps, and at most one claim."""
+        """Tie a worker's run to one Task, some of its steps and at most one claim."""
 
         def board(budget: int) -> str | None:
             calls = (call for node in journal.path for call in node.calls)
@@ -353,7 +353,7 @@ class OrchestratorSpawner(ChildSpawner):
     async def _close_step(
         self, by: Actor, reason: ChildCancelReason | None, error: BaseException | None
     ) -> None:
-        """Fail the step that a run leaves open."""
+        """Fail the step that a run has left open."""
         ending, message = RunEnding.FINISHED, None
         if reason is ChildCancelReason.TIMEOUT:
             ending = RunEnding.TIMEOUT
@@ -369,7 +369,7 @@ class OrchestratorSpawner(ChildSpawner):
         try:
             await self._board.run_ended(by.run_id, ending, by, error=message)
         except AgentCoreError:
-            # The claim's lease ends all the same; the run itself did what it did.
+            # The claim's lease expires anyway; the work of the run is not undone.
             logger.warning("the step of %s stays open", by.run_id, exc_info=True)
 
     def _worker_view(self, worker: PoolWorker) -> dict[str, Any]:
@@ -431,14 +431,14 @@ class OrchestratorSpawner(ChildSpawner):
 
 
 class WorkerHistory:
-    """A worker's conversations: each dispatch is a new branch from one common root."""
+    """The conversations of a worker: each dispatch is a new branch from one common root."""
 
     def __init__(self, store: SessionStore, agent: AgentRecord) -> None:
         self._store = store
         self._agent = agent
 
     async def resume(self, journal: Journal) -> None:
-        """Begin at the root; the worker's first run writes it."""
+        """Begin at the root; the first run of the worker writes it."""
         agent = await self._store.agent(self._agent.agent_id) or self._agent
         if root_id := agent.metadata.get("root_node_id"):
             journal.path.extend(await self._store.path(root_id))
@@ -451,10 +451,10 @@ class WorkerHistory:
 
 
 def require_claim(toolbox: Toolbox, *, has_lost_claim: Callable[[str], bool]) -> Toolbox:
-    """Block the tools that can change something after a run has lost its step claim.
+    """Block tools that can change something once a run has lost its step claim.
 
-    They check it twice: before a permission is asked for, and right before they act. The built-in
-    `agent.*` and `internal.*` tools check by themselves.
+    The claim is checked twice, before a permission is requested and right before the tool acts.
+    The built-in `agent.*` and `internal.*` tools check it themselves.
     """
 
     def guard(tool: Tool) -> Tool:

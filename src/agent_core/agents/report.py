@@ -1,4 +1,4 @@
-"""What a parent gets of its child: one structured result."""
+"""The report on a child for its parent: one structured result."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -18,11 +18,11 @@ def build_report(
     output: Any = None,
     metadata: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Build the result of what a child said last and what its tools kept.
+    """Build the result from the last answer of a child and the artifacts of its tools.
 
-    This is what its parent gets and what is kept with the agent. An answer that is an object with
-    a `summary` is taken apart; any other answer is the summary. `metadata` holds ids and usage
-    and, for an expected shape, the value of the answer as `output`.
+    The parent gets this result, and it is stored with the agent. An answer that is an object with a
+    `summary` is split into its fields; any other answer becomes the summary. `metadata` holds ids
+    and usage and, for an expected shape, the value of the answer as `output`.
     """
     value: Any = output
     if value is None:

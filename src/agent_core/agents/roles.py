@@ -1,8 +1,8 @@
-"""The table of roles that says who has which tools.
+"""The table of roles that determines the tools of each role.
 
-Two kinds of tools differ by name. The built-in `agent.*` and `internal.*` ones stand in the
-table; every other one (`code.*`, MCP, declarative, the caller's own) does work in the world,
-and the table says whether a role has all of them, those that read the project, or none.
+Two kinds of tools differ by name. The built-in `agent.*` and `internal.*` tools are listed in the
+table; all others (`code.*`, MCP, declarative, the caller's own) act on the world outside, and the
+table says whether a role has all of them, only those that read the project, or none.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -35,11 +35,11 @@ _OWN_STEP = {f"agent.task_{name}" for name in ("get", "query_steps", "update_ste
 
 
 class RoleTools(Struct, frozen=True):
-    """A row of the table.
+    """A row of the table of roles.
 
     Attributes:
         built_in: the `agent.*` and `internal.*` tools the role has.
-        work: the tools that do work in the world; None is all of them.
+        work: the tools that act on the world outside; None means all of them.
     """
 
     built_in: frozenset[str]
@@ -56,21 +56,21 @@ ROLE_TOOLS: Mapping[AgentRole, RoleTools] = {
 }
 
 BUILT_IN_TOOLS = frozenset[str]().union(*(row.built_in for row in ROLE_TOOLS.values()))
-"""Every `agent.*` and `internal.*` tool that some role has."""
+"""All `agent.*` and `internal.*` tools that any role has."""
 
 
 def does_work(name: str) -> bool:
-    """The tool is none of the built-in ones that only serve the conversation itself."""
+    """Return whether the tool is not one of the built-in ones for the conversation itself."""
     return not name.startswith(_BUILT_IN)
 
 
 def select_tools(
     role: AgentRole, tools: Iterable[Tool], *, granted: Collection[str] | None = None
 ) -> list[Tool]:
-    """What a run of this role has of all these tools.
+    """Select the tools that a run of this role has.
 
-    `granted` replaces the row's working tools by these ones: a worker's own list, or what a
-    parent leaves its child. A role without working tools gets none that way either.
+    `granted` replaces the working tools of the row: a worker's own list, or the tools that a parent
+    leaves its child. A role without working tools gets none this way either.
     """
     row = ROLE_TOOLS[role]
     work = row.work if granted is None or row.work == frozenset() else granted
@@ -84,6 +84,6 @@ def select_tools(
 
 
 def permits(role: AgentRole, name: str) -> bool:
-    """The table lets some run of this role have the tool, if there is such a tool."""
+    """Return whether the table lets any run of this role have the tool, if it exists."""
     row = ROLE_TOOLS[role]
     return row.work != frozenset() if does_work(name) else name in row.built_in

@@ -1,4 +1,4 @@
-"""Starts children of one root run: what settles a child before it exists, and how it is started."""
+"""Starts children of a root run: settles a child before it exists, then starts it."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -77,21 +77,21 @@ _CHILD_ROLES = {
 
 
 class RunSpec(Struct, frozen=True, kw_only=True):
-    """What sets one run apart from all others; the rest of its context they share.
+    """The part of a run's context that differs between runs; the rest is shared.
 
     Attributes:
-        run: who it is.
-        journal: where it writes.
-        history: where its conversation was left.
-        definition: what kind of agent it is; a root agent is of none.
-        tools: those that belong to this run alone.
-        granted: the only working tools it may have; None leaves that to its role.
-        board: the task board it sees, if it sees one.
-        view: which loaded texts stand in its latest request.
-        options: what its caller asked for.
-        guards: those of its options at work, where the run has begun with them.
-        trace: records it, where its runtime's runs are recorded.
-        memory: where its memories are; None for a run without, such as a child.
+        run: the identity of the run.
+        journal: the journal that the run writes.
+        history: the place where its conversation continues.
+        definition: the definition of its agent; None for a root agent.
+        tools: tools that only this run has.
+        granted: the only working tools it may have; None: the working tools of its role.
+        board: the task board shown to it, if any.
+        view: the loaded texts contained in its latest request.
+        options: the options from its caller.
+        guards: the guards of its options, if the run has begun with them.
+        trace: the trace of the run, if the runtime records runs.
+        memory: the folder of its memories; None for a run without memory, such as a child.
     """
 
     run: RunIdentity
@@ -109,30 +109,30 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def scope(self) -> str:
-        """The scope of its memory; of a child, of what its conversation may show."""
+        """Return the scope of its memory; for a child, the scope its conversation may show."""
         return checked_scope(self.options.memory) or MEMORY_SHARED
 
 
 OpenJournal = Callable[[RunIdentity, EventStream, Iterable[Node]], Journal]
-"""Opens the journal of a child: it goes on from a path, and leaves the session's own alone."""
+"""Opens the journal of a child: continues from a path, and leaves the session's own path alone."""
 
 
 BuildContext = Callable[[RunSpec], Awaitable[RunContext]]
 
 
 class SpawnerDeps(Struct, frozen=True, kw_only=True):
-    """The long-lived collaborators of all spawners.
+    """Long-lived collaborators of all spawners.
 
     Attributes:
-        model_of: the model that a run of this definition, with these options, asks first.
-        work_tools: all but the built-in `agent.*` and `internal.*` tools, as the user's settings
-            and a run's options leave them; with their effective permissions and tags.
-        are_sessions_limited: every run has a budget, its session's.
-        is_disabled: the user's settings take the tool of this name away from every run.
-        can_ask: there is a way to ask for a permission.
-        goes_on: the history of a child that has waited for an answer.
-        telemetry: records the runs, if something does.
-        task_logs: by session, where they are not written; None: they are.
+        model_of: returns the model that a run with this definition and these options asks first.
+        work_tools: returns all but the built-in `agent.*` and `internal.*` tools, restricted by the
+            user's settings and the options of a run, with their effective permissions and tags.
+        are_sessions_limited: whether every run has the budget of its session.
+        is_disabled: whether the user's settings remove the tool of this name from all runs.
+        can_ask: whether a permission can be requested.
+        goes_on: returns the history of a child that has waited for an answer.
+        telemetry: records the runs, if set.
+        task_logs: the logs by session if they are kept in memory; None if they are written.
     """
 
     setup: Setup
@@ -155,7 +155,8 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
 class ChildSpawner:
     """Starts sub agents and forks for one root run.
 
-    `build_context` builds everything that a child of this run needs, or raises `AgentCoreError`.
+    `build_context` builds the context of a child, or raises `AgentCoreError`. A child that fails
+    gives an error result, never an exception; a child refused before it exists raises `ToolError`.
 
     A child that fails is an error result, never an exception; what is refused before a child
     exists is raised as `ToolError`.
@@ -176,12 +177,12 @@ class ChildSpawner:
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools that start agents, but for those that the settings switch off."""
+        """Return the tools that start agents, without the tools disabled in the settings."""
         is_off = self._deps.is_disabled
         wanted = [name for name in _STARTING if not is_off(f"agent.{name}")]
         if not wanted:
             return []
-        # Their schemas are only loaded for runs that have such tools.
+        # Their schemas are loaded only for runs that have these tools.
         from agent_core.agents.assignments import (  # noqa: PLC0415
             ForkAssignment,
             LimitedForkAssignment,
@@ -204,7 +205,7 @@ class ChildSpawner:
 
     @property
     def board(self) -> TaskBoardSource | None:
-        """The task board, as the model sees it; only orchestrators have one."""
+        """Return the task board in the form shown to the model; only orchestrators have one."""
         return None
 
     async def create(self, assignment: "SubAssignment", context: ToolContext) -> ToolReturn:
@@ -220,7 +221,7 @@ class ChildSpawner:
         )
 
     async def fork(self, assignment: "ForkAssignment", context: ToolContext) -> ToolReturn:
-        """Run a fork: its conversation begins before the message that made the call."""
+        """Run a fork: its conversation is the parent's before the message with this call."""
         path = self._parent.path
         for place in range(len(path) - 1, -1, -1):
             if any(call.tool_call_id == context.tool_call_id for call in path[place].calls):
@@ -232,7 +233,7 @@ class ChildSpawner:
         )
 
     async def list_definitions(self, _: "ListDefinitions", __: ToolContext) -> ToolReturn:
-        """Every definition with its suggested tools, and which of these a child could have now."""
+        """Return all definitions, and which of their suggested tools a child could use now."""
         deps, roles = self._deps, _CHILD_ROLES[self._parent.run.mode]
         work = await deps.work_tools(self._options)
 
@@ -262,7 +263,7 @@ class ChildSpawner:
         return {"agent_definitions": views}
 
     def _find_obstacle(self, tool: ToolDefinition) -> str | None:
-        """Why every call of this tool would be refused, if that is certain."""
+        """Return the reason why every call of this tool would be refused, if that is certain."""
         config = self._deps.setup.config
         policy = config.permissions.network_policy
         if "network" in tool.tags and policy.default == "deny":
@@ -320,7 +321,7 @@ class ChildSpawner:
         return ToolResult(content=[JsonBlock(data=report)], is_error=error is not None, error=error)
 
     async def _find_parked(self, context: ToolContext) -> RunRecord | None:
-        """The child that this very call has started before, and that waits for an answer."""
+        """Return the child that this same call has started before and that waits for an answer."""
         waiting = await self._deps.store.waiting_children(self._parent.run.run_id)
         of_call = (c for c in waiting if c.metadata.get("tool_call_id") == context.tool_call_id)
         return next(of_call, None)
@@ -328,10 +329,11 @@ class ChildSpawner:
     async def _check_tools(
         self, role: AgentRole, names: Sequence[str] | None
     ) -> tuple[str, ...] | None:
-        """The working tools that `allowed_tools` names; None if it was left out.
+        """Return the working tools named in `allowed_tools`; None if it was omitted.
 
         Raises:
-            ToolError: `validation_error`: one does not exist, is disabled, or is not for this role.
+            ToolError: `validation_error`: a tool does not exist, is disabled, or is not for this
+                role.
         """
         if names is None:
             return None
@@ -388,7 +390,7 @@ class ChildSpawner:
     def _prompt(
         self, parts: Sequence[tuple[str, str]], assignment: "Assignment", context: ToolContext
     ) -> Draft:
-        """A child's first message: the parent's words, in parts with fixed names."""
+        """Build the first message of a child: texts from the parent in parts with fixed names."""
         shape = ""
         if (schema := assignment.expected_output_schema) is not None:
             shape = (
@@ -412,7 +414,7 @@ class ChildSpawner:
     ) -> ChildRun:
         """Start a child; `_finish` waits for it.
 
-        `on_end` is called once, when the child has ended for good or will never exist.
+        `on_end` is called once: when the child has ended for good, or if it could not be started.
 
         Raises:
             ToolError: `child_agent_limit_exceeded`, or `task_not_dispatchable`, its Task has ended
@@ -455,7 +457,7 @@ class ChildSpawner:
             ctx = structs.replace(ctx, toolbox=binding.guard(ctx.toolbox))
             model = deps.model_of(spec.definition, self._options).full_name
             stored = structs.replace(spec, record={**spec.record, MODEL_KEY: model})
-            binding.begin()  # from here to its start nothing waits
+            binding.begin()  # nothing is awaited from here to its start
             return ChildRun(
                 ctx,
                 stored,
@@ -468,11 +470,11 @@ class ChildSpawner:
         return await deps.children.start(build, self._parent.run, on_end=on_end)
 
     async def _finish(self, child: ChildRun) -> ErrorPayload | None:
-        """Wait for a child, and return the error if it did not do its task.
+        """Wait for a child, and return the error if it did not complete its task.
 
         Raises:
-            AgentCoreError: it could not be stored; there is none.
-            ParkedError: it waits for the user, and so does its parent.
+            AgentCoreError: the child could not be stored and does not exist.
+            ParkedError: the child waits for the user, and so does its parent.
             asyncio.CancelledError: the parent was cancelled, and the child with it.
         """
         await self._deps.children.wait(child)
@@ -504,7 +506,7 @@ class ChildSpawner:
         return ErrorPayload.of(ToolError(code, message, details={**details, **facts}))
 
     async def _store_report(self, child: ChildRun, *, step_id: str | None = None) -> dict[str, Any]:
-        """Build the report of a child that has ended, and keep it with its agent."""
+        """Build the report on a child that has ended, and store it with its agent."""
         outcome, run = child.outcome, child.run
         report = build_report(
             outcome.text,
@@ -546,15 +548,15 @@ def build_agent_tool(
 
 
 def agent_definition(name: str, arguments: type["AgentArguments"]) -> ToolDefinition:
-    """The definition of the tool that `build_agent_tool` makes of the same."""
+    """Return the definition of the tool that `build_agent_tool` builds from the same arguments."""
     return model_definition(f"agent.{name}", arguments, tags=_TAGS)
 
 
 def build_expected_output(assignment: "Assignment") -> "ExpectedOutput | None":
-    """The shape that the answer has to have, if the parent gave one: it has one turn to mend it.
+    """Build the expected shape of the answer, if the parent gave one, with one turn to correct it.
 
     Raises:
-        ToolError: `validation_error`, it is no JSON Schema.
+        ToolError: `validation_error`: the schema is not a JSON Schema.
     """
     schema = assignment.expected_output_schema
     if schema is None:

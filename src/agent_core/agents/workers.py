@@ -1,4 +1,4 @@
-"""The configured workers: who they are, who is busy, and whom a dispatch gets."""
+"""The configured workers: their ids, their current runs, and the choice of one for a dispatch."""
 
 from collections.abc import Collection, Iterator, Sequence
 from hashlib import sha256
@@ -19,11 +19,11 @@ _MAX_ID = 128
 
 
 class PoolWorker(Struct, frozen=True):
-    """One entry of a pool: a long-lived worker with an id that survives restarts.
+    """An entry of a pool: a long-lived worker with an id that stays the same after restarts.
 
     Attributes:
-        ceiling: the working tools of the entry, which no dispatch exceeds; None: those that
-            read, and what a dispatch adds.
+        ceiling: the working tools of the entry, which no dispatch exceeds; None: the tools that
+            read, and the tools that a dispatch adds.
     """
 
     pool_id: str
@@ -32,21 +32,21 @@ class PoolWorker(Struct, frozen=True):
     ceiling: frozenset[str] | None
 
     def agent_id(self, session_id: str) -> str:
-        """The worker's agent in a session."""
+        """Return the id of the worker's agent in a session."""
         return f"agent_{_digest(session_id, self.pool_id, self.worker_id)}"
 
     def lacks(self, tools: Collection[str]) -> list[str]:
-        """Which of these the worker's entry does not let it have."""
+        """Return those of the tools that the worker's entry does not allow."""
         return [] if self.ceiling is None else [name for name in tools if name not in self.ceiling]
 
     def granted(self, tools: Collection[str] | None) -> frozenset[str]:
-        """The working tools of a dispatch that names these."""
+        """Return the working tools for a dispatch that names these tools."""
         if self.ceiling is not None:
             return self.ceiling if tools is None else self.ceiling & set(tools)
         return READERS | set(tools or ())
 
     def fits(self, dag: "Dag", step_ids: Sequence[str] | None) -> bool:
-        """Some step of the dispatch is not reserved for another pool."""
+        """Return whether some step of the dispatch is not reserved for another pool."""
         steps = dag.steps() if step_ids is None else map(dag.step, step_ids)
         return any(step.worker_pool_id in {None, self.pool_id} for step in steps) or (
             step_ids is None and not dag.count()
@@ -54,10 +54,10 @@ class PoolWorker(Struct, frozen=True):
 
 
 class Workers:
-    """All workers, in the order of the configuration, and what each is doing.
+    """All workers in the order of the configuration, and their current runs.
 
     Raises:
-        ConfigError: an id that was derived for a worker is taken by another one of its pool.
+        ConfigError: the id derived for a worker is also the id of another worker of its pool.
     """
 
     def __init__(self, config: AgentsConfig, definitions: AgentDefinitions) -> None:
@@ -66,10 +66,10 @@ class Workers:
         self._busy: dict[str, str] = {}
 
     def require_any(self, tool_names: Collection[str]) -> None:
-        """Return if some pool can be used.
+        """Check that at least one pool can be used.
 
         Raises:
-            ConfigError: there is none; the message says why for each pool.
+            ConfigError: no pool can be used; the message gives the reason for each pool.
         """
         faults = {worker.pool_id: "" for worker in self.all}
         for worker in self.all:
@@ -85,10 +85,10 @@ class Workers:
         raise ConfigError(ErrorCode.CONFIG_ERROR, message, details={"key": "agents.worker_pools"})
 
     def in_pool(self, pool_id: str | None) -> list[PoolWorker]:
-        """The workers of a pool; of all, if none is named.
+        """Return the workers of a pool; all workers if `pool_id` is None.
 
         Raises:
-            ToolError: `worker_not_available`, there is no such pool.
+            ToolError: `worker_not_available`: there is no such pool.
         """
         found = [worker for worker in self.all if pool_id in {None, worker.pool_id}]
         if not found:
@@ -98,11 +98,11 @@ class Workers:
         return found
 
     def definition(self, worker: PoolWorker) -> AgentDefinition | None:
-        """What the worker is; None if there is no such definition, and it cannot work."""
+        """Return the definition of the worker; without one (None) it cannot work."""
         return self._definitions.find(worker.definition_id)
 
     def run_of(self, agent_id: str) -> str | None:
-        """The run a worker is busy with."""
+        """Return the run that a worker is busy with."""
         return self._busy.get(agent_id)
 
     def select(
@@ -115,11 +115,11 @@ class Workers:
         tools: Sequence[str] = (),
         step_ids: Sequence[str] | None = None,
     ) -> PoolWorker:
-        """The worker of this agent id, or the first idle one that can do it.
+        """Return the worker with this agent id, or the first idle worker that fits.
 
         Raises:
-            ToolError: `worker_busy`, `worker_pool_busy`, `worker_not_available`,
-                `validation_error` (tools beyond what the entry allows).
+            ToolError: `worker_busy`, `worker_pool_busy`, `worker_not_available`, `validation_error`
+                (tools that the entry does not allow).
         """
         if agent_id is not None:
             known = {worker.agent_id(session_id): worker for worker in self.all}
@@ -149,11 +149,11 @@ class Workers:
         raise self._busy_error(able, session_id, is_named=agent_id is not None)
 
     def claim(self, agent_id: str, run_id: str) -> None:
-        """Take a worker for a run."""
+        """Assign a worker to a run."""
         self._busy[agent_id] = run_id
 
     def release(self, agent_id: str, run_id: str) -> None:
-        """The worker's run is over. A worker that another run has taken since stays taken."""
+        """Free a worker after its run, unless another run has claimed it since."""
         if self._busy.get(agent_id) == run_id:
             del self._busy[agent_id]
 
@@ -199,7 +199,7 @@ def _read_entries(config: AgentsConfig) -> Iterator[PoolWorker]:
 
 
 def _derive_id(pool_id: str, position: int, definition_id: str) -> str:
-    """The same after every restart, as long as the configuration is."""
+    """Derive an id that stays the same while the configuration does."""
     name = f"{pool_id}-{position}-{definition_id}"
     return name if len(name) <= _MAX_ID else _digest(name)
 

@@ -1,7 +1,7 @@
-"""Tasks: an orchestrator's graph of steps, and the append-only log it is made from.
+"""Tasks: an orchestrator's graph of steps, and the append-only log it is built from.
 
-`rules` decides what a command changes, the log gets it, `apply` makes it true; replaying a log is
-`apply` again. `board` is where other packages come in, `tools` where models do.
+`rules` decides the changes that a command makes, the log stores them, `apply` applies them;
+replaying a log applies them again. Other packages use `board`, models use `tools`.
 """
 
 from agent_core.tasks.board import BoardSettings, TaskBoard, open_board

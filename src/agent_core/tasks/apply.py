@@ -1,7 +1,7 @@
-"""What each change does to a Task, live or replayed, and which change can follow which state.
+"""Applies each change to a Task, live or replayed, and checks that it can follow the Task's state.
 
-The rules yield nothing else. A log that holds something else is damaged: a wrong byte has turned
-one event into another, or an edit claims what cannot have happened.
+The rules produce no other changes. A log with another one is damaged: a wrong byte has turned one
+event into another, or an edit claims something that cannot have happened.
 """
 
 from typing import Any
@@ -45,15 +45,15 @@ _COPIED = {
     "result_summary",
     "artifact_ids",
 }
-"""The fields of a payload that become the step's."""
+"""The fields of a payload that are copied to the step."""
 
 
 def apply(dag: Dag | None, change: Change) -> Dag:
-    """Let the change happen, and return the Task after it: a new one, or `dag` itself, changed.
+    """Apply a change, and return the changed Task: a new one, or `dag` itself.
 
     Raises:
         SchemaError: the change does not fit the Task; the Task may be half changed.
-        TaskError: the same, found by the rules of an update.
+        TaskError: likewise, found by the rules of an update.
     """
     payload = change.payload
     if dag is None:
@@ -62,7 +62,7 @@ def apply(dag: Dag | None, change: Change) -> Dag:
         return _create(payload.task)
     step = _find_subject(dag, change)
     if dag.announced and dag.announced[0] == (change.step_id, change.event_type):
-        dag.announced.popleft()  # the update before it has made the change already
+        dag.announced.popleft()  # the preceding update has made this change already
         if step is not None:
             dag.put(step.model_copy(update={"updated_at": change.at}))
     else:
@@ -76,7 +76,7 @@ def apply(dag: Dag | None, change: Change) -> Dag:
 
 
 def _find_subject(dag: Dag, change: Change) -> TaskStep | None:
-    """Return the step that a change concerns, None for the Task, if it may come now."""
+    """Return the step that a change concerns (None for the Task), if the change is allowed now."""
     if isinstance(change.payload, TaskCreated):
         raise schema_error("a Task is created once")
     if dag.task.status.is_terminal:
@@ -91,12 +91,12 @@ def _find_subject(dag: Dag, change: Change) -> TaskStep | None:
 
 
 def schema_error(message: str, **details: Any) -> SchemaError:
-    """A log or a line is not what it should be."""
+    """Return the error for an invalid log or line."""
     return SchemaError(ErrorCode.SCHEMA_ERROR, message, details=details)
 
 
 def _create(document: TaskDocument) -> Dag:
-    """Build a Task as it is created: a graph in which nothing has happened."""
+    """Build a new Task: a graph in which nothing has happened."""
     dag = Dag(Task.model_validate({name: getattr(document, name) for name in Task.model_fields}))
     steps = {step.step_id: step for step in document.steps}
     for step in document.steps:
@@ -182,7 +182,7 @@ def _change_step(dag: Dag, step: TaskStep, payload: StepPayload, change: Change)
 
 
 def _is_possible(dag: Dag, step: TaskStep, payload: StepPayload) -> bool:
-    """Whether a change that may begin in the step's state fits everything else."""
+    """Return whether a change that may begin in the step's state fits everything else."""
     has_come_from = payload.previous_status is step.status
     match payload:
         case StepReady(status=after):

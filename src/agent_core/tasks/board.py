@@ -1,7 +1,7 @@
-"""A session's Tasks: who may do what to which, one change at a time.
+"""A session's Tasks: checks the rights for changes, and makes one change at a time.
 
-Every change goes the same way: decide (rights, state, graph), append to the log, apply, note in
-the journal. A caller that is cancelled never leaves one half done.
+Every change goes the same way: decide (rights, state, graph), append to the log, apply, note in the
+journal. Cancelling a caller never leaves a change half done.
 """
 
 import asyncio
@@ -65,16 +65,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 StopRun = Callable[[str], Awaitable[None]]
-"""Asks a run to stop and returns when it has; at once, if there is no such run here.
+"""Asks a run to stop and returns when it has stopped, or at once if there is no such run here. The
+board limits the wait, and cancels the call when it takes too long; the request remains.
 
 The board bounds the wait, and cancels the call when it has lasted too long; the request stands.
 """
 
 
 class BoardSettings(Struct, frozen=True, kw_only=True):
-    """Where a session's logs are, and how long things may take.
+    """Place of a session's logs, and time limits.
 
-    With `logs` they are there, and nothing is written.
+    With `logs`, the logs are there, and nothing is written to disk.
     """
 
     session_id: str
@@ -86,19 +87,19 @@ class BoardSettings(Struct, frozen=True, kw_only=True):
 
 
 class Written(Struct, frozen=True):
-    """A Task after a change, and the ids of the log lines that made it."""
+    """A Task after a change, and the ids of the log lines of the change."""
 
     dag: Dag
     event_ids: list[str]
 
 
 class ClaimOutcome(Struct, frozen=True):
-    """What became of the step that a run claimed.
+    """The outcome of the step that a run claimed.
 
     Attributes:
-        is_lost: the claim ended without the run: its lease ran out, the Task ended, the
+        is_lost: the claim did not end by the run: its lease ran out, the Task ended, or the
             orchestrator or another run changed the step.
-        step: the step as far as it is this run's; None once it is another run's, or unknown.
+        step: the step while it is this run's; None once it is another run's, or unknown.
     """
 
     step_id: str
@@ -115,12 +116,12 @@ async def open_board(
     now: Callable[[], datetime] = utc_now,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> AsyncGenerator["TaskBoard"]:
-    """Replay a session's Tasks, and give their logs back at the end.
+    """Replay a session's Tasks, and close their logs at the end.
 
-    `by` is the run that needs the board first: its journal gets what was replayed, what cannot
-    be read, and which leases have run out. Live claims of earlier runs are left alone.
-    `redactor` cleans every text of a Task before it is written. `now` stamps changes; only
-    `monotonic`, in seconds, measures leases.
+    `by` is the run that needs the board first: its journal gets the replayed and unreadable logs,
+    and the expired leases. Live claims of earlier runs are left alone. `redactor` cleans every text
+    of a Task before it is written. `now` stamps changes; only `monotonic`, in seconds, measures
+    leases.
     """
     board = TaskBoard(settings, redactor, now=now, monotonic=monotonic)
     try:
@@ -133,7 +134,7 @@ async def open_board(
 def in_turn(
     method: Callable[Concatenate["TaskBoard", P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["TaskBoard", P], Coroutine[Any, Any, T]]:
-    """Give a method the board for itself, and run it to its end even if its caller is cancelled.
+    """Give a method exclusive use of the board; complete it even if its caller is cancelled.
 
     A caller that is cancelled while it waits for its turn has done nothing.
     """
@@ -149,11 +150,11 @@ def in_turn(
 
 
 class TaskBoard:
-    """The Tasks of one session. Made by `open_board`.
+    """The Tasks of one session. Created by `open_board`.
 
-    A `Dag` that a method returns is the living one: read it before the next `await`. Every
-    method may raise `TaskError` with `task_not_found`, `task_terminal` or `task_wal_unavailable`,
-    and `PermissionDeniedError` for what is beyond the actor's scope. Changes lose their secrets
+    A `Dag` that a method returns is the live one: read it before the next `await`. Every method may
+    raise `TaskError` with `task_not_found`, `task_terminal` or `task_wal_unavailable`, and
+    `PermissionDeniedError` for anything beyond the actor's scope. Secrets are removed from changes
     before they are written: the log, the graph in memory and the events are the same.
     """
 
@@ -185,16 +186,16 @@ class TaskBoard:
         self._left: dict[str, TaskStep] = {}
 
     def end_turn(self, work: "asyncio.Task[Any]") -> None:
-        """Let the next caller have the board."""
+        """Let the next caller use the board."""
         self.turn.release()
         if not work.cancelled():
             work.exception()  # retrieved: its caller may be gone
 
     @in_turn
     async def resume(self, by: Actor) -> None:
-        """Replay the logs; take back what has expired, mend what a crash left half written.
+        """Replay the logs, take back expired claims and complete changes interrupted by a crash.
 
-        A log that cannot be read is reported, and harms no other one.
+        A log that cannot be read is reported, and does not affect the others.
         """
         try:
             names = await asyncio.to_thread(self._store.names)
@@ -208,7 +209,7 @@ class TaskBoard:
 
     @in_turn
     async def close(self) -> None:
-        """Give the logs back."""
+        """Close the logs."""
         for task in self._open.values():
             task.log.close()
         self._open.clear()
@@ -217,11 +218,11 @@ class TaskBoard:
 
     @in_turn
     async def create(self, new: NewTask, by: Actor) -> Written:
-        """Make a Task and its log.
+        """Create a Task and its log.
 
         Raises:
             TaskError: `validation_error` (an id is taken or holds a secret), `path_conflict`,
-                `dependency_cycle`, `step_not_found`; there is no such Task then.
+                `dependency_cycle`, `step_not_found`; no Task is created then.
         """
         by.require_orchestrator()
         if isinstance(await self._find(new.task_id, by), OpenTask):
@@ -264,11 +265,11 @@ class TaskBoard:
 
     @in_turn
     async def change(self, task_id: str, command: Update | Complete, by: Actor) -> Written:
-        """Change the graph, all operations or none; or end a Task well.
+        """Change the graph, with all operations or none, or complete a Task.
 
         Raises:
             TaskError: the rule that an operation breaks; `task_not_completable`, naming the steps
-                in the way.
+                that prevent it.
         """
         by.require_orchestrator()
         return await self._do(task_id, command, by)
@@ -279,7 +280,8 @@ class TaskBoard:
         """Fail or cancel a Task, after asking the runs that work on it to stop.
 
         These are the runs that hold a claim and the workers that were sent to it. They have
-        `child_cancel_timeout_ms`; then the Task ends without them. None: there are no such runs.
+        `child_cancel_timeout_ms`; then the Task ends without them. `stop_run` is None if there are
+        no such runs.
         """
         by.require_orchestrator()
         task = await self._await_open(task_id, by)
@@ -302,11 +304,11 @@ class TaskBoard:
 
     @in_turn
     async def claim(self, task_id: str, step_id: str, by: Actor) -> Written:
-        """Take a ready step for this run.
+        """Claim a ready step for this run.
 
         Raises:
             TaskError: `step_not_ready`, `step_already_claimed_by_run`, `task_not_dispatchable`;
-                `step_already_claimed`, another run was faster, noted as `task_step_claim_skipped`.
+                `step_already_claimed`: another run was faster, noted as `task_step_claim_skipped`.
         """
         by.require_scope(task_id, step_id)
         task = await self._find_open(task_id, by)
@@ -329,7 +331,7 @@ class TaskBoard:
 
     @in_turn
     async def report(self, task_id: str, report: Report, by: Actor) -> Written:
-        """Record how a step goes. A worker's report renews its lease; an orchestrator's does not.
+        """Record the progress of a step. Only a worker's report renews its lease.
 
         Raises:
             PermissionDeniedError: the worker's run does not hold the step (`details.reason`).
@@ -352,8 +354,8 @@ class TaskBoard:
     ) -> Written | None:
         """Fail the step that a worker's run leaves open; None if there is none.
 
-        Only the process of that run calls this. While the whole Task is being failed or
-        cancelled, that settles the step. `error` is what made the run fail.
+        Only the process of that run calls this. If the whole Task is being failed or cancelled,
+        that settles the step. `error` says why the run failed.
         """
         task, close = self._task_held_by(run_id), CloseRun(run_id, ending, error)
         if task is None:
@@ -367,7 +369,7 @@ class TaskBoard:
 
     @in_turn
     async def get(self, task_id: str, by: Actor) -> Dag:
-        """The Task as it is now, whatever its state."""
+        """Return the Task as it is now, whatever its state."""
         by.require_scope(task_id)
         task = await self._require(task_id, by)
         if isinstance(task, EndedLog):
@@ -377,9 +379,9 @@ class TaskBoard:
 
     @in_turn
     async def tasks(self, by: Actor) -> list[AnyLog]:
-        """Every Task of the session: active ones, then unreadable ones, then those that are over.
+        """Return every Task of the session: active, then unreadable, then ended ones.
 
-        Each group has the last changed first. Finished ones are not read for it.
+        Each group has the last changed first. Ended Tasks are not read for this.
         """
         for task in list(self._open.values()):
             await self._settle(task, by)
@@ -388,17 +390,17 @@ class TaskBoard:
         return [*active, *self._unreadable.values(), *ended]
 
     async def read(self, log: EndedLog) -> Dag:
-        """Replay a Task that is over."""
+        """Replay a Task that has ended."""
         return await asyncio.to_thread(self._store.read, log.name)
 
     async def require_dispatchable(
         self, task_id: str, step_ids: Sequence[str] | None, by: Actor
     ) -> Dag:
-        """The Task, if a worker may be sent to it, for these steps or (None) for any.
+        """Return the Task, if a worker may be sent to it for these steps (None for any).
 
         Raises:
-            TaskError: `task_not_dispatchable`; `validation_error`, a step is unknown or the list
-                is empty.
+            TaskError: `task_not_dispatchable`; `validation_error`: a step is unknown or the list is
+                empty.
         """
         dag = await self.get(task_id, by)
         if dag.task.status.is_terminal or dag.task.status is TaskStatus.BLOCKED:
@@ -413,19 +415,19 @@ class TaskBoard:
         return dag
 
     def active(self) -> list[OpenTask]:
-        """The Tasks that go on, in the order of their creation."""
+        """Return the active Tasks, in the order of their creation."""
         return sorted(self._open.values(), key=lambda task: task.dag.task.created_at)
 
     def step_held_by(self, run_id: str) -> str | None:
-        """The id of the step that a run holds now."""
+        """Return the id of the step that a run holds now."""
         task = self._task_held_by(run_id)
         return task.dag.claims[run_id].step_id if task is not None else None
 
     def admit(self, run_id: str, task_id: str) -> None:
-        """Count a worker's run among those of a Task, from its first moment on.
+        """Register a worker's run with its Task, from its first moment on.
 
         Raises:
-            TaskError: `task_not_dispatchable`, the Task has been blocked or ended meanwhile.
+            TaskError: `task_not_dispatchable`: the Task has been blocked or ended meanwhile.
         """
         task = self._open.get(task_id)
         if task is None:
@@ -437,14 +439,14 @@ class TaskBoard:
         self._workers[run_id] = task_id
 
     def dismiss(self, run_id: str) -> None:
-        """The run has ended, or never began."""
+        """Unregister a run that has ended, or never began."""
         self._workers.pop(run_id, None)
 
     def has_lost_claim(self, run_id: str) -> bool:
-        """Whether a worker's run must not change anything any more.
+        """Return whether a worker's run must not change anything any more.
 
-        Its Task has ended or is being ended, or it has claimed a step that it does not hold now,
-        unless it ended that step itself and nothing has happened to the step since.
+        This is so if its Task has ended or is being ended, or if it no longer holds the step it
+        claimed, unless it ended that step itself and nothing has happened to the step since.
         """
         claimed = self._claims.get(run_id)
         task_id = claimed[0] if claimed else self._workers.get(run_id)
@@ -463,9 +465,9 @@ class TaskBoard:
         return not is_as_left or dag.has_later_claim(run_id)
 
     async def outcome(self, run_id: str, by: Actor) -> ClaimOutcome | None:
-        """What became of the step that a run claimed here; None if it claimed none.
+        """Return the outcome of the step that a run claimed here; None if it claimed none.
 
-        If the Task is being failed or cancelled, that is waited for.
+        If the Task is being failed or cancelled, this waits for the end of that.
         """
         if (claimed := self._claims.get(run_id)) is None:
             return None
@@ -491,7 +493,7 @@ class TaskBoard:
 
     @in_turn
     async def _runs_on(self, task: OpenTask) -> list[str]:
-        """The runs that hold a claim or were sent for one, once what was under way is written."""
+        """Return the runs that hold a claim or were sent for one, after pending writes."""
         task_id = task.dag.task.task_id
         holders = (step.claimed_by_run_id for step in task.dag.steps(*CLAIMS))
         sent = (run_id for run_id, sent_to in self._workers.items() if sent_to == task_id)
@@ -517,7 +519,7 @@ class TaskBoard:
 
     @in_turn
     async def _cancel_ending(self, task: OpenTask, by: Actor) -> None:
-        """Let the Task go on, and close the runs that ended meanwhile."""
+        """Reactivate the Task, and close the runs that ended meanwhile."""
         task.ending = None
         for close in task.left_open:
             with suppress(AgentCoreError):
@@ -550,11 +552,11 @@ class TaskBoard:
         task.deadlines[step_id] = self._monotonic() + self._lease.total_seconds()
 
     async def _settle(self, task: OpenTask, by: Actor) -> None:
-        """Take back claims whose lease has run out, and once what a crash left half written.
+        """Take back expired claims and complete, once, changes interrupted by a crash.
 
-        Leases are written as wall time and measured by the monotonic clock: one found in a log
-        goes on from here, for its length at most, wherever the wall clock has jumped meanwhile.
-        A full disk does not keep a Task from being read: all stays, and the journal has the reason.
+        Leases are written as wall time and measured by the monotonic clock: a lease found in a log
+        continues from now, at most for its full length, however the wall clock has jumped. A full
+        disk does not keep a Task from being read: nothing changes, and the journal has the reason.
         """
         expired: list[str] = []
         for step in task.dag.steps(*CLAIMS):
@@ -572,7 +574,7 @@ class TaskBoard:
                 task.is_settled = True
 
     async def _find(self, task_id: str, by: Actor) -> OpenTask | EndedLog | None:
-        """The Task with this id; an active one before one that is over."""
+        """Return the Task with this id; an active one takes precedence over an ended one."""
         if task_id not in self._open:
             await self._look_again(task_id, by)
         if (task := self._open.get(task_id)) is not None:
@@ -598,7 +600,7 @@ class TaskBoard:
         return task
 
     async def _look_again(self, task_id: str, by: Actor) -> None:
-        """A log may have been mended, or the process that held it may be gone."""
+        """Read an unreadable log again, in case it was repaired or unlocked in the meantime."""
         for name, log in list(self._unreadable.items()):
             if log.task_id in {task_id, None} and not self._store.is_unchanged(log):
                 found = await asyncio.to_thread(self._store.look_at, name)
@@ -634,10 +636,10 @@ class TaskBoard:
             _note_failure(by, found.error, task_id=found.task_id)
 
     async def _commit(self, task: OpenTask, changes: Sequence[Change], by: Actor) -> Written:
-        """Write changes down and make them true; without changes nothing happens.
+        """Write changes and apply them; without changes do nothing.
 
         Raises:
-            TaskError: `task_wal_unavailable`, `validation_error` (an id holds a secret); nothing
+            TaskError: `task_wal_unavailable`, or `validation_error` (an id holds a secret); nothing
                 has changed.
         """
         if not changes:
@@ -670,7 +672,7 @@ class TaskBoard:
     def _begin(
         self, name: str, task_id: str, changes: Sequence[Change], by: Actor
     ) -> tuple[TaskLog, list[str]]:
-        """Make a log with its first lines, or none."""
+        """Create a log with its first lines, or none."""
         log = self._store.create(name)
         try:
             return log, self._append(log, task_id, changes, by, first=1)
@@ -682,7 +684,7 @@ class TaskBoard:
     def _append(
         self, log: TaskLog, task_id: str, changes: Sequence[Change], by: Actor, *, first: int
     ) -> list[str]:
-        """Append a line for each change, and return the ids of the lines."""
+        """Append a line for each change; return the ids of the lines."""
         stamp = Stamp(
             session_id=self._session_id, task_id=task_id, agent_id=by.agent_id, run_id=by.run_id
         )
@@ -696,7 +698,7 @@ class TaskBoard:
 def _note_changes(
     by: Actor, task_id: str, changes: Sequence[Change], event_ids: Sequence[str]
 ) -> None:
-    """Note each line; of payloads that hold whole documents only what fits into a timeline."""
+    """Note each line; payloads with whole documents are shortened to fit a timeline."""
     for change, event_id in zip(changes, event_ids, strict=True):
         note: dict[str, Any] = {"task_id": task_id, "wal_event_id": event_id}
         if change.step_id is not None:

@@ -14,11 +14,11 @@ from agent_core.text import estimate_text, short_line
 
 _MAX_TITLE = 120
 _RESERVE = 48
-"""Tokens kept for the line that counts what was left out."""
+"""Tokens reserved for the line that counts what was left out."""
 
 
 class BoardLimits(Struct, frozen=True, kw_only=True):
-    """How much of the board is shown: its tokens, and how many changes of the last minutes."""
+    """Limits of the board: tokens, number of recent changes, and their greatest age in minutes."""
 
     tokens: int = 1200
     changes: int = 20
@@ -33,10 +33,10 @@ def render_board(
     scope: TaskScope | None = None,
     limits: BoardLimits | None = None,
 ) -> str:
-    """The block's content; empty if there is no active Task, or no room.
+    """Return the block's content; empty if there is no active Task, or no room.
 
-    Blocked and running steps first, then the agent's own claims and those of others, then ready
-    steps, then recent changes. What does not fit is counted by status.
+    Blocked and running steps come first, then the agent's own claims and others' claims, then ready
+    steps, then recent changes. Lines that do not fit are counted by status.
     """
     limits = limits or BoardLimits()
     if scope is not None:
@@ -72,7 +72,7 @@ def _headline(dag: Dag) -> str:
 def _step_lines(
     tasks: Sequence[OpenTask], agent_id: str, scope: TaskScope | None
 ) -> Iterator[tuple[str, str]]:
-    """What each line is counted as when it is left out, and the line."""
+    """Yield lines of steps, each after the kind as which it is counted if it is left out."""
     claimed = TaskStepStatus.CLAIMED
     for status, is_own in (
         (TaskStepStatus.BLOCKED, None),
@@ -99,7 +99,7 @@ def _step_lines(
 def _recent_lines(
     tasks: Sequence[OpenTask], now: datetime, scope: TaskScope | None, limits: BoardLimits
 ) -> Iterator[str]:
-    """The last changes, the latest first."""
+    """Yield the last changes, the latest first."""
     since = now - timedelta(minutes=limits.minutes)
     found = [
         (change.at, task.dag.task.task_id, change)
@@ -109,7 +109,7 @@ def _recent_lines(
         and (scope is None or change.step_id is None or scope.allows(change.step_id))
     ]
     found.sort(key=lambda entry: entry[0])
-    found.reverse()  # of the same instant too, what came last comes first
+    found.reverse()  # for equal times too, the later one comes first
     for at, task_id, change in found[: limits.changes]:
         place = task_id if change.step_id is None else f"{task_id}/{change.step_id}"
         yield f"{at:%H:%M:%S} {place} {change.event_type}"

@@ -41,15 +41,15 @@ from agent_core.types import EventType
 
 
 class Dag:
-    """A Task and its steps. Changed in place, and only by `apply`; steps themselves are frozen.
+    """A Task and its steps. Changed in place, only by `apply`; the steps themselves are frozen.
 
     Attributes:
         task: the Task without its steps.
         marked: claimed steps whose content was changed after their dispatch.
-        reasons: why a step is blocked, failed, cancelled or open again.
-        claims: the claim of each run that ever claimed a step here, at most one a run.
-        announced: what the last `task_updated` did to steps and the Task, in the order in which
-            lines of its own say it again; empty as soon as another line follows.
+        reasons: the reason why a step is blocked, failed, cancelled or open again.
+        claims: the claim of each run that ever claimed a step here, at most one per run.
+        announced: the effects of the last `task_updated` on steps and the Task, in the order in
+            which separate lines repeat them; empty as soon as another line follows.
     """
 
     def __init__(self, task: Task) -> None:
@@ -73,42 +73,42 @@ class Dag:
     # reading
 
     def find(self, step_id: str) -> TaskStep | None:
-        """The step, if there is one."""
+        """Return the step, or None."""
         return self._steps.get(step_id)
 
     def step(self, step_id: str) -> TaskStep:
-        """The step, or `step_not_found`."""
+        """Return the step, or raise `step_not_found`."""
         if (step := self._steps.get(step_id)) is None:
             raise _unknown_step(self.task.task_id, step_id)
         return step
 
     def steps(self, *statuses: TaskStepStatus) -> Iterator[TaskStep]:
-        """Steps with one of these statuses (all, if none is given), in order of creation."""
+        """Return steps with one of these statuses (all, if none is given), in order of creation."""
         positions = merge(*(self._listed[status] for status in statuses or TaskStepStatus))
         return (self._steps[self._ids[position]] for position in positions)
 
     def roots(self) -> Iterator[str]:
-        """The ids of steps that depend on nothing, in order of creation."""
+        """Return the ids of steps that depend on nothing, in order of creation."""
         return (self._ids[position] for position in self._roots)
 
     def count(self, *statuses: TaskStepStatus) -> int:
-        """How many steps have one of these statuses (all, if none is given)."""
+        """Return the number of steps with one of these statuses (all, if none is given)."""
         return sum(len(self._listed[status]) for status in set(statuses or TaskStepStatus))
 
     def counts(self) -> dict[str, int]:
-        """How many steps there are of each status that occurs."""
+        """Return the number of steps of each status that occurs."""
         return {status.value: len(listed) for status, listed in self._listed.items() if listed}
 
     def dependents(self, step_id: str) -> list[str]:
-        """The steps that wait for this one, in order of creation."""
+        """Return the ids of the steps that wait for this one, in order of creation."""
         return sorted(self._dependents.get(step_id, ()), key=self._positions.__getitem__)
 
     def has_dependents(self, step_id: str) -> bool:
-        """Some step waits for this one."""
+        """Return whether some step waits for this one."""
         return step_id in self._dependents
 
     def waits_for(self, step_id: str) -> int:
-        """How many of a step's dependencies are not completed."""
+        """Return the number of a step's dependencies that are not completed."""
         return self._missing[step_id]
 
     @property
@@ -117,28 +117,28 @@ class Dag:
         return self._last_token + 1
 
     def accepts_token(self, token: int | None) -> bool:
-        """The token is later than all before; claims of old logs have none."""
+        """Return whether the token is later than all before; claims of old logs have none."""
         return token is None or token > self._last_token
 
     def has_later_claim(self, run_id: str) -> bool:
-        """Another run has claimed the step of this run's claim after it."""
+        """Return whether another run has claimed this run's step after it."""
         mine = self.claims[run_id]
         return self._last_claims[mine.step_id] > mine.token
 
     @property
     def is_active(self) -> bool:
-        """A step is ready, claimed or running."""
+        """Return whether a step is ready, claimed or running."""
         return self.count(TaskStepStatus.READY, *CLAIMS) > 0
 
     @property
     def is_completable(self) -> bool:
-        """Nothing stands in the way of completing the Task."""
+        """Return whether the Task can be completed now."""
         is_open = not self.task.status.is_terminal
         return is_open and self._open_required == 0 and self.count(*CLAIMS) == 0
 
     @property
     def is_stalled(self) -> bool:
-        """Only the orchestrator can make it go on."""
+        """Return whether only the orchestrator can make the Task continue."""
         status = self.task.status
         rests = status.is_terminal or status is TaskStatus.BLOCKED
         return not (rests or self.is_active or self.is_completable)
@@ -167,7 +167,7 @@ class Dag:
                 self._missing[dependent] += -1 if _is_completed(step) else 1
 
     def remove(self, step_id: str) -> None:
-        """Remove a step; links of others to it stay, for a step that may take its id."""
+        """Remove a step; other steps' links to it stay, for a step that may take its id."""
         step = self._steps.pop(step_id)
         position = self._positions.pop(step_id)
         self._unlist(step, position)
@@ -177,7 +177,7 @@ class Dag:
         self.reasons.pop(step_id, None)
 
     def add_claim(self, run_id: str, claim: StepClaim) -> None:
-        """Record the claim of a run; it is never forgotten."""
+        """Record the claim of a run; it is never removed."""
         self.claims[run_id] = claim
         self._last_claims[claim.step_id] = claim.token
         self._last_token = max(self._last_token, claim.token)
@@ -206,9 +206,10 @@ class Dag:
 
 
 def find_cycle(starts: Iterable[str], follow: Callable[[str], Iterable[str]]) -> list[str]:
-    """Return a cycle that can be reached from `starts`, or nothing.
+    """Return a cycle that can be reached from `starts`, or an empty list.
 
-    Depth-first; every node is entered once. The first node of the answer is also its last.
+    The search is depth-first and enters every node once. The first node of the answer is also its
+    last.
     """
     done: set[str] = set()
     for start in starts:
@@ -231,16 +232,16 @@ def find_cycle(starts: Iterable[str], follow: Callable[[str], Iterable[str]]) ->
 
 
 class GraphEdit:
-    """What a list of operations makes of a Task, while the Task itself stays as it is.
+    """The result of a list of operations on a Task, while the Task itself is not changed.
 
-    Deciding and replaying both go through here, so that a log can only hold what was allowed.
+    Deciding and replaying both use this, so that a log can only hold what was allowed.
 
     Attributes:
         task: the Task after the operations so far.
         changed: the steps that are new or different, by id.
-        removed: the ids of steps that were there before and are not any more.
+        removed: the ids of steps that existed before and no longer do.
         marked: claimed or running steps whose content was changed.
-        reasons: why, where a reason was given; None forgets an earlier one.
+        reasons: the reasons given, by step id; None removes an earlier one.
     """
 
     def __init__(self, dag: Dag, at: datetime) -> None:
@@ -255,16 +256,16 @@ class GraphEdit:
         self._outcomes: dict[str, list[Payload]] = {}
 
     def run(self, operations: Iterable[Operation]) -> "GraphEdit":
-        """Apply every operation, then check the whole and bring readiness up to date.
+        """Apply every operation, then check the result and update readiness.
 
         Raises:
-            TaskError: an operation is not allowed, or the graph would not hold together.
+            TaskError: an operation is not allowed, or the resulting graph is invalid.
         """
         for operation in operations:
             self._apply(operation)
         self._check_links()
-        # A cycle needs a new link, and a step that depends on the one that has it: a step that is
-        # only added at the end of a long chain is not worth a walk along the chain.
+        # A cycle needs a new link, and a step that depends on the step with that link: a step that
+        # is only added at the end of a long chain does not need a walk along the chain.
         wanted = {d for s in self._rewired for d in self.changed[s].depends_on_step_ids}
         starts = [s for s in self._rewired if s in wanted or self._dag.has_dependents(s)]
         if cycle := find_cycle(starts, lambda s: self._step(s).depends_on_step_ids):
@@ -276,16 +277,16 @@ class GraphEdit:
         return self
 
     def freed(self) -> list[TaskStep]:
-        """Pending steps whose dependencies are all completed."""
+        """Return pending steps whose dependencies are all completed."""
         steps = self.changed.values()
         return [s for s in steps if s.status is TaskStepStatus.PENDING and self._is_free(s)]
 
     def outcomes(self) -> Iterator[tuple[str, Payload]]:
-        """A payload for each time a step was cancelled or reopened."""
+        """Yield a payload for each time a step was cancelled or reopened."""
         return ((step_id, each) for step_id, all_ in self._outcomes.items() for each in all_)
 
     def counts(self) -> dict[str, int]:
-        """How many steps of each status there are now."""
+        """Return the number of steps of each status after the operations."""
         counts = self._dag.counts()
         for step_id in {*self.changed, *self.removed}:
             if old := self._dag.find(step_id):

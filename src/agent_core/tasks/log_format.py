@@ -1,4 +1,4 @@
-"""The format of a Task's log: one JSON object a line, what counts as its end, no secrets in it."""
+"""The format of a Task's log: one JSON object per line, the rules for its end, and redaction."""
 
 import json
 import re
@@ -19,17 +19,19 @@ from agent_core.tasks.model import PAYLOADS, Change, StepId, TaskCreated, TaskId
 from agent_core.types import EventType, Frozen, SafeId, UtcDatetime
 
 PADDING = b"\0 \t\r\n"
-"""What editors and crashes leave behind a line; it has no meaning."""
+"""Bytes that editors and crashes leave after a line; they have no meaning."""
 _BOM = b"\xef\xbb\xbf"
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _CUT = re.compile(rb"([^\0\r\n]*)(?:\0*|\0{2,}[\0\s]*)")
 _UNFINISHED = re.compile(rb'\s*:?\s*(?:"[0-9T:.+Z-]*(?:"\s*(?:,.*)?)?)?', re.DOTALL)
-"""What can follow the word `created_at`, which is the last field of a line and a field of Tasks."""
+"""Matches what can follow the word `created_at` in an unfinished line: it is the last field of a
+line, and a field of Tasks.
+"""
 
 
 class LogLine(Frozen):
-    """One line of a log. Only `event_type`, `step_id` and `payload` decide what a Task becomes;
-    `created_at` stamps it, and the rest names who did it.
+    """One line of a log. Only `event_type`, `step_id` and `payload` decide about the Task;
+    `created_at` stamps the line, and the rest says who wrote it.
     """
 
     wal_seq: int
@@ -44,10 +46,10 @@ class LogLine(Frozen):
     created_at: UtcDatetime
 
     def change(self) -> Change:
-        """The change that the line holds, checked.
+        """Return the checked change of the line.
 
         Raises:
-            SchemaError: no such change, or its payload has another shape.
+            SchemaError: there is no such change, or its payload has another shape.
         """
         kind = PAYLOADS.get(self.event_type)
         if kind is None or kind.concerns_step is (self.step_id is None):
@@ -60,7 +62,7 @@ class LogLine(Frozen):
 
 
 class Stamp(Struct, frozen=True, kw_only=True):
-    """Who writes to which Task: what all lines of one write share."""
+    """The writer and the Task, common to all lines of one write."""
 
     session_id: str
     task_id: str
@@ -69,7 +71,7 @@ class Stamp(Struct, frozen=True, kw_only=True):
 
 
 def encode(change: Change, stamp: Stamp, *, wal_seq: int, event_id: str) -> bytes:
-    """One line, with its newline."""
+    """Return one line, with its newline."""
     payload = change.payload.model_dump(mode="json", exclude_none=change.payload.is_sparse)
     record: dict[str, Any] = {
         "wal_seq": wal_seq,
@@ -91,11 +93,11 @@ class Replayed(Struct, frozen=True):
 
     Attributes:
         dag: the Task; None if the log holds no complete line.
-        session_id: the session that the lines name; empty if there are none.
-        changes: all of them, in order.
-        lines: how many lines are good; the next one gets the number after.
-        end: where the good lines end, in bytes; what follows is a tail without meaning.
-        is_terminated: the last good line has its newline; if not, the next append begins with it.
+        session_id: the session that the lines name; empty if there are no lines.
+        changes: all changes, in order.
+        lines: number of good lines; the next line gets the following number.
+        end: position in bytes after the good lines; the rest is a tail without meaning.
+        is_terminated: the last good line has its newline; if not, the next append begins with one.
     """
 
     dag: Dag | None
@@ -107,12 +109,12 @@ class Replayed(Struct, frozen=True):
 
 
 def read_log(log: bytes) -> Replayed:
-    """Replay a log, leaving out a tail that a crash has torn, filled with zeros or repeated.
+    """Replay a log, without a tail that a crash has torn, filled with zeros or repeated.
 
-    A line that is whole counts, with or without its newline.
+    A complete line counts, with or without its newline.
 
     Raises:
-        SchemaError: something else is wrong; `details.line` is the number of the line.
+        SchemaError: the log is damaged in another way; `details.line` is the number of the line.
     """
     dag: Dag | None = None
     owner: tuple[str, str] | None = None
@@ -145,14 +147,14 @@ def read_log(log: bytes) -> Replayed:
 
 
 def is_stillborn(log: bytes) -> bool:
-    """A crash came before the first line was whole: this Task was never announced."""
+    """Return whether the first line is incomplete: the Task was never announced."""
     start = log.rstrip(PADDING)
     first = b'{"wal_seq":1,'
     return start[: len(first)] == first[: len(start)] and (not start or _is_torn(log))
 
 
 def last_line(tail: bytes) -> LogLine | None:
-    """The line at the end of a log; None if there is none that makes sense."""
+    """Return the line at the end of a log; None if it cannot be read."""
     kept = tail.rstrip(PADDING)
     try:
         return LogLine.model_validate(_load_json(kept[kept.rfind(b"\n") + 1 :].removeprefix(_BOM)))
@@ -173,10 +175,10 @@ def _parse(raw: bytes, number: int) -> LogLine:
 
 
 def _load_json(text: bytes) -> Any:
-    """The JSON value of a line.
+    """Return the JSON value of a line.
 
     Raises:
-        ValueError: it is none, or a key stands in an object twice.
+        ValueError: it is not JSON, or an object has a key twice.
     """
     value = orjson.loads(text)
     if orjson.dumps(value) == text:
@@ -195,9 +197,9 @@ def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _is_left_by_a_crash(log: bytes, end: int) -> bool:
-    """What follows `end` adds nothing: no line that once counted is in it.
+    """Return whether the bytes after `end` add nothing: they hold no line that once counted.
 
-    That is a repetition of what is there already, or one last piece that was never finished.
+    They are a repetition of earlier bytes, or one last piece that was never finished.
     """
     tail = log[end:]
     kept = tail.rstrip(PADDING)
@@ -205,11 +207,11 @@ def _is_left_by_a_crash(log: bytes, end: int) -> bool:
 
 
 def _is_torn(tail: bytes) -> bool:
-    """A line whose writing stopped in the middle, as opposed to one with a wrong byte.
+    """Return whether the tail is a line whose writing stopped, and not a line with a wrong byte.
 
-    It has no newline, unless behind the zeros that a file system has put in place of its rest. If
-    it has come as far as its number or its type, it is the beginning of a JSON object and has not
-    reached the end of the last field; what names neither holds nothing that ever counted.
+    It has no newline, except after zeros that a file system has put in place of its rest. If it
+    reaches the number or the type of the line, it must be the beginning of a JSON object that ends
+    before the last field does; a piece with neither never held anything that counted.
     """
     cut = _CUT.fullmatch(tail)
     if cut is None or _is_object(cut[1]):
@@ -238,14 +240,14 @@ def _shape_error(error: ValidationError) -> SchemaError:
 
 
 _PROSE = frozenset({"title", "summary", "result_summary", "reason"})
-"""Texts of a model, which lose token shapes too; ids lose only the values of known secrets."""
+"""Texts of a model, from which token-like text is removed too; ids lose only known secrets."""
 
 
 def redact_change(change: Change, redactor: Redactor) -> Change:
-    """The change without secrets; the same object if there are none in it.
+    """Remove secrets from a change; returns the same object if there are none.
 
     Raises:
-        TaskError: `validation_error`: without the secret, an id or a name is none any more.
+        TaskError: `validation_error`: without the secret, an id or a name is no longer valid.
     """
     before = change.payload.model_dump(mode="json")
     after = _redact(before, redactor.secrets_only, redactor)

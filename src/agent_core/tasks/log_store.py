@@ -1,7 +1,7 @@
 """The logs of a session's Tasks as files: opened, locked, appended to, read and removed.
 
-No link that comes with a project is followed, no log is ever rewritten, and every method does its
-file work at once; call them in a thread.
+Links inside a project are not followed, a log is never rewritten, and every method blocks on files:
+call them in a thread.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _RECENT = 200
 
 
 class LogChangedError(TaskError):
-    """The file is not the one that was replayed; nothing was written, it has to be read again."""
+    """The file is not the one that was replayed; nothing was written, and it must be read again."""
 
     def __init__(self, path: Path, why: object) -> None:
         message = f"the Task log {path} has changed: {why}. It is read again with the next call"
@@ -46,7 +46,7 @@ class LogChangedError(TaskError):
 
 
 def _unavailable(path: Path, why: object, *, retryable: bool = False, line: int = 0) -> TaskError:
-    """The error for a log that cannot be used, naming it and the cure."""
+    """Return the error for a log that cannot be used, naming it and the cure."""
     message = f"the Task log {path} cannot be used: {why}"
     details: dict[str, object] = {"path": str(path)}
     if line:
@@ -56,14 +56,14 @@ def _unavailable(path: Path, why: object, *, retryable: bool = False, line: int 
 
 
 class TaskLog:
-    """A locked, append-only file. What `append` returned from is in it; what it raised for is not.
+    """A locked, append-only file; if `append` raises, none of its lines are in the file.
 
     Args:
-        descriptor: the open file; it is closed by `close`, and here if the lock is taken.
-        path: for messages, and to notice that the file is not there any more.
+        descriptor: the open file; it is closed by `close`, or here if the lock is taken.
+        path: used in messages, and to notice that the file was removed or replaced.
 
     Raises:
-        TaskError: `task_wal_unavailable`, another process appends to it.
+        TaskError: `task_wal_unavailable`: another process appends to it.
     """
 
     def __init__(self, descriptor: int, path: Path) -> None:
@@ -81,7 +81,7 @@ class TaskLog:
         self._missing = b""
 
     def continue_at(self, end: int, *, is_terminated: bool) -> None:
-        """Overwrite what follows `end` with the next append; until then it stays.
+        """Overwrite everything after `end` with the next append; until then it stays.
 
         A last line without its newline gets it in the same write.
         """
@@ -89,10 +89,10 @@ class TaskLog:
         self._missing = b"" if is_terminated else b"\n"
 
     def append(self, lines: bytes, *, durable: bool) -> None:
-        """Add complete lines in one write, on the disk itself if `durable`.
+        """Add complete lines in one write; if `durable`, wait until they are on the disk.
 
         Raises:
-            TaskError: `task_wal_unavailable`; the file is as it was.
+            TaskError: `task_wal_unavailable`; the file is unchanged.
         """
         self._require_untouched()
         lines = self._missing + lines
@@ -116,13 +116,13 @@ class TaskLog:
         self._missing = b""
 
     def close(self) -> None:
-        """Give the file back to other processes."""
+        """Release the file for other processes."""
         if self._descriptor >= 0:
             self._lock.close()
             self._descriptor = -1
 
     def _require_untouched(self) -> None:
-        """A log may be edited by hand, but not while its Task is open."""
+        """Check that the file is unchanged: it may not be edited while its Task is open."""
         if self._descriptor < 0:
             raise LogChangedError(self.path, "it was closed")
         ours = os.fstat(self._descriptor)
@@ -137,17 +137,17 @@ class TaskLog:
 
 
 class OpenTask(Struct):
-    """A Task that goes on: its graph, its log, and what only this process knows of it.
+    """An active Task: its graph, its log, and the state that only this process has.
 
     Attributes:
-        lines: how many lines the log has; the next one gets the number after.
+        lines: number of lines in the log; the next line gets the following number.
         recent: the last changes, oldest first.
         dropped: bytes of a torn tail that the next append overwrites.
-        deadlines: when the lease of a claimed step ends, on the monotonic clock, in seconds.
-        is_settled: what a crash or a hand left undone in the log is done.
+        deadlines: end of the lease of each claimed step, on the monotonic clock, in seconds.
+        is_settled: changes that a crash or an edit left unfinished in the log have been completed.
         ending: set while the whole Task is being failed or cancelled, and done when that is over:
-            no step is claimed any more, and worker runs that end meanwhile leave their steps to
-            it; `left_open` keeps them for the case that it does not happen.
+            no step can be claimed, and worker runs that end meanwhile leave their steps to it;
+            `left_open` keeps them in case the Task does not end.
     """
 
     dag: Dag
@@ -162,7 +162,7 @@ class OpenTask(Struct):
 
     @property
     def is_ending(self) -> bool:
-        """The whole Task is being failed or cancelled."""
+        """Return whether the whole Task is being failed or cancelled."""
         return self.ending is not None
 
     def require_not_ending(self) -> None:
@@ -178,7 +178,7 @@ class OpenTask(Struct):
 
 
 class EndedLog(Struct, frozen=True):
-    """A Task that is over, known by the last line of its log."""
+    """A Task that has ended, known from the last line of its log."""
 
     name: str
     task_id: str
@@ -190,8 +190,8 @@ class UnreadableLog(Struct, frozen=True):
     """A log that cannot be used now.
 
     Attributes:
-        task_id: whose it seems to be, if any line names a Task.
-        state: what the file looked like, to see later whether it was mended.
+        task_id: the Task it seems to belong to, if any line names one.
+        state: the file's state, used later to see whether it was repaired.
     """
 
     name: str
@@ -204,13 +204,13 @@ AnyLog = OpenTask | EndedLog | UnreadableLog
 
 
 class TaskLogStore:
-    """The logs in `<wal_dir>/<session_id>`; the folder is made when the first Task is.
+    """The logs in `<wal_dir>/<session_id>`; the folder is created with the first Task.
 
     Args:
-        wal_dir: where the logs of all sessions are, resolved.
+        wal_dir: resolved folder of the logs of all sessions.
         session_id: a checked session id, safe as a folder's name.
-        project_dir: the project, resolved. Below it every folder must be a real one: what comes
-            with a project must not send our files elsewhere.
+        project_dir: the resolved project. Every folder below it must be a real one: a link in a
+            project must not redirect our files.
     """
 
     log_type = TaskLog
@@ -221,14 +221,14 @@ class TaskLogStore:
         self._base = project_dir if wal_dir.is_relative_to(project_dir) else wal_dir
 
     def path(self, name: str) -> Path:
-        """Where a log is."""
+        """Return the path of a log."""
         return self._folder / name
 
     def names(self) -> list[str]:
-        """The logs there are: file names, sorted; none if there is no folder yet.
+        """Return the file names of the logs, sorted; empty if there is no folder yet.
 
         Raises:
-            TaskError: `task_wal_unavailable`, the folder cannot be used.
+            TaskError: `task_wal_unavailable`: the folder cannot be used.
         """
         try:
             with self._opened_folder(create=False) as folder:
@@ -238,9 +238,9 @@ class TaskLogStore:
             return []
 
     def look_at(self, name: str) -> AnyLog | None:
-        """Open a log if its Task goes on; a finished one is only looked at from its end.
+        """Open a log if its Task is active; of an ended one only the end is read.
 
-        None: there is no such file.
+        Returns None if there is no such file.
         """
         try:
             descriptor = self._open_file(name, os.O_RDWR)
@@ -256,7 +256,7 @@ class TaskLogStore:
             os.close(descriptor)
 
     def find_ended(self, name: str) -> EndedLog | None:
-        """The log, if its last line ends its Task; nothing is locked or kept open."""
+        """Return the log, if its last line ends its Task; nothing is locked or kept open."""
         try:
             with self._opened_file(name) as descriptor:
                 return _read_ended(name, descriptor)
@@ -277,10 +277,10 @@ class TaskLogStore:
             raise self._as_unavailable(name, error) from error
 
     def create(self, name: str) -> TaskLog:
-        """Make an empty log and lock it.
+        """Create an empty log and lock it.
 
         Raises:
-            TaskError: `path_conflict`, there is such a file; `task_wal_unavailable`.
+            TaskError: `path_conflict`: the file exists; or `task_wal_unavailable`.
         """
         try:
             descriptor = self._open_file(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -296,19 +296,19 @@ class TaskLogStore:
         """Remove a log.
 
         Raises:
-            OSError: as `os.unlink` does.
+            OSError: as for `os.unlink`.
         """
         with self._opened_folder(create=False) as folder:
             os.unlink(name, dir_fd=folder)
 
     def describe_unreadable(self, name: str, error: OSError | AgentCoreError) -> UnreadableLog:
-        """What is known of a log that cannot be used for this reason."""
+        """Describe a log that cannot be used for this reason."""
         failure = self._as_unavailable(name, error)
         state = None if failure.retryable else self._state(name)
         return UnreadableLog(name, failure, self._find_task_id(name), state)
 
     def is_unchanged(self, log: UnreadableLog) -> bool:
-        """The file of an unreadable log is as it was when it was looked at."""
+        """Return whether the file of an unreadable log is unchanged since it was read."""
         return log.state is not None and log.state == self._state(log.name)
 
     def _open_task(self, name: str, descriptor: int) -> OpenTask | EndedLog:
@@ -355,7 +355,7 @@ class TaskLogStore:
         return found.st_mtime_ns, found.st_size
 
     def _find_task_id(self, name: str) -> str | None:
-        """Whose log it is, from the first line that names a Task."""
+        """Return the Task of a log, from the first line that names one."""
         try:
             with self._opened_file(name) as descriptor:
                 head = os.pread(descriptor, _HEAD, 0)
@@ -379,11 +379,11 @@ class TaskLogStore:
             os.close(descriptor)
 
     def _open_file(self, name: str, flags: int) -> int:
-        """Open a log and return its descriptor; `O_CREAT` makes the folder.
+        """Open a log and return its descriptor; `O_CREAT` creates the folder.
 
         Raises:
-            FileNotFoundError, FileExistsError: as `os.open` does.
-            TaskError: `task_wal_unavailable`, the folder or the file is not a real one.
+            FileNotFoundError, FileExistsError: as for `os.open`.
+            TaskError: `task_wal_unavailable`: the folder or the file is not a real one.
         """
         creates = bool(flags & os.O_CREAT)
         with self._opened_folder(create=creates) as folder:
@@ -437,14 +437,14 @@ class StoredTask(Struct, frozen=True):
 def read_stored_tasks(
     wal_dir: Path, *, project_dir: Path, session_id: str | None = None
 ) -> tuple[list[StoredTask], list[str]]:
-    """Read the Tasks of a session, or of all: the last changed first. Nothing is locked.
+    """Read the Tasks of a session, or all Tasks, the last changed first. Locks nothing.
 
-    Returns the Tasks, and which logs could not be read.
+    Returns the Tasks, and messages about logs that could not be read.
 
     Args:
-        wal_dir: where the logs of all sessions are.
-        project_dir: the project, resolved.
-        session_id: only this one's.
+        wal_dir: folder of the logs of all sessions.
+        project_dir: the resolved project.
+        session_id: the only session to read; None for all.
     """
     tasks: list[StoredTask] = []
     problems: list[str] = []
@@ -472,19 +472,19 @@ def cleanup_ended_tasks(
     older_than: datetime | None = None,
     dry_run: bool = True,
 ) -> CleanupResult:
-    """Find, and unless it is a dry run delete, logs whose last line ends their Task.
+    """Find logs whose last line ends their Task, and delete them unless it is a dry run.
 
     Ids in the result are paths. Active and unreadable logs are never touched.
 
     Args:
-        wal_dir: where the logs of all sessions are, resolved.
-        project_dir: the project, resolved.
-        statuses: which ends count.
-        older_than: aware; only Tasks last changed before it.
-        dry_run: delete nothing; `freed_bytes` is what would be freed.
+        wal_dir: resolved folder of the logs of all sessions.
+        project_dir: the resolved project.
+        statuses: the final statuses to include.
+        older_than: an aware time; include only Tasks last changed before it.
+        dry_run: delete nothing; `freed_bytes` is then the size that would be freed.
 
     Raises:
-        AgentCoreError: `validation_error`, `older_than` has no time zone.
+        AgentCoreError: `validation_error`: `older_than` has no time zone.
     """
     if older_than is not None and older_than.tzinfo is None:
         message = "older_than needs a time zone, such as datetime.now(UTC) has"
@@ -557,7 +557,7 @@ def _size(descriptor: int) -> int:
 
 
 def _read_ended(name: str, descriptor: int) -> EndedLog | None:
-    """The log, if its last line ends its Task; only its end is read."""
+    """Return the log, if its last line ends its Task; only its end is read."""
     size = _size(descriptor)
     length, last = 0, None
     while length < size:

@@ -1,4 +1,4 @@
-"""The logs of a session's Tasks in memory: files without a name, gone with the program."""
+"""The logs of a session's Tasks in memory: unnamed files that disappear with the program."""
 
 import os
 import tempfile
@@ -7,7 +7,7 @@ from pathlib import Path
 from agent_core.tasks.log_store import LogChangedError, TaskLog, TaskLogStore
 
 TaskLogs = dict[str, int]
-"""Open files by the names of their logs, of one session."""
+"""Open files of one session by the names of their logs."""
 
 
 class InMemoryLog(TaskLog):
@@ -19,10 +19,10 @@ class InMemoryLog(TaskLog):
 
 
 class InMemoryTaskLogStore(TaskLogStore):
-    """The logs of one session, as long as their owner keeps them.
+    """The logs of one session, kept as long as their owner keeps them.
 
     Args:
-        logs: those there are; what is created is added.
+        logs: the existing logs; new ones are added.
         session_id: a checked session id.
     """
 
@@ -33,7 +33,7 @@ class InMemoryTaskLogStore(TaskLogStore):
         self._logs = logs
 
     def names(self) -> list[str]:
-        """The logs there are: names, sorted."""
+        """Return the names of the logs, sorted."""
         return sorted(self._logs)
 
     def discard(self, name: str) -> None:
@@ -56,5 +56,5 @@ class InMemoryTaskLogStore(TaskLogStore):
 def _unnamed_file() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("task-log")
-    with tempfile.TemporaryFile() as file:  # of other systems than Linux
+    with tempfile.TemporaryFile() as file:  # on systems other than Linux
         return os.dup(file.fileno())

@@ -1,4 +1,4 @@
-"""Tasks as data: steps, what can be asked of a Task, and every change that its log can hold."""
+"""Tasks as data: steps, commands to a Task, and every change that its log can hold."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -13,24 +13,24 @@ from agent_core.tools.schema import Arguments
 from agent_core.types import EventLevel, EventType, Frozen, SafeId, UtcDatetime
 
 TaskId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
-"""Chosen by the model; unique among the session's active Tasks."""
+"""Id chosen by the model; unique among the session's active Tasks."""
 
 StepId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
-"""Chosen by the model; unique within its Task."""
+"""Id chosen by the model; unique within its Task."""
 
 WalName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,80}(\.wal\.jsonl)?$")]
-"""The log's file name, with or without its ending; never made from a title."""
+"""File name of a log, with or without its ending; never derived from a title."""
 
 PoolId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:\-]{0,128}$")]
-"""A worker pool; empty takes the step out of its pool."""
+"""Id of a worker pool; empty removes the step from its pool."""
 
 Title = Annotated[str, StringConstraints(max_length=1000)]
 Text = Annotated[str, StringConstraints(max_length=100_000)]
-"""Prose of a model. Anything longer belongs into an artifact."""
+"""Text written by a model. Anything longer belongs in an artifact."""
 
 
 class TaskStatus(StrEnum):
-    """Where a Task is."""
+    """The state of a Task."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -41,12 +41,12 @@ class TaskStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """The Task is over for good."""
+        """Return whether the Task has ended for good."""
         return self in {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED}
 
 
 class TaskStepStatus(StrEnum):
-    """Where a step is."""
+    """The state of a step."""
 
     PENDING = "pending"
     READY = "ready"
@@ -59,12 +59,12 @@ class TaskStepStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """The work on it is over, though a failed step can be reopened."""
+        """Return whether the work on it is over, though a failed step can be reopened."""
         return self not in UNFINISHED
 
     @property
     def is_claim(self) -> bool:
-        """A run holds it."""
+        """Return whether a run holds it."""
         return self in CLAIMS
 
 
@@ -78,8 +78,8 @@ NO_CLAIM: Mapping[str, None] = {"claimed_by_agent_id": None, "claimed_by_run_id"
 class TaskStep(Frozen):
     """One piece of work.
 
-    The claim's agent and run stay named on a step that they ended; `lease_expires_at` is set
-    only while the claim holds.
+    A step that ended keeps the agent and run of its claim; `lease_expires_at` is set only while the
+    claim holds.
     """
 
     step_id: StepId
@@ -97,7 +97,7 @@ class TaskStep(Frozen):
     updated_at: UtcDatetime
 
     def is_held_by(self, run_id: str) -> bool:
-        """This run holds the claim now."""
+        """Return whether this run holds the claim now."""
         return self.status.is_claim and self.claimed_by_run_id == run_id
 
 
@@ -123,13 +123,13 @@ class TaskDocument(Task):
 
 
 class StepClaim(Struct, frozen=True):
-    """That a run took a step; `token` only grows, so that a later claim is known to be later."""
+    """A run's claim of a step; `token` only grows, which orders the claims."""
 
     step_id: str
     token: int
 
 
-# What `agent.task_create` and `agent.task_update` take; the log keeps operations as they came.
+# Arguments of `agent.task_create` and `agent.task_update`; the log keeps operations unchanged.
 
 
 class NewStep(Arguments):
@@ -144,7 +144,7 @@ class NewStep(Arguments):
 
 
 class StepFields(Arguments):
-    """What to change in a step; absent fields stay as they are."""
+    """Changes of a step; absent fields keep their values."""
 
     title: Title | None = None
     summary: Text | None = None
@@ -231,17 +231,17 @@ Operation = Annotated[
 ]
 
 
-# What a board can be asked to do to a Task.
+# Commands to a board about a Task.
 
 
 class Update(Struct, frozen=True):
-    """Change the graph."""
+    """Changes the graph."""
 
     operations: Sequence[Operation]
 
 
 class ClaimStep(Struct, frozen=True):
-    """Take a ready step, until `lease` unless renewed."""
+    """Claims a ready step, until `lease` unless renewed."""
 
     step_id: str
     agent_id: str
@@ -250,7 +250,7 @@ class ClaimStep(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """How a step goes; absent values stay as they are.
+    """The progress of a step; absent values are not changed.
 
     `status` is one of running, blocked, completed, failed, cancelled; None renews the lease.
     """
@@ -262,13 +262,13 @@ class Report(Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
     def update(self) -> dict[str, Any]:
-        """The fields of the step that it replaces."""
+        """Return the fields of the step that it replaces."""
         fields = {"result_summary": self.result_summary, "artifact_ids": self.artifact_ids}
         return {name: value for name, value in fields.items() if value is not None}
 
 
 class ReportStep(Struct, frozen=True):
-    """Write a report down.
+    """Records a report.
 
     `holder` is the run that must hold the claim, and renews it until `lease`; None is the
     orchestrator, which may report on any step and renews nothing.
@@ -280,20 +280,20 @@ class ReportStep(Struct, frozen=True):
 
 
 class Complete(Struct, frozen=True):
-    """End the Task well."""
+    """Ends the Task as completed."""
 
     result_summary: str | None = None
 
 
 class AbortTask(Struct, frozen=True):
-    """End the Task, failed or cancelled, with everything that is unfinished."""
+    """Ends the Task as failed or cancelled, with everything that is unfinished."""
 
     status: TaskStatus
     reason: str | None = None
 
 
 class RunEnding(StrEnum):
-    """How a worker's run ended while its step was open; the reason in the step's last line."""
+    """The reason for a run's end while its step was open, as written in the step's last line."""
 
     FINISHED = "worker_finished_without_step_terminal"
     CANCELLED = "worker_cancelled"
@@ -302,7 +302,7 @@ class RunEnding(StrEnum):
 
 
 class CloseRun(Struct, frozen=True):
-    """Fail the step that a worker's ended run left open; `error` is added to the step's result."""
+    """Fails the step that a worker's ended run left open; `error` is added to the step's result."""
 
     run_id: str
     ending: RunEnding
@@ -310,7 +310,7 @@ class CloseRun(Struct, frozen=True):
 
 
 class ExpireLeases(Struct, frozen=True):
-    """Take these claims back. `may_promote` also writes what a crash left unwritten."""
+    """Takes these claims back. `may_promote` also writes changes that a crash left unwritten."""
 
     step_ids: Sequence[str]
     may_promote: bool = False
@@ -319,11 +319,11 @@ class ExpireLeases(Struct, frozen=True):
 Command = Update | ClaimStep | ReportStep | Complete | AbortTask | CloseRun | ExpireLeases
 
 
-# On whose behalf that happens.
+# The actors on whose behalf changes are made.
 
 
 class TaskJournal(Protocol):
-    """Where a run's events go; `agent_core.events.Journal` is one."""
+    """Receives a run's events; `agent_core.events.Journal` implements it."""
 
     def note(
         self,
@@ -332,17 +332,17 @@ class TaskJournal(Protocol):
         *,
         level: EventLevel = EventLevel.INFO,
     ) -> None:
-        """Record that something happened."""
+        """Record an event."""
         ...
 
 
 class TaskScope(Struct, frozen=True):
-    """What a worker may see and claim; its dispatch decides.
+    """The part of a Task that a worker may see and claim, set by its dispatch.
 
     Attributes:
-        task_id: the only Task.
-        allowed_step_ids: the only steps; None is all.
-        worker_pool_id: the worker's pool; steps reserved for another one are not for it.
+        task_id: the only Task it may see.
+        allowed_step_ids: the only steps it may see; None for all.
+        worker_pool_id: the worker's pool; steps reserved for another pool are not for it.
     """
 
     task_id: str
@@ -350,12 +350,12 @@ class TaskScope(Struct, frozen=True):
     worker_pool_id: str | None = None
 
     def allows(self, step_id: str) -> bool:
-        """The step is one of those the worker was sent for."""
+        """Return whether the worker was sent for this step."""
         return self.allowed_step_ids is None or step_id in self.allowed_step_ids
 
 
 class Actor(Struct, frozen=True):
-    """On whose behalf something is done: a run, its journal, how much it may see, its tool call.
+    """The run on whose behalf something is done, with its journal, scope and tool call.
 
     `scope` is None for an orchestrator, and for core itself.
     """
@@ -368,11 +368,11 @@ class Actor(Struct, frozen=True):
 
     @property
     def holder(self) -> str | None:
-        """The run that has to hold what it changes; None for one that may change everything."""
+        """The run that must hold the step; None for an actor that may change all steps."""
         return None if self.scope is None else self.run_id
 
     def require_orchestrator(self) -> None:
-        """Return if this is one, or raise `PermissionDeniedError`."""
+        """Return if this is an orchestrator, or raise `PermissionDeniedError`."""
         if self.scope is not None:
             raise _denied("only the orchestrator changes a Task itself", "orchestrator_only")
 
@@ -399,14 +399,14 @@ class Actor(Struct, frozen=True):
             raise _denied(message, "other_pool")
 
 
-# What a log line holds.
+# Contents of log lines.
 
 
 class Payload(Frozen):
-    """What a line holds.
+    """The contents of a line.
 
-    `concerns_step`: the line names the step in `step_id`. `is_sparse`: absent values are left
-    out of the log, for payloads that hold whole documents.
+    `concerns_step`: the line names the step in `step_id`. `is_sparse`: absent values are left out
+    of the log, for payloads with whole documents.
     """
 
     event_type: ClassVar[EventType]
@@ -428,7 +428,7 @@ class TaskRunning(Payload):
 
 
 class TaskUpdated(Payload):
-    """`task_summary` is what the Task looked like after the operations, for people."""
+    """`task_summary` describes the Task after the operations, for people."""
 
     event_type = EventType.TASK_UPDATED
     is_sparse = True
@@ -465,8 +465,8 @@ class TaskCancelled(Payload):
 class StepPayload(Payload):
     """A change of one step.
 
-    `begins_in`: the states it can follow. `becomes`: the state after it; None is that of the
-    payload's own `status`. `clears`: the fields of the step that it empties.
+    `begins_in`: the states it can follow. `becomes`: the state after it; None means the payload's
+    own `status`. `clears`: the fields of the step that it empties.
     """
 
     concerns_step = True
@@ -512,7 +512,7 @@ class StepUpdated(StepPayload):
 
 
 class StepReopened(StepPayload):
-    """Only repeats what a `task_updated` line before it has done: it begins in no state."""
+    """Only repeats a change made by an earlier `task_updated` line: it begins in no state."""
 
     event_type = EventType.TASK_STEP_REOPENED
     begins_in = ()
@@ -582,7 +582,7 @@ TASK_ENDS: Mapping[EventType, TaskStatus] = {
     EventType.TASK_FAILED: TaskStatus.FAILED,
     EventType.TASK_CANCELLED: TaskStatus.CANCELLED,
 }
-"""A log whose last line is one of these is over."""
+"""A log whose last line is one of these has ended."""
 
 DURABLE = {
     *TASK_ENDS,
@@ -590,11 +590,11 @@ DURABLE = {
     EventType.TASK_STEP_FAILED,
     EventType.TASK_STEP_CANCELLED,
 }
-"""Ends: on the disk, not only in the system's cache, before they are announced."""
+"""Ends: they are on the disk, not only in the system's cache, before they are announced."""
 
 
 class Change(Struct, frozen=True):
-    """One step of a Task's history; `at` only stamps what it touches."""
+    """One change in a Task's history; `at` only stamps what it touches."""
 
     at: datetime
     payload: Payload
@@ -605,28 +605,28 @@ class Change(Struct, frozen=True):
         return self.payload.event_type
 
 
-# Refusals.
+# Errors for refusals.
 
 
 def task_error(code: ErrorCode, message: str, **details: Any) -> TaskError:
-    """A refusal with its facts."""
+    """Return the error for a refusal, with its facts."""
     return TaskError(code, message, details=details)
 
 
 def step_error(code: ErrorCode, step: TaskStep, rule: str, **details: Any) -> TaskError:
-    """The state of a step does not allow something."""
+    """Return the error for a request that a step's state does not allow."""
     message = f"step {step.step_id} is {step.status}{rule}"
     return task_error(code, message, step_id=step.step_id, status=step.status.value, **details)
 
 
 def not_cancellable(step: TaskStep) -> TaskError:
-    """The error for cancelling a step that is not simply waiting."""
+    """Return the error for cancelling a step that is not pending or ready."""
     rule = "; only pending and ready steps can be cancelled, agent.task_cancel ends the whole Task"
     return step_error(ErrorCode.STEP_NOT_CANCELLABLE, step, rule)
 
 
 def not_dispatchable(task: Task) -> TaskError:
-    """The error for starting work in a Task that is blocked or over."""
+    """Return the error for starting work in a Task that is blocked or has ended."""
     message = f"Task {task.task_id} is {task.status}; no new work starts in it"
     if task.status is TaskStatus.BLOCKED:
         message += " until agent.task_update sets its status to pending"
@@ -635,7 +635,7 @@ def not_dispatchable(task: Task) -> TaskError:
 
 
 def task_over(task_id: str, status: TaskStatus) -> TaskError:
-    """The error for changing a Task that has ended."""
+    """Return the error for changing a Task that has ended."""
     message = f"Task {task_id} is {status}; nothing in it changes any more"
     return task_error(ErrorCode.TASK_TERMINAL, message, task_id=task_id, status=status.value)
 

@@ -1,4 +1,7 @@
-"""The rules: what a command changes in a Task, or why it may not. Pure; nothing is changed here."""
+"""The rules: the changes that a command makes in a Task, or the reason why it may not.
+
+Pure functions; nothing is changed here.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -53,7 +56,7 @@ from agent_core.tasks.model import (
 )
 
 Pair = tuple[str | None, Payload]
-"""The step a change concerns, or None for the Task, and its payload."""
+"""The step that a change concerns, or None for the Task, and its payload."""
 
 _ENDS: Mapping[TaskStepStatus | None, type[StepEnd]] = {
     TaskStepStatus.BLOCKED: StepBlocked,
@@ -62,11 +65,11 @@ _ENDS: Mapping[TaskStepStatus | None, type[StepEnd]] = {
     TaskStepStatus.CANCELLED: StepCancelled,
 }
 _SHOWN = 50
-"""How many ids an error's details hold at most."""
+"""Largest number of ids in an error's details."""
 
 
 def decide(dag: Dag, command: Command, at: datetime) -> list[Change]:
-    """Return the changes a command means, in order; none if there is nothing to do.
+    """Return the changes that a command makes, in order; none if there is nothing to do.
 
     Raises:
         TaskError: the state of the Task does not allow it.
@@ -93,7 +96,7 @@ def decide(dag: Dag, command: Command, at: datetime) -> list[Change]:
 
 
 def decide_creation(task: Task, steps: Iterable[NewStep]) -> list[Change]:
-    """Return the changes that make a new Task: itself, its first ready steps, and its start.
+    """Return the changes that create a Task: itself, its first ready steps, and its start.
 
     Raises:
         TaskError: the steps do not form a graph without cycles.
@@ -200,7 +203,7 @@ def _report(dag: Dag, command: ReportStep) -> Iterator[Pair]:
 def _require_right(dag: Dag, step: TaskStep, command: ReportStep) -> None:
     run_id = command.holder
     if run_id is None:
-        # The holder of a step may give it up; an orchestrator may only cancel one that waits.
+        # The holder of a step may give it up; an orchestrator may only cancel a waiting step.
         if command.report.status is TaskStepStatus.CANCELLED and step.status not in OPEN:
             raise not_cancellable(step)
         if command.report.status is not TaskStepStatus.CANCELLED and not step.status.is_claim:
@@ -219,7 +222,7 @@ def _require_right(dag: Dag, step: TaskStep, command: ReportStep) -> None:
 
 
 def _end(kind: type[StepEnd], step: TaskStep, reason: str | None) -> Pair:
-    """The end of the work on a step, with the result that the step has."""
+    """Return the payload that ends the work on a step, with the step's result."""
     known: dict[str, Any] = {
         "previous_status": step.status,
         "reason": reason,

@@ -1,7 +1,7 @@
-"""The `agent.task_*` tools: how models see and change Tasks, and what they get as an answer.
+"""The `agent.task_*` tools, with which models read and change Tasks, and their answers.
 
-Ids of agents and runs come from the run that calls, never from arguments. Which of these tools a
-run has at all is decided by its role; what a worker may see of a Task, by its scope.
+Ids of agents and runs come from the calling run, never from arguments. A run's role decides which
+of these tools it has; its scope decides which part of a Task a worker may see.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -158,7 +158,7 @@ TASK_ARGUMENTS: Mapping[str, tuple[type[Arguments], ToolPermission]] = {
     "update_step": (UpdateStepArguments, _WRITES),
     "claim_step": (ClaimArguments, _WRITES),
 }
-"""What each `agent.task_<name>` takes, and whether it changes a Task."""
+"""The arguments of each `agent.task_<name>`, and whether it changes a Task."""
 
 _TAGS = ("internal",)
 
@@ -170,13 +170,13 @@ def build_task_tools(
     scope: TaskScope | None = None,
     stop_run: StopRun | None = None,
 ) -> list[Tool]:
-    """The task tools of one run.
+    """Build the task tools of one run.
 
     Args:
         board: the session's Tasks.
-        journal: the run's.
-        scope: what the run's dispatch allows; None for an orchestrator, who gets all tools but
-            the one that claims.
+        journal: journal of the run.
+        scope: the limits set by the run's dispatch; None for an orchestrator, who gets all tools
+            except the one that claims.
         stop_run: stops a worker of a Task that is failed or cancelled; None without workers.
     """
     calls = _Calls(board, scope)
@@ -252,7 +252,7 @@ def _tool(
 
 
 def task_definition(name: str) -> ToolDefinition:
-    """The definition of `agent.task_<name>`."""
+    """Return the definition of `agent.task_<name>`."""
     arguments, permission = TASK_ARGUMENTS[name]
     return model_definition(f"agent.task_{name}", arguments, permission=permission, tags=_TAGS)
 
@@ -266,7 +266,7 @@ async def _template(given: TemplateArguments, by: Actor) -> ToolOutput:
 
 
 class _Calls:
-    """The calls of one run that look at steps, or are answered with one."""
+    """Calls of one run that read steps, or are answered with one."""
 
     def __init__(self, board: TaskBoard, scope: TaskScope | None) -> None:
         self._board = board
@@ -321,7 +321,7 @@ class _Calls:
         except TaskError as error:
             if error.code is not ErrorCode.STEP_ALREADY_CLAIMED:
                 raise
-            # Not an error of the worker's, so not shown as one; programs find the code in it.
+            # Not an error of the worker, so it is not shown as one; programs find its code.
             answer = JsonBlock(data={"claimed": False, **_view_error(error)})
             return ToolResult(content=[answer], error=ErrorPayload.of(error))
         return {"claimed": True, **self._with_step(done, given.step_id)}
@@ -343,7 +343,7 @@ class _Calls:
 
 
 def _is_wanted(log: AnyLog, given: ListArguments) -> bool:
-    """The list shows this Task. One that asks for a final status wants final ones."""
+    """Return whether a list shows this Task; a final status is included if it is asked for."""
     if isinstance(log, UnreadableLog):
         return given.status is None
     status = log.dag.task.status if isinstance(log, OpenTask) else log.status
@@ -361,7 +361,7 @@ def select_steps(
     claimed_by_agent_id: str | None = None,
     includes_terminal: bool = False,
 ) -> Iterable[TaskStep]:
-    """Steps in order of creation. Without `statuses`, those that are not over, or all of them."""
+    """Return steps in order of creation. Without `statuses`, unfinished ones, or all of them."""
     default = () if includes_terminal else UNFINISHED
     return (
         step
@@ -373,7 +373,7 @@ def select_steps(
 
 
 def summarise_task(dag: Dag, scope: TaskScope | None = None) -> dict[str, Any]:
-    """A Task without its steps; of a worker's Task only what concerns the worker."""
+    """Return a Task without its steps; for a worker only the part that concerns it."""
     header = dag.task.model_dump(mode="json")
     if scope is not None and scope.allowed_step_ids is not None:
         visible = [step for s in sorted(scope.allowed_step_ids) if (step := dag.find(s))]
@@ -388,7 +388,7 @@ def summarise_task(dag: Dag, scope: TaskScope | None = None) -> dict[str, Any]:
 
 
 def view_step(dag: Dag, step: TaskStep) -> dict[str, Any]:
-    """A step, with the reason for its state where one was given."""
+    """Return a step, with the reason for its state if one was given."""
     view = step.model_dump(mode="json", exclude_none=True)
     if reason := dag.reasons.get(step.step_id):
         view["reason"] = reason
@@ -398,7 +398,7 @@ def view_step(dag: Dag, step: TaskStep) -> dict[str, Any]:
 
 
 def view_task(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) -> dict[str, Any]:
-    """A Task with its steps, the first hundred of a large one."""
+    """Return a Task with its steps, the first hundred of a large one."""
     steps = list(select_steps(dag, scope, includes_terminal=includes_terminal))
     answer = {
         **summarise_task(dag, scope),
@@ -411,7 +411,7 @@ def view_task(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) -> 
 
 
 def take_page(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[Any], dict[str, Any]]:
-    """One page, and how to get the next one."""
+    """Return one page, and the arguments for the next one."""
     found = list(islice(items, offset, offset + limit + 1))
     if len(found) <= limit:
         return found, {"has_more": False}
@@ -419,7 +419,7 @@ def take_page(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[An
 
 
 def build_answer(done: Written, scope: TaskScope | None = None) -> dict[str, Any]:
-    """What a writing tool answers: the Task after it, and the ids of the log's lines."""
+    """Return a writing tool's answer: the Task after it, and the ids of the log's lines."""
     answer: dict[str, Any] = {"task": summarise_task(done.dag, scope)}
     answer["wal_event_ids"] = done.event_ids[:_MAX_IDS]
     if len(done.event_ids) > _MAX_IDS:
@@ -428,5 +428,5 @@ def build_answer(done: Written, scope: TaskScope | None = None) -> dict[str, Any
 
 
 def _view_error(error: TaskError) -> Mapping[str, Any]:
-    """An error inside an answer."""
+    """Return an error in the form that answers contain."""
     return {"code": error.code.value, "message": error.message, "details": error.details}

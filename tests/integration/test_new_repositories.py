@@ -28,6 +28,11 @@ LINK = (
     " touch -d '2001-01-01' x/.git/index 2>/dev/null; true"
 )
 RUN = "$PWD/run.sh"
+LAID_OUT = (
+    "mkdir -p $P/objects $P/refs worktree; echo ref: refs/heads/main > $P/HEAD;"
+    " printf '[core]\\nrepositoryformatversion=0\\nbare=false\\nworktree=%s\\nfsmonitor=%s\\n'"
+    f' "$PWD/worktree" "{RUN}" > $P/config'
+)
 MONITOR = f"git -C x config core.fsmonitor {RUN}; "
 
 
@@ -45,7 +50,8 @@ def root(project: Path) -> Path:
 
 def look_at(root: Path) -> None:
     """Do what users and their editors do everywhere: look at what has changed, and commit."""
-    for folder in (root, *(path.parent for path in root.rglob(".git") if path.parent != root)):
+    found = [path.parent for path in root.rglob(".git") if path.parent != root]
+    for folder in (root, root / "sub", *found):
         for line in (["status"], ["diff"], ["add", "-A"], ["commit", "-qm", "x", "--allow-empty"]):
             argv = ["git", "-C", str(folder), *AUTHOR, *line]
             subprocess.run(argv, check=False, capture_output=True)  # noqa: S603
@@ -85,6 +91,20 @@ ATTACKS = {
     "in a folder that looks like a repository": MAKE
     + MONITOR
     + "mkdir -p bare/objects; echo ref: refs/heads/main > bare/HEAD; cp -r x bare/objects/x; ",
+    "a name that ends with a blank": MAKE
+    + MONITOR
+    + "mv x/.git '.git/logs/data '; printf 'gitdir: ../.git/logs/data ' > x/.git; ",
+    "a name of two lines": MAKE
+    + MONITOR
+    + "mv x/.git \".git/logs/data$(printf '\\nmore')\";"
+    + " printf 'gitdir: ../.git/logs/data\\nmore' > x/.git; ",
+    "settings behind a second line": MAKE
+    + f"P=.git/objects/evil; {LAID_OUT}; git worktree add -q tree -b tree;"
+    + " mkdir \".git/worktrees/..$(printf '\\nmore')\";"
+    + " printf '../..\\nmore/../../objects/evil' > .git/worktrees/tree/commondir; ",
+    "a link into the repository": MAKE + f"P=.git/evil; {LAID_OUT}; ln -s .git/evil sub; ",
+    "a link to a part of one among objects": MAKE
+    + f"P=.git/objects/evil; {LAID_OUT}; ln -s .git/objects/evil/refs sub; ",
     "settings that cannot be read": MAKE + MONITOR + "chmod 0 x/.git/config; ",
     "a folder that cannot be written to": MAKE + MONITOR + "chmod 555 x/.git; ",
 }
@@ -119,6 +139,21 @@ async def test_after_a_command_that_was_allowed_without_a_sandbox_too(
     look_at(root)
     assert not (root / "executed").exists()
     assert answer["disabled_repositories"]
+
+
+async def test_hooks_that_the_user_looks_for_in_every_tree_are_disabled(
+    home: Home, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".gitconfig").write_text("[core]\nhooksPath = checks\n", encoding="utf-8")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    script = (
+        MAKE + "mkdir x/checks; cp run.sh x/checks/pre-commit; cp run.sh x/checks/tool; " + LINK
+    )
+    (answer,), _ = await run_all(home, root, script)
+    look_at(root)
+    assert not (root / "executed").exists()
+    assert len(answer["disabled_repositories"]) == 1
+    assert (root / "x/checks/tool").exists()
 
 
 async def test_a_repository_that_was_there_is_what_it_was(home: Home, root: Path) -> None:

@@ -94,6 +94,8 @@ async def test_git_replaces_what_is_protected_and_tracked(home: Home, branches: 
     "script",
     [
         "git rebase -x 'echo x > cert.pem' HEAD",
+        "git rebase --exe='echo x > cert.pem' HEAD",
+        "git pull --upl='echo x > cert.pem; git-upload-pack' . feature",
         "git -c core.pager=x checkout feature; echo x > cert.pem",
         "git checkout feature; git apply patch",
         "./git checkout feature",

@@ -17,6 +17,8 @@ from agent_core.git.index import GitIndex, read_index
 _MAX_REFS_BYTES = 16 << 20
 _MAX_LINE_BYTES = 4096
 _MAX_SYMBOLIC = 5
+_PLAIN = re.compile(r"(?:\S(?:[^\r\n]*\S)?)?").fullmatch
+"""A line without blanks at its ends, which all programs read alike."""
 _HEX = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?").fullmatch
 
 
@@ -39,13 +41,15 @@ class Repository(Struct, frozen=True):
         entry = top / ".git"
         folder = entry
         if not os.path.isdir(entry):  # noqa: PTH112 - also False if access is denied
-            line = _line(entry)
-            if not line.startswith("gitdir: "):
+            line = read_pointer(_content(entry))
+            if not line.startswith("gitdir: ") or not _PLAIN(line):
                 return None
             folder = top / line.removeprefix("gitdir: ")
         if not os.path.exists(folder / "HEAD"):  # noqa: PTH110 - likewise
             return None
-        named = _line(folder / "commondir")
+        named = read_pointer(_content(folder / "commondir"))
+        if not _PLAIN(named):
+            return None
         return cls(top, folder, folder / named if named else folder)
 
     @classmethod
@@ -114,10 +118,18 @@ class Repository(Struct, frozen=True):
         return None
 
 
+def read_pointer(content: bytes) -> str:
+    """Return the path in a file that leads Git to a folder, with all blanks that Git keeps."""
+    return os.fsdecode(content.partition(b"\0")[0].rstrip(b"\r\n"))
+
+
 def _line(place: Path) -> str:
     """Return the first line of a file, or an empty string."""
+    return os.fsdecode(_content(place).partition(b"\n")[0]).strip()
+
+
+def _content(place: Path) -> bytes:
     try:
-        content = read_text_file(place, _MAX_LINE_BYTES)
+        return read_text_file(place, _MAX_LINE_BYTES)
     except OSError:
-        return ""
-    return os.fsdecode(content.partition(b"\n")[0]).strip()
+        return b""

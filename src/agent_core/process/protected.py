@@ -13,6 +13,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from agent_core.git.repository import read_pointer
+from agent_core.git.settings import user_settings
 from agent_core.opening import read_beginning
 from agent_core.process.confinement import nearest
 from agent_core.process.repository_states import examine
@@ -43,7 +45,6 @@ _SETTING = re.compile(
 )
 """A line of Git's settings that names a folder of hooks, or another file of settings."""
 
-_USER_SETTINGS = ("~/.gitconfig", "~/.config/git/config")
 _POINTER = "commondir"
 """A file in a repository that names another one, whose settings and hooks count then."""
 
@@ -188,7 +189,7 @@ class ProtectedFiles:
         self._note_link(folder)
         if folder.is_file():
             yield os.path.realpath(path)
-            named = _first_line(folder).removeprefix("gitdir:").strip()
+            named = _pointer(folder).removeprefix("gitdir: ")
             if _is_repository(folder.parent / named):
                 yield from self._find_in_repository(folder.parent / named, tree=folder.parent)
         else:
@@ -204,7 +205,7 @@ class ProtectedFiles:
         pointer = folder / _POINTER
         if pointer.exists():  # the folder of a working tree
             yield os.path.realpath(pointer)
-            folder /= _first_line(pointer)
+            folder /= _pointer(pointer)
         repositories = [folder]
         for inner, folders, files in islice(os.walk(folder / "modules"), _MOST_FOLDERS):
             if "HEAD" in files:
@@ -222,7 +223,7 @@ class ProtectedFiles:
                     continue
                 yield from self._find_pointers(place, settings=repository / "config")
         settings = [folder / "config", folder / "config.worktree"]
-        settings += [Path(name).expanduser() for name in _USER_SETTINGS]
+        settings += user_settings()
         yield from self._find_named_in(settings, tree or folder.parent)
 
     def _find_pointers(self, folder: Path, *, settings: Path) -> Iterator[str]:
@@ -292,8 +293,8 @@ def _folders(path: Path) -> list[Path]:
     return []
 
 
-def _first_line(path: Path) -> str:
-    return _beginning(path).partition("\n")[0].strip()
+def _pointer(path: Path) -> str:
+    return read_pointer(read_beginning(path, _LONGEST_SETTINGS))
 
 
 def _beginning(path: Path) -> str:

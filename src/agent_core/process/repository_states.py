@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,13 +12,19 @@ from msgspec import Struct, field
 
 from agent_core.git.harmless import is_harmless, read_text
 from agent_core.git.index import read_index
-from agent_core.git.settings import parse_settings
+from agent_core.git.repository import read_pointer
+from agent_core.git.settings import parse_settings, read_settings, user_settings
 from agent_core.opening import read_beginning
 
 LARGEST_FILE = 1_000_000
 _MOST_FOLLOWED = 300
 _MOST_INCLUDED = 20
 _NO_HOOKS = (".sample", ".disabled")
+_HOOK = re.compile(
+    r"(?:p4|post|pre|proc)-.*|.*-msg|fsmonitor-watchman|push-to-checkout|reference-transaction"
+    r"|sendemail-validate|update"
+)
+"""The names of hooks."""
 
 
 class Content(Struct, frozen=True):
@@ -79,12 +86,12 @@ class _Examination:
         is_pointer = os.path.islink(entry) or not os.path.isdir(entry)  # noqa: PTH112, PTH114
         folder = os.path.realpath(entry)
         if not os.path.isdir(folder):  # noqa: PTH112
-            named = _first_line(self._read(entry)).removeprefix("gitdir:").strip()
+            named = read_pointer(self._read(entry)).removeprefix("gitdir: ")
             folder = resolve(os.path.dirname(entry), named)  # noqa: PTH120
         pointer = f"{folder}/commondir"
         common = folder
         if os.path.lexists(pointer):
-            common = resolve(folder, _first_line(self._read(pointer)))
+            common = resolve(folder, read_pointer(self._read(pointer)))
             if os.path.dirname(folder) != f"{common}/worktrees":  # noqa: PTH120
                 self._executed.add((pointer, "another repository"))
         tree = os.path.realpath(os.path.dirname(entry))  # noqa: PTH120
@@ -203,9 +210,30 @@ def is_own_tree(folder: str, value: str) -> bool:
         return True
     entry = f"{tree}/.git"
     if os.path.isfile(entry):  # noqa: PTH113
-        named = _first_line(read_beginning(entry, LARGEST_FILE)).removeprefix("gitdir:").strip()
+        named = read_pointer(read_beginning(entry, LARGEST_FILE)).removeprefix("gitdir: ")
         return resolve(tree, named) == folder
     return os.path.realpath(entry) == folder
+
+
+def hook_folders_of_user() -> list[str]:
+    """Return the folders of hooks that the user's settings name from the top of each tree."""
+    found: list[str] = []
+    for file in user_settings():
+        with suppress(OSError, ValueError):
+            for setting in read_settings(file):
+                name = os.path.expanduser(setting.value)  # noqa: PTH111 - as Git does
+                if setting.name == "core.hookspath" and name and not os.path.isabs(name):  # noqa: PTH117
+                    found.append(name)
+    return found
+
+
+def find_hooks(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the hooks in a folder of a working tree, each with a digest of its content."""
+    with suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208
+            if _HOOK.fullmatch(name) and not name.endswith(_NO_HOOKS):
+                content = read_content(path := f"{folder}/{name}")
+                yield path, hashlib.sha256(content.data if content else b"").hexdigest()
 
 
 def tracked_paths(state: State) -> Iterator[str]:

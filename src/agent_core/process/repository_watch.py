@@ -14,20 +14,31 @@ import os
 import stat
 import threading
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent_core.aio import to_the_end
 from agent_core.disk.unfinished import Note, Notes
 from agent_core.git.index import find_submodules
 from agent_core.opening import open_descriptor, read_bytes
 from agent_core.process.confinement import nearest
-from agent_core.process.repository_states import Content, State, digest_bytes, examine, free_name
+from agent_core.process.repository_states import (
+    Content,
+    State,
+    digest_bytes,
+    examine,
+    find_hooks,
+    free_name,
+    hook_folders_of_user,
+    resolve,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +56,7 @@ class _Folder(Struct, frozen=True):
     read_at: int
     inner: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
     is_listed: bool = True
 
 
@@ -77,6 +89,7 @@ class RepositoryWatch:
         self._tree: dict[str, _Folder] = {}
         self._is_whole = True
         self._unlisted = frozenset[str]()
+        self._user_hooks: list[str] = []
         self._lock = threading.Lock()
         self._left: list[str] = []
         self._under_way: list[Known] = []
@@ -126,7 +139,8 @@ class RepositoryWatch:
                 first = self._under_way[0]
                 known = Known(first.states, unlisted=first.unlisted)
             else:
-                known = Known({entry: examine(entry) for entry in self._find()})
+                self._user_hooks = hook_folders_of_user()
+                known = Known({entry: self._examine(entry) for entry in self._find()})
                 known.unlisted = self._unlisted
             self._under_way.append(known)
             with suppress(OSError):
@@ -206,7 +220,7 @@ class RepositoryWatch:
     def _find(self) -> list[str]:
         """Return the entries that lead to repositories, the upper levels first."""
         before, self._tree = self._tree, {}
-        pending, entries = list(self._folders), dict[str, None]()
+        pending, entries, links = list(self._folders), dict[str, None](), list[str]()
         for path in pending:  # it grows meanwhile
             if len(self._tree) >= _MOST_FOLDERS:
                 break
@@ -215,12 +229,27 @@ class RepositoryWatch:
                 self._tree[path] = folder
                 pending += folder.inner
                 entries |= dict.fromkeys(folder.entries)
+                links += folder.links
+        inside = filter(self._is_inside, chain.from_iterable(map(_repositories_around, links)))
+        entries |= dict.fromkeys(inside)
         self._is_whole = len(self._tree) < _MOST_FOLDERS
         unlisted = [path for path, folder in self._tree.items() if not folder.is_listed]
         self._unlisted = frozenset(unlisted)
         if unlisted or not self._is_whole:
             _add_submodules(entries)
         return list(entries)
+
+    def _examine(self, entry: str) -> State:
+        """Examine an entry, with hooks that the user's own settings look for in every tree.
+
+        In the project itself they are protected, and Git may bring them with another branch.
+        """
+        state, tree = examine(entry), entry.removesuffix("/.git")
+        if tree == entry or tree in self._folders:
+            return state
+        folders = (resolve(tree, name) for name in self._user_hooks)
+        found = list(chain.from_iterable(map(find_hooks, folders)))
+        return replace(state, executed=state.executed.union(found)) if found else state
 
     def _disable(
         self,
@@ -231,6 +260,7 @@ class RepositoryWatch:
         holds_roots: bool = False,
     ) -> list[str]:
         executed = frozenset[tuple[str, str]]().union(*(each.executed for each in known.values()))
+        self._user_hooks = hook_folders_of_user()
         disabled = list[str]()
         for entry in self._find():
             before = known.get(entry)
@@ -238,7 +268,8 @@ class RepositoryWatch:
                 continue
             for _ in range(_MOST_ROUNDS):
                 is_held = holds_roots and entry.removesuffix("/.git") in self._folders
-                paths = _find_fresh(entry, before, executed, with_followed=not is_held)
+                now = self._examine(entry)
+                paths = _find_fresh(now, entry, before, executed, with_followed=not is_held)
                 allowed = [path for path in paths if nearest(path, replaceable)]
                 paths.difference_update(allowed)
                 done = [self._move(path, entry, before) for path in sorted(paths)]
@@ -296,6 +327,7 @@ def _add_submodules(entries: dict[str, None]) -> None:
 
 
 def _find_fresh(
+    now: State,
     entry: str,
     before: State | None,
     executed: frozenset[tuple[str, str]],
@@ -305,12 +337,12 @@ def _find_fresh(
     """Return the files by which Git would execute what it did not execute before.
 
     Args:
+        now: what an entry leads to.
         entry: it leads to the repository.
         before: what it led to; None: it is new.
         executed: what Git executed before for any repository.
         with_followed: hooks in its working tree count, too.
     """
-    now = examine(entry)
     if not now.is_pointer or now.is_owned:
         leads_elsewhere = False
     elif before is None:
@@ -336,24 +368,48 @@ def _read_folder(path: str, known: _Folder | None) -> _Folder | None:
             return known
         read_at = time.time_ns()
         with os.scandir(path) as listed:
-            found = [(each.name, each.is_dir(follow_symlinks=False)) for each in listed]
+            found = [
+                (each.name, each.is_dir(follow_symlinks=False), each.is_symlink())
+                for each in listed
+            ]
     except PermissionError:
         return _Folder((0, 0, 0), 0, is_listed=False)
     except OSError:
         return None
-    names = {name for name, _ in found}
+    names = {name for name, _, _ in found}
     is_within = "/.git/" in f"{path}/"
-    inner, entries = list[str](), list[str]()
+    inner, entries, links = list[str](), list[str](), list[str]()
     if "HEAD" in names and ("objects" in names or "commondir" in names):
         entries.append(path)
-    for name, is_folder in found:
+    for name, is_folder, is_link in found:
         if name.casefold() == ".git":
             entries.append(f"{path}/{name}")
+        if is_link and ".git" in _target(f"{path}/{name}").casefold():
+            links.append(f"{path}/{name}")
         if is_folder and name == ".git":
             inner += [f"{path}/.git/modules", f"{path}/.git/worktrees"]
         elif is_folder and not (is_within and name in _NOT_SEARCHED):
             inner.append(f"{path}/{name}")
-    return _Folder(stamp, read_at, tuple(inner), tuple(entries))
+    return _Folder(stamp, read_at, tuple(inner), tuple(entries), tuple(links))
+
+
+def _target(link: str) -> str:
+    with suppress(OSError):
+        return os.readlink(link)  # noqa: PTH115 - text
+    return ""
+
+
+def _repositories_around(link: str) -> Iterator[str]:
+    """Yield the repositories in a folder called `.git` that somebody enters through a link.
+
+    Git looks for none there by itself, so that such folders are not searched.
+    """
+    folder = os.path.realpath(link)
+    while "/.git/" in folder:
+        beside = (f"{folder}/objects", f"{folder}/commondir")
+        if os.path.lexists(f"{folder}/HEAD") and any(map(os.path.lexists, beside)):
+            yield folder
+        folder = os.path.dirname(folder)  # noqa: PTH120
 
 
 def _encode(states: dict[str, State]) -> bytes:

@@ -532,6 +532,39 @@ async def test_what_git_shows_of_tracked_files_is_judged_by_rules(
     assert (await judge(folders, "git show HEAD:src/b.py", DENIES)).decision == "allow"
 
 
+@pytest.mark.parametrize("text", ["gitdir: ../real ", "gitdir: ../real\nmore", "gitdir:  ../real"])
+async def test_a_file_that_leads_git_elsewhere_than_it_seems_is_not_trusted(
+    folders: Path, text: str
+) -> None:
+    tree = folders / "project" / "src"
+    for name in ("real", text.removeprefix("gitdir: ../")):
+        for part in ("objects", "refs"):
+            (folders / "project" / name / part).mkdir(parents=True, exist_ok=True)
+        (folders / "project" / name / "HEAD").write_text("ref: refs/heads/main\n")
+        (folders / "project" / name / "config").touch()
+    (tree / ".git").write_text("gitdir: ../real\n")
+    cwd = {"cwd": "src"}
+    assert (
+        "with options that only read"
+        in (await lines(folders).judge(["git", "status"], **cwd)).scope
+    )
+    (tree / ".git").write_text(text)
+    assert " as exactly: " in (await lines(folders).judge(["git", "status"], **cwd)).scope
+
+
+async def test_a_folder_with_the_parts_of_a_working_tree_is_a_repository(folders: Path) -> None:
+    project = folders / "project"
+    for part in (".git/objects", ".git/refs"):
+        (project / part).mkdir(parents=True)
+    for name in (".git/HEAD", "src/HEAD"):
+        (project / name).write_text("ref: refs/heads/main\n")
+    (project / ".git" / "config").touch()
+    judged = await lines(folders).judge(["git", "status"], cwd="src")
+    assert "with options that only read" in judged.scope
+    (project / "src" / "commondir").write_text("../evil\n")
+    assert " as exactly: " in (await lines(folders).judge(["git", "status"], cwd="src")).scope
+
+
 @pytest.mark.parametrize("setting", ["submodule.recurse=true", "diff.submodule=diff"])
 async def test_what_git_shows_of_submodules_is_judged_by_rules(
     folders: Path, setting: str, monkeypatch: pytest.MonkeyPatch

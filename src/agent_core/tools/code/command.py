@@ -73,7 +73,9 @@ _REPLACING = frozenset(
 )
 """The commands of Git that replace and remove tracked files, or show what was done."""
 
-_EXECUTING = ("-x", "--exec", "--upload-pack")
+_EXECUTING = ("-x", "--ex", "--up")
+"""The beginnings of options that run something; Git takes every beginning that is clear."""
+
 _MAKING = frozenset(
     ("add", "branch", "checkout", "commit", "init", "log", "rev-parse", "show", "status", "switch")
 )

@@ -19,7 +19,6 @@ from agent_core.git.repository import Repository
 from agent_core.git.settings import Setting, read_settings, user_settings
 
 _MAX_TREE_ENTRIES = 50_000
-_OF_A_REPOSITORY = ("HEAD", "objects", "refs")
 
 _BOOLEANS = frozenset({"", "0", "1", "false", "no", "off", "on", "true", "yes"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
@@ -56,7 +55,8 @@ _HOOK_OF_READERS = "post-index-change"
 def find_plain_tree(cwd: Path) -> Path | None:
     """Return the working tree around a folder if reading its repository runs only git itself."""
     for folder in (cwd, *cwd.parents):
-        if all((folder / name).exists() for name in _OF_A_REPOSITORY):
+        parts = map(folder.joinpath, ("objects", "commondir"))
+        if os.path.lexists(folder / "HEAD") and any(map(os.path.lexists, parts)):
             return None  # a repository without a working tree
         if os.path.lexists(folder / ".git"):
             return folder if _is_plain(folder) and _are_all_plain_below(folder) else None

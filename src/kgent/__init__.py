@@ -1,6 +1,6 @@
-"""kgent: one YAML profile in, one auditable run folder out.
+"""kgent: runs one YAML profile and writes one auditable run folder.
 
-Names are imported when they are first used, so that `import kgent` itself costs nothing.
+Names are imported when they are first used, so that `import kgent` itself is fast.
 """
 
 from typing import TYPE_CHECKING
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a checker would take any name for one of these
+if not TYPE_CHECKING:  # a type checker would accept any name
     __getattr__ = lazy_names(__name__, _HOMES)
 
 

@@ -1,7 +1,7 @@
-"""Many runs side by side: a folder of profiles, a matrix of parameters, or both.
+"""Run many profiles side by side: a folder of profiles, a matrix of parameters, or both.
 
-Every run has a folder of its own, named by what it depends on: profile, parameters, prompt and the
-content of its inputs. A run that is completed and sound is not done again.
+Every run has its own folder. The folder is named after everything the run depends on: profile,
+parameters, prompt and the content of its inputs. A run that is completed and sound is not repeated.
 """
 
 import hashlib
@@ -50,9 +50,15 @@ _WORST = (
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """One run of a batch: its name, its profile, its parameters, and what it depends on.
+    """One planned run of a batch.
 
-    `prompt` has its parameters filled in; `inputs` has a hash of each by its name.
+    Attributes:
+        name: the name of its folder.
+        config_path: its profile.
+        parameters: the values of its parameters.
+        fingerprint: the fingerprint of the profile.
+        prompt: the prompt, with its parameters filled in.
+        inputs: a hash of each input, by the name of the input.
     """
 
     name: str
@@ -64,7 +70,15 @@ class BatchJob:
 
 
 class BatchRun(Record):
-    """How one run of a batch came out; `is_kept`: it was done before and is sound."""
+    """The result of one run of a batch.
+
+    Attributes:
+        name: the name of the job.
+        profile: the path of the profile.
+        parameters: the values of its parameters.
+        is_kept: the run was completed earlier, and was not repeated.
+        result: the result of the run.
+    """
 
     name: str
     profile: str
@@ -74,10 +88,10 @@ class BatchRun(Record):
 
 
 def read_matrix(path: Path) -> list[dict[str, ParameterValue]]:
-    """The sets of parameters of a matrix file.
+    """Read the sets of parameters from a matrix file.
 
-    A mapping of names to lists means every combination, the last name changing fastest; a list of
-    mappings means these sets.
+    A mapping of names to lists gives every combination, the last name changing fastest; a list of
+    mappings gives these sets.
 
     Raises:
         KgentError: category `config`; it is neither, or has more than `MAX_RUNS` sets.
@@ -113,7 +127,7 @@ def read_matrix(path: Path) -> list[dict[str, ParameterValue]]:
 def plan_batch(
     config: Path, prompt: str, options: RunOverrides, *, matrix: Path | None = None
 ) -> list[BatchJob]:
-    """The runs of a profile or a folder of profiles, all of them checked; nothing is started.
+    """Plan and check the runs of a profile or a folder of profiles, without starting any.
 
     Raises:
         KgentError: a profile, its parameters or the prompt cannot be used.
@@ -170,7 +184,7 @@ def _plan_job(
 
 
 def _hash_input(one: RunInput) -> str:
-    """A hash over the names and the content of a file or a folder."""
+    """Return a hash of the names and the content of a file or a folder."""
     digest = hashlib.sha256()
     for path in _walk(one.source):
         digest.update(os.fsencode(path.relative_to(one.source)) + b"\0")
@@ -204,9 +218,10 @@ def run_batch(
     cancellation: Cancellation | None = None,
     on_end: Callable[[BatchRun], object] = lambda _: None,
 ) -> list[BatchRun]:
-    """Do the runs that are not done yet, some side by side, and write the index of all of them.
+    """Run all jobs that are not completed yet, some at the same time, and write their index.
 
-    A cancellation stops every run; those that had not begun are not begun, and have no folder.
+    A cancellation stops every run. Runs that have not started yet are not started, and get no
+    folder.
 
     Raises:
         KgentError: category `sandbox`; the folder or the index in it cannot be written.
@@ -268,7 +283,7 @@ def _conduct(
 
 
 def _find_kept(place: Path, job: BatchJob) -> RunFolderResult | None:
-    """The result of a run that is completed, as it was left, and did the same job."""
+    """Return the result of an earlier run if it completed this job and its folder is sound."""
     try:
         check = verify(place)
         if not check.is_sound or check.outcome != RunFolderStatus.COMPLETED:
@@ -281,7 +296,7 @@ def _find_kept(place: Path, job: BatchJob) -> RunFolderResult | None:
         )
     except (AgentCoreError, OSError):
         return None
-    # What stands for a secret in a record can be compared with nothing.
+    # A prompt from which a secret was removed cannot be compared.
     if REDACTED not in prompt and prompt != job.prompt:
         return None
     if not is_same or state.config_fingerprint != job.fingerprint:
@@ -303,7 +318,7 @@ def _find_kept(place: Path, job: BatchJob) -> RunFolderResult | None:
 
 
 def worst_status(runs: Sequence[BatchRun]) -> RunFolderStatus:
-    """The status of the run that came out worst."""
+    """Return the worst status among the runs."""
     return max((run.result.status for run in runs), key=_WORST.index)
 
 
@@ -324,13 +339,13 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def _write_index(folder: Path, runs: Sequence[BatchRun]) -> None:
-    """Write the index beside the run folders, each file as a whole."""
+    """Write both index files into the folder, each in one step."""
     listed = [one.model_dump(mode="json") for one in runs]
     for name, text in (
         (INDEX_JSON, json.dumps({"runs": listed}, indent=1) + "\n"),
         (INDEX_PAGE, _render_index(folder, runs)),
     ):
-        draft = folder / f".{name}.{os.getpid()}.new"  # another batch may write beside this one
+        draft = folder / f".{name}.{os.getpid()}.new"  # another batch may write to this folder
         try:
             write_text(draft, text, errors="replace")
             draft.replace(folder / name)

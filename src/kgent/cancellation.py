@@ -1,4 +1,4 @@
-"""Stopping a run from anywhere, and coroutines that plain code runs until then."""
+"""Cancellation of a run from any thread, and running of coroutines from synchronous code."""
 
 import asyncio
 import threading
@@ -25,18 +25,18 @@ class Cancellation:
 
     @property
     def reason(self) -> ErrorInfo | None:
-        """Why the run is to stop; None while it may go on."""
+        """Return the reason to stop the run; None if it may continue."""
         return self._reason
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the run is to stop."""
+        """Return whether the run has been asked to stop."""
         return self._reason is not None
 
     def cancel(
         self, message: str = "the run was cancelled", *, code: ErrorCode = ErrorCode.CANCELLED
     ) -> None:
-        """Ask the run to stop. The first reason counts; later ones change nothing."""
+        """Ask the run to stop. Only the first reason is kept; later calls change nothing."""
         with self._lock:
             if self._reason is not None:
                 return
@@ -47,7 +47,7 @@ class Cancellation:
 
     @contextmanager
     def calling(self, listener: Callable[[], object]) -> Generator[None]:
-        """Call `listener` when the run is to stop; at once, if it is already."""
+        """Call `listener` when the run is cancelled, or immediately if it already is."""
         with self._lock:
             self._listeners.append(listener)
             is_late = self.is_cancelled
@@ -61,10 +61,10 @@ class Cancellation:
 
 
 def run_in_loop(work: Callable[[], Coroutine[Any, Any, T]], *, cancellation: Cancellation) -> T:
-    """Run a coroutine to its end. Safe where an event loop runs already: it blocks that one.
+    """Run a coroutine to its end, and block until then, even in a thread with an event loop.
 
     Raises:
-        asyncio.CancelledError: the run was to stop, and the work has been cancelled.
+        asyncio.CancelledError: the run was cancelled, and so was the coroutine.
     """
 
     async def work_until_cancelled() -> T:
@@ -86,7 +86,7 @@ def run_in_loop(work: Callable[[], Coroutine[Any, Any, T]], *, cancellation: Can
 
 
 class BackgroundLoop:
-    """An event loop in a thread of its own, for objects that belong to one loop for life."""
+    """An event loop in its own thread, for objects that have to stay in one loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -94,11 +94,11 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait for it."""
+        """Run a coroutine in that loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def run_beside(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there, and await it here; a cancellation reaches it."""
+        """Run a coroutine in that loop and await it; a cancellation reaches it."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def close(self) -> None:

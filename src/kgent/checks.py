@@ -1,4 +1,4 @@
-"""The end of a run judged: its deliverables, their content, and the profile's own checks."""
+"""The checks at the end of a run: deliverables, their content, and the profile's own checks."""
 
 import os
 import shlex
@@ -13,26 +13,26 @@ from kgent.run_folder import DeliverableCheck, GovernanceStatus
 from kgent.state import CheckResult
 
 CHECKS = "checks"
-"""The folder of the archive with what the checks printed."""
+"""The folder of the archive for the output of the checks."""
 
 COMMAND_VARIABLES = ("PATH", "TMPDIR")
-"""The variables of the environment that a program of a run gets beside those of every command."""
+"""Environment variables that the programs of a run get in addition to those of every command."""
 
 _OUTPUT_BYTES = 65_536
 _SHOWN_OUTPUT = 2000
 
 
 def command_environment(env: RunEnvironment) -> dict[str, str]:
-    """Return the environment of the programs of a run, whose home is `workspace/`."""
+    """Return the environment for the programs of a run, with `workspace/` as home folder."""
     known = environment.command_environment(COMMAND_VARIABLES, os.environ)
     return {**known, "HOME": str(env.sandbox_root / "workspace")}
 
 
 async def run_checks(env: RunEnvironment, checks: Sequence[CheckSpec]) -> list[CheckResult]:
-    """Run the checks in the run folder, one after another; each is in the events.
+    """Run the checks in the run folder, one after another, and record each in the events.
 
     Raises:
-        asyncio.CancelledError: the run is to stop; the program that was running is gone.
+        asyncio.CancelledError: the run was cancelled; the running program has been stopped.
     """
     return [await _run_check(env, number, check) for number, check in enumerate(checks, 1)]
 
@@ -93,7 +93,7 @@ async def _run_check(env: RunEnvironment, number: int, check: CheckSpec) -> Chec
 
 
 def judge(check: DeliverableCheck, results: Sequence[CheckResult]) -> DeliverableCheck:
-    """The check of the deliverables together with the profile's own checks."""
+    """Return the check of the deliverables, extended by the results of the profile's checks."""
     failed = [result for result in results if not result.is_passed]
     changes: dict[str, object] = {"checks": list(results)}
     if failed and check.error is None:
@@ -109,7 +109,7 @@ def judge(check: DeliverableCheck, results: Sequence[CheckResult]) -> Deliverabl
 
 
 def render_nudge(check: DeliverableCheck) -> str | None:
-    """What the model reads when it ends too early; None where nothing is amiss."""
+    """Return the text that asks the model to continue; None if all checks have passed."""
     lines = [f"- `{path}`: {reason}" for path, reason in (check.missing | check.invalid).items()]
     lines += [
         f"- the check `{shlex.join(one.argv)}`: {one.reason}"

@@ -1,6 +1,7 @@
 """The command line of kgent: its arguments, its output and its exit codes.
 
-What only one command needs is imported there: help and usage errors answer at once.
+Modules that only one command needs are imported in its function, so that help and usage errors
+appear at once.
 """
 
 import argparse
@@ -34,9 +35,9 @@ COMPLETED, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
 INTERRUPTED = 130
 MAX_PROMPT_BYTES = 1_000_000
 _EXIT_CODES = {"completed": COMPLETED, "incomplete": INCOMPLETE}
-"""Of runs, by their status; any other is a failure."""
+"""Exit codes by the status of a run; any other status is a failure."""
 _SEVERITY = (COMPLETED, INCOMPLETE, FAILED, USAGE)
-"""The exit codes of runs, from the best to the worst."""
+"""Exit codes of runs, from best to worst."""
 
 _MAX_JOBS = 256
 _SHOWN_REMARKS = 5
@@ -104,15 +105,15 @@ same; 1 they differ; 2 wrong usage.
 
 
 class UsageError(Exception):
-    """The command line cannot be used, for the reason in the message."""
+    """The command line cannot be used; the message gives the reason."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `kgent` with these arguments (default: the process's) and return its exit code.
 
     0: the run completed; 1: it failed, or a folder is not sound; 2: wrong usage, an invalid
-    profile, or a run that was blocked; 3: the run is incomplete. Where standard output cannot be
-    written, 0 becomes 1, or 141 if it is closed or its reader is gone.
+    profile, or a run that was blocked; 3: the run is incomplete. If standard output cannot be
+    written, 0 becomes 1, or 141 if it is closed or its reader has gone.
     """
     try:
         require_platform("kgent")
@@ -122,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_missing_streams()
     code = flush_output(_execute(argv), "kgent")
     if argv is None:
-        gc.freeze()  # the process ends: looking for garbage once more would delay that
+        gc.freeze()  # the process is about to end; collecting garbage would only delay that
     return code
 
 
@@ -131,7 +132,7 @@ def _execute(argv: Sequence[str] | None) -> int:
     try:
         arguments = build_parser().parse_args(argv)
         return _perform(arguments)
-    except SystemExit as leaving:  # how argparse ends after help
+    except SystemExit as leaving:  # raised by argparse after it has printed help
         return leaving.code if isinstance(leaving.code, int) else USAGE
     except UsageError as error:
         _complain(f"kgent: {error}")
@@ -141,13 +142,13 @@ def _execute(argv: Sequence[str] | None) -> int:
             return report_output_error("kgent", error)
         _complain(f"kgent: {error.filename}: {error.strerror}")
         return FAILED
-    except KeyboardInterrupt:  # a run has its own way to stop
+    except KeyboardInterrupt:  # runs handle signals themselves
         _complain("kgent: interrupted")
         return INTERRUPTED
 
 
 def _wants_json(argv: Sequence[str]) -> bool:
-    """Whether a command line, which may be wrong elsewhere, asks for a result as JSON."""
+    """Return whether a command line asks for JSON, even if the rest of it is invalid."""
     words = [part for word in argv for part in word.split("=", 1)]
     option = "--output-format"
     return any(
@@ -157,7 +158,7 @@ def _wants_json(argv: Sequence[str]) -> bool:
 
 
 def _describe_error(error: UsageError) -> dict[str, Any]:
-    """An error that made no run, in the form of a result."""
+    """Return an error that prevented a run, in the form of a result."""
     from kgent.errors import KgentError, error_info  # noqa: PLC0415 - errors only
 
     cause = error.__cause__
@@ -167,7 +168,7 @@ def _describe_error(error: UsageError) -> dict[str, Any]:
 
 
 def _print_json(content: dict[str, Any], code: int) -> int:
-    """Print the one result on standard output, with the exit code, which is returned."""
+    """Print the result as JSON on standard output, together with the exit code; return the code."""
     print(json.dumps({**content, "exit_code": code}, indent=2), flush=True)
     return code
 
@@ -182,7 +183,7 @@ def _perform(arguments: argparse.Namespace) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The arguments of every command."""
+    """Build the parser for all commands."""
     root = _Parser(
         prog="kgent",
         description="Run a YAML profile and keep an auditable run folder.",
@@ -283,7 +284,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _parse_input(text: str) -> dict[str, str]:
-    """A path, and the name after the last `=`; a path that exists may have such signs itself."""
+    """Split an input into its path and the name after the last `=`, unless that path exists."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -350,7 +351,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _run_batch(arguments: argparse.Namespace, prompt: str, options: "RunOverrides") -> int:
-    """Do many runs, and print a table of them."""
+    """Run a batch, and print a table of its runs."""
     from kgent.batch import (  # noqa: PLC0415 - one command
         INDEX_PAGE,
         BatchRun,
@@ -417,13 +418,13 @@ def _rerun(arguments: argparse.Namespace) -> int:
 
 
 def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunFolderResult]") -> int:
-    """Start a run that the signals of the process can stop, and print its result."""
+    """Start a run, let signals stop it, and print its result."""
     from kgent.cancellation import Cancellation  # noqa: PLC0415
 
     if arguments.sign is not None:
         from kgent.signing import sign_text  # noqa: PLC0415 - few runs are signed
 
-        sign_text("", arguments.sign)  # a key that cannot sign is found before the run
+        sign_text("", arguments.sign)  # finds a key that cannot sign before the run starts
     cancellation, is_json = Cancellation(), arguments.output_format == "json"
     live = _LiveText(is_shown=bool(arguments.stream), is_aside=is_json)
     with catch_signals(lambda number: cancellation.cancel(f"the run was stopped by {number.name}")):
@@ -443,7 +444,7 @@ def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunFolderResul
 
 
 def _sign(result: "RunFolderResult", key: Path) -> bool:
-    """Sign a finished run; False where that was not possible, for a reason that is printed."""
+    """Sign a finished run; print the reason and return False if it cannot be signed."""
     from kgent.errors import KgentError  # noqa: PLC0415
     from kgent.signing import write_signature  # noqa: PLC0415
 
@@ -570,7 +571,7 @@ _COMMANDS = {
 
 
 class _Parser(PlainParser):
-    """Raises instead of ending the process, so that `main` decides the exit code."""
+    """A parser that raises errors instead of ending the process; `main` sets the exit code."""
 
     texts = frozenset({"prompt"})
 
@@ -579,7 +580,7 @@ class _Parser(PlainParser):
 
 
 class _Version(argparse.Action):
-    """Prints the version and ends."""
+    """Prints the version and ends the process."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from kgent.state import program_version  # noqa: PLC0415 - one option
@@ -589,7 +590,7 @@ class _Version(argparse.Action):
 
 
 class _LiveText:
-    """Shows text as it arrives, if that is wanted; aside, on standard error, where it says so."""
+    """Prints text as it arrives, if that is wanted; to standard error if `is_aside`."""
 
     def __init__(self, *, is_shown: bool, is_aside: bool = False) -> None:
         self.has_shown = False
@@ -608,7 +609,7 @@ class _LiveText:
             self._print(event.text, end="")
 
     def end(self) -> None:
-        """End the line, if there is one."""
+        """End the current line if it has text."""
         if self._is_mid_line:
             self._print("")
         self._is_mid_line = False
@@ -638,7 +639,7 @@ def _print(text: str, *, end: str = "\n") -> None:
 
 
 def _print_line(text: str) -> None:
-    """Print one line: a file name with a line break in it looks like no other line."""
+    """Print one line, with line breaks in it escaped, so that a file name cannot fake a line."""
     _print(text.replace("\n", "\\n"))
 
 

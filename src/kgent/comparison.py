@@ -1,4 +1,4 @@
-"""What differs between two run folders."""
+"""Comparison of two run folders."""
 
 import difflib
 import hashlib
@@ -44,7 +44,7 @@ from kgent.tools import CANDIDATES
 MAX_DIFF_BYTES = 500_000
 MAX_DIFF_LINES = 5000
 MAX_CONVERSATION_BYTES = 2**26
-"""Two conversations of which one is larger count as different."""
+"""Bytes; if one of two conversations is larger, they count as different."""
 
 _FACTS = (
     *("status", "failure_reason", "config_fingerprint", "program", "engine", "model"),
@@ -56,7 +56,7 @@ _RECORDED = re.compile(
     rf"|{ARCHIVE}/(?:{re.escape(CONVERSATION)}|{re.escape(CANDIDATES)})|\.git(?:/.*)?",
     re.DOTALL,
 )
-"""Files that are compared with the records they belong to, and files of git."""
+"""Files that are compared as part of the records they belong to, and files of git."""
 
 _MESSAGE_KEYS = {"role", "created_at", "content"}
 
@@ -64,13 +64,13 @@ Area = Literal[
     "run", "config", "prompt", "answer", "conversation", "records", "inputs", "deliverables",
     "workspace",
 ]  # fmt: skip
-"""The parts of two runs that are compared; `workspace` has all other files, too."""
+"""The compared parts of two runs; `workspace` includes all other files."""
 
 
 class Difference(Record):
-    """One thing that two run folders do not have in common.
+    """One difference between two run folders.
 
-    `diff` has the lines of a unified diff; none where there is no text to compare.
+    `diff` contains the lines of a unified diff; it is empty if there is no text to compare.
     """
 
     area: Area
@@ -95,21 +95,21 @@ class _Side:
             if block.get("type") == "tool_call"
         )
         self.places = {call_id: number for number, call_id in enumerate(dict.fromkeys(calls))}
-        """The place of each call in the conversation: calls of one turn may end in any order."""
+        """Positions of the calls in the conversation; calls of one turn may end in any order."""
 
     def place_of(self, call_id: str | None) -> int:
-        """Return the place of a call; all that are in no conversation are at the end."""
+        """Return the position of a call; calls that are in no conversation come last."""
         return self.places.get(call_id or "", len(self.places))
 
 
 def compare_runs(one: Path, other: Path) -> list[Difference]:
-    """List what differs from the first run folder to the second.
+    """List the differences from the first run folder to the second.
 
     Outcome, profile, prompts, answer, conversation, calls with their results, errors, events and
-    files are compared. Places, ids, times and durations do not count.
+    files are compared. Places, ids, times and durations are ignored.
 
     Raises:
-        KgentError: category `sandbox`; one of them is no run folder.
+        KgentError: category `sandbox`; one of them is not a run folder.
     """
     sides = _Side(one), _Side(other)
     found: list[Difference] = []
@@ -135,7 +135,7 @@ def _fact_lines(side: _Side) -> list[str]:
 
 
 def _profile_lines(side: _Side) -> list[str]:
-    """Return the profile without the places in it; as it stands where it cannot be read."""
+    """Return the profile without the places in it, or unchanged if it cannot be read."""
     try:
         fields = placeless_fields(load_config(side.root / CONFIG_FILE))
         text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=100)
@@ -145,7 +145,7 @@ def _profile_lines(side: _Side) -> list[str]:
 
 
 def _text_lines(side: _Side, name: str) -> list[str]:
-    """Return the lines of a file; of a large one the beginning, and a hash of all of it."""
+    """Return the lines of a file; for a large file, its beginning and a hash of all of it."""
     try:
         raw = read_bytes(side.root / name, MAX_TEXT_BYTES + 1)
         rest = []
@@ -174,7 +174,7 @@ class _Message:
 
 
 def _read_conversation(root: Path) -> list[_Message | bytes] | None:
-    """Return the messages, and any other line as it stands; None where there is no file."""
+    """Return the messages, and lines that are no message as bytes; None if there is no file."""
     try:
         raw = read_bytes(root / ARCHIVE / CONVERSATION, MAX_CONVERSATION_BYTES + 1)
     except (OSError, AgentCoreError):
@@ -202,7 +202,7 @@ def _read_message(line: bytes) -> _Message | bytes:
 
 
 def _conversation_lines(side: _Side) -> list[str] | None:
-    """Return each block of each message under a heading of its own, its lines marked with `|`."""
+    """Return each block of each message under its own heading, with `|` before its lines."""
     if side.messages is None:
         return None
     lines: list[str] = []
@@ -219,7 +219,7 @@ def _conversation_lines(side: _Side) -> list[str] | None:
 
 
 def _block_lines(neutral: NeutralTexts, block: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return what kind of block it is, and its content; the ids of calls do not count."""
+    """Return the kind of a block and its content, without the ids of calls."""
     match block:
         case {"type": "text" | "reasoning" as kind, "text": str() as text, **rest} if not rest:
             return kind, neutral.text(text).split("\n")
@@ -250,7 +250,7 @@ def _call_lines(side: _Side) -> list[str]:
 
 
 def _artifact(side: _Side, path: str) -> str:
-    """Describe a file that a call has written: by its content where the file is the result."""
+    """Describe a file that a call has written; a stored result by its content."""
     if not path.startswith(f"{ARCHIVE}/{TOOL_OUTPUT}/"):
         return path
     try:
@@ -265,7 +265,7 @@ def _artifact(side: _Side, path: str) -> str:
 
 
 def _error_lines(side: _Side) -> list[str]:
-    """Return the errors that belong to no call; the calls have theirs."""
+    """Return the errors that belong to no call; others are compared with their call."""
     return [
         side.neutral.line(one.model_dump(mode="json", exclude={"timestamp", "correlation_id"}))
         for one in side.report.errors
@@ -274,7 +274,7 @@ def _error_lines(side: _Side) -> list[str]:
 
 
 def _event_lines(side: _Side) -> list[str]:
-    """Return the types of the events, grouped by call, with the calls in their order."""
+    """Return the types of the events, grouped by call, in the order of the calls."""
     groups: dict[str, list[str]] = {}
     places: list[str | list[str]] = []
     for event in side.report.events:
@@ -292,7 +292,7 @@ def _event_lines(side: _Side) -> list[str]:
 
 
 def _memory_lines(side: _Side) -> list[str] | None:
-    """Return what the run has proposed to remember."""
+    """Return the memories that the run has proposed."""
     try:
         raw = read_bytes(side.root / ARCHIVE / CANDIDATES, MAX_CONVERSATION_BYTES)
     except (OSError, AgentCoreError):
@@ -348,7 +348,7 @@ def _compare_files(one: _Side, other: _Side) -> Iterator[Difference]:
 
 
 def _has_same_content(one: _Side, other: _Side, name: str) -> bool:
-    """Compare two files. Those that are too large to be read count as different."""
+    """Compare two files. Files that are too large to read count as different."""
     try:
         sizes = {describe_file(side.root, name, limit=0).bytes for side in (one, other)}
         if len(sizes) == 1:
@@ -373,7 +373,7 @@ _FILE = "file"
 
 
 def _files(side: _Side) -> dict[str, str]:
-    """Return what is in a run folder and is no record, by its name: what it is, or leads to."""
+    """Describe everything in a run folder except its records: by name, its kind or link target."""
     return {
         entry.name: entry.kind
         if entry.target is None
@@ -384,7 +384,7 @@ def _files(side: _Side) -> dict[str, str]:
 
 
 def _diff(one: Path | None, other: Path, name: str) -> list[str]:
-    """A unified diff of two files, or nothing where one of them is no text of a modest size."""
+    """Return a unified diff of two files; nothing if one is too large or not text."""
     try:
         contents = [
             read_bytes(root / name, MAX_DIFF_BYTES + 1) if root is not None else b""
@@ -406,7 +406,7 @@ def _unified(before: Sequence[str], after: Sequence[str], name: str) -> list[str
 
 
 def text_of(differences: Iterable[Difference]) -> Iterator[str]:
-    """Yield the differences for people, line by line."""
+    """Yield the differences as readable text, line by line."""
     for one in differences:
         what = f" ({one.area})" if one.area in {"answer", "conversation"} else ""
         yield f"{one.change:8} {one.path}{what}"

@@ -1,4 +1,4 @@
-"""The profile file as types: every section, every key, every default."""
+"""The types of a profile: every section and key with its default."""
 
 import math
 from collections.abc import Iterable
@@ -30,13 +30,13 @@ from kgent.errors import LONGEST_NAME, expand_home
 
 DELIVERABLES = "deliverables"
 SQLITE = "sqlite:"
-"""How a memory provider begins that is a database; the file's name follows."""
+"""The prefix of a memory provider that is a database; the file name follows it."""
 DEFAULT_SANDBOX = "runs/{run_id}"
 SANDBOX_PLACEHOLDERS = ("{session_id}", "{task_id}", "{run_id}")
 
 
 def _require_short_names(parts: Iterable[str]) -> None:
-    """Refuse a path with a name that no file system takes.
+    """Refuse a path with a name that is too long for a file system.
 
     Raises:
         ValueError: it has one.
@@ -46,7 +46,7 @@ def _require_short_names(parts: Iterable[str]) -> None:
 
 
 Lines = Annotated[list[str], BeforeValidator(lambda it: [it] if isinstance(it, str) else it)]
-"""Texts, one each; a single one may stand without its list."""
+"""A list of texts; a single text may be given without a list."""
 
 SecretName = Annotated[VariableName, Field(min_length=1)]
 
@@ -54,13 +54,13 @@ Seconds = Annotated[float, Field(gt=0, le=604_800)]
 
 
 def _as_written(value: object) -> object:
-    """Take a number or a date as the text that it is in the file."""
+    """Return a number or a date as the text that is written in the file."""
     is_written = isinstance(value, int | float | date) and not isinstance(value, bool)
     return str(value) if is_written else value
 
 
 class MetaSection(Section):
-    """What the file itself is."""
+    """Information about the profile itself."""
 
     schema_version: Literal[1]
     name: str | None = None
@@ -68,11 +68,11 @@ class MetaSection(Section):
 
 
 class ModelSection(Section):
-    """Which model. The secret is never here: only the name of the variable that holds it.
+    """The model, and the name of the environment variable that holds its key.
 
-    A string, here or as `name` without a `provider`, names provider and model:
-    `openai:gpt-5`, with the address of another server behind an `@`. The key of a public service
-    is then found by its usual name.
+    A string, here or as `name` without a `provider`, gives provider and model: `openai:gpt-5`, with
+    the address of another server after an `@`. The key of a public service is then read from its
+    usual variable.
 
     `path` is the model file of provider `local`, or the script of provider `scripted` and of the
     `mock` engine; relative to the profile.
@@ -106,7 +106,7 @@ class ModelSection(Section):
 
 
 class ProfileSection(Section):
-    """Who the agent is."""
+    """The role of the agent and its instructions."""
 
     id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}$")
     role: str = Field(min_length=1, pattern=r"\S")
@@ -120,10 +120,10 @@ ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
 
 
 class ParameterSpec(Section):
-    """A value that is given with a run, and filled in where `{{ name }}` stands.
+    """A parameter whose value is given with a run, and replaces `{{ name }}` in texts.
 
-    Without a `default` it is required, unless `required` is false. `value` is what a run was
-    given: a profile that a run has written has it.
+    It is required if it has no `default`, unless `required` is false. `value` is the value for one
+    run; only a profile that was written by a run contains it.
     """
 
     type: Literal["string", "integer", "number", "boolean"] = "string"
@@ -135,7 +135,7 @@ class ParameterSpec(Section):
 
     @property
     def is_required(self) -> bool:
-        """Whether a run needs a value for it."""
+        """Return whether a run has to provide a value."""
         return self.default is None if self.required is None else self.required
 
     @model_validator(mode="after")
@@ -152,7 +152,7 @@ class ParameterSpec(Section):
 
 
 def has_parameter_type(value: ParameterValue, kind: str) -> bool:
-    """Whether a value is of a type of parameters."""
+    """Return whether a value has the given type of parameter."""
     match kind:
         case "integer":
             return isinstance(value, int) and not isinstance(value, bool)
@@ -166,10 +166,9 @@ def has_parameter_type(value: ParameterValue, kind: str) -> bool:
 
 
 class InputSpec(Section):
-    """A file or folder that the run is given, as `inputs/<name>`.
+    """A file or folder that the run gets as `inputs/<name>`.
 
-    `as` is that name; without it the last part of the path is. One that is `optional` may be
-    missing.
+    The name is `as`, by default the last part of the path. An `optional` input may be missing.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -196,10 +195,10 @@ class InputSpec(Section):
 
 
 class SkillsSection(Section):
-    """The folders of skills, and the skills that the run sees.
+    """The folders of skills, and the skills that the run can use.
 
-    `paths` are folders of skills, or skills themselves. `enabled` lists ids; without it (or
-    `true`) every skill found is seen, with `false` none is.
+    `paths` are folders of skills, or skills themselves. `enabled` lists ids; without it (or with
+    `true`) every skill found can be used, with `false` none.
     """
 
     paths: Lines = []
@@ -214,7 +213,7 @@ class SkillsSection(Section):
 
 
 class FilesystemSection(Section):
-    """Files below the run folder."""
+    """Access to files in the run folder."""
 
     enabled: bool = True
     write: bool = True
@@ -223,17 +222,18 @@ class FilesystemSection(Section):
 
 
 class ShellSection(Section):
-    """Programs. What may be run is listed by name; nothing else is."""
+    """Programs that may be run, listed by name."""
 
     enabled: bool = False
     allowed_commands: list[str] = []
 
 
 class McpServerSpec(Section):
-    """An MCP server, and those of its tools that the model gets, by name.
+    """An MCP server, and the names of its tools that the model gets.
 
-    It is started (`command`) or reached over HTTP (`url`). Secrets stand in the environment:
-    `env` (what the process gets), `headers` and `api_key_env` (a bearer token) name variables.
+    The server is started (`command`) or reached over HTTP (`url`). Secrets come from the
+    environment: `env` (variables for the process), `headers` and `api_key_env` (a bearer token)
+    contain names of variables.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")
@@ -268,15 +268,15 @@ class McpServerSpec(Section):
 
     @property
     def secret_names(self) -> list[str]:
-        """The variables of the environment that it needs."""
+        """Return the environment variables that the server needs."""
         key = [self.api_key_env] if self.api_key_env else []
         return [*self.env.values(), *self.headers.values(), *key]
 
 
 class ToolsSection(Section):
-    """Which tools the model has.
+    """The tools that the model can use.
 
-    `mcp` lists servers, or maps their names to them.
+    `mcp` is a list of servers, or a mapping from names to servers.
     """
 
     filesystem: FilesystemSection = Field(default_factory=FilesystemSection)
@@ -300,10 +300,11 @@ class ToolsSection(Section):
 
 
 class MemorySection(Section):
-    """A memory that lives outside. `scopes` restricts what may be named; empty means any.
+    """A memory outside the run folder.
 
-    `provider: sqlite:<file>` keeps it in a database of the toolkit, relative to the profile; any
-    other name is a label, for a memory that is given in code.
+    `scopes` restricts the scopes that may be used; empty means any. `provider: sqlite:<file>`
+    stores the memory in a database of the toolkit, relative to the profile; any other name is a
+    label for a memory that is given in code.
     """
 
     enabled: bool = True
@@ -313,7 +314,7 @@ class MemorySection(Section):
 
 
 class WorkspaceSection(Section):
-    """Where the run folder is made, relative to the profile; ids may stand in braces."""
+    """The place of the run folder, relative to the profile; it may contain ids in braces."""
 
     sandbox: str = Field(default=DEFAULT_SANDBOX, min_length=1)
 
@@ -329,9 +330,9 @@ class WorkspaceSection(Section):
 
 
 class DeliverableSpec(Section):
-    """A file that must exist at the end.
+    """A file that must exist when the run ends.
 
-    `schema` is a JSON Schema for its content, or the path of a file with one.
+    `schema` is a JSON Schema for its content, or the path of a file that contains one.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -358,7 +359,7 @@ class DeliverableSpec(Section):
 
 
 class DeliverablesSection(Section):
-    """The files that the run must produce."""
+    """The files that the run has to produce."""
 
     required: list[DeliverableSpec] = []
 
@@ -372,7 +373,7 @@ class DeliverablesSection(Section):
 
 
 class CheckSpec(Section):
-    """A program that is run in the run folder when the model has ended; it must end with 0."""
+    """A program that runs in the run folder after the model has ended; it must exit with 0."""
 
     argv: list[Annotated[str, Field(pattern=r"^[^\x00]*$")]] = Field(min_length=1)
     timeout_seconds: Seconds = 120
@@ -391,10 +392,11 @@ class CheckSpec(Section):
 
 
 class RuntimeSection(Section):
-    """How far a run may go, and its engine. `timeout_seconds` is for the engine's part.
+    """Limits of a run, and its engine.
 
-    `budget` is the most that the run may spend. `nudges`: how often the model is asked to go on
-    when it ends before its deliverables are there.
+    `timeout_seconds` applies to the engine's part. `budget` is the most that the run may spend.
+    `nudges` is the number of times that the model is asked to continue if it ends before its
+    deliverables exist.
     """
 
     stream: bool = False
@@ -406,7 +408,7 @@ class RuntimeSection(Section):
 
 
 class KgentConfig(Section):
-    """The whole file."""
+    """A complete profile."""
 
     kgent: MetaSection
     profile: ProfileSection
@@ -423,15 +425,15 @@ class KgentConfig(Section):
     _base: Path = PrivateAttr(default=Path())
 
     def based_at(self, folder: Path) -> Self:
-        """The same profile, its relative paths starting at `folder`."""
+        """Return a copy of the profile whose relative paths start at `folder`."""
         placed = self.model_copy()
-        placed._base = folder  # noqa: SLF001 - a copy of itself
+        placed._base = folder  # noqa: SLF001 - private field of its own copy
         return placed
 
     def place(self, path: str) -> Path:
-        """A path of the file as an absolute one. Links are not followed.
+        """Return the absolute form of a path in the profile. Links are not followed.
 
         Raises:
-            KgentError: category `config`; it begins with the home of a user that there is not.
+            KgentError: category `config`; it begins with the home of a user who does not exist.
         """
         return expand_home(path if path.startswith("~") else self._base / path)

@@ -22,32 +22,32 @@ from agent_core.types import (
 )
 
 CONVERSATION = "conversation.jsonl"
-"""The file of the archive."""
+"""The name of the conversation in the archive."""
 
 
 def message(role: str, created_at: str, *content: dict[str, Any]) -> dict[str, Any]:
-    """A message of the archive."""
+    """Build a message."""
     return {"role": role, "created_at": created_at, "content": list(content)}
 
 
 def text_block(text: str, kind: str = "text") -> dict[str, Any]:
-    """A block of text or reasoning."""
+    """Build a block of text or reasoning."""
     return {"type": kind, "text": text}
 
 
 def call_block(call_id: str, name: str, arguments: object) -> dict[str, Any]:
-    """A block of a call."""
+    """Build a block for a call."""
     return {"type": "tool_call", "tool_call_id": call_id, "name": name, "arguments": arguments}
 
 
 def result_block(call_id: str, name: str, content: object, *, is_error: bool) -> dict[str, Any]:
-    """A block of what a call answered."""
+    """Build a block for the result of a call."""
     facts = {"type": "tool_result", "tool_call_id": call_id, "name": name}
     return {**facts, "is_error": is_error, "content": content}
 
 
 def messages_of(nodes: Iterable[Node]) -> list[dict[str, Any]]:
-    """The messages of a path of the loop of agent_core."""
+    """Convert a path of agent_core's loop to messages."""
     found = [
         message(
             node.role.value,
@@ -60,7 +60,7 @@ def messages_of(nodes: Iterable[Node]) -> list[dict[str, Any]]:
 
 
 def in_call_order(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with the results of each turn in the order of its calls."""
+    """Return the messages, with the results of each turn in the order of its calls."""
     ordered: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     calls: list[str] = []

@@ -1,4 +1,4 @@
-"""A file of a run folder as inert HTML: what is in it can neither act nor fetch anything."""
+"""A file of a run folder as inert HTML, which can neither run code nor load anything."""
 
 import base64
 import csv
@@ -22,12 +22,12 @@ _IMAGES = {
 
 
 def is_image(path: str) -> bool:
-    """Whether a file of that name is shown as an image."""
+    """Return whether a file with this name is shown as an image."""
     return _suffix(path) in _IMAGES
 
 
 def render_document(path: str, content: bytes) -> str:
-    """The content of a file by the ending of its name; text where it has no other."""
+    """Return the content of a file as HTML in the format of its ending, or else as text."""
     suffix = _suffix(path)
     if suffix in _IMAGES:
         encoded = base64.b64encode(content).decode()

@@ -1,4 +1,4 @@
-"""Errors: `ErrorInfo` is what is stored and shown, `KgentError` is what is raised."""
+"""Errors: `ErrorInfo` is stored and shown, `KgentError` is raised."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -15,7 +15,7 @@ MAX_MESSAGE_CHARS = 1000
 
 
 class ErrorCategory(StrEnum):
-    """Which part of a run an error belongs to."""
+    """The part of a run that an error belongs to."""
 
     CONFIG = "config"
     SANDBOX = "sandbox"
@@ -29,13 +29,13 @@ class ErrorCategory(StrEnum):
 
 
 class Record(BaseModel):
-    """Base of what is recorded and passed on: values do not change."""
+    """Base class of immutable records and results."""
 
     model_config = ConfigDict(frozen=True)
 
 
 class ErrorInfo(Record):
-    """An error as data: a code for programs, a sentence for people, never a traceback."""
+    """An error as data: a code for programs and a sentence for people, without a traceback."""
 
     code: str
     message: str
@@ -47,12 +47,12 @@ class ErrorInfo(Record):
         return f"{self.code}: {self.message}"
 
     def redacted(self, redactor: Redactor) -> "ErrorInfo":
-        """The same error without secrets."""
+        """Return the error without secrets."""
         return ErrorInfo.model_validate(redactor.payload(self.model_dump(mode="json")))
 
 
 class KgentError(AgentCoreError):
-    """Anything kgent refuses or fails at on purpose."""
+    """An error that kgent raises deliberately."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class KgentError(AgentCoreError):
 
 
 LONGEST_NAME = 255
-"""Of a file or a folder, in bytes."""
+"""The longest name of a file or a folder, in bytes."""
 
 BLOCKING = frozenset({ErrorCategory.CONFIG, ErrorCategory.SANDBOX, ErrorCategory.SKILL})
-"""An error of one of these means that the run is refused before its engine begins."""
+"""Categories of errors that stop a run before its engine starts."""
 
 
 def config_error(message: str, code: ErrorCode = ErrorCode.CONFIG_ERROR) -> KgentError:
@@ -80,10 +80,10 @@ def config_error(message: str, code: ErrorCode = ErrorCode.CONFIG_ERROR) -> Kgen
 
 
 def expand_home(path: Path | str) -> Path:
-    """An absolute path, a `~` at its beginning replaced by the home that it names.
+    """Return an absolute path, with a `~` at its beginning replaced by the home it names.
 
     Raises:
-        KgentError: category `config`; there is no such home, or no file system takes the path.
+        KgentError: category `config`; the home does not exist, or no file system accepts the path.
     """
     parts = Path(path).parts
     if any("\0" in part or len(part.encode("utf-8", "replace")) > LONGEST_NAME for part in parts):
@@ -112,11 +112,11 @@ def engine_error(
 
 
 def error_info(error: BaseException, category: ErrorCategory = ErrorCategory.UNKNOWN) -> ErrorInfo:
-    """Any exception as data.
+    """Convert any exception to data.
 
     Args:
-        error: what was raised; a `KgentError` has its own category.
-        category: the category of everything else.
+        error: the exception; a `KgentError` has its own category.
+        category: the category of any other exception.
     """
     if isinstance(error, AgentCoreError):
         return ErrorInfo(

@@ -1,4 +1,4 @@
-"""One run in its folder: prepared, given to the engine, checked, and closed with its manifests."""
+"""One run in its folder: prepare it, run the engine, check the result, write the manifests."""
 
 import asyncio
 import logging
@@ -71,9 +71,10 @@ _CLOSING_EVENTS: Mapping[RunFolderStatus, tuple[RunEventType, str]] = {
 
 
 class RedactingCallback:
-    """Passes events on to a caller. A tail that may be the beginning of a secret waits.
+    """Passes events to a caller's callback, without secrets.
 
-    A caller that breaks gets no more events; that is no reason for a run to fail.
+    Text that may be the beginning of a secret is held back until more of it is known. If the
+    callback raises an error, it gets no more events, and the run continues.
     """
 
     def __init__(self, callback: EventCallback, redactor: Redactor) -> None:
@@ -83,7 +84,7 @@ class RedactingCallback:
         }
 
     def __call__(self, event: EngineEvent) -> None:
-        """Pass an event on."""
+        """Pass an event to the callback."""
         stream = self._streams.get(event.kind)
         if stream is None:
             self.finish()
@@ -92,7 +93,7 @@ class RedactingCallback:
             self._pass_on(EngineEvent(kind=event.kind, text=shown))
 
     def finish(self) -> None:
-        """Pass on what waits: the text is complete."""
+        """Pass on the text that was held back, because the text is complete."""
         for kind, stream in self._streams.items():
             if rest := stream.finish():
                 self._pass_on(EngineEvent(kind=kind, text=rest))
@@ -109,7 +110,7 @@ class RedactingCallback:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What came of a run so far: text and usage of the engine, and what went wrong."""
+    """The result of a run so far: text and usage of the engine, and errors."""
 
     text: str | None = None
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -120,12 +121,12 @@ class _Outcome:
     check: DeliverableCheck | None = None
 
     def end(self) -> tuple[RunFolderStatus, ErrorInfo | None]:
-        """The status that the run ends with, and the error that explains it."""
+        """Return the final status of the run, and the error that explains it."""
         return final_status(failure=self.failure, interruption=self.interruption, check=self.check)
 
 
 class RunExecutor:
-    """One run in one folder, which is there already; the only writer of its `run.json`."""
+    """One run in an existing folder; only this class writes its `run.json`."""
 
     def __init__(
         self,
@@ -164,19 +165,19 @@ class RunExecutor:
         )
 
     def run(self) -> RunFolderResult:
-        """Do everything, and leave a folder whose `run.json` has the final status."""
+        """Do the whole run, and leave a folder whose `run.json` has the final status."""
         try:
             self._open()
             outcome = self._run_engine()
         except KeyboardInterrupt:
             outcome = self._interrupt(_Outcome())
-        except BaseException as error:  # noqa: BLE001 - the run ends with it
+        except BaseException as error:  # noqa: BLE001 - every error ends the run
             outcome = _Outcome(failure=self._error_info(error, ErrorCategory.INTERNAL))
             if isinstance(error, KgentError) and error.code is ErrorCode.CANCELLED:
                 outcome = _Outcome(interruption=self._cancellation.reason)
         try:
             return self._close(self._check(outcome))
-        except KeyboardInterrupt:  # while the records were being closed: close them all the same
+        except KeyboardInterrupt:  # interrupted while closing the records: close all of them anyway
             return self._close(self._check(self._interrupt(outcome)))
         finally:
             self._records.close()
@@ -191,7 +192,7 @@ class RunExecutor:
     # --- before the engine ------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Write what is known before anything is done."""
+        """Write the records that are known before the run starts."""
         env, records, config = self._env, self._records, self._env.config
         fields = env.core_fields()
         self._files.expect_empty(name for name in FILES if name != RUN_FILE)
@@ -214,7 +215,7 @@ class RunExecutor:
         records.append_section("Profile", quoted(config.profile.role))
 
     def _take_inputs(self) -> None:
-        """Copy what the run is given; what is recorded of it is what was copied."""
+        """Copy the inputs of the run, and record the copies."""
         root, token = self._env.sandbox_root, self._cancellation
         if self._inputs:
             records = copy_inputs(self._inputs, root, is_cancelled=lambda: token.is_cancelled)
@@ -226,7 +227,7 @@ class RunExecutor:
         self._files.put(CONFIG_FILE, dump_config(config, origin=self._config_path, clean=clean))
 
     def _keep_sources(self) -> None:
-        """Copy skills and script into the run folder, and let its profile name the copies."""
+        """Copy skills and script into the run folder, and make its profile refer to the copies."""
         config, root, places = self._env.config, self._env.sandbox_root, dict[str, Path]()
         for number, skill in enumerate(self._skills.discover(), 1):
             folder = f"{KEPT_SKILLS}/{number:03}-{plain_name(skill.id)}"
@@ -258,7 +259,7 @@ class RunExecutor:
         return index
 
     def _recall(self) -> str | None:
-        """What is remembered about the prompt. A memory that fails costs the run nothing else."""
+        """Return memories that match the prompt; if the memory fails, the run continues without."""
         records, memory = self._records, self._memory
         if memory is None:
             records.append_section("Memory", "(no memory is connected)")
@@ -336,7 +337,7 @@ class RunExecutor:
         return replace(outcome, failure=error)
 
     async def _nudge(self) -> str | None:
-        """What is still to be done, when the model has ended and may be asked once more."""
+        """Return a text about unfinished work if the model may be asked to continue."""
         config, root = self._env.config, self._env.sandbox_root
         if self._nudges >= config.runtime.nudges:
             return None
@@ -356,7 +357,7 @@ class RunExecutor:
     # --- after the engine -------------------------------------------------------------------------
 
     def _check(self, outcome: _Outcome) -> _Outcome:
-        """Look for changed records and for the deliverables."""
+        """Check the records for changes by others, and check the deliverables."""
         failures = [outcome.failure] if outcome.failure is not None else []
         check: DeliverableCheck | None = None
         try:
@@ -364,7 +365,7 @@ class RunExecutor:
             data: dict[str, object] = {"required": [one.path for one in required]}
             summary, actor = f"required deliverables: {len(required)}", "governance"
             emit("deliverable.check.started", summary, data, actor=actor)
-            # The profile's own checks are programs: what they leave behind is what is judged.
+            # These checks are programs that may change files, so they run before the comparison.
             results, outcome = self._run_own_checks(outcome)
             if changed := self._files.find_changed():
                 listed = ", ".join(f"{name} ({why})" for name, why in sorted(changed.items()))
@@ -388,7 +389,7 @@ class RunExecutor:
             emit("deliverable.check.completed", check.summary, data, actor=actor)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - the run ends all the same
+        except BaseException as error:  # noqa: BLE001 - the run ends in any case
             failures.append(self._error_info(error, ErrorCategory.INTERNAL))
         outcome = replace(outcome, failure=failures[0] if failures else None, check=check)
         return self._forget_failed_nudge(outcome)
@@ -407,7 +408,7 @@ class RunExecutor:
         return results, outcome
 
     def _forget_failed_nudge(self, outcome: _Outcome) -> _Outcome:
-        """End `incomplete` where the model had ended too early, and asking it again has failed."""
+        """End as `incomplete` if the model ended too early and asking it to continue failed."""
         ends = (outcome.failure, outcome.interruption)
         is_engine = all(
             one is None
@@ -427,7 +428,7 @@ class RunExecutor:
         self._records.emit("error", str(error), data, severity="error")
 
     def _close(self, outcome: _Outcome) -> RunFolderResult:
-        """Write the end, whatever breaks on the way. The last thing written is `run.json`."""
+        """Write the final records, even if some of them fail; `run.json` is written last."""
         manifests = dict[str, str]()
 
         def write_manifests() -> None:
@@ -455,11 +456,11 @@ class RunExecutor:
         outcome = self._attempt(outcome, lambda: self._end_transcript(outcome))
         outcome = announced = self._attempt(outcome, self._files.restore)
         counts = self._records.counts
-        counts["events"] += 1  # the closing one
+        counts["events"] += 1  # the closing event
         state = self._build_end_state(announced, counts)
         outcome = self._attempt(outcome, emit_end)
         outcome = self._attempt(outcome, write_manifests)
-        if outcome is not announced:  # the closing event says otherwise: `verify` will report it
+        if outcome is not announced:  # `verify` will report that the closing event differs
             state = self._build_end_state(outcome, counts)
         self._state, is_saved = state.model_copy(update={"manifests": manifests}), False
         outcome = self._attempt(outcome, save)
@@ -488,12 +489,12 @@ class RunExecutor:
         )
 
     def _attempt(self, outcome: _Outcome, step: Callable[[], object]) -> _Outcome:
-        """Do one step of closing; a run whose records cannot be completed has failed."""
+        """Do one step of closing; if it fails, the run has failed."""
         try:
             step()
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - the next steps are done all the same
+        except BaseException as error:  # noqa: BLE001 - the next steps are done in any case
             logger.warning("the run's records are not complete: %s", type(error).__name__)
             failure = outcome.failure
             if failure is not None and failure.category is ErrorCategory.INTERNAL:
@@ -546,7 +547,7 @@ class RunExecutor:
         self._files.put(RUN_FILE, state_text(self._state.content(self._redactor)))
 
     def _save_over(self, outcome: _Outcome) -> None:
-        """Write a short `run.json` over the one that is there."""
+        """Write a short `run.json` over the existing one."""
         status, error = outcome.end()
         if error is not None:
             error = error.model_copy(update={"message": error.message[:200], "details": None})

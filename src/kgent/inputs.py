@@ -1,8 +1,8 @@
-"""What a run is given: files and folders, copied into `inputs/` and hashed on the way.
+"""The inputs of a run: files and folders that are copied into `inputs/` and hashed.
 
-Nothing but ordinary files, folders, and links that stay inside their folder is copied. Everything
-is opened beneath folder descriptors, so that neither long paths nor links swapped in on the way
-lead anywhere else.
+Only ordinary files, folders, and links that stay inside their folder are copied. All of them are
+opened relative to descriptors of their folders, so that long paths work, and links that are swapped
+in during the copy are not followed.
 """
 
 import hashlib
@@ -24,22 +24,23 @@ from kgent.errors import ErrorCategory, KgentError, config_error
 from kgent.run_files import PRIVATE_FILE, PRIVATE_FOLDER, NamedRecord, name_bytes, readable_name
 
 INPUTS = "inputs"
-"""The folder of a run folder that holds what the run was given; only there if there is any."""
+"""The folder of a run folder that contains the inputs; it only exists if there are any."""
 
 MAX_INPUT_BYTES = 10 * 2**30
 MAX_INPUT_ENTRIES = 100_000
 MAX_INPUT_DEPTH = 100
 
 _CHUNK = 2**20
-_FICLONE = 0x40049409  # of linux/fs.h: one file gets the blocks of another
+_FICLONE = 0x40049409  # of linux/fs.h: a file shares the blocks of another
 _SOURCE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _COPY = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class InputRecord(NamedRecord):
-    """An entry of `inputs/` as it was copied; `mode` is the copy's, in octal digits.
+    """An entry of `inputs/` after it was copied.
 
-    Size and SHA-256 are those of a file, `target` that of a link.
+    `mode` is the mode of the copy, in octal digits. Files have a size and a SHA-256, links a
+    `target`.
     """
 
     kind: Literal["file", "folder", "link"]
@@ -51,18 +52,18 @@ class InputRecord(NamedRecord):
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """One input: its name below `inputs/`, and the resolved place that it comes from."""
+    """One input: its name below `inputs/`, and its resolved source."""
 
     name: str
     source: Path
 
 
 def find_inputs(config: KgentConfig) -> list[RunInput]:
-    """The inputs of a profile that are there; nothing is copied yet.
+    """List the existing inputs of a profile, without copying any.
 
     Raises:
-        KgentError: category `config`; one is missing, no file or folder, or has a name that
-            another one has.
+        KgentError: category `config`; an input is missing, is neither file nor folder, or has the
+          name of another input.
     """
     found: list[RunInput] = []
     for number, spec in enumerate(config.inputs):
@@ -94,20 +95,21 @@ def find_inputs(config: KgentConfig) -> list[RunInput]:
 
 
 def input_name(config: KgentConfig, spec: InputSpec) -> str:
-    """The name of an input below `inputs/`."""
+    """Return the name of an input below `inputs/`."""
     return spec.name or Path(os.path.normpath(config.place(spec.path))).name
 
 
 def copy_inputs(
     inputs: Sequence[RunInput], root: Path, *, is_cancelled: Callable[[], bool]
 ) -> list[InputRecord]:
-    """Copy the inputs into a run folder, and return what is there now, in the order of paths.
+    """Copy the inputs into a run folder, and return records of the copies, sorted by path.
 
-    Blocks are shared with the originals where the file system can do that.
+    The copies share blocks with the originals if the file system supports it.
 
     Raises:
-        KgentError: category `sandbox`; something is no file, folder or inner link, cannot be read
-            or written, or all of it is too large; or the run was cancelled.
+        KgentError: category `sandbox`; an entry is not a file, a folder or a link to a place inside
+          its input, or cannot be read or written; the inputs are too large; or the run was
+          cancelled.
     """
     copier = _Copier(is_cancelled)
     (root / INPUTS).mkdir(mode=PRIVATE_FOLDER)
@@ -118,10 +120,10 @@ def copy_inputs(
 
 
 def check_inputs(inputs: Sequence[RunInput], root: Path) -> None:
-    """Refuse inputs that cannot be copied into the run folder `root`; nothing is copied.
+    """Refuse inputs that cannot be copied into the run folder `root`, without copying any.
 
     Raises:
-        KgentError: category `sandbox`; as `copy_inputs` does.
+        KgentError: category `sandbox`; see `copy_inputs`.
     """
     copier = _Copier(is_cancelled=lambda: False)
     for one in inputs:
@@ -131,7 +133,7 @@ def check_inputs(inputs: Sequence[RunInput], root: Path) -> None:
 
 
 def _refuse_around(one: RunInput, root: Path) -> None:
-    """Refuse an input that the run folder lies in."""
+    """Refuse an input that contains the run folder."""
     if root.is_relative_to(one.source):
         reason = "the run folder lies in it; put that elsewhere (--sandbox)"
         raise _refused(str(one.source), reason)
@@ -139,7 +141,7 @@ def _refuse_around(one: RunInput, root: Path) -> None:
 
 @dataclass(slots=True)
 class _Copier:
-    """Copies inputs and counts them; without a target folder, it only counts and checks them."""
+    """Copies inputs and counts them; without a target folder it only checks and counts them."""
 
     is_cancelled: Callable[[], bool]
     records: list[InputRecord] = field(default_factory=list[InputRecord])
@@ -157,7 +159,7 @@ class _Copier:
     def copy_entry(
         self, name: str, new_name: str, source: int, target: int | None, *, path: list[str]
     ) -> None:
-        """Copy one entry of a folder; `path` has its name and those of the folders around it."""
+        """Copy one entry of a folder; `path` ends with its name, after those of its parents."""
         shown = "/".join(path)
         try:
             mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
@@ -264,8 +266,8 @@ class _Copier:
 
 
 def _stays_inside(path: Sequence[str], link: str) -> bool:
-    """Whether a relative link, followed from its place, stays in the input it is a part of."""
-    depth = len(path) - 1  # the folder that the link is in, counted from the input itself
+    """Return whether a relative link, followed from its place, stays inside its input."""
+    depth = len(path) - 1  # the depth of the link's folder below the input
     for part in PurePosixPath(link).parts:
         depth += -1 if part == ".." else 1
         if depth < 1:

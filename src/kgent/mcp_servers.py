@@ -1,4 +1,4 @@
-"""The tools of a profile's MCP servers: connected for one run, and recorded like every tool."""
+"""The tools of a profile's MCP servers, which are connected for one run."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def mcp_secrets(config: KgentConfig) -> dict[str, str]:
-    """The secrets of the servers, by the names of their variables.
+    """Return the secrets of the servers, by the names of their variables.
 
     Raises:
         KgentError: category `config`; a variable is not set.
@@ -54,11 +54,11 @@ def mcp_secrets(config: KgentConfig) -> dict[str, str]:
 
 
 def build_servers(config: KgentConfig, secrets: Mapping[str, str]) -> dict[str, ServerConfig]:
-    """The servers of a profile as they are connected; nothing is started.
+    """Return the configurations of a profile's servers, without starting any.
 
     Raises:
-        KgentError: category `config`; an address or a command cannot be used, or the name of a
-            tool is too long, or taken by another tool.
+        KgentError: category `config`; an address or a command cannot be used, or the name of a tool
+          is too long, or used by another tool.
     """
     servers: dict[str, ServerConfig] = {}
     for spec in config.tools.mcp:
@@ -91,12 +91,12 @@ def build_servers(config: KgentConfig, secrets: Mapping[str, str]) -> dict[str, 
 
 
 def _tool_name(spec: McpServerSpec, wanted: str) -> str:
-    """Return the name that the model sees of a tool of a server."""
+    """Return the name under which the model sees a tool of a server."""
     return _NOT_PLAIN.sub("_", f"mcp_{spec.name}_{wanted}")
 
 
 class McpServers:
-    """The servers of one run. Leaving it as a context ends every connection and process."""
+    """The servers of one run. Leaving the context ends every connection and process."""
 
     def __init__(self, env: RunEnvironment, cancellation: Cancellation) -> None:
         self._env = env
@@ -116,7 +116,7 @@ class McpServers:
     ) -> None:
         if self._loop is not None:
             if self._mcp is not None:
-                with suppress(Exception):  # the processes are ended by their launcher
+                with suppress(Exception):  # their launcher ends the processes
                     self._loop.run(asyncio.wait_for(self._mcp.aclose(), _CLOSING_S))
             self._loop.close()
         self._launcher.close()
@@ -126,7 +126,7 @@ class McpServers:
 
         Raises:
             KgentError: category `tool`: a server cannot be reached; `config`: a server lacks a
-                tool that is listed.
+              listed tool.
         """
         config = self._env.config
         if not config.tools.mcp:
@@ -194,7 +194,7 @@ def _renamed(tool: Tool, name: str) -> Tool:
 async def _call(
     tool: Tool, loop: BackgroundLoop, arguments: dict[str, Any], call: ToolCallScope
 ) -> ToolAnswer:
-    """Make the call in the loop that the connections belong to."""
+    """Make the call in the event loop of the connections."""
 
     async def perform() -> ToolResult:
         action = await tool.prepare(arguments, call.tool_context())

@@ -1,4 +1,4 @@
-"""What kgent asks of a memory, and the memories it comes with; it keeps no database of its own."""
+"""The interface of a memory, and the built-in memories; none has a database of its own."""
 
 import os
 from collections.abc import Generator
@@ -15,7 +15,7 @@ from kgent.errors import Record, config_error
 
 
 class RecalledItem(Record):
-    """Something remembered; `score`, if there is one, is between 0 and 1."""
+    """A remembered item; `score`, if there is one, is between 0 and 1."""
 
     content: str
     scope: str = ""
@@ -25,7 +25,7 @@ class RecalledItem(Record):
 
 
 class MemoryWriteResult(Record):
-    """What became of a request to remember."""
+    """The result of a request to remember something."""
 
     accepted: bool
     memory_id: str | None = None
@@ -36,7 +36,7 @@ class MemoryClient(Protocol):
     """A memory outside of kgent. Its methods may block; they are called from worker threads."""
 
     def recall_memory(self, query: str, scope: str, limit: int) -> list[RecalledItem]:
-        """The items that fit best, best first, at most `limit`; an empty scope means any."""
+        """Return the best matches, best first, at most `limit`; an empty scope means any."""
         ...
 
     def write_memory(self, content: str, scope: str, tags: list[str]) -> MemoryWriteResult:
@@ -48,20 +48,20 @@ class NoMemory:
     """Remembers nothing and refuses every write."""
 
     def recall_memory(self, query: str, scope: str, limit: int) -> list[RecalledItem]:  # noqa: ARG002
-        """Nothing."""
+        """Return nothing."""
         return []
 
     def write_memory(self, content: str, scope: str, tags: list[str]) -> MemoryWriteResult:  # noqa: ARG002
-        """Refuse."""
+        """Refuse the item."""
         return MemoryWriteResult(accepted=False, summary="no memory is connected")
 
 
 class StoreMemory:
-    """A memory in a store of the toolkit, found by the words it shares with the question.
+    """A memory in a store of the toolkit that finds items by words they share with the query.
 
     Args:
         store: any `MemoryStore`; ids begin with `kgent:<scope>:`.
-        loop: where the store lives.
+        loop: the event loop of the store.
     """
 
     def __init__(self, store: MemoryStore, loop: BackgroundLoop) -> None:
@@ -69,7 +69,7 @@ class StoreMemory:
         self._loop = loop
 
     def recall_memory(self, query: str, scope: str, limit: int) -> list[RecalledItem]:
-        """The items with the greatest overlap of words, best first."""
+        """Return the items that share the most words with the query, best first."""
         prefix = f"kgent:{scope}:" if scope else "kgent:"
         stored = self._loop.run(self._store.list(MemoryFilter(prefix=prefix)))
         wanted = words_of(query)
@@ -91,7 +91,7 @@ class StoreMemory:
         return found
 
     def write_memory(self, content: str, scope: str, tags: list[str]) -> MemoryWriteResult:
-        """Keep an item."""
+        """Save an item."""
         item_id = f"kgent:{scope}:{new_id('mem')}"
         item = MemoryItem(id=item_id, content=content, metadata={"scope": scope, "tags": tags})
         self._loop.run(self._store.save(item))
@@ -99,10 +99,10 @@ class StoreMemory:
 
 
 def check_memory(config: KgentConfig) -> None:
-    """Refuse a profile whose memory cannot be opened; a missing database is not made.
+    """Refuse a profile whose memory cannot be opened; do not create a missing database.
 
     Raises:
-        KgentError: category `config`; as `open_memory` does.
+        KgentError: category `config`; see `open_memory`.
     """
     file = _find_database(config, is_needed=True) if config.memory.enabled else None
     if file is None:
@@ -119,7 +119,7 @@ def _find_database(config: KgentConfig, *, is_needed: bool) -> Path | None:
     """Find the database of a profile.
 
     Raises:
-        KgentError: category `config`; there is none, and one `is_needed`.
+        KgentError: category `config`; there is none, but it `is_needed`.
     """
     wanted = config.memory
     name = (wanted.provider or "").removeprefix(SQLITE)
@@ -137,7 +137,7 @@ def _find_database(config: KgentConfig, *, is_needed: bool) -> Path | None:
 def open_memory(
     config: KgentConfig, given: MemoryClient | MemoryStore | None
 ) -> Generator[MemoryClient | None]:
-    """Open the memory of a run for a block: `given`, or the profile's database; None without both.
+    """Open the memory of a run: `given`, or the profile's database; None if there is neither.
 
     Raises:
         KgentError: category `config`; the database cannot be opened, or a memory is missing.

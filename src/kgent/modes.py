@@ -1,7 +1,8 @@
-"""The modes of a run folder, then and now: which differences a copy makes, and which are changes.
+"""Comparison of recorded and current file modes, to tell changes from the effects of copying.
 
-Git keeps of a file's mode whether it can be executed, archives often less, artifact stores and
-some file systems nothing. Only the right to execute a file says anything about what was done to it.
+Of a file's mode, Git keeps only the execute permission, archives often keep less, and artifact
+stores and some file systems keep nothing. So only a change of the execute permission shows that a
+file was changed.
 """
 
 import re
@@ -16,14 +17,14 @@ _RUNS_AS_ANOTHER = stat.S_ISUID | stat.S_ISGID
 
 @dataclass(frozen=True, slots=True)
 class ModeChange:
-    """A mode that is not the recorded one.
+    """A mode that differs from the recorded one.
 
     Attributes:
         name: the path in the run folder; `.` is the folder itself.
         then: the recorded mode, in octal digits.
-        now: the present one.
-        effect: the effect on execution; None where there is none.
-        is_remark: a copy makes such a difference, so it is no change.
+        now: the current mode.
+        effect: the effect on execution; None if there is none.
+        is_remark: copying can cause this difference, so it is not a change.
     """
 
     name: str
@@ -39,11 +40,11 @@ def compare_modes(
     *,
     are_records_kept: bool,
 ) -> Iterator[ModeChange]:
-    """Compare modes, each given as recorded and as it is now; yields what differs.
+    """Compare modes, each given as recorded and as it is now, and yield the differences.
 
-    A file that gained or lost the right to be executed was changed, unless nothing can be read from
-    that right: where every file has it, the file system does not know it; where no file has it and
-    no record has kept its mode, the copy has kept no modes.
+    A file that gained or lost its execute permission was changed, unless that permission tells
+    nothing: if every file has it, the file system does not support it; if no file has it and no
+    record has kept its mode, the copy has kept no modes.
 
     Args:
         files: the files, by name.
@@ -69,7 +70,7 @@ def compare_modes(
 
 
 def can_be_executed(mode: str) -> bool:
-    """Tell whether anybody may execute a file of this mode, given in octal digits."""
+    """Return whether any user may execute a file with this mode, given in octal digits."""
     return bool(_bits(mode) & _EXECUTES)
 
 
@@ -81,7 +82,7 @@ _CAN, _CANNOT, _AS_ANOTHER = (
 
 
 def _effect_of(then: str, now: str) -> str | None:
-    """Name the effect of a change of mode on the execution of a file."""
+    """Return the effect of a change of mode on the execution of a file, in words."""
     if _bits(now) & _RUNS_AS_ANOTHER & ~_bits(then):
         return _AS_ANOTHER
     if can_be_executed(then) is can_be_executed(now):
@@ -90,5 +91,5 @@ def _effect_of(then: str, now: str) -> str | None:
 
 
 def _bits(mode: str) -> int:
-    """Read octal digits; anything else in a manifest grants nothing."""
+    """Read octal digits; any other text from a manifest grants nothing."""
     return int(mode, 8) if _MODE.fullmatch(mode) else 0

@@ -1,4 +1,4 @@
-"""The texts of a run without what differs between two equal runs: places, ids and times."""
+"""The texts of a run without values that differ between equal runs: places, ids and times."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from kgent.review import RunReport
 from kgent.run_folder import FILES
 
 _SHORTEST_ID = 8
-"""A shorter id that somebody has chosen for a run is an ordinary word in a text."""
+"""Shorter ids are not replaced: a caller may have chosen an ordinary word as an id."""
 
 _OWN_ID = re.compile(
     r"\b(?:[a-z]+_[0-9a-f]{28}|(?:sess|task|run)_[0-9]{8}T[0-9]{12}Z_[0-9a-f]{8})\b"
@@ -22,15 +22,15 @@ _TIME = re.compile(
     r"(?:\.[0-9]{1,6})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
 _NEVER = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
-_MARGIN = timedelta(seconds=1)  # of times that are written in whole seconds
+_MARGIN = timedelta(seconds=1)  # for times that are written in whole seconds
 
 
 class NeutralTexts:
     """Makes the texts of two runs comparable.
 
-    Replaced are the places of the run folder and of the profile, the ids of the run, ids of the
-    form that this program gives, and the times between the beginning and the end of the run. Any
-    other time or id is content.
+    The following are replaced: the places of the run folder and of the profile, the ids of the run,
+    ids in the form that this program generates, and times between the start and the end of the run.
+    Any other time or id is content.
     """
 
     def __init__(self, report: RunReport) -> None:
@@ -53,19 +53,19 @@ class NeutralTexts:
         self._begin, self._end = _span(state.created_at, state.ended_at or state.updated_at)
 
     def text(self, text: str) -> str:
-        """Return the text with a word for each place, id and time of the run."""
+        """Return the text with each place, id and time of the run replaced by a word."""
         if self._words:
             text = self._pattern.sub(lambda found: self._words[found[0]], text)
         text = _KEPT_OUTPUT.sub("archive/tool-output/CALL", _OWN_ID.sub("ID", text))
         return _TIME.sub(self._replace_time, text)
 
     def lines(self, value: object) -> Iterator[str]:
-        """Yield a value of JSON, line by line; the order of keys does not count."""
+        """Yield a JSON value line by line, with sorted keys."""
         neutral = walk(value, self.text)
         yield from json.dumps(neutral, ensure_ascii=False, indent=1, sort_keys=True).split("\n")
 
     def line(self, value: object) -> str:
-        """Return a value of JSON as one line."""
+        """Return a JSON value as one line."""
         return json.dumps(walk(value, self.text), ensure_ascii=False, sort_keys=True)
 
     def _replace_time(self, found: re.Match[str]) -> str:
@@ -77,7 +77,7 @@ class NeutralTexts:
 def without_own_sizes(result: object) -> object:
     """Return the result of `list_files` without the sizes of the run's own records.
 
-    They have the places and times of the run in them.
+    The records contain places and times of the run, which change their sizes.
     """
     if not isinstance(result, dict):
         return result
@@ -99,12 +99,12 @@ def _without_size(entry: object) -> object:
 
 
 def _span(begin: str, end: str) -> tuple[datetime, datetime]:
-    """Read the times between which a run lasted; an empty span where they cannot be read."""
+    """Return the start and the end of a run; an empty span if they cannot be read."""
     first, last = _moment(begin), _moment(end)
     try:
         if first is not None and last is not None:
             return first - _MARGIN, last + _MARGIN
-    except OverflowError:  # nobody has run anything in the year 1
+    except OverflowError:  # no real run is that old
         pass
     return _NEVER
 

@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs nothing else: the outcome first, then what it rests on."""
+"""A run as one self-contained HTML page: the outcome first, then the details."""
 
 import json
 import os
@@ -37,14 +37,14 @@ from kgent.verification import FolderCheck
 _MAX_DOCUMENTS = 40
 _TOO_LARGE = "<p>It is too large to be shown here.</p>"
 _MAX_ALL_BYTES = 20_000_000
-_TEXT_COST = 20  # a text takes so much more time than an image of the same size
+_TEXT_COST = 20  # rendering text takes this much longer than an image of the same size
 _MAX_MESSAGES = 500
 _MAX_EVENTS = 2000
 _MAX_CHARS = 20_000
 _MAX_GIST = 120
 _MAX_PROBLEMS = 100
 _TELLING = ("path", "argv", "skill_id", "pattern", "query", "content")
-"""The arguments that tell most about a call, the first of them first."""
+"""Arguments that describe a call best, the best first."""
 _WHO = {"user": "Prompt", "assistant": "Model", "tool": "Tool"}
 
 _COLOURS = {"completed": "good", "incomplete": "fair", "failed": "bad", "lost": "bad"}
@@ -57,8 +57,8 @@ def render_page(
 
     Args:
         report: the run.
-        check: what `verify` found.
-        beside: the folder of the page, for links to files; without it they are absolute.
+        check: the result of `verify`.
+        beside: the folder of the page, for relative links to files; absolute without it.
     """
     state = report.state
     colour = _COLOURS.get(report.outcome, "busy")
@@ -257,7 +257,7 @@ def _message(one: Mapping[str, Any]) -> str:
 
 
 def _gist(value: object, *keys: str) -> str:
-    """The first of these fields as a muted line, to tell folded blocks apart."""
+    """Return the first of these fields as a muted line, which labels a folded block."""
     fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
     for key in keys:
         if text := fields.get(key):

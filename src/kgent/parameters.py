@@ -1,6 +1,6 @@
 """The parameters of a profile: their values are checked, and filled into its texts.
 
-A value is data. It is put in where `{{ name }}` stands, once, and nothing in it is read again.
+A value is data: it replaces `{{ name }}` once, and placeholders in it are not replaced.
 """
 
 import math
@@ -30,13 +30,13 @@ _TRUTH = {"true": True, "false": False}
 
 
 def set_parameters(config: KgentConfig, given: Mapping[str, ParameterValue]) -> KgentConfig:
-    """The profile with the value of every parameter: the given one, or the default.
+    """Return the profile with a value for every parameter: the given one, or the default.
 
-    A text that is given for another type is read as that type.
+    A text given for another type is converted to that type.
 
     Raises:
-        KgentError: category `config`; a name is not known, a value does not fit, or one that is
-            required is not given.
+        KgentError: category `config`; a name is not known, a value does not fit, or a required
+          value is not given.
     """
     specs = config.parameters
     for name in given:
@@ -56,10 +56,10 @@ def set_parameters(config: KgentConfig, given: Mapping[str, ParameterValue]) -> 
 
 
 def fill_text(config: KgentConfig, text: str, place: str) -> str:
-    """`text` with the values of the parameters in it; as it is where the profile has none.
+    """Return `text` with the values of the parameters; unchanged if the profile has none.
 
     Raises:
-        KgentError: category `config`; it names a parameter that there is not. Says where.
+        KgentError: category `config`; it names an unknown parameter. The message contains `place`.
     """
     if not config.parameters:
         return text
@@ -78,10 +78,10 @@ def fill_text(config: KgentConfig, text: str, place: str) -> str:
 
 
 def fill_config(config: KgentConfig) -> KgentConfig:
-    """The profile with the values of its parameters in its texts, paths and checks.
+    """Return the profile with parameters filled into its texts, paths and checks.
 
     Raises:
-        KgentError: category `config`; a path leads elsewhere with its values filled in.
+        KgentError: category `config`; a path or an argument is invalid with its values filled in.
     """
     if not config.parameters:
         return config
@@ -119,7 +119,7 @@ def fill_config(config: KgentConfig) -> KgentConfig:
 
 
 def _first_problem(error: ValidationError) -> tuple[int, str]:
-    """The place in its list of what is wrong first, and why."""
+    """Return the position of the first problem in its list, and the reason."""
     problem = error.errors()[0]
     number = next((part for part in problem["loc"] if isinstance(part, int)), 0)
     if problem["type"] in {"string_pattern_mismatch", "string_unicode"}:
@@ -133,7 +133,7 @@ def _misfilled(place: str, text: str, reason: str) -> KgentError:
 
 
 def templated_texts(config: KgentConfig) -> Iterator[tuple[str, str]]:
-    """The key and the text of everything in a profile that parameters are filled into."""
+    """Yield the key and the text of each part of a profile that may contain parameters."""
     profile = config.profile
     yield "profile.role", profile.role
     for name in ("responsibilities", "style", "constraints"):
@@ -147,7 +147,7 @@ def templated_texts(config: KgentConfig) -> Iterator[tuple[str, str]]:
 
 
 def unknown_names(config: KgentConfig) -> Iterator[tuple[str, str]]:
-    """The key of every text that names a parameter that there is not, and what is wrong."""
+    """Yield the key of each text that names an unknown parameter, and an explanation."""
     for key, text in templated_texts(config) if config.parameters else ():
         for found in _PLACEHOLDER.finditer(text):
             if found[1].strip() not in config.parameters:

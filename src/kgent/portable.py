@@ -1,7 +1,7 @@
-"""A profile apart from its place: what its fingerprint counts, and its copy in a run folder.
+"""A profile independent of its place: the content of its fingerprint, and its copy.
 
-A path counts by what it leads to, so that the copy, whose paths lead into the run folder, has the
-fingerprint of the original.
+Skills and scripts count by their content instead of their paths, so that the copy in a run folder,
+whose paths lead into that folder, has the same fingerprint as the original.
 """
 
 import hashlib
@@ -18,18 +18,18 @@ from kgent.skills import SkillRegistry
 
 KEPT_SKILLS = "archive/skills"
 KEPT_MODEL = "archive/model"
-"""Where a run folder has the skills of its run, and the script that stands for a model."""
+"""The folders of a run folder for its skills, and for the script that replaces a model."""
 
 MAX_SCRIPT_BYTES = 1_000_000
 _SCRIPT_PROVIDERS = {"scripted"}
 
 
 def portable_fields(config: KgentConfig) -> dict[str, Any]:
-    """The content of a profile with what its paths lead to in place of the paths."""
+    """Return the content of a profile, with paths replaced by hashes or names of their files."""
     fields = config.model_dump(mode="json", exclude={"workspace": {"sandbox"}})
     for spec in fields["parameters"].values():
         spec["value"] = spec["default"] if spec["value"] is None else spec["value"]
-    with suppress(KgentError):  # skills that cannot be read count by their paths
+    with suppress(KgentError):  # unreadable skills count by their paths
         content = SkillRegistry.of(config).hashes()
         enabled = config.skills.enabled
         found: dict[str, Any] = {"content": content} if content else {"paths": []}
@@ -48,9 +48,9 @@ def portable_fields(config: KgentConfig) -> dict[str, Any]:
 
 
 def placeless_fields(config: KgentConfig) -> dict[str, Any]:
-    """Return the content of a profile in a run folder, with only the names of what lies outside.
+    """Return the content of a profile in a run folder, with only the names of outside files.
 
-    Unlike `portable_fields` it has no hashes: what lies inside is compared as a file.
+    Unlike `portable_fields` it has no hashes: files inside are compared as files.
     """
     fields = config.model_dump(mode="json", exclude={"workspace": {"sandbox"}})
     if config.model.path is not None:
@@ -65,13 +65,13 @@ def placeless_fields(config: KgentConfig) -> dict[str, Any]:
 def relocated(
     config: KgentConfig, root: Path, *, script: str | None = None, skills: bool = False
 ) -> KgentConfig:
-    """The profile as it stands in the run folder `root`, from where it can be run again.
+    """Return the profile for the run folder `root`, from which it can be run again.
 
     Args:
         config: the profile, from wherever it was read.
         root: the run folder.
-        script: where in it the file of `model.path` is kept, if it is.
-        skills: whether the skills are kept in it.
+        script: the path of the copied `model.path` in the run folder, if there is one.
+        skills: whether the skills were copied into the run folder.
     """
     changes: dict[str, Section | list[Any]] = {}
     place = str(root.parent / "{run_id}")
@@ -110,7 +110,7 @@ def relocated(
 
 
 def read_script(config: KgentConfig) -> bytes | None:
-    """The file of `model.path` where that is a script; None where it is a model, or is missing."""
+    """Return the file of `model.path` if it is a script; None if it is a model or missing."""
     is_script = config.runtime.engine == "mock" or config.model.provider in _SCRIPT_PROVIDERS
     if config.model.path is None or not is_script:
         return None

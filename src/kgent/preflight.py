@@ -1,4 +1,4 @@
-"""The check of a profile before a run: `run` refuses what is found here, and `validate` reports it.
+"""Checks of a profile before a run; `run` refuses the problems, and `validate` reports them.
 
 Nothing is started, sent or written.
 """
@@ -24,9 +24,9 @@ from kgent.state import RunIds
 
 
 class UsableProfile(Record):
-    """The names that a usable profile brings: its skills, its inputs, and variables not set here.
+    """The skills and inputs of a usable profile, and the variables that are not set here.
 
-    A run needs the variables, which hold keys; a profile can be checked without them.
+    A run needs the variables, which contain keys; a profile can be checked without them.
     """
 
     skills: list[str]
@@ -35,7 +35,7 @@ class UsableProfile(Record):
 
 
 def validate_profile(config: KgentConfig, engine: AgentEngine) -> UsableProfile:
-    """Check all that can keep a profile from being run here, also what a run finds out later.
+    """Check everything that could prevent a run here, including what a run only finds out later.
 
     `engine` is the one that the profile names.
 
@@ -46,7 +46,7 @@ def validate_profile(config: KgentConfig, engine: AgentEngine) -> UsableProfile:
     refuse_obstacles(config, engine)
     registry = SkillRegistry.of(config)
     skills, inputs = registry.discover(), find_inputs(config)
-    registry.hashes()  # reads all that a run keeps a copy of
+    registry.hashes()  # reads every file that a run would copy
     if unreachable := list(_find_unreachable_servers(config)):
         raise config_error("\n".join(unreachable))
     check_memory(config)
@@ -64,10 +64,10 @@ def refuse_obstacles(config: KgentConfig, engine: AgentEngine, *, is_given: bool
     Args:
         config: the profile, its parameters filled in as far as they are known.
         engine: the engine of the run.
-        is_given: the engine was given in code, and may have means that the profile does not name.
+        is_given: the engine was given in code, so the profile need not name all that it uses.
 
     Raises:
-        KgentError: category `config`; it says what is in the way, line by line.
+        KgentError: category `config`; the message lists the obstacles, one per line.
     """
     found = list(_find_obstacles(config))
     if not is_given:
@@ -79,7 +79,7 @@ def refuse_obstacles(config: KgentConfig, engine: AgentEngine, *, is_given: bool
 
 
 def _filled(config: KgentConfig) -> KgentConfig:
-    """Fill in the parameters, if none is missing that a run has to be given."""
+    """Fill in the parameters, unless a required one has no value."""
     try:
         return fill_config(set_parameters(config, {}))
     except KgentError:
@@ -105,7 +105,7 @@ def _find_obstacles(config: KgentConfig) -> Iterator[str]:
 
 
 def _find_missing_means(config: KgentConfig) -> Iterator[str]:
-    """Name what a run lacks that has only the means that its profile names."""
+    """List what a run lacks if it only has the means that its profile names."""
     if config.model.path is not None and not config.place(config.model.path).is_file():
         yield f"model.path: there is no file {config.place(config.model.path)}"
     budget = config.runtime.budget
@@ -139,7 +139,7 @@ def _has_price(model: ModelConfig) -> bool:
 
 
 def _find_unreachable_servers(config: KgentConfig) -> Iterator[str]:
-    """Name the servers that cannot be started; a run that starts them fails."""
+    """List the servers that cannot be started, which would fail the run."""
     for server in config.tools.mcp:
         if server.cwd is not None and not config.place(server.cwd).is_dir():
             yield f"tools.mcp: {server.name}: there is no folder {config.place(server.cwd)}"
@@ -149,7 +149,7 @@ def _find_unreachable_servers(config: KgentConfig) -> Iterator[str]:
 
 
 def _ignores_unknown_prices(config: KgentConfig) -> bool:
-    """Tell whether the profile itself says so; the default is meant for sessions."""
+    """Return whether the profile itself allows unknown prices; the default is for sessions."""
     budget = config.runtime.budget
     is_said = "on_unknown_price" in budget.model_fields_set
     return is_said and budget.on_unknown_price == "ignore_usd"

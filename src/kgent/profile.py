@@ -1,7 +1,7 @@
-"""A profile file: read, checked, fingerprinted, written out again, and made into a system prompt.
+"""A profile file: read it, check it, compute its fingerprint, write it, build the system prompt.
 
-All of it is right, or nothing is started. An error names the file, the line, the key, what was
-expected and, for a name that is not known, the nearest one that is.
+A run only starts if the whole profile is valid. An error contains the file, the line, the key, the
+expected value and, for an unknown name, the nearest known one.
 """
 
 import hashlib
@@ -31,9 +31,9 @@ from kgent.state import RunOverrides
 MAX_CONFIG_BYTES = 1_000_000
 _MAX_NODES = 20_000
 _GROWTH = 20
-"""How many times as large a profile may be once its defaults are filled in."""
+"""The largest ratio between a profile with its defaults filled in and the file."""
 _RESOLVED = "# Resolved from "
-"""How the profile in a run folder begins."""
+"""The beginning of a profile in a run folder."""
 _MAX_DEPTH = 50
 _MAX_DIGITS = 40
 _TAG = "tag:yaml.org,2002:"
@@ -42,11 +42,11 @@ _SHOWN_PROBLEMS = 5
 _SHOWN_SCHEMA = 4000
 
 Fault = tuple[int | None, str, str]
-"""Line, dotted key (empty for the file as a whole), and what is wrong."""
+"""Line, dotted key (empty for the file as a whole), and the problem."""
 
 
 def load_config(path: Path | str) -> KgentConfig:
-    """Read and check a profile, or the one that a run has written into its folder.
+    """Read and check a profile, including one that a run has written into its folder.
 
     Raises:
         KgentError: category `config`; the file cannot be read, or does not fit the schema.
@@ -87,7 +87,7 @@ def load_config(path: Path | str) -> KgentConfig:
 
 
 def _keep_version(table: dict[str, Any], text: str) -> None:
-    """Put the text of a version that is a number into its place: 1.10 is not 1.1."""
+    """Keep the text of a version that YAML reads as a number: 1.10 is not 1.1."""
     meta: object = table.get("kgent")
     if isinstance(meta, dict):
         fields = cast("dict[str, Any]", meta)
@@ -97,10 +97,10 @@ def _keep_version(table: dict[str, Any], text: str) -> None:
 
 
 def load_yaml(path: Path) -> object:
-    """The value of a YAML file that is read as strictly as a profile.
+    """Read a YAML file as strictly as a profile, and return its value.
 
     Raises:
-        KgentError: category `config`; it cannot be read. Names the line.
+        KgentError: category `config`; it cannot be read. The message contains the line.
     """
     try:
         return _YamlSource(_read_text(path, MAX_CONFIG_BYTES), max_nodes=_MAX_NODES).value
@@ -109,7 +109,7 @@ def load_yaml(path: Path) -> object:
 
 
 def _with_schema(config: KgentConfig, spec: DeliverableSpec) -> DeliverableSpec:
-    """The deliverable with the schema itself in place of the file that has it.
+    """Return the deliverable with the content of its schema file instead of the path.
 
     Raises:
         ValueError: it cannot be used, for the reason in the message.
@@ -136,9 +136,9 @@ def _with_schema(config: KgentConfig, spec: DeliverableSpec) -> DeliverableSpec:
 
 
 def apply_options(config: KgentConfig, options: RunOverrides) -> KgentConfig:
-    """The profile with the values of the options: run folder, inputs, parameters, limits.
+    """Return the profile with the values of the options: run folder, inputs, parameters, limits.
 
-    Relative paths of options start at the current folder, as every path on a command line does.
+    Relative paths in options start at the current folder, like every path on a command line.
     """
     config = set_parameters(config, options.parameters or {})
     changes: dict[str, Any] = {}
@@ -172,8 +172,8 @@ def fingerprint_config(config: KgentConfig) -> str:
     """Hash the content of a profile (SHA-256, hex): equal profiles have equal fingerprints.
 
     Defaults are filled in and keys sorted; the place of the run folder is left out. Skills and the
-    script of a mock count with their content, other paths with the name they end in, so that a
-    profile means the same wherever it is checked out.
+    script of a mock count by their content, other paths by their last name, so that a profile has
+    the same fingerprint in every checkout.
     """
     resolved = portable_fields(config)
     canonical = json.dumps(resolved, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -181,17 +181,17 @@ def fingerprint_config(config: KgentConfig) -> str:
 
 
 def dump_config(config: KgentConfig, *, origin: Path, clean: Callable[[str], str]) -> str:
-    """The resolved profile as YAML, with a line that names the file it was read from.
+    """Return the resolved profile as YAML, with a comment that names its source file.
 
     Args:
         config: the profile.
         origin: the file it was read from.
-        clean: applied to every text: a profile is no place for secrets, but people make mistakes.
+        clean: removes secrets from a text; applied to every text, in case there are any.
     """
     resolved = walk(config.model_dump(mode="json"), clean)
     try:
         WorkspaceSection.model_validate(config.workspace.model_dump())
-    except ValidationError:  # given on the command line, which takes any path; `run.json` has it
+    except ValidationError:  # from the command line, which accepts any path; `run.json` has it
         del resolved["workspace"]["sandbox"]
     body = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True, width=100)
     return f"{_RESOLVED}{json.dumps(str(origin))}.\n{body}"
@@ -234,7 +234,7 @@ def _unusable(file: Path, faults: list[Fault]) -> KgentError:
 
 
 class _YamlFaultError(Exception):
-    """The text cannot be used; `line` is counted from 1."""
+    """The text cannot be used; `line` starts at 1."""
 
     def __init__(self, line: int | None, reason: str) -> None:
         super().__init__(reason)
@@ -246,11 +246,10 @@ class _YamlFaultError(Exception):
 class _YamlSource:
     """A document: its value, and the line of each dotted key (`deliverables.required[0].path`).
 
-    `version` is the text of `kgent.version`, which a number does not keep.
+    `version` is the text of `kgent.version`, which a number does not preserve.
 
-    Stricter than the parser: a key given twice is an error, and a document that repeats itself
-    through aliases until it is huge, or contains itself, is refused before anything walks it.
-    A tag that changes the type of a value (`!!bool x`) is refused.
+    It is stricter than the parser: it refuses a key that is given twice, a document that contains
+    itself or becomes huge through aliases, and a tag that changes the type of a value (`!!bool x`).
     """
 
     text: str
@@ -275,7 +274,7 @@ class _YamlSource:
             raise _YamlFaultError(1, f"not valid YAML: {reason}") from None
 
     def line_of(self, key: str) -> int:
-        """The line of a key, or of the nearest one around it that is there."""
+        """Return the line of a key, or of the nearest enclosing key that exists."""
         while key not in self.lines and key:
             cut = max(key.rfind("."), key.rfind("["))
             key = key[:cut] if cut > 0 else ""
@@ -294,7 +293,7 @@ class _YamlSource:
             loader.dispose()
 
     def _visit(self, node: yaml.Node, key: str, depth: int, resolve: "_Resolve") -> None:
-        """Check a node, once for each place where it stands, and note its line."""
+        """Check a node at each of its places, and store its line."""
         line = node.start_mark.line + 1
         self.lines.setdefault(key, line)
         self._count += 1
@@ -333,7 +332,7 @@ class _YamlSource:
 
 
 _Resolve = Callable[[type[yaml.Node], str, tuple[bool, bool]], str]
-"""The tag of a value by its looks; the flags say whether it is plain or quoted."""
+"""Returns the tag of a value from its text; the flags say whether it is plain or quoted."""
 
 
 def _check_scalar(node: yaml.ScalarNode, resolve: _Resolve) -> None:
@@ -360,9 +359,9 @@ def render_system_prompt(
     memory_summary: str | None,
     sandbox_rules: str,
 ) -> str:
-    """Role, responsibilities, style, constraints, sandbox, deliverables, skills, memory.
+    """Render role, responsibilities, style, constraints, sandbox, deliverables, skills, memory.
 
-    Equal arguments give equal text; parts with nothing to say are left out.
+    Equal arguments give equal text; empty parts are left out.
     """
     required = _bullets(
         f"`{one.path}`"
@@ -400,7 +399,7 @@ def _shown(schema: object) -> str:
 
 
 def render_sandbox_rules(config: KgentConfig, inputs: Iterable[str] = ()) -> str:
-    """What the model reads about the run folder; `inputs` are paths in it."""
+    """Return the rules of the run folder for the model; `inputs` are paths in it."""
     files, shell = config.tools.filesystem, config.tools.shell
     write_rule = "Nothing can be written."
     if files.enabled and files.write:

@@ -1,4 +1,4 @@
-"""What a run records as it happens: events, calls, errors, transcript, archive."""
+"""The records of a run, written as it happens: events, calls, errors, transcript, archive."""
 
 import fcntl
 import json
@@ -56,11 +56,11 @@ RunEventType = Literal[
     "file.read", "file.written", "file.rejected",
     "deliverable.check.started", "deliverable.check.completed", "deliverable.missing", "error",
 ]  # fmt: skip
-"""Everything that `events.jsonl` can hold."""
+"""All types of events that `events.jsonl` may contain."""
 
 
 class Event(Frozen):
-    """One thing that happened. `sequence`, from 1 and without gaps, is the order of the run."""
+    """An event of a run. `sequence`, from 1 and without gaps, is the order of the events."""
 
     event_id: str
     sequence: int
@@ -78,17 +78,17 @@ class Event(Frozen):
 
 
 class ErrorRecord(ErrorInfo):
-    """An error, when it happened, and the tool call it belongs to."""
+    """An error, its time, and the tool call it belongs to."""
 
     timestamp: str
     correlation_id: str | None = None
 
 
 class ToolCallRecord(Record):
-    """One call: its arguments, how long it took, its result.
+    """A tool call: its arguments, duration and result.
 
-    `args_summary` has every argument, long ones cut and secrets removed; `artifacts` are paths
-    inside the run folder.
+    `args_summary` has every argument, with long ones shortened and secrets removed; `artifacts` are
+    paths inside the run folder.
     """
 
     call_id: str
@@ -105,11 +105,11 @@ class ToolCallRecord(Record):
 
 
 class RunRecords:
-    """Writes events, transcript, tool calls, errors, and the archive of what is too large for them.
+    """Writes events, transcript, tool calls, errors, and the archive for larger content.
 
-    Every line is redacted, and whole on disk before the caller goes on. Safe in several threads.
-    Nothing is opened before something is recorded. Every method raises `OSError` where the disk
-    takes no more, and `ValueError` after the end of the run.
+    Every line is redacted, and on disk before the method returns. Methods may be called from
+    several threads. No file is opened before something is recorded. Every method raises `OSError`
+    if the disk is full, and `ValueError` after the end of the run.
     """
 
     def __init__(self, root: Path, ids: RunIds, *, redactor: Redactor) -> None:
@@ -127,16 +127,16 @@ class RunRecords:
         self._latest = ""
 
     def hold(self) -> None:
-        """Open every growing record now: it can be removed after that, and is still written."""
+        """Open every growing record now, so that it is still written if a program removes it."""
         for name in (EVENTS_FILE, TRANSCRIPT_FILE, TOOLS_FILE, ERRORS_FILE):
             self.files.hold(name)
 
     def close(self) -> None:
-        """Flush everything and take no more lines. Harmless when called again."""
+        """Flush everything and refuse further lines. May be called again."""
         self.files.close()
 
     def now(self) -> str:
-        """The time of the next record: if the clock is turned, never before that of the last."""
+        """Return the time for the next record, never earlier than the time of the last record."""
         with self._lock:
             self._latest = max(self._latest, now())
             return self._latest
@@ -154,7 +154,7 @@ class RunRecords:
         correlation_id: str | None = None,
         parent_event_id: str | None = None,
     ) -> Event:
-        """Record an event. The first one locks the file for as long as the run lives."""
+        """Record an event. The first one locks the file until the process ends or closes it."""
         with self._lock:
             sequence, content = self._sequence + 1, storable(dict(data or {}))
             size = len(json.dumps(content, ensure_ascii=False).encode("utf-8", "replace"))
@@ -179,7 +179,7 @@ class RunRecords:
                 parent_event_id=parent_event_id,
             )
             if sequence == 1:
-                # Waits for readers, who hold it only to look. On a file system without locks
+                # Waits for readers, which hold it only for a moment. On a file system without locks
                 # readers cannot see that the run is active.
                 with suppress(OSError):
                     fcntl.flock(self.files.hold(EVENTS_FILE), fcntl.LOCK_EX)
@@ -188,7 +188,7 @@ class RunRecords:
         return event
 
     def record_error(self, error: ErrorInfo, *, correlation_id: str | None = None) -> None:
-        """Record an error, of a call if `correlation_id` is one's id."""
+        """Record an error; `correlation_id` is the id of its call, if it belongs to one."""
         facts = error.model_dump()
         with self._lock:
             line = ErrorRecord(**facts, timestamp=self.now(), correlation_id=correlation_id)
@@ -196,7 +196,7 @@ class RunRecords:
             self._errors += 1
 
     def record_call(self, call: ToolCallRecord) -> None:
-        """Record a call that is over."""
+        """Record a call that has ended."""
         with self._lock:
             self._append_line(TOOLS_FILE, call)
             self._calls.append(call)
@@ -204,19 +204,19 @@ class RunRecords:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many events, calls and errors are on record."""
+        """Return the numbers of recorded events, calls and errors."""
         with self._lock:
             calls = len(self._calls)
             return {"events": self._sequence, "tool_calls": calls, "errors": self._errors}
 
     @property
     def calls(self) -> list[ToolCallRecord]:
-        """The calls so far, in the order in which they ended."""
+        """Return the calls so far, in the order in which they ended."""
         with self._lock:
             return list(self._calls)
 
     def maker_of(self, path: str) -> str | None:
-        """The tool that wrote a file of the run folder last."""
+        """Return the tool that last wrote a file of the run folder."""
         return self._makers.get(path)
 
     def _append_line(self, name: str, line: BaseModel) -> None:
@@ -226,7 +226,7 @@ class RunRecords:
     # --- the transcript ---------------------------------------------------------------------------
 
     def append_section(self, title: str, content: str) -> None:
-        """Add to a section of the transcript, which can be read at any moment."""
+        """Add text to a section of the transcript, which can be read at any time."""
         clean = self.redactor.text(visible(content, zero_width=False)).rstrip()
         with self._lock:
             self._sections.setdefault(title, []).append(clean)
@@ -235,7 +235,7 @@ class RunRecords:
             self.files.append(TRANSCRIPT_FILE, f"{head}{clean}\n".encode("utf-8", "replace"))
 
     def finish_transcript(self) -> None:
-        """Write the transcript again as a whole, every section in its place."""
+        """Rewrite the whole transcript with its sections in order."""
         with self._lock:
             others = [title for title in self._sections if title not in SECTIONS]
             parts = [f"# Transcript of {self._ids.run_id}"]
@@ -247,25 +247,25 @@ class RunRecords:
     # --- the archive ------------------------------------------------------------------------------
 
     def keep_json(self, folder: str, label: str, value: Any) -> str:
-        """Keep a JSON value in a folder of the archive; returns its path in the run folder."""
+        """Store a JSON value in a folder of the archive; return its path in the run folder."""
         text = json.dumps(self.redactor.payload(value), ensure_ascii=False, indent=1)
         return self._keep(folder, label, ".json", text.encode("utf-8", "replace"))
 
     def keep_raw(self, folder: str, label: str, content: bytes, *, ending: str = "") -> str:
-        """Keep bytes in a folder of the archive; returns their path in the run folder."""
+        """Store bytes in a folder of the archive; return their path in the run folder."""
         return self._keep(folder, label, ending, self.redactor.raw(content))
 
     def add_lines(self, name: str, *values: Any) -> str:
-        """Append JSON values to `archive/<name>`, one a line; returns that path."""
+        """Append JSON values to `archive/<name>`, one per line; return that path."""
         clean = (self.redactor.payload(value) for value in values)
         text = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in clean)
         self.files.append(f"{ARCHIVE}/{name}", text.encode("utf-8", "replace"))
         return f"{ARCHIVE}/{name}"
 
     def _keep(self, folder: str, label: str, ending: str, raw: bytes) -> str:
-        """Write a file whose name has plain characters only and was not used before.
+        """Write a file under an unused name of plain characters.
 
-        A label such as a model's id of a call can be any text, and come twice.
+        The label may be any text, and may occur twice; a model's id of a call is an example.
         """
         plain = f"{ARCHIVE}/{folder}/{plain_name(label)}"
         name, number = f"{plain}{ending}", 1
@@ -293,7 +293,7 @@ class RunEnvironment:
     launcher: Launcher
 
     def core_fields(self) -> dict[str, str]:
-        """What of it stands in `run.json`."""
+        """Return the fields that `run.json` contains from the start."""
         return {
             "session_id": self.ids.session_id,
             "task_id": self.ids.task_id,
@@ -305,7 +305,7 @@ class RunEnvironment:
 
 
 def is_held(root: Path) -> bool | None:
-    """Whether a process still records into this run folder; None where that is unknown."""
+    """Return whether a process still records into this run folder; None if unknown."""
     try:
         with open_file(root.resolve() / EVENTS_FILE) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -319,12 +319,12 @@ def is_held(root: Path) -> bool | None:
 
 
 def plain_name(label: str) -> str:
-    """Any text as a file name of letters, digits, `_` and `-`; different texts may be alike."""
+    """Convert text to a file name of letters, digits, `_` and `-`, which may not be unique."""
     return _NOT_PLAIN.sub("_", label)[:_LONGEST_LABEL] or "unnamed"
 
 
 def quoted(text: str) -> str:
-    """`text` as a block that cannot end itself: nothing in it is read as part of the transcript."""
+    """Return `text` as a block that it cannot end, so that no part of it counts as transcript."""
     longest = max((len(found) for found in _FENCES.findall(text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}text\n{text}\n{fence}"
@@ -334,7 +334,7 @@ def find_answer(transcript: str) -> str | None:
     """Return the answer of a run from its transcript; None if the run has none.
 
     The section `Result` has the status, the error unless the run is completed, and the answer.
-    Headings inside of quoted blocks are text.
+    Headings inside quoted blocks count as text.
     """
     fence, section, status, blocks = "", "", "", list[list[str]]()
     for line in transcript.split("\n"):
@@ -358,5 +358,5 @@ def find_answer(transcript: str) -> str | None:
 
 
 def summary_line(text: str) -> str:
-    """`text` as one line of bounded length that every store takes."""
+    """Return `text` as one line of limited length that is valid in every store."""
     return short_line(storable_text(text[: _MAX_LINE * 4]), _MAX_LINE + 1)

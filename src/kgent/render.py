@@ -1,4 +1,4 @@
-"""A run's report on a terminal."""
+"""Output of a run's report on a terminal."""
 
 from collections.abc import Iterator
 
@@ -50,7 +50,7 @@ def print_report(report: RunReport, console: Console) -> None:
 
 
 def _print_answer(report: RunReport, console: Console) -> None:
-    """Print the answer as it is, without a frame: it can be long, and it is copied from here."""
+    """Print the answer without a frame, so that it can be copied."""
     answer = read_answer(report)
     shown = explain_no_answer(report) if answer is None else shortened(answer, _MAX_ANSWER)
     console.print(Text("Answer", "bold"))
@@ -87,7 +87,7 @@ def _grid(title: str, *columns: str) -> Table:
 
 
 def _plain(text: str) -> Text:
-    """Text from a run folder: nothing in it acts on the terminal, and nothing is markup."""
+    """Return text from a run folder without control characters and markup."""
     return Text(visible(text, zero_width=False))
 
 

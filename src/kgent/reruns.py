@@ -1,4 +1,4 @@
-"""A run done again, from what its run folder has kept."""
+"""Repeat a run from the content of its run folder."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from kgent.state import SCHEMA_VERSION, RunFolderResult, RunIds, RunOverrides, p
 
 
 class Rerun(Record):
-    """A run that was done again: how it went, and why its profile is another one, if it is."""
+    """A repeated run: its result, and the reason if its profile differs from the first."""
 
     result: RunFolderResult
     reasons: list[str] = []
@@ -30,11 +30,12 @@ def rerun(
 ) -> Rerun:
     """Run the profile and the prompt of a run folder again, into a new folder.
 
-    The run joins the session and the task of the first one. Without a folder in the options it is
-    made beside the first one, under the name of its id.
+    The run joins the session and the task of the first one. If the options name no folder, it is
+    made next to the first one, with its id as the name.
 
     Raises:
-        KgentError: category `sandbox`; it is no run folder, or its prompt cannot be read whole.
+        KgentError: category `sandbox`; it is not a run folder, or its prompt cannot be read
+          completely.
     """
     report, chosen = read_report(root), options or RunOverrides()
     if report.state.schema_version < SCHEMA_VERSION:

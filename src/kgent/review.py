@@ -1,4 +1,4 @@
-"""A run folder read back: the report of its run, as far as it can be read."""
+"""A report of a run that is read from its run folder, as far as possible."""
 
 import os
 from collections.abc import Iterator
@@ -42,10 +42,10 @@ class RunReport:
     Attributes:
         root: the run folder, resolved. Links in it are not followed.
         state: `run.json`.
-        outcome: the status; `lost` where the process died without closing the run.
+        outcome: the status; `lost` if the process died without closing the run.
         is_lost: `run.json` has no final status, and no process records into the folder.
         events, calls, errors: the first `MAX_LINES` of each.
-        problems: what could not be read, in words.
+        problems: descriptions of the parts that cannot be read.
     """
 
     root: Path
@@ -65,7 +65,7 @@ def read_report(root: Path) -> RunReport:
     """Read a run folder.
 
     Raises:
-        KgentError: category `sandbox`; it is no run folder.
+        KgentError: category `sandbox`; it is not a run folder.
     """
     problems: list[str] = []
     artifacts: ArtifactManifest | None = None
@@ -107,7 +107,7 @@ def read_answer(report: RunReport) -> str | None:
 
 
 def explain_no_answer(report: RunReport) -> str:
-    """Say why a run has no answer."""
+    """Return the reason why a run has no answer."""
     if not report.is_lost and not report.state.status.is_terminal:
         return "none yet: the run is under way"
     if report.outcome == RunFolderStatus.COMPLETED:
@@ -117,9 +117,9 @@ def explain_no_answer(report: RunReport) -> str:
 
 
 def each_record(path: Path, model: type[M]) -> Iterator[M | None]:
-    """The records of a file, one a line; None for a line that is damaged.
+    """Yield the records of a file, one per line; None for a damaged line.
 
-    A line that is longer than any record ends it: what follows is not read.
+    Reading stops at a line that is longer than any record.
     """
     with open_file(path) as file:
         while line := file.readline(MAX_LINE_BYTES):
@@ -132,7 +132,7 @@ def each_record(path: Path, model: type[M]) -> Iterator[M | None]:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """The first `limit` bytes of a file of a run folder."""
+    """Return the first `limit` bytes of a file in a run folder."""
     with open_file(path) as file:
         return file.read(limit)
 
@@ -141,7 +141,7 @@ def _read_state(root: Path) -> RunFolderState:
     try:
         if raw := read_bytes(root / RUN_FILE, MAX_MANIFEST_BYTES):
             return RunFolderState.model_validate_json(raw)
-        # The run died before it had written `run.json`; its first event may know the rest.
+        # The run died before it wrote `run.json`; its first event may have this information.
         first = next(iter(_read_lines(root / EVENTS_FILE, Event, [])), None)
         known: dict[str, Any] = dict(first.data) if first else {}
         when = first.timestamp if first else ""

@@ -1,7 +1,7 @@
-"""The run's own files: written here only, and hashed as they are written.
+"""The run's own files, which are hashed as they are written.
 
-A command of the run can reach these files like any other program of the user. Their content is
-therefore compared with what was written, and never read back to learn what was written.
+Programs started by the run can change these files, like any other program of the user. So the files
+are compared with the hashes from the time of writing, and never read back to get them.
 """
 
 import errno
@@ -30,10 +30,10 @@ R = TypeVar("R")
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 UNFINISHED = ".kgent-unfinished"
-"""Beside the run folders, as long as one of them is written to: notes of the writes."""
+"""The file next to run folders with notes about writes; it exists while a run writes."""
 
 DISPLACED = "archive/displaced"
-"""Where things go that stand in the place of a record when the record has to be written."""
+"""The folder for files that are moved away because they are in the place of a record."""
 
 _CHUNK = 2**18
 _UNREAD = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -41,12 +41,12 @@ _APPENDS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW |
 
 
 def readable_name(path: str) -> str:
-    """A path as JSON can hold it: bytes that are not UTF-8 stand as backslash, x and two digits."""
+    """Return a path for JSON, with bytes that are not UTF-8 as backslash, x and two digits."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def name_bytes(path: str) -> str | None:
-    """The path's bytes in hex where `readable_name` had to replace some; None where it did not."""
+    """Return the path's bytes in hex if `readable_name` has to replace some; None if not."""
     raw = os.fsencode(path)
     try:
         raw.decode("utf-8")
@@ -56,7 +56,7 @@ def name_bytes(path: str) -> str | None:
 
 
 class NamedRecord(Record):
-    """Something in a run folder, by its path there.
+    """A path in a run folder.
 
     `path_hex` has the bytes of a path that is not UTF-8; `path` then is its `readable_name`.
     """
@@ -66,7 +66,7 @@ class NamedRecord(Record):
 
     @property
     def name(self) -> str:
-        """The path as the file system takes it."""
+        """Return the path for use in system calls."""
         return self.path if self.path_hex is None else os.fsdecode(bytes.fromhex(self.path_hex))
 
     @model_serializer(mode="wrap")
@@ -76,9 +76,9 @@ class NamedRecord(Record):
 
 
 class FileRecord(NamedRecord):
-    """A file as it was: path relative to the run folder, size, SHA-256 in hex, octal mode.
+    """The state of a file: path in the run folder, size, SHA-256 in hex, octal mode.
 
-    `sha256` is empty where the content was not read because it is too large.
+    `sha256` is empty if the file was too large to read.
     """
 
     bytes: int
@@ -88,7 +88,7 @@ class FileRecord(NamedRecord):
 
 @dataclass(slots=True)
 class _Content:
-    """Size and hash of what a file holds, and its descriptor while it is held open."""
+    """Size and hash of a file's content, and its descriptor while it is held open."""
 
     size: int = 0
     digest: Any = field(default_factory=hashlib.sha256)
@@ -110,15 +110,15 @@ class _Content:
 
 
 def mode_text(mode: int) -> str:
-    """The rights of a file or folder as manifests have them: four octal digits."""
+    """Return the permissions of a file or folder as four octal digits."""
     return f"{stat.S_IMODE(mode):04o}"
 
 
 def describe_file(root: Path, name: str, *, limit: int | None = None) -> FileRecord:
-    """A file of the run folder, whose path is resolved, as it is now. Links are not followed.
+    """Return the current state of a file in the run folder `root`, which is a resolved path.
 
-    A file of more than `limit` bytes is not read. Of one that grows meanwhile, as much is read as
-    it had.
+    Links are not followed. A file of more than `limit` bytes is not read. If it grows meanwhile,
+    the added part is not read.
     """
     content = _Content()
     with open_file(root / name) as file:
@@ -131,9 +131,10 @@ def describe_file(root: Path, name: str, *, limit: int | None = None) -> FileRec
 
 
 def make_readable(root: Path, name: str, *, mode: int | None = None) -> None:
-    """Let the owner read a file of the run folder, or set all its rights.
+    """Let the owner read a file of the run folder, or set its mode.
 
-    No link is followed, and a file that has another name is left as it is: that may lie outside.
+    Links are not followed. A file with a second name (hard link) is not changed, because that name
+    may be outside the run folder.
     """
     path = root / name
     with open_folder(path.parent) as folder:
@@ -147,7 +148,7 @@ def make_readable(root: Path, name: str, *, mode: int | None = None) -> None:
 
 
 def set_rights(descriptor: int, *, added: int, mode: int | None = None) -> None:
-    """Set the rights of a file or folder that was opened without reading it: all, or more."""
+    """Set or add permissions of a file or folder whose descriptor need not allow reading."""
     known = stat.S_IMODE(os.fstat(descriptor).st_mode)
     wanted = known | added if mode is None else mode
     if wanted != known:
@@ -155,14 +156,14 @@ def set_rights(descriptor: int, *, added: int, mode: int | None = None) -> None:
 
 
 class RunFiles:
-    """Writes the files that a run keeps about itself, from any thread.
+    """Writes the files that a run keeps about itself; may be used in several threads.
 
-    Names are relative to `root`. Files that grow are held open: removing or replacing one during
-    the run loses nothing, `restore` puts it back.
+    Names are relative to `root`. Files that grow are kept open: if one is removed or replaced
+    during the run, nothing is lost, and `restore` puts it back.
 
     Attributes:
-        unfinished: notes of the writes in progress. A command of the run that makes them
-            impossible does not stop the records.
+        unfinished: notes of the writes in progress. If a program of the run makes them impossible,
+          the records are still written.
     """
 
     def __init__(self, root: Path) -> None:
@@ -173,15 +174,15 @@ class RunFiles:
         self._is_closed = False
 
     def expect_empty(self, names: Iterable[str]) -> None:
-        """Note that these files exist and are empty."""
+        """Register existing empty files."""
         with self._lock:
             for name in names:
                 self._written.setdefault(name, _Content())
 
     def put(self, name: str, content: str | bytes, *, mode: int = PRIVATE_FILE) -> FileRecord:
-        """Replace a file as a whole; it is on disk when this returns.
+        """Replace a whole file; it is on disk when this returns.
 
-        Whatever stands in its place and is not an ordinary file is moved to `archive/displaced/`.
+        If something else than an ordinary file has this name, it is moved to `archive/displaced/`.
         """
         raw = content.encode("utf-8", "replace") if isinstance(content, str) else content
         with self._lock:
@@ -193,7 +194,7 @@ class RunFiles:
             return written.record(name)
 
     def append(self, name: str, raw: bytes) -> None:
-        """Add bytes at the end of a file, all of them or none."""
+        """Append bytes to a file, all of them or none."""
         with self._lock:
             descriptor = self.hold(name)
             start = os.fstat(descriptor).st_size
@@ -206,7 +207,7 @@ class RunFiles:
             self._written[name].add(raw)
 
     def hold(self, name: str) -> int:
-        """Open a file that will grow, and keep it open; returns its descriptor."""
+        """Open a file that will grow, and keep it open; return its descriptor."""
         with self._lock:
             if self._is_closed:
                 raise ValueError(f"the run is over; {name} takes no more lines")
@@ -218,13 +219,13 @@ class RunFiles:
             return written.descriptor
 
     def record(self, name: str) -> FileRecord | None:
-        """What was written to a file; None if the run did not write it."""
+        """Return the state of a file as it was written; None if the run did not write it."""
         with self._lock:
             written = self._written.get(name)
             return written.record(name) if written else None
 
     def find_changed(self) -> dict[str, str]:
-        """The files that are not on disk as they were written, and what is wrong with each."""
+        """Return the files that differ from what was written, with the reason for each."""
         with self._lock:
             found: dict[str, str] = {}
             for name, written in self._written.items():
@@ -245,8 +246,8 @@ class RunFiles:
     def restore(self) -> None:
         """Put back every growing file that was removed or replaced, and flush all of them.
 
-        The rights of every file that the run wrote are what they were, as far as the file system
-        has any; what they are then is recorded.
+        Every file that the run wrote gets its mode again, as far as the file system supports modes;
+        the resulting mode is recorded.
         """
         with self._lock:
             for name, written in self._written.items():
@@ -265,7 +266,7 @@ class RunFiles:
                 self._retry_after_clearing(
                     lambda n=name, c=bytes(content): self._replace(n, c), name
                 )
-                self._drop(name)  # the next line goes to the file that was put back
+                self._drop(name)  # the next line goes to the restored file
             for name, written in self._written.items():
                 with suppress(OSError):
                     found = (self.root / name).stat(follow_symlinks=False).st_mode
@@ -273,7 +274,7 @@ class RunFiles:
                         written.mode = stat.S_IMODE(found)
 
     def overwrite(self, name: str, content: str) -> None:
-        """Write over a file in its place: for a disk that has no room for a second copy."""
+        """Overwrite a file in place, for a disk without room for a second copy."""
         raw = content.encode("utf-8", "replace")
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with self._lock:
@@ -286,7 +287,7 @@ class RunFiles:
                 os.close(descriptor)
 
     def close(self) -> None:
-        """Close every file that was held, and take no more lines. Harmless when called again."""
+        """Close every open file, and refuse further lines. May be called again."""
         with self._lock:
             self._is_closed = True
             for name, written in self._written.items():
@@ -303,7 +304,7 @@ class RunFiles:
             replace_file(path, raw, before=before, unfinished=self.unfinished)
         except ToolError as error:  # not an ordinary file, or changed in between
             raise OSError(errno.EEXIST, error.message) from error
-        with suppress(OSError):  # not every file system has rights
+        with suppress(OSError):  # not every file system has permissions
             make_readable(self.root, name, mode=mode)
 
     def _drop(self, name: str) -> None:
@@ -313,7 +314,7 @@ class RunFiles:
             known.descriptor = None
 
     def _retry_after_clearing(self, write: Callable[[], R], name: str) -> R:
-        """Write; where something stands in the way, move it aside and write again."""
+        """Write; if something is in the way, move it away and write again."""
         try:
             return write()
         except OSError as error:
@@ -323,7 +324,7 @@ class RunFiles:
             return write()
 
     def _clear(self, name: str) -> None:
-        """Make the file's folders real folders that can be written, and its place free."""
+        """Make the parent folders exist and be writable, and move anything else at `name` away."""
         place = self.root
         if _is_in_the_way(place, is_folder=True):
             place.rename(place.with_name(f"displaced-{secrets.token_hex(4)}"))
@@ -354,7 +355,7 @@ class RunFiles:
 
 
 def _is_in_the_way(path: Path, *, is_folder: bool) -> bool:
-    """There is something that is no folder, or no ordinary file, as it should be."""
+    """Return whether the path is something other than the expected folder or ordinary file."""
     if path.is_symlink():
         return True
     return path.exists() and not (path.is_dir() if is_folder else path.is_file())

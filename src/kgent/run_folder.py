@@ -55,7 +55,7 @@ SYSTEM_PROMPT_FILE = "effective-system-prompt.md"
 SANDBOX_MANIFEST = "sandbox-manifest.json"
 ARTIFACT_MANIFEST = "artifact-manifest.json"
 SIGNATURE_FILE = "seal.sig"
-"""The signature of the seal, in the folder of a run that was signed; no manifest can have it."""
+"""The signature of the seal, in the folder of a signed run; no manifest can contain it."""
 
 WRITABLE = ("workspace", "deliverables")
 """The folders of a run folder that tools may write to."""
@@ -64,15 +64,15 @@ RECORDS = (
     *(CONFIG_FILE, PROMPT_FILE, SYSTEM_PROMPT_FILE),
     *(EVENTS_FILE, TRANSCRIPT_FILE, TOOLS_FILE, ERRORS_FILE),
 )
-"""What the run writes down about itself; the sandbox manifest vouches for these."""
+"""The run's records about itself; the sandbox manifest contains their hashes."""
 FILES = (RUN_FILE, SANDBOX_MANIFEST, ARTIFACT_MANIFEST, *RECORDS)
 
 OtherKind = Literal["folder", "link", "special", "unreadable"]
-"""What is no file; `unreadable` is a folder whose content is not known."""
+"""Kinds of entries other than files; an `unreadable` folder cannot be listed."""
 
 MAX_HASHED_FILE = 16 * 2**30
 MAX_HASHED_TOTAL = 64 * 2**30
-"""Bytes of a file, and of all files, that are read when a run closes."""
+"""The most bytes that are read when a run closes: of one file, and of all files."""
 
 _IN_USE = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -81,10 +81,10 @@ _KINDS = {"deliverables": "deliverable", "workspace": "working_file", ARCHIVE: "
 
 
 def resolve_run_folder(config: KgentConfig, ids: RunIds) -> Path:
-    """The run folder a profile and the ids mean, resolved; nothing is made.
+    """Return the resolved run folder for a profile and ids, without creating it.
 
     Raises:
-        KgentError: category `sandbox`; it cannot be resolved, or is a place to keep out of.
+        KgentError: category `sandbox`; it cannot be resolved, or the place must not be used.
     """
     name = config.workspace.sandbox
     for key in ("session_id", "task_id", "run_id"):
@@ -99,14 +99,14 @@ def resolve_run_folder(config: KgentConfig, ids: RunIds) -> Path:
 
 
 def create_run_folder(env: RunEnvironment) -> None:
-    """Make the run folder with every file and folder it will have, in one step.
+    """Create the run folder with all initial files and folders, in one step.
 
-    It is laid out beside its place and then renamed: half of it is never seen there, and a folder
-    with something in it cannot be renamed over. What killed runs beside it have left unfinished is
-    removed.
+    It is created under another name and then renamed. So a partial folder is never seen under the
+    final name, and a folder that is not empty is never replaced. Unfinished folders of runs that
+    were killed are removed.
 
     Raises:
-        KgentError: category `sandbox`; there is something in it already, or it cannot be made.
+        KgentError: category `sandbox`; the folder is not empty, or it cannot be created.
     """
     root, unfinished = env.sandbox_root, env.records.files.unfinished
     when = env.records.now()
@@ -122,8 +122,7 @@ def create_run_folder(env: RunEnvironment) -> None:
                     (draft / folder).mkdir(mode=PRIVATE_FOLDER)
                 for file in FILES:
                     os.close(open_descriptor(draft / file, _NEW_FILE, PRIVATE_FILE))
-                # Where there is no room for it, there is none for a run; later ones are written
-                # over it.
+                # Fails if the disk has no room for a run; later versions are written over it.
                 write_text(draft / RUN_FILE, text, errors="replace")
                 draft.rename(root)
             except OSError:
@@ -149,9 +148,10 @@ def _unusable(root: Path, reason: str, *, code: ErrorCode = ErrorCode.CONFIG_ERR
 
 
 class SandboxManifest(Record):
-    """The run folder's boundaries, and the records it vouches for once the run is over.
+    """The boundaries of the run folder, and the hashes of its records once the run has ended.
 
-    `modes` are the rights of the run folder itself (`.`) and of `inputs`, which no list has.
+    `modes` are the permissions of the run folder itself (`.`) and of `inputs`, which appear in no
+    other list.
     """
 
     root: str
@@ -165,7 +165,7 @@ class SandboxManifest(Record):
 
     @classmethod
     def of(cls, root: Path) -> "SandboxManifest":
-        """The boundaries of a run folder, as they are enforced."""
+        """Return the boundaries of a run folder, as they are enforced."""
         return cls(
             root=readable_name(str(root)),
             writable=[f"{name}/" for name in WRITABLE],
@@ -184,15 +184,15 @@ class SandboxManifest(Record):
 
 
 def read_modes(root: Path) -> dict[str, str]:
-    """The rights of a run folder itself, and of the folder of inputs where there is one."""
+    """Return the modes of a run folder and of its folder of inputs, if there is one."""
     places = (name for name in (".", INPUTS) if os.path.lexists(root / name))
     return {name: mode_text((root / name).stat(follow_symlinks=False).st_mode) for name in places}
 
 
 class ProducedFile(NamedRecord):
-    """A file that the run produced. What is required and missing has no size and no hash.
+    """A file that the run produced. A required but missing file has no size and no hash.
 
-    `too_large`: it was not read when the run ended; its size is known, its content is not.
+    `too_large`: it was not read when the run ended; only its size is known.
     """
 
     kind: str
@@ -206,7 +206,7 @@ class ProducedFile(NamedRecord):
 
 
 class OtherRecord(NamedRecord):
-    """What is in a run folder and is not a file: a folder, a pipe, a link and its target.
+    """An entry of a run folder that is not a file: a folder, a pipe, a link and its target.
 
     A link has no mode.
     """
@@ -217,7 +217,7 @@ class OtherRecord(NamedRecord):
 
 
 class ArtifactManifest(Record):
-    """Everything in the run folder that is not one of its records, in the order of paths."""
+    """All entries of the run folder except its records, sorted by path."""
 
     artifacts: list[ProducedFile] = []
     others: list[OtherRecord] = []
@@ -226,7 +226,7 @@ class ArtifactManifest(Record):
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """Something in a run folder: its path in it, as the file system takes it, and what it is."""
+    """An entry of a run folder: its path in the folder, for system calls, and its kind."""
 
     name: str
     kind: Literal["file"] | OtherKind
@@ -235,11 +235,11 @@ class FolderEntry:
 
     @property
     def is_input(self) -> bool:
-        """It is the folder of inputs, or in it: the sandbox manifest vouches for these."""
+        """Return whether it is the folder of inputs or in it; the sandbox manifest covers these."""
         return self.name == INPUTS or self.name.startswith(f"{INPUTS}/")
 
     def other(self) -> OtherRecord:
-        """The entry as a record; for everything but files."""
+        """Return the entry as a record; must not be called for files."""
         assert self.kind != "file"  # noqa: S101 - files have records with a hash
         return OtherRecord(
             path=readable_name(self.name),
@@ -251,10 +251,11 @@ class FolderEntry:
 
 
 def write_artifact_manifest(records: RunRecords, required: Iterable[DeliverableSpec]) -> FileRecord:
-    """Write `artifact-manifest.json` from what is in the run folder now.
+    """Write `artifact-manifest.json` from the current content of the run folder.
 
-    What the run itself wrote to `archive/` is recorded as it was written. What a command has made
-    unreadable for its owner is made readable: a run vouches for all it leaves behind.
+    Files that the run itself wrote to `archive/` are recorded as they were written. If a command
+    has made something unreadable for its owner, it is made readable, because the manifest covers
+    everything in the folder.
     """
     files = records.files
     specs = {deliverable.path: deliverable for deliverable in required}
@@ -316,7 +317,7 @@ def _describe_produced(
 
 
 def list_entries(root: Path, *, takes_rights: bool = False) -> list[FolderEntry]:
-    """Everything in a run folder but the records that every run folder has.
+    """List the entries of a run folder, except the records that every run folder has.
 
     Links are listed and not followed. With `takes_rights`, folders that their owner may not read
     are made readable.
@@ -345,7 +346,7 @@ def list_entries(root: Path, *, takes_rights: bool = False) -> list[FolderEntry]
 
 
 def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> tuple[str, list[FolderEntry]]:
-    """The mode of a folder and what is in it, however long its path is."""
+    """Return the mode and the entries of a folder, which may have a path of any length."""
     found: list[FolderEntry] = []
     with open_folder(root / folder) as place:
         try:
@@ -363,7 +364,7 @@ def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> tuple[str, l
                         mode = one.stat(follow_symlinks=False).st_mode
                         link = stat.S_ISLNK(mode)
                         target = os.readlink(one.name, dir_fd=descriptor) if link else None
-                    except FileNotFoundError:  # it has gone since the folder was listed
+                    except FileNotFoundError:  # removed since the folder was listed
                         continue
                     if link:
                         found.append(FolderEntry(name, "link", target))
@@ -381,7 +382,7 @@ def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> tuple[str, l
 
 
 class GovernanceStatus(StrEnum):
-    """How a check came out."""
+    """The results of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -390,7 +391,14 @@ class GovernanceStatus(StrEnum):
 
 
 class DeliverableCheck(Record):
-    """Which required deliverables are there, which are not, and which do not fit (and why)."""
+    """The result of a check of deliverables.
+
+    Attributes:
+        found: paths of the required deliverables that exist.
+        missing: reasons by the paths of those that do not exist.
+        invalid: reasons by the paths of those whose content does not fit the schema.
+        checks: results of the profile's own checks.
+    """
 
     status: GovernanceStatus
     summary: str
@@ -404,9 +412,8 @@ class DeliverableCheck(Record):
 def check_deliverables(root: Path, required: Iterable[DeliverableSpec]) -> DeliverableCheck:
     """Look for every required deliverable, and compare its content with its schema.
 
-    A folder counts when there is a file in it.
-
-    A link does not count: what it leads to is not in the run folder, or is something else.
+    A folder counts if it contains a file. A link does not count, because it leads out of the run
+    folder or to something else in it.
     """
     found: list[str] = []
     missing: dict[str, str] = {}
@@ -452,7 +459,7 @@ def check_deliverables(root: Path, required: Iterable[DeliverableSpec]) -> Deliv
 
 
 def _find_absence(root: Path, deliverable: DeliverableSpec) -> str | None:
-    """Why a deliverable does not count as there; None if it does."""
+    """Return why a deliverable counts as missing; None if it does not."""
     path, parts = root / deliverable.path, Path(deliverable.path).parts
     if any(root.joinpath(*parts[: n + 1]).is_symlink() for n in range(len(parts))):
         return "it is a link, or behind one"
@@ -467,7 +474,7 @@ def _find_absence(root: Path, deliverable: DeliverableSpec) -> str | None:
 
 
 def governance_status(error: ErrorInfo) -> GovernanceStatus:
-    """An unusable profile, path or skill blocks; every other error fails."""
+    """Return `blocked` for an error of profile, path or skill, and `failed` for any other."""
     is_blocking = error.category in BLOCKING
     return GovernanceStatus.BLOCKED if is_blocking else GovernanceStatus.FAILED
 
@@ -475,10 +482,10 @@ def governance_status(error: ErrorInfo) -> GovernanceStatus:
 def final_status(
     *, failure: ErrorInfo | None, interruption: ErrorInfo | None, check: DeliverableCheck | None
 ) -> tuple[RunFolderStatus, ErrorInfo | None]:
-    """The status a run ends with, and the error that explains it.
+    """Return the final status of a run, and the error that explains it.
 
-    A failure outweighs an interruption, and that outweighs missing deliverables. `check` is None
-    only where there is a failure.
+    A failure takes precedence over an interruption, and both over missing deliverables. `check` is
+    None only if there is a failure.
     """
     if failure is not None:
         return RunFolderStatus.FAILED, failure

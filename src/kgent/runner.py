@@ -1,4 +1,4 @@
-"""One run, from a profile and a prompt to a finished run folder. Read `run` first."""
+"""One run, from a profile and a prompt to a finished run folder. Start reading at `run`."""
 
 from contextlib import ExitStack, closing
 from dataclasses import asdict
@@ -37,20 +37,20 @@ def run(
     event_callback: EventCallback | None = None,
     prompt_is_final: bool = False,
 ) -> RunFolderResult:
-    """Run a profile once. Blocks until the run is over; never raises for what went wrong in it.
+    """Run a profile once. Block until the run has ended; return its errors instead of raising.
 
     Args:
         config_path: the profile.
-        prompt: what the user wants.
+        prompt: the user's request.
         options: values that replace those of the profile.
-        engine: instead of the one the profile names.
+        engine: used instead of the profile's engine.
         memory: a memory for this run: a `MemoryClient`, or a `MemoryStore` of the toolkit.
-        cancellation: asks the run to stop; it ends `incomplete`.
-        event_callback: gets what the engine does while it works.
-        prompt_is_final: no parameters are filled into the prompt: they have been.
+        cancellation: asks the run to stop; it then ends as `incomplete`.
+        event_callback: receives the events of the engine.
+        prompt_is_final: do not fill parameters into the prompt, because this has been done.
 
     Returns:
-        How it went. A run that was refused before it had a folder has no `sandbox_root`.
+        The result of the run. If it was refused before it had a folder, `sandbox_root` is None.
     """
     chosen, ids = options or RunOverrides(), RunIds.new()
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ def run(
 
 
 def select_engine(config: KgentConfig) -> AgentEngine:
-    """The engine of `runtime.engine`; nothing is connected, and no secret is read.
+    """Return the engine of `runtime.engine`, without connecting or reading a secret.
 
     Raises:
         KgentError: category `config`; the engine needs an extra that is not installed.

@@ -1,7 +1,7 @@
-"""The content of a deliverable against a JSON Schema: of a JSON or YAML file, or of a table.
+"""Checks of a deliverable's content (a JSON, YAML or CSV file) with a JSON Schema.
 
-A CSV file is a list of rows, and a row an object of its columns. A schema of type `array` is for
-the list; any other is for each row.
+A CSV file is a list of rows, and a row is an object with the columns as keys. A schema of type
+`array` applies to the list; any other applies to each row.
 """
 
 import csv
@@ -27,7 +27,7 @@ Schema = Mapping[str, Any]
 MAX_CHECKED_BYTES = 64 * 2**20
 MAX_YAML_BYTES = 4 * 2**20
 CHECK_SECONDS = 30.0
-"""Processor time that the check of one file may take."""
+"""Processor time in seconds that the check of one file may take."""
 
 _MAX_FAULTS = 5
 _SUFFIXES: Mapping[str, Literal["json", "yaml", "csv"]] = {
@@ -49,22 +49,22 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
 
 class _InvalidContentError(ValueError):
-    """The file is not what its format says, for the reason in the message."""
+    """The content does not match the file's format, for the reason in the message."""
 
 
 def content_format(spec: DeliverableSpec) -> Literal["json", "yaml", "csv"] | None:
-    """The format of a deliverable, by its content type or the end of its name."""
+    """Return the format of a deliverable, by its content type or the ending of its name."""
     declared = (spec.content_type or "").partition(";")[0].strip().lower()
     return _CONTENT_TYPES.get(declared) or _SUFFIXES.get(PurePosixPath(spec.path).suffix.lower())
 
 
 def find_fault(path: Path, spec: DeliverableSpec, schema: Schema) -> str | None:
-    """What is wrong with the content of a file, in one line; None if it fits.
+    """Return the first problem of a file's content in one line; None if it fits.
 
     Args:
         path: the file, resolved.
-        spec: the deliverable that it is.
-        schema: an admitted schema.
+        spec: its deliverable.
+        schema: a validated schema.
     """
     try:
         match content_format(spec):
@@ -87,7 +87,7 @@ def find_fault(path: Path, spec: DeliverableSpec, schema: Schema) -> str | None:
         return "it has a key that is no text"
     except (OSError, AgentCoreError, _InvalidContentError) as error:
         return str(error)
-    except (ArithmeticError, ValueError) as error:  # such as a number of a thousand digits
+    except (ArithmeticError, ValueError) as error:  # such as a number with a thousand digits
         return f"it cannot be compared with its schema: {bounded_line(str(error))}"
     return f"it does not fit its schema: {'; '.join(found)}" if found else None
 
@@ -126,7 +126,7 @@ def _read_json(path: Path) -> Any:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Reads dates as the texts that they are: JSON Schema knows no dates."""
+    """Reads dates as text, because JSON Schema has no dates."""
 
     yaml_implicit_resolvers = {
         sign: [(tag, found) for tag, found in known if not tag.endswith(":timestamp")]
@@ -154,10 +154,10 @@ def _read_yaml(path: Path) -> Any:
 
 
 def _count_nodes(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
-    """How many nodes there are once every alias is written out, as merged keys are.
+    """Return the number of nodes with all aliases and merged keys expanded.
 
     Raises:
-        _InvalidContentError: there are more than any file has without aliases.
+        _InvalidContentError: there are more than any file without aliases has.
     """
     if node in known:
         if not known[node]:
@@ -183,7 +183,7 @@ def _table_faults(schema: Schema, path: Path) -> Iterator[str]:
     row_schema = schema
     if is_list:
         row_schema = cast("Schema", items) if isinstance(items, dict) else dict[str, Any]()
-    while isinstance(part := _find_part(schema, row_schema.get("$ref")), dict):  # never in circles
+    while isinstance(part := _find_part(schema, row_schema.get("$ref")), dict):  # cannot loop
         row_schema = cast("Schema", part)
     if path.stat().st_size > MAX_CHECKED_BYTES:
         reason = f"it has more than {MAX_CHECKED_BYTES:,} bytes; a schema checks no more"
@@ -225,7 +225,7 @@ def _header_faults(schema: Schema, columns: list[str]) -> Iterator[str]:
 def _rows(
     lines: Any, columns: list[str], schema: Schema, *, root: Schema
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number of the line that a row ends at, and its values by column."""
+    """Yield the number of each row's last line, and its values by column."""
     properties = cast("Mapping[str, Any]", schema.get("properties", {}))
     types = [_types_of(properties.get(name), root) for name in columns]
     for values in lines:
@@ -240,7 +240,7 @@ def _rows(
 
 
 def _types_of(schema: object, root: Schema) -> set[str]:
-    """The types that the values of a column may have, by everything that its schema says."""
+    """Return the types that the values of a column may have according to its schema."""
     kinds, seen, waiting = set[str](), set[int](), [schema]
     while waiting:
         part = waiting.pop()
@@ -266,7 +266,7 @@ def _type_of(value: object) -> str:
 
 
 def _find_part(root: Schema, place: object) -> Any:
-    """The part of a schema that a reference like `#/$defs/row` leads to; None for others."""
+    """Return the part of a schema that a reference like `#/$defs/row` names; None for others."""
     if not isinstance(place, str) or not place.startswith("#/"):
         return None
     found: Any = root
@@ -277,7 +277,7 @@ def _find_part(root: Schema, place: object) -> Any:
 
 
 def _read_cell(text: str, kinds: set[str]) -> Any:
-    """A cell as one of the types that its column may have; as it is where none fits."""
+    """Convert a cell to a type that its column may have; keep it as text if none fits."""
     if not text and "null" in kinds:
         return None
     if kinds & {"integer", "number"} and _INTEGER.fullmatch(text):

@@ -14,7 +14,7 @@ from kgent.run_files import PRIVATE_FILE
 from kgent.run_folder import SIGNATURE_FILE
 
 NAMESPACE = "kgent"
-"""What an SSH signature is for: one made for another purpose does not count here."""
+"""The purpose of the SSH signatures; signatures for any other purpose are not accepted."""
 
 _MAX_SIGNATURE_BYTES = 65_536
 _TIMEOUT_S = 120
@@ -22,11 +22,11 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def sign_text(seal: str, key: Path) -> bytes:
-    """The signature of a seal.
+    """Return the signature of a seal.
 
     Args:
-        seal: what is signed.
-        key: a private key, or the public half of one that an SSH agent holds.
+        seal: the text to sign.
+        key: a private key, or the public half of a key that an SSH agent holds.
 
     Raises:
         KgentError: category `config`; there is no ssh-keygen, or it cannot sign with the key.
@@ -40,7 +40,7 @@ def sign_text(seal: str, key: Path) -> bytes:
 
 
 def write_signature(root: Path, seal: str, key: Path) -> Path:
-    """Sign the seal of a finished run; the signature lies in its folder.
+    """Sign the seal of a finished run, and write the signature into its folder.
 
     Raises:
         KgentError: the seal cannot be signed, or the signature cannot be written.
@@ -61,17 +61,17 @@ def write_signature(root: Path, seal: str, key: Path) -> Path:
 
 
 def find_signer(root: Path, seal: str, *, allowed: Path, signer: str | None = None) -> str:
-    """Who has signed the seal of a run folder.
+    """Return the signer of a run folder's seal.
 
     Args:
         root: the run folder.
-        seal: computed from the folder as it is now.
-        allowed: a file of allowed signers, in the form of ssh-keygen.
-        signer: who must have signed; without it, anyone in the file.
+        seal: computed from the current state of the folder.
+        allowed: a file of allowed signers, in the format of ssh-keygen.
+        signer: the required signer; without it, any signer in the file.
 
     Raises:
         KgentError: category `config`; the check cannot be made. Category `governance`: the folder
-            is not signed, or not by one of them.
+          is not signed, or not by an allowed signer.
     """
     if not allowed.is_file():
         raise config_error(f"{allowed} is no file; --allowed-signers takes a file of ssh-keygen")
@@ -81,7 +81,7 @@ def find_signer(root: Path, seal: str, *, allowed: Path, signer: str | None = No
     except (OSError, AgentCoreError):
         raise _unproven("the folder is not signed") from None
     with tempfile.TemporaryDirectory() as place:
-        # The one that was read is the one that is checked.
+        # Checks the same bytes that were read.
         copy = Path(place, SIGNATURE_FILE)
         with os.fdopen(open_descriptor(copy, _NEW, PRIVATE_FILE), "wb") as file:
             file.write(signature)

@@ -1,4 +1,4 @@
-"""The skills of a run: found by their front matter, and loaded one at a time within a budget."""
+"""The skills of a run: listed by their front matter, and loaded one at a time within a budget."""
 
 import hashlib
 import os
@@ -16,13 +16,13 @@ from kgent.config import KgentConfig
 from kgent.errors import ErrorCategory, KgentError, Record
 
 MAX_INSTRUCTIONS = 20_000
-"""Characters of instructions."""
+"""Characters of a skill's instructions."""
 MAX_SUMMARY = 2000
 """Characters of the list of references, and of the list of templates."""
 
 MAX_SKILL_BYTES = 50_000_000
 MAX_SKILL_FILES = 2000
-"""What is copied of a skill into the folder of a run."""
+"""Limits for the files of a skill that are copied into the folder of a run."""
 
 _SKILL_FILE = "SKILL.md"
 _ID = re.compile(r"[\w][\w .:-]{0,79}")
@@ -44,7 +44,7 @@ class SkillSummary(Record):
 class LoadedSkill(Record):
     """A skill with its instructions.
 
-    `declared_permissions` is what the skill asks for; it grants nothing.
+    `declared_permissions` lists what the skill asks for; it grants nothing.
     """
 
     summary: SkillSummary
@@ -56,7 +56,7 @@ class LoadedSkill(Record):
 
 @dataclass(frozen=True, slots=True)
 class SkillFile:
-    """A file of a skill: its path in the folder of the skill, and what is in it."""
+    """A file of a skill: its path in the skill's folder, and its content."""
 
     name: str
     content: bytes
@@ -64,7 +64,7 @@ class SkillFile:
 
 
 _SkillHead = tuple[SkillSummary, dict[str, Any]]
-"""A skill in the index, and what it asks for."""
+"""A skill in the index, and the permissions it asks for."""
 
 
 class SkillRegistry:
@@ -78,33 +78,33 @@ class SkillRegistry:
 
     @classmethod
     def of(cls, config: KgentConfig) -> Self:
-        """The skills that a profile names."""
+        """Return a registry with the skills that a profile names."""
         return cls([config.place(path) for path in config.skills.paths], config.skills.enabled)
 
     def discover(self) -> list[SkillSummary]:
-        """The index, by id. Reads the heads of the skills, once.
+        """Return the index, sorted by id; read the front matter of the skills once.
 
         Raises:
-            KgentError: category `skill`; a skill is malformed, an id is taken twice, a path is no
-                folder, or an enabled skill is not there.
+            KgentError: category `skill`; a skill is malformed, two skills have the same id, a path
+              is not a folder, or an enabled skill does not exist.
         """
         return [summary for summary, _ in self._read_heads().values()]
 
     @property
     def folders(self) -> list[Path]:
-        """The folders of the skills of the index, resolved, and those they are copies of."""
+        """Return the resolved folders of the skills, and of the originals if these are copies."""
         return [*(summary.path for summary, _ in self._read_heads().values()), *self._originals]
 
     def hashes(self) -> dict[str, str]:
-        """A hash of all files of each skill of the index, by id.
+        """Return a hash of all files of each skill of the index, by id.
 
         Raises:
-            KgentError: category `skill`; one cannot be read, or is too large to be kept.
+            KgentError: category `skill`; one cannot be read, or is too large to be copied.
         """
         return {skill.id: _hash_files(list_skill_files(skill.path)) for skill in self.discover()}
 
     def copied(self, places: Mapping[str, Path]) -> "SkillRegistry":
-        """The same skills, to be read from copies of their folders, which are given by id."""
+        """Return the same skills with copies of their folders, which are given by id."""
         copy = SkillRegistry(list(places.values()), self._enabled)
         copy._originals = self.folders
         copy._heads = {
@@ -117,7 +117,7 @@ class SkillRegistry:
         """Read the instructions of a skill of the index, and list the files beside them.
 
         Raises:
-            KgentError: category `skill`; there is none of that id, or it cannot be read.
+            KgentError: category `skill`; no skill has that id, or it cannot be read.
         """
         heads = self._read_heads()
         head = heads.get(skill_id)
@@ -201,10 +201,10 @@ def _read_head(folder: Path) -> _SkillHead:
 
 
 def list_skill_files(folder: Path) -> Iterator[SkillFile]:
-    """The files of a skill, in the order of their paths; links that lead out of it are left out.
+    """Yield the files of a skill, sorted by path, without links that lead out of it.
 
     Raises:
-        KgentError: category `skill`; one cannot be read, or the skill is too large to be kept.
+        KgentError: category `skill`; one cannot be read, or the skill is too large to be copied.
     """
     size, count = 0, 0
     for parent, folders, names in os.walk(folder):
@@ -259,7 +259,7 @@ def _unusable(file: Path, reason: str) -> KgentError:
 
 
 def _cut(text: str, limit: int) -> str:
-    """`text`, or its beginning with a mark that counts what is missing; never beyond `limit`."""
+    """Return `text`, cut to `limit` characters including a note about the missing ones."""
     if len(text) <= limit:
         return text
     mark = f"\n[… cut: {len(text)} characters, {limit} fit]"
@@ -267,7 +267,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _list_files(folder: Path) -> str | None:
-    """One line a file: path, size and first line."""
+    """List the files of a folder, one per line: path, size and first line."""
     lines: list[str] = []
     for parent, folders, names in os.walk(folder):
         folders.sort()

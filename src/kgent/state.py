@@ -1,4 +1,4 @@
-"""One run as data: its ids, what a caller asks of it, the content of `run.json`, and its result."""
+"""The data of one run: its ids, options, the content of `run.json`, and its result."""
 
 import hashlib
 import json
@@ -20,15 +20,15 @@ from kgent.errors import BLOCKING, ErrorInfo, Record, config_error
 
 RUN_FILE = "run.json"
 RUN_FILE_HASH = "run_json_sha256"
-"""The key under which the closing event holds the hash of `run.json`."""
+"""The key of the hash of `run.json` in the closing event."""
 SCHEMA_VERSION = 2
-"""Of run folders. Those of version 1 vouch for less: no counts, no modes, no program."""
+"""The version of run folders. Version 1 has no counts, no modes and no program."""
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 
 
 class RunFolderStatus(StrEnum):
-    """The states of a run. Those below the blank line are reserved and not entered yet."""
+    """The states of a run. States after the blank line are reserved and not used yet."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -44,7 +44,7 @@ class RunFolderStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Nothing will happen in this run any more."""
+        """Return whether the run has ended."""
         return self in {self.COMPLETED, self.INCOMPLETE, self.FAILED, self.CANCELLED}
 
 
@@ -57,7 +57,7 @@ _NEXT: Mapping[str, set[str]] = {
 class RunOverrides(Frozen):
     """The values of one run that replace those of the profile; None keeps the profile's.
 
-    `inputs` are added to those of the profile, and replace the ones of the same name.
+    `inputs` are added to those of the profile, and replace inputs of the same name.
     """
 
     sandbox: Path | None = None
@@ -73,7 +73,7 @@ class RunOverrides(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class RunIds:
-    """Which run this is, of which task, in which session."""
+    """The ids of a run, its task and its session."""
 
     session_id: str
     task_id: str
@@ -81,14 +81,14 @@ class RunIds:
 
     @classmethod
     def new(cls) -> Self:
-        """Ids that sort by time: `<prefix>_<UTC time>_<8 random hex digits>`."""
+        """Create ids that sort by time: `<prefix>_<UTC time>_<8 random hex digits>`."""
         when = f"{utc_now():%Y%m%dT%H%M%S%fZ}"
         made = (f"{prefix}_{when}_{secrets.token_hex(4)}" for prefix in ("sess", "task", "run"))
         return cls(*made)
 
     @classmethod
     def choose(cls, options: RunOverrides) -> Self:
-        """The ids of the options, and new ones in place of those that are None.
+        """Return the ids of the options, with new ids instead of None.
 
         Raises:
             KgentError: category `config`; a given id is not safe as a file name.
@@ -112,9 +112,9 @@ def _check_id(value: str | None, what: str) -> str | None:
 
 
 class CheckResult(Record):
-    """How one of the profile's checks came out; `reason` says what was wrong.
+    """The result of one of the profile's checks; `reason` explains a failure.
 
-    `output` is the file of the archive that has what it printed.
+    `output` is the file of the archive with its output.
     """
 
     argv: list[str]
@@ -125,12 +125,12 @@ class CheckResult(Record):
 
 
 class RunFolderResult(Record):
-    """The end of a run, for its caller. `run.json` stays the source of truth.
+    """The result of a run for its caller; `run.json` has the authoritative copy.
 
-    `sandbox_root` is None where no run folder was made: the profile, an id or the folder itself
-    could not be used. If `usage_is_estimated`, the service has not reported all of `usage` and
-    `cost`. `seal` is a hash over the finished folder, for `kgent verify --seal`; it is None where
-    the manifests could not be written.
+    `sandbox_root` is None if no run folder was made: the profile, an id or the folder itself could
+    not be used. If `usage_is_estimated`, the service has not reported all of `usage` and `cost`.
+    `seal` is a hash over the finished folder, for `kgent verify --seal`; it is None if the
+    manifests could not be written.
     """
 
     session_id: str
@@ -152,7 +152,7 @@ class RunFolderResult(Record):
 
     @property
     def is_blocked(self) -> bool:
-        """It was refused before the engine began."""
+        """Return whether the run was refused before its engine started."""
         is_failed = self.status is RunFolderStatus.FAILED
         return is_failed and self.error is not None and self.error.category in BLOCKING
 
@@ -161,13 +161,13 @@ class RunFolderState(Record):
     """The content of `run.json`.
 
     Attributes:
-        failure_reason: `<code>: <message>` of what kept the run from completing.
-        found: required deliverables that are there.
-        missing: required deliverables that are not.
+        failure_reason: `<code>: <message>` of the error that kept the run from completing.
+        found: required deliverables that exist.
+        missing: required deliverables that do not exist.
         manifests: file name and SHA-256 of each manifest, once they are final.
         program: the program that made the folder, and its version.
         usage_is_estimated: the service has not reported all of `usage` and `cost`.
-        counts: how many `events`, `tool_calls` and `errors` there are, once the run is over.
+        counts: the numbers of `events`, `tool_calls` and `errors`, once the run has ended.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -203,7 +203,7 @@ class RunFolderState(Record):
     def of(
         cls, fields: Mapping[str, str], config: KgentConfig, *, config_path: str, when: str
     ) -> Self:
-        """The state of a run that has just been made, whose core fields are given."""
+        """Return the state of a new run with the given core fields."""
         model = {"provider": config.model.provider, "name": config.model.name}
         facts: dict[str, Any] = {"config_path": config_path, "model": model}
         facts["engine"] = config.runtime.engine
@@ -212,31 +212,32 @@ class RunFolderState(Record):
         return cls.model_validate({**fields, **facts, **times, "program": program_version()})
 
     def changed(self, *, when: str, **changes: Any) -> "RunFolderState":
-        """The next state, entered at this time."""
+        """Return the next state, with the time of the change."""
         status = changes.get("status", self.status)
         if status is not self.status and status not in _NEXT.get(self.status, ()):
             raise ValueError(f"a run does not go from {self.status} to {status}")
         return self.model_copy(update={**changes, "updated_at": when})
 
     def content(self, redactor: Redactor) -> dict[str, Any]:
-        """The content of `run.json` without secrets."""
+        """Return the content of `run.json` without secrets."""
         return redactor.payload(storable(self.model_dump(mode="json")))
 
 
 def now() -> str:
-    """The time as every record has it: UTC, ISO 8601, microseconds."""
+    """Return the current time in the form of all records: UTC, ISO 8601, microseconds."""
     return utc_now().isoformat(timespec="microseconds")
 
 
 def program_version() -> str:
-    """The name and the version of this program."""
+    """Return the name and the version of this program."""
     return f"kgent {installed_version() or '(not installed)'}"
 
 
 def state_hash(content: Mapping[str, Any]) -> str:
-    """SHA-256 of the content of `run.json`, as canonical JSON, without its `manifests`.
+    """Return the SHA-256 of the content of `run.json` as canonical JSON, without `manifests`.
 
-    The closing event holds it; the manifests come after that event, because they vouch for it.
+    The closing event contains it. The manifests are excluded because they are written after that
+    event and contain its hash.
     """
     hashed = {key: value for key, value in content.items() if key != "manifests"}
     canonical = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
@@ -244,11 +245,11 @@ def state_hash(content: Mapping[str, Any]) -> str:
 
 
 def state_text(content: Mapping[str, Any]) -> str:
-    """The text of `run.json`; the only one that this content has."""
+    """Return the text of `run.json`; equal content always gives equal text."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def compute_seal(hashes: Mapping[str, str]) -> str:
-    """The seal of a run folder: SHA-256 over the hashes of `run.json` and of the manifests."""
+    """Return the seal: SHA-256 over the hashes of `run.json` and of the manifests."""
     lines = "".join(f"{name} {sha256}\n" for name, sha256 in sorted(hashes.items()))
     return hashlib.sha256(f"kgent seal 1\n{lines}".encode()).hexdigest()

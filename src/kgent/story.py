@@ -1,4 +1,4 @@
-"""The records of a run compared with each other: `run.json`, events, calls and errors."""
+"""Comparison of the records of a run with each other: `run.json`, events, calls and errors."""
 
 import json
 from collections import Counter
@@ -24,7 +24,7 @@ from kgent.state import (
 )
 
 LINE_ENDS = "only its line ends differ"
-"""The words for a file that has the recorded content with line ends of the other kind."""
+"""The description of a file with the recorded content but other line ends."""
 
 _ENDS = (RunFolderStatus.COMPLETED, RunFolderStatus.INCOMPLETE, RunFolderStatus.FAILED)
 _CLOSING = {f"run.{status}": status for status in _ENDS}
@@ -33,7 +33,7 @@ _CALL_ENDS = {f"tool.{status}": status for status in ("completed", "failed", "bl
 
 @dataclass(slots=True)
 class _Story:
-    """The story of a run in its events, read in one pass however many there are."""
+    """Facts from the events of a run, collected in one pass however many events there are."""
 
     problems: list[str] = field(default_factory=list[str])
     count: int = 0
@@ -48,7 +48,7 @@ class _Story:
         """Read all events.
 
         Raises:
-            OSError, ToolError: they cannot be read; the report has it already.
+            OSError, ToolError: they cannot be read; the report already says so.
         """
         latest, is_in_order, is_in_time = "", True, True
         for position, event in enumerate(each_record(root / EVENTS_FILE, Event), 1):

@@ -1,4 +1,4 @@
-"""One call of a tool: checked, made and recorded in one place, for every engine."""
+"""One tool call, checked, made and recorded in the same way for every engine."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ from kgent.records import (
 from kgent.run_folder import WRITABLE
 
 MAX_DATA_BYTES = 32_768
-"""Data beyond this is kept as a file of the archive; the model gets its beginning."""
+"""Larger data is stored as a file of the archive; the model gets its beginning."""
 
 _RESULT_BYTES = 16_384  # one page of a file, or one stream of a command
 _PREVIEW = 4000
@@ -52,18 +52,18 @@ _REFUSALS = {ErrorCode.PERMISSION_DENIED.value, ErrorCode.WRITE_OUTSIDE_ALLOWED_
 
 
 ToolAction = Literal["read", "write", "delete", "execute", "unknown"]
-"""What a call does, for its record."""
+"""The kind of a call, for its record."""
 
 
 class ToolAnswer(Record):
-    """The outcome of one call, as the model reads it.
+    """The result of one call, as the model reads it.
 
     Attributes:
-        ok: whether the tool did what it was asked.
-        summary: one line, what logs and events show; longer ones are cut.
-        data: what the model needs to see. Large output is an artifact instead.
+        ok: whether the call succeeded.
+        summary: one line for logs and events; longer ones are cut.
+        data: data for the model. Large output is an artifact instead.
         artifacts: paths inside the run folder that the call has written.
-        error: why it did not work; only where `ok` is false.
+        error: the reason for a failure; only if `ok` is false.
     """
 
     ok: bool
@@ -79,21 +79,21 @@ class ToolAnswer(Record):
 
     @property
     def status(self) -> Literal["completed", "failed", "blocked"]:
-        """The status in the record of the call."""
+        """Return the status for the record of the call."""
         if self.ok:
             return "completed"
         return "blocked" if self.error and self.error.code in _REFUSALS else "failed"
 
 
 class SandboxPaths(PathPolicy):
-    """The path rule of a run, for every tool that takes a path.
+    """The path rules of a run, for every tool that takes a path.
 
-    The run folder and the folders of skills may be read, only files below
-    `workspace/` and `deliverables/` written. Links are followed before anything is decided.
+    The run folder and the folders of skills may be read; only files below `workspace/` and
+    `deliverables/` may be written. Links are followed before the rules are applied.
 
     Args:
         root: the run folder.
-        read_roots: resolved folders outside that may be read as well.
+        read_roots: resolved outside folders that may be read as well.
     """
 
     def __init__(self, root: Path, *, read_roots: Iterable[Path] = ()) -> None:
@@ -101,11 +101,11 @@ class SandboxPaths(PathPolicy):
         self._read_roots = (self.project, *read_roots)
 
     def resolve(self, given: str, *, base: Path | None = None) -> ResolvedPath:
-        """Follow a path to where it leads.
+        """Resolve a path and its links.
 
         Raises:
-            KgentError: category `sandbox`; it leads to where nothing may be read, has a `..` in
-                it, or is no path at all.
+            KgentError: category `sandbox`; it leads to a place that must not be read, contains
+              `..`, or is not a path.
         """
         if ".." in Path(given).parts:
             raise _path_refused(given, "'..' is not allowed in paths; name the place itself")
@@ -118,7 +118,7 @@ class SandboxPaths(PathPolicy):
         return place
 
     def refuse_protected(self, place: ResolvedPath) -> None:
-        """Refuse to write anything outside of `workspace/` and `deliverables/`.
+        """Refuse to write anything outside `workspace/` and `deliverables/`.
 
         Raises:
             KgentError: category `sandbox`, code `write_outside_allowed_roots`.
@@ -144,9 +144,9 @@ def _path_refused(
 
 @dataclass(slots=True)
 class ToolCallScope:
-    """One call of a tool: what the tool may use, and what is written about the call.
+    """One tool call: the means for the tool, and the records of the call.
 
-    Its id is the model's; the action is `unknown` where the call reached no tool.
+    Its id comes from the model; the action is `unknown` if the call reached no tool.
     """
 
     env: RunEnvironment
@@ -162,7 +162,7 @@ class ToolCallScope:
     def note(
         self, event: RunEventType, summary: str, data: dict[str, Any], *, severity: str = "info"
     ) -> Event:
-        """Write an event that belongs to this call."""
+        """Record an event that belongs to this call."""
         return self.env.records.emit(
             event,
             summary,
@@ -183,7 +183,7 @@ class ToolCallScope:
     ) -> Action:
         """Prepare a call of a code tool of agent_core in the run folder.
 
-        A command gets a path rule of its own, and sees `variables` of the environment only.
+        A command gets its own path rules, and only the environment `variables`.
         """
         size = _RESULT_BYTES
         workspace = Workspace(
@@ -199,14 +199,14 @@ class ToolCallScope:
         return await tool.prepare(tool.parse(arguments), self.tool_context())
 
     def tool_context(self) -> ToolContext:
-        """What a tool of agent_core gets of this call."""
+        """Return the context of this call for a tool of agent_core."""
         return _build_context(self.env, self.call_id, self.cancellation)
 
     async def record(self, arguments: Mapping[str, Any], perform: "Perform") -> ToolAnswer:
-        """Make the call, and write down what became of it; every failure is an answer.
+        """Make the call and record its result; every failure becomes an answer.
 
         Raises:
-            asyncio.CancelledError: the run is to stop; the call is on record.
+            asyncio.CancelledError: the run was cancelled; the call is recorded.
         """
         summary = summarise_arguments(arguments)
         self.started_at = self.env.records.now()
@@ -222,19 +222,19 @@ class ToolCallScope:
             message = f"stopped: {reason.message}" if reason else "stopped"
             self._write(_fail(ErrorCode.CANCELLED.value, message), arguments, summary)
             raise
-        except Exception as error:  # noqa: BLE001 - becomes the model's answer, without a traceback
+        except Exception as error:  # noqa: BLE001 - becomes an answer without a traceback
             info = error_info(error, ErrorCategory.TOOL)
             answer = ToolAnswer(ok=False, summary=info.message or info.code, error=info)
         self._write(answer, arguments, summary)
         return answer
 
     async def _kept(self, answer: ToolAnswer) -> ToolAnswer:
-        """Return the answer with data of bounded size; the call was made in any case."""
+        """Return the answer with data of limited size; never fails, because the call was made."""
         if answer.data is None:
             return answer
         try:
             return await asyncio.to_thread(self._limit_data, answer, answer.data)
-        except Exception as error:  # noqa: BLE001 - the answer itself stays as it is
+        except Exception as error:  # noqa: BLE001 - the answer itself is kept
             info = error_info(error, ErrorCategory.TOOL)
             not_kept = f"the call was made; its data could not be kept: {info.message or info.code}"
             return answer.model_copy(update={"data": {"not_kept": not_kept}})
@@ -286,7 +286,7 @@ class ToolCallScope:
 
 
 Perform = Callable[[Any, ToolCallScope], Awaitable[ToolAnswer]]
-"""Makes a call; its arguments are checked by then."""
+"""Makes a call with arguments that have been checked."""
 
 
 def _fail(code: str, message: str) -> ToolAnswer:
@@ -295,7 +295,7 @@ def _fail(code: str, message: str) -> ToolAnswer:
 
 
 def summarise_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments for the records: long values cut, and how long they were."""
+    """Return arguments for the records: long values are cut, with a note of their length."""
     summary: dict[str, Any] = {}
     for key, value in list(storable(dict(arguments)).items())[:30]:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -308,9 +308,9 @@ def summarise_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 async def record_rejected_call(
     env: RunEnvironment, *, call_id: str, name: str, args: object, code: str, message: str
 ) -> None:
-    """Record a call that reached no tool, like any other: no such tool, or unreadable arguments.
+    """Record a call that reached no tool: the tool does not exist, or the arguments are invalid.
 
-    `args` is what the model sent: a mapping, or text that is no JSON object.
+    `args` is as the model sent it: a mapping, or text that is not a JSON object.
     """
     shown = name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}…"
     given = cast("Mapping[str, Any]", args) if isinstance(args, Mapping) else {"arguments": args}
@@ -326,9 +326,9 @@ async def record_rejected_call(
 
 
 def explain_rejection(tools: Iterable[Tool], *, name: str, args: object) -> tuple[str, str]:
-    """Code and message for a call that reaches no tool, as the loop of agent_core answers it.
+    """Return the code and message for a call that reaches no tool, as agent_core's loop does.
 
-    `args` is what the model sent: a mapping, or text that is no JSON object.
+    `args` is as the model sent it: a mapping, or text that is not a JSON object.
     """
     is_readable = isinstance(args, Mapping)
     metadata = {} if is_readable else {"invalid_arguments": args}
@@ -360,10 +360,10 @@ def _build_context(env: RunEnvironment, call_id: str, cancellation: Cancellation
 async def call_tool(
     tool: Tool, arguments: Mapping[str, Any], env: RunEnvironment, *, call_id: str
 ) -> ToolResult:
-    """Call a tool for an engine that has no loop of agent_core.
+    """Call a tool for an engine that does not use agent_core's loop.
 
     Raises:
-        asyncio.CancelledError: the run is to stop.
+        asyncio.CancelledError: the run was cancelled.
     """
     context = _build_context(env, call_id, Cancellation())
     action = await tool.prepare(tool.parse(arguments), context)
@@ -379,9 +379,9 @@ def build_tool(
     *,
     open_scope: Callable[..., ToolCallScope],
 ) -> Tool:
-    """A tool whose calls check their arguments and record themselves.
+    """Build a tool whose calls check their arguments and record themselves.
 
-    Its description is the docstring of the model of its arguments.
+    Its description is the docstring of `model`.
     """
     reads = action == "read"
 
@@ -407,7 +407,7 @@ def record_calls(
     action: ToolAction = "execute",
     open_scope: Callable[..., ToolCallScope],
 ) -> Tool:
-    """The tool with calls that record themselves; `perform` makes one, with checked arguments."""
+    """Return the tool with calls that record themselves; `perform` makes a checked call."""
 
     async def check_and_perform(arguments: Any, scope: ToolCallScope) -> ToolAnswer:
         return await perform(tool.parse(arguments), scope)
@@ -421,5 +421,5 @@ def record_calls(
 
         return Action(Access(summary=tool.name), run)
 
-    # The call itself checks its arguments, so that a call that does not fit is on record.
+    # The call itself checks its arguments, so that calls with invalid ones are recorded too.
     return replace(tool, parse=dict, prepare=prepare)

@@ -1,7 +1,7 @@
 """The tools of a run: files, commands, skills, memory.
 
-The rules of a call, the strongest first: what the runtime denies; the boundaries of the run
-folder; which tools the profile enables. Skills may ask for tools, and grant nothing.
+A call must pass these rules, the strongest first: the tools that the runtime denies; the boundaries
+of the run folder; the tools that the profile enables. Skills may ask for tools, but grant nothing.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ R = TypeVar("R")
 
 CANDIDATES = "candidate-memory.jsonl"
 GRACE_S = 5.0
-"""Seconds a memory call may still take after the run was cancelled."""
+"""Seconds that a memory call may continue after the run was cancelled."""
 
 _PAGE_BYTES = 16_384
 _PATH = "Relative to the run folder, such as workspace/notes.md."
@@ -58,7 +58,7 @@ _PATH = "Relative to the run folder, such as workspace/notes.md."
 
 
 def enabled_tools(config: KgentConfig) -> Iterator[str]:
-    """The names of the tools that a profile enables."""
+    """Yield the names of the tools that a profile enables."""
     files, memory = config.tools.filesystem, config.memory
     yield from ("list_skills", "load_skill")
     if files.enabled:
@@ -83,9 +83,9 @@ def build_tools(
     cancellation: Cancellation | None = None,
     denied: Iterable[str] = (),
 ) -> list[Tool]:
-    """The tools of a run, by name: those the profile enables and the runtime does not deny.
+    """Return the tools of a run by name: enabled by the profile and not denied by the runtime.
 
-    `denied` has names or patterns of tools that the run must not have, enabled or not.
+    `denied` has names or patterns of tools that the run must not have, even if enabled.
     """
     guard = PermissionGuard(
         allowed=set(enabled_tools(env.config)), denied=set(denied), mode="allow"
@@ -144,7 +144,7 @@ async def _read_file(arguments: _ReadFile, call: ToolCallScope) -> ToolAnswer:
 
 
 def _read_bytes(place: ResolvedPath, arguments: _ReadFile) -> dict[str, Any]:
-    """Return a page of a file by bytes, as text; a character is not cut in two."""
+    """Return a page of a file as text, by byte positions, without splitting a character."""
     start = arguments.offset or 0
     with disk_errors(place.shown), open_file(place.path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -236,7 +236,7 @@ async def _grep_files(arguments: _GrepFiles, call: ToolCallScope) -> ToolAnswer:
 async def _look(
     make: Callable[[Workspace], Tool], given: dict[str, Any], call: ToolCallScope, *, found: str
 ) -> ToolAnswer:
-    """Answer with what a tool that only looks has `found`."""
+    """Return the answer of a tool that only reads, with the data it has `found`."""
     action = await call.prepare(make, given)
     answer = cast("dict[str, Any]", await action.run())
     name = call.paths.shown(Path(action.access.target or ""))
@@ -280,7 +280,7 @@ class _RunCommand(Arguments):
 
 
 async def _run_command(arguments: _RunCommand, call: ToolCallScope) -> ToolAnswer:
-    """Run a program that the profile names, exactly as it names it; it runs as the user does."""
+    """Run a program under exactly the name that the profile lists, with the user's permissions."""
     program, allowed = arguments.argv[0], call.env.config.tools.shell.allowed_commands
     if program not in allowed:
         listed = ", ".join(allowed) or "none"
@@ -293,12 +293,12 @@ async def _run_command(arguments: _RunCommand, call: ToolCallScope) -> ToolAnswe
     action = await call.prepare(
         run_command,
         {"argv": arguments.argv, "cwd": home, "timeout_ms": arguments.timeout_seconds * 1000},
-        # What its words name is no boundary: a command can reach whatever the user can.
+        # Paths in its arguments are not checked: a command can reach everything the user can.
         paths=PathPolicy(call.paths.project),
         variables=command_environment(call.env),
     )
     result, error = await action.run(), None
-    if isinstance(result, ToolResult):  # its time was up
+    if isinstance(result, ToolResult):  # it timed out
         payload = result.error
         answer = dict(cast("JsonBlock", result.content[0]).data)
         message = payload.message if payload else "the program was stopped"
@@ -446,7 +446,7 @@ def _check_scope(call: ToolCallScope, scope: str, *, may_be_empty: bool = False)
 
 
 async def _in_thread(function: Callable[[], R]) -> R:
-    """Call a memory in a thread of its own; what is cancelled gets `GRACE_S` seconds to end."""
+    """Call a memory in its own thread; after a cancellation it has `GRACE_S` seconds to end."""
     work = asyncio.create_task(in_own_thread(function))
     try:
         return await asyncio.shield(work)

@@ -1,8 +1,8 @@
-"""Check that a run folder is as the run left it: the work of `kgent verify`.
+"""Check that a run folder is as the run left it, for `kgent verify`.
 
 `run.json` holds the hashes of the two manifests, the manifests hold the hashes of every file, and
 the closing event holds the hash of `run.json`. Changes that keep all of these consistent are
-detected by the seal only, which the run has printed.
+detected only by the seal, which the run has printed.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ MAX_LINE_ENDS_BYTES = 2**26
 
 _SIGNATURE_HEAD = b"-----BEGIN SSH SIGNATURE-----"
 REDACTED = "[redacted:"
-"""The beginning of the text that replaces a secret."""
+"""The beginning of a text that replaces a secret."""
 _GIT = ".git"
 _SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
 _FIRST_RELEASE = (
@@ -75,17 +75,17 @@ _FIRST_RELEASE = (
 
 
 class FolderCheck(Record):
-    """The result of a check of a run folder; without problems the folder is as the run left it.
+    """The result of checking a run folder; without problems the folder is as the run left it.
 
     Attributes:
-        run_id: the run, where `run.json` can be read.
-        outcome: the status of the run; `lost` where it did not end.
-        checked: how many files were compared with their hashes.
-        problems: what is not as it was left, in words.
-        remarks: differences that are no changes, because git, archives and artifact stores make
-            them (modes, missing empty folders), and hints on the problems.
-        seal: computed from the folder as it is now.
-        signer: who has signed that seal, where that was checked.
+        run_id: the id of the run, if `run.json` can be read.
+        outcome: the status of the run; `lost` if it did not end.
+        checked: the number of files that were compared with their hashes.
+        problems: descriptions of the changes since the run.
+        remarks: differences that are not changes, because git, archives and artifact stores cause
+          them (modes, missing empty folders), and hints on the problems.
+        seal: computed from the current state of the folder.
+        signer: the signer of that seal, if the signature was checked.
     """
 
     run_id: str | None = None
@@ -98,7 +98,7 @@ class FolderCheck(Record):
 
     @property
     def is_sound(self) -> bool:
-        """Everything is as it was left."""
+        """Return whether nothing has changed since the run."""
         return not self.problems
 
 
@@ -109,19 +109,19 @@ def verify(
     allowed_signers: Path | None = None,
     signer: str | None = None,
 ) -> FolderCheck:
-    """Check a run folder against its manifests and events, and against the seal if there is one.
+    """Check a run folder against its manifests and events, and against the seal if given.
 
-    The content is what is judged: `FolderCheck.remarks` has the differences that a copy makes.
+    Only the content decides: differences that copying causes are in `FolderCheck.remarks`.
 
     Args:
         root: the run folder.
-        seal: what the run printed when it ended.
+        seal: the seal that the run printed when it ended.
         allowed_signers: a file of ssh-keygen; a signer in it must have signed the seal.
-        signer: who of them must have signed.
+        signer: the required signer among these.
 
     Raises:
-        KgentError: category `sandbox`; it is no run folder, nor what was one. Category `config`:
-            the signature cannot be checked.
+        KgentError: category `sandbox`; the folder has no file of a run folder. Category `config`:
+          the signature cannot be checked.
     """
     root = root.resolve()
     problems = list(_check_layout(root))
@@ -172,8 +172,8 @@ def verify(
 class _Findings:
     """The findings of a check so far.
 
-    `has_lost_bits`: a kept skill has not the right to be executed that was recorded of it, and
-    only because of a copy.
+    `has_lost_bits`: a copied skill lacks an execute permission that was recorded, and only because
+    the folder was copied.
     """
 
     problems: list[str]
@@ -183,17 +183,17 @@ class _Findings:
 
 
 def read_seal(root: Path) -> str | None:
-    """Compute the seal of a run folder as it is now; None if one of its parts cannot be read."""
+    """Compute the seal of the current state; None if one of its parts cannot be read."""
     try:
         limit = MAX_MANIFEST_BYTES
         hashes = {name: describe_file(root, name, limit=limit).sha256 for name in _SEALED}
-    except (OSError, AgentCoreError):  # a missing file is reported with the layout
+    except (OSError, AgentCoreError):  # the check of the layout reports a missing file
         return None
     return compute_seal(hashes)
 
 
 def has_signature(root: Path) -> bool:
-    """Tell whether the folder has a file that looks like a signature, where one is kept."""
+    """Return whether the folder contains a file that looks like a signature."""
     try:
         head = read_bytes(root / SIGNATURE_FILE, MAX_SIGNATURE_BYTES + 1)
     except (OSError, AgentCoreError):
@@ -225,7 +225,7 @@ def _name_missing_folder(name: str) -> str:
 
 
 def _check_manifests(root: Path, report: RunReport, found: _Findings) -> None:
-    """Check everything that the manifests vouch for."""
+    """Check every entry that the manifests cover."""
     problems = found.problems
     sandbox = _read_manifest(root, report, SANDBOX_MANIFEST, SandboxManifest, problems)
     produced = _read_manifest(root, report, ARTIFACT_MANIFEST, ArtifactManifest, problems)
@@ -238,7 +238,7 @@ def _check_manifests(root: Path, report: RunReport, found: _Findings) -> None:
         if sandbox is None or produced is None or name in occupied:
             problems.append(_name_missing_folder(name))
         elif all(record.name != name for record in produced.others):
-            found.remarks.append(_name_empty_folder(name))  # the first release recorded none
+            found.remarks.append(_name_empty_folder(name))  # not in the first release
     if sandbox is not None:
         _check_inputs(root, sandbox.inputs, entries, occupied, found)
         missing = {*RECORDS} - {record.path for record in sandbox.files}
@@ -297,7 +297,7 @@ def _read_manifest(
 def _occupied_folders(
     sandbox: SandboxManifest | None, produced: ArtifactManifest | None
 ) -> set[str]:
-    """Return the folders that had something other than folders in them."""
+    """Return the folders that contained anything other than folders."""
     names: set[str] = set()
     if sandbox is not None:
         names |= {record.name for record in sandbox.files}
@@ -320,7 +320,7 @@ def _without_git(
     entries: list[FolderEntry],
     found: _Findings,
 ) -> list[FolderEntry]:
-    """Leave out what git keeps at the top of a clone, unless the run has recorded it."""
+    """Leave out git's files at the top of a clone, unless the run has recorded them."""
     top = next((entry for entry in entries if entry.name == _GIT), None)
     if top is None or produced is None or not _belongs_to_git(root, top):
         return entries
@@ -332,7 +332,7 @@ def _without_git(
 
 
 def _belongs_to_git(root: Path, entry: FolderEntry) -> bool:
-    """Tell whether it is a repository, or the file that names the repository of a worktree."""
+    """Return whether it is a repository, or the file that names the repository of a worktree."""
     if entry.kind == "folder":
         return (root / _GIT / "HEAD").is_file()
     try:
@@ -366,7 +366,7 @@ def _check_file(root: Path, record: FileRecord) -> Iterator[str]:
 
 
 def _has_other_line_ends(raw: bytes, sha256: str) -> bool:
-    """Tell whether the content has this hash with the line ends of the other kind."""
+    """Return whether the content has this hash after its line ends are converted."""
     unix = raw.replace(b"\r\n", b"\n")
     both = (unix, unix.replace(b"\n", b"\r\n"))
     return sha256 in {hashlib.sha256(text).hexdigest() for text in both}
@@ -379,7 +379,7 @@ def _check_inputs(
     occupied: Container[str],
     found: _Findings,
 ) -> None:
-    """Compare what is in `inputs/` with what was copied there."""
+    """Compare the content of `inputs/` with the records of the copies."""
     known = {record.name: record for record in inputs}
     problems, is_given = found.problems, bool(known)
     for entry in entries:
@@ -410,7 +410,7 @@ def _check_entries(
     occupied: Container[str],
     found: _Findings,
 ) -> None:
-    """Find what is there and was not, and folders and links that are gone or lead elsewhere."""
+    """Find new entries, and folders and links that are missing or lead elsewhere."""
     files = {one.name for one in manifest.artifacts if one.status != "missing"}
     known, problems = {record.name: record for record in manifest.others}, found.problems
     for entry in entries:
@@ -436,7 +436,7 @@ def _check_entries(
 def _report_missing(
     known: Mapping[str, InputRecord | OtherRecord], occupied: Container[str], found: _Findings
 ) -> None:
-    """Report what was recorded and is not there. Nobody misses an empty folder."""
+    """Report recorded entries that are missing; a missing empty folder is only a remark."""
     for name, record in known.items():
         if record.kind == "folder" and name not in occupied:
             found.remarks.append(_name_empty_folder(record.path))
@@ -481,7 +481,7 @@ def _check_modes(
     for one in (*sandbox.inputs, *(produced.others if produced else ())):
         if one.mode is not None and one.kind in recorded:
             recorded[one.kind][one.name] = one.mode
-    # No manifest has the modes of these: they are written like the events.
+    # No manifest has the modes of these; they are written like the events.
     expected = recorded["file"].get(EVENTS_FILE, mode_text(PRIVATE_FILE))
     recorded["file"] |= dict.fromkeys((*_SEALED, SIGNATURE_FILE), expected)
     pairs = {
@@ -515,9 +515,9 @@ def _check_profile(root: Path, state: RunFolderState, found: _Findings) -> None:
     try:
         with open_file(root / CONFIG_FILE) as file:
             is_redacted = REDACTED.encode() in file.read(MAX_MANIFEST_BYTES)
-        if is_redacted:  # what was taken out is in the fingerprint
+        if is_redacted:  # the fingerprint includes the removed text
             return
-        if found.has_lost_bits:  # they are in the fingerprint, too
+        if found.has_lost_bits:  # the fingerprint includes these modes
             found.remarks.append("the fingerprint is not compared: the skills have other modes")
             return
         config = load_config(root / CONFIG_FILE)
@@ -532,7 +532,7 @@ def _check_profile(root: Path, state: RunFolderState, found: _Findings) -> None:
 
 
 def _hints(root: Path, problems: Iterable[str]) -> Iterator[str]:
-    """Yield the likely causes of problems that come from version control, and the cures."""
+    """Yield the likely causes of problems that version control causes, and the remedies."""
     said = "\n".join(problems)
     if LINE_ENDS in said:
         yield (

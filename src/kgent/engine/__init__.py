@@ -1,1 +1,1 @@
-"""What talks to the model: agent_core's loop, Pydantic AI, or a script."""
+"""Engines that ask the model: agent_core's loop, Pydantic AI, or a script."""

@@ -1,4 +1,4 @@
-"""What a run asks of an engine, and how every engine's end is reported."""
+"""The interface of engines, and the results that all of them share."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ from kgent.records import RunEnvironment
 
 
 class EngineStatus(StrEnum):
-    """How an engine's part ended. Interrupted: stopped by time, steps, or a cancellation."""
+    """The end of an engine's part. Interrupted: stopped by time, steps, or a cancellation."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -35,7 +35,7 @@ class EngineStatus(StrEnum):
 
 
 class EngineEventKind(StrEnum):
-    """What an engine reports while it works."""
+    """The kinds of events that an engine reports while it works."""
 
     STEP = "step"
     TEXT = "text"
@@ -43,14 +43,14 @@ class EngineEventKind(StrEnum):
 
 
 class EngineEvent(Record):
-    """A piece of text as it arrives, or the beginning of the next model call."""
+    """A piece of text as it arrives, or the start of the next model call."""
 
     kind: EngineEventKind
     text: str = ""
 
 
 EventCallback = Callable[[EngineEvent], None]
-"""Gets what an engine does; called from whatever thread the engine works in."""
+"""Receives the events of an engine, in whichever thread the engine works."""
 
 
 async def _end() -> None:
@@ -59,20 +59,20 @@ async def _end() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRunRequest:
-    """One run, as an engine gets it.
+    """One run, as passed to an engine.
 
     Attributes:
         env: the run; records are written through it.
-        prompt: what the user wants.
-        system_prompt: the role of the agent and what it may do.
-        tools: everything it can call; every call is checked and recorded by the tool itself.
-        timeout_seconds: after this the engine stops and answers `interrupted`.
-        max_steps: so many model calls; then likewise.
+        prompt: the user's request.
+        system_prompt: the role of the agent and its permissions.
+        tools: all tools of the run; each checks and records its calls itself.
+        timeout_seconds: after this time the engine stops and returns `interrupted`.
+        max_steps: the most model calls; after these the engine stops likewise.
         stream: whether the text is shown as it arrives.
         cancellation_token: asks the engine to stop.
-        event_callback: gets what happens.
-        ask_further: awaited when the model has ended; what it gives is said to the model in the
-            same conversation, which then goes on. None lets it end.
+        event_callback: receives the events.
+        ask_further: awaited when the model has ended. A text it returns is sent to the model as the
+          next message of the conversation; None ends the run.
     """
 
     env: RunEnvironment
@@ -87,17 +87,17 @@ class AgentRunRequest:
     ask_further: Callable[[], Awaitable[str | None]] = _end
 
     def report(self, kind: EngineEventKind, text: str = "") -> None:
-        """Pass an event on to the callback, if there is one."""
+        """Pass an event to the callback, if there is one."""
         if self.event_callback is not None:
             self.event_callback(EngineEvent(kind=kind, text=text))
 
 
 class AgentResult(Record):
-    """The end of an engine's part. `usage` counts tokens and model calls, by name.
+    """The end of an engine's part.
 
-    `cost` is in US dollars; None where the price of the model is not known. If
-    `usage_is_estimated`, the service has not reported all of both, for example for a call that was
-    cut off.
+    `usage` contains tokens and model calls, by name. `cost` is in US dollars; None if the price of
+    the model is not known. If `usage_is_estimated`, the service has not reported all of both, for
+    example for a call that was cut off.
     """
 
     status: EngineStatus
@@ -109,10 +109,10 @@ class AgentResult(Record):
 
 
 class AgentEngine(Protocol):
-    """Talks to a model until it has nothing left to call."""
+    """Runs a model and its tool calls until the model ends."""
 
     def run(self, request: AgentRunRequest) -> AgentResult:
-        """Do the model's part of a run, to whatever end.
+        """Do the model's part of a run, and return its result even if it fails.
 
         Raises:
             KgentError: category `config`; the profile does not suit this engine.
@@ -122,10 +122,10 @@ class AgentEngine(Protocol):
 
 @runtime_checkable
 class EngineWithCheck(Protocol):
-    """An engine that knows before a run which profiles it cannot run."""
+    """An engine that can check before a run whether it supports the profile."""
 
     def check(self, config: KgentConfig) -> None:
-        """Refuse a profile that this engine cannot run. Nothing is sent, and no secret is read.
+        """Refuse a profile that this engine cannot run; send nothing and read no secret.
 
         Raises:
             KgentError: category `config`; the profile does not suit this engine.
@@ -135,17 +135,17 @@ class EngineWithCheck(Protocol):
 
 @runtime_checkable
 class EngineWithSecrets(Protocol):
-    """An engine that reads secrets; they are kept out of all records."""
+    """An engine that reads secrets, which must not appear in any record."""
 
     def secrets(self, config: KgentConfig) -> Mapping[str, str]:
-        """What must never be written or shown, by the name that is shown instead."""
+        """Return texts that must never be written or shown, by the name that replaces them."""
         ...
 
 
 def run_engine(
     request: AgentRunRequest, work: Callable[[], Coroutine[Any, Any, AgentResult]]
 ) -> AgentResult:
-    """Run an engine's work within its time; whatever happens, there is one result.
+    """Run an engine's work within its time limit, and always return one result.
 
     Raises:
         KgentError: category `config`; the profile does not suit the engine.
@@ -185,7 +185,7 @@ def run_engine(
 def interrupted(
     reason: ErrorInfo | None, *, text: str | None = None, usage: Mapping[str, int] | None = None
 ) -> AgentResult:
-    """The engine was stopped before it had finished; where its budget was spent, it has failed."""
+    """Build the result of an engine that was stopped early; it has failed if a budget is spent."""
     is_spent = reason is not None and reason.code == ErrorCode.BUDGET_EXCEEDED.value
     status = EngineStatus.FAILED if is_spent else EngineStatus.INTERRUPTED
     return AgentResult(status=status, final_text=text, error=reason, usage=dict(usage or {}))
@@ -194,7 +194,7 @@ def interrupted(
 def out_of_steps(
     max_steps: int | None, *, text: str | None = None, usage: Mapping[str, int] | None = None
 ) -> AgentResult:
-    """The engine was stopped because it had made as many model calls as it may."""
+    """Build the result of an engine that has used all of its model calls."""
     calls = plural(max_steps or 0, "model call")
     message = f"no final answer after {calls}; raise runtime.max_steps"
     return interrupted(engine_error(ErrorCode.MAX_TURNS, message), text=text, usage=usage)
@@ -203,17 +203,17 @@ def out_of_steps(
 def out_of_budget(
     limit: str, *, text: str | None = None, usage: Mapping[str, int] | None = None
 ) -> AgentResult:
-    """The engine was stopped because the run has spent what it may of something."""
+    """Build the result of an engine that was stopped by a budget of the run."""
     message = f"the budget of the run is spent; raise runtime.budget.{limit}"
     error = engine_error(ErrorCode.BUDGET_EXCEEDED, message, details={"limit": limit})
     return interrupted(error, text=text, usage=usage)
 
 
 def core_model(config: KgentConfig) -> ModelConfig:
-    """The model of a profile as agent_core has it.
+    """Return the model of a profile in the form that agent_core uses.
 
     Raises:
-        KgentError: category `config`; the profile names none.
+        KgentError: category `config`; the profile does not name a model.
     """
     provider, name = require_model(config)
     model = config.model
@@ -226,14 +226,14 @@ def core_model(config: KgentConfig) -> ModelConfig:
 
 
 def model_secrets(config: KgentConfig) -> dict[str, str]:
-    """The secret of the profile's model, if there is one, by the name of its variable."""
+    """Return the key of the profile's model, by the name of its variable; empty if not set."""
     name = config.model.api_key_env
     value = os.environ.get(name) if name else None
     return {name: value} if name and value else {}
 
 
 def api_key(config: KgentConfig) -> str | None:
-    """The secret of the profile's model, from the environment; None if it needs none.
+    """Return the key of the profile's model from the environment; None if it needs none.
 
     Raises:
         KgentError: category `config`; the variable is not set.
@@ -246,7 +246,7 @@ def api_key(config: KgentConfig) -> str | None:
 
 
 def require_model(config: KgentConfig) -> tuple[str, str]:
-    """Provider and name of the profile's model, for an engine that cannot do without.
+    """Return the provider and the name of the model, both of which the engine needs.
 
     Raises:
         KgentError: category `config`; one of them is missing.

@@ -55,21 +55,21 @@ _REPORTED = {
 
 
 class CoreAgentEngine:
-    """Runs agent_core's loop over a history that lives as long as the run.
+    """Runs agent_core's loop over a history that exists only as long as the run.
 
     Args:
-        providers: which providers there are; the built-in ones by default.
+        providers: the available providers; the built-in ones by default.
     """
 
     def __init__(self, providers: ProviderRegistry | None = None) -> None:
         self._providers = providers or ProviderRegistry()
 
     def secrets(self, config: KgentConfig) -> Mapping[str, str]:
-        """The model's key."""
+        """Return the key of the model."""
         return model_secrets(config)
 
     def check(self, config: KgentConfig) -> None:
-        """Refuse a model that cannot be used; a provider given in code is trusted.
+        """Refuse a model that cannot be used; the check is skipped for a provider given in code.
 
         Raises:
             KgentError: category `config`; the profile names no model, or one that cannot be used.
@@ -82,13 +82,13 @@ class CoreAgentEngine:
         run_in_loop(adapter.close, cancellation=Cancellation())
 
     def run(self, request: AgentRunRequest) -> AgentResult:
-        """Ask the model, run the tools it calls, until it has nothing left to call.
+        """Run the model and the tools it calls until it ends without calls.
 
         Raises:
             KgentError: category `config`; the profile names no model, or one that cannot be used.
         """
         model = core_model(request.env.config)
-        api_key(request.env.config)  # a missing one is found before anything is sent
+        api_key(request.env.config)  # a missing key is reported before anything is sent
         ends: list[Outcome] = []
         work = partial(self._run_loop, request, model, on_end=ends.append)
         result = run_engine(request, work)
@@ -155,7 +155,7 @@ def _create_adapter(registry: ProviderRegistry, model: ModelConfig) -> ProviderA
 
 
 class _EndHook(NullCollaborators):
-    """Lets the run end when nothing more is asked of the model."""
+    """Lets the run end unless there is another message for the model."""
 
     def __init__(self, ask_further: Callable[[], Awaitable[str | None]]) -> None:
         self._ask_further = ask_further
@@ -165,7 +165,7 @@ class _EndHook(NullCollaborators):
 
 
 async def _watch(request: AgentRunRequest, run: StandaloneRun) -> None:
-    """Report the run's text, and record the calls that reached no tool."""
+    """Report the run's text, and record calls that reached no tool."""
     async for event in run.stream.read():
         if kind := _REPORTED.get(event.event_type):
             request.report(kind, str(event.payload.get("text", "")))
@@ -189,13 +189,13 @@ async def _watch(request: AgentRunRequest, run: StandaloneRun) -> None:
 
 def _build_result(outcome: Outcome, request: AgentRunRequest, path: Sequence[Node]) -> AgentResult:
     result = _end_of(outcome, request)
-    if result.status is EngineStatus.FAILED:  # a text beside a call is no answer
+    if result.status is EngineStatus.FAILED:  # text next to a call is not an answer
         result = result.model_copy(update={"final_text": _last_answer(path)})
     return result
 
 
 def _with_usage(result: AgentResult, outcome: Outcome) -> AgentResult:
-    """Return the result with what the run has used, however it has ended."""
+    """Return the result with the usage of the run."""
     spent = outcome.usage
     counts = spent.model_dump(exclude={"raw_usage", "cost", "is_estimated"})
     usage = {name: count for name, count in counts.items() if count}
@@ -204,7 +204,7 @@ def _with_usage(result: AgentResult, outcome: Outcome) -> AgentResult:
 
 
 def _last_answer(path: Sequence[Node]) -> str | None:
-    """Return the text that the model last ended with, before it was asked to continue."""
+    """Return the last text that the model ended with before it was asked to continue."""
     for node in reversed(path):
         if node.role is Role.ASSISTANT and not node.calls and not node.is_partial:
             return node.text or None

@@ -1,4 +1,4 @@
-"""An engine without a model: it plays a script, for tests and for trying a profile out."""
+"""An engine without a model that plays a script, for tests and for trying a profile out."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,14 +30,14 @@ _DEFAULT = "The mock engine has nothing to add."
 
 
 class MockCall(Frozen):
-    """Call a tool. What it answers is recorded, and otherwise ignored."""
+    """Call a tool. Its answer is recorded, and otherwise ignored."""
 
     tool: str
     args: dict[str, Any] = {}
 
 
 class MockFailure(Frozen):
-    """Fail, and end; a `retryable` failure is tried again with the next step, if there is one."""
+    """Fail, and end. After a `retryable` failure the next step, if there is one, is tried."""
 
     fail: str
     code: str = ErrorCode.PROVIDER_ERROR.value
@@ -45,27 +45,27 @@ class MockFailure(Frozen):
 
 
 class MockPause(Frozen):
-    """Wait; time and cancellation are honoured."""
+    """Wait, unless the time limit or a cancellation ends the run."""
 
     sleep: Annotated[float, Field(ge=0)]
 
 
 class MockContinuation(Frozen):
-    """Go on with these steps if the model is asked to, and end here if it is not."""
+    """Continue with these steps if the model is asked to continue, and end otherwise."""
 
     nudged: list["MockStep"]
 
 
 MockStep = str | MockCall | MockFailure | MockPause | MockContinuation
-"""Text is a message of the model; the last text is the answer."""
+"""A text is a message of the model; the last text is the answer."""
 
 
 class MockAgentEngine:
-    """Plays its steps in order; every step but a pause counts as one model call.
+    """Plays its steps in order; every step except a pause counts as one model call.
 
     Args:
-        script: the steps. Without any, the one in the profile's `model.path` is played; without
-            that one too, the answer is a fixed text and nothing is written.
+        script: the steps. By default the script in the profile's `model.path` is played; without
+          that too, the answer is a fixed text and nothing is written.
     """
 
     def __init__(self, script: Sequence[MockStep] | None = None) -> None:
@@ -74,7 +74,7 @@ class MockAgentEngine:
         """Every request so far."""
 
     def check(self, config: KgentConfig) -> None:
-        """Refuse a script in `model.path` that cannot be played, unless one was given.
+        """Refuse an unusable script in `model.path`, unless a script was given in code.
 
         Raises:
             KgentError: category `config`; the script cannot be used.
@@ -132,7 +132,7 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
                 await _call(step, request, is_spent=is_spent)
                 if is_spent:
                     return out_of_budget("tool_calls", text=text, usage=usage)
-            await asyncio.sleep(0)  # a cancellation is noticed here
+            await asyncio.sleep(0)  # lets a cancellation take effect
     except asyncio.CancelledError:
         if not token.is_cancelled:
             raise
@@ -143,7 +143,7 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
 def _out_of_calls(
     request: AgentRunRequest, text: str | None, usage: dict[str, int]
 ) -> AgentResult | None:
-    """Return how a run ends that may ask its model no more; None if it may."""
+    """Return the result if no more model calls are allowed; None otherwise."""
     if usage["model_calls"] == request.max_steps:
         return out_of_steps(request.max_steps, text=text, usage=usage)
     if usage["model_calls"] == request.env.config.runtime.budget.requests:
@@ -156,7 +156,7 @@ def _is_tried_again(failure: MockFailure, steps: Sequence[MockStep], failures: i
 
 
 async def _call(step: MockCall, request: AgentRunRequest, *, is_spent: bool) -> None:
-    """Call the tool; a call that there is no tool or no budget for is recorded and not made."""
+    """Call the tool; if there is no such tool or no budget, only record the call."""
     call_id = new_id("call")
     tool = next((tool for tool in request.tools if tool.name == step.tool), None)
     if tool is not None and not is_spent:

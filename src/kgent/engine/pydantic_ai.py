@@ -1,4 +1,4 @@
-"""The other engine: Pydantic AI. Importing this module needs the extra `pydantic-ai`."""
+"""The engine that uses Pydantic AI. Importing this module needs the extra `pydantic-ai`."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ from kgent.engine.base import (
 from kgent.errors import config_error, engine_error
 from kgent.tool_calls import call_tool, explain_rejection, record_rejected_call
 
-_NO_KEY = "not-needed"  # servers on one's own machine take any key, but the client wants one
+_NO_KEY = "not-needed"  # local servers accept any key, but the client requires one
 _CODES: tuple[tuple[type[Exception], ErrorCode, bool], ...] = (
     (exceptions.ModelAuthenticationError, ErrorCode.PROVIDER_AUTH_FAILED, False),
     (exceptions.ModelRateLimitError, ErrorCode.PROVIDER_RATE_LIMITED, True),
@@ -69,7 +69,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode, bool], ...] = (
 )
 _MAX_MESSAGE = 500
 _LIMITS = ("input_tokens", "output_tokens", "total_tokens", "tool_calls")
-_MAX_RETRIES = 1_000_000  # a call that cannot be made is answered; the steps of a run are limited
+_MAX_RETRIES = 1_000_000  # errors are answered; only the steps of a run are limited
 _TIMEOUT_S, _CONNECT_S = 600, 10
 _ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
 _KEY_HEADERS = {"authorization", "x-api-key", "api-key"}
@@ -83,18 +83,18 @@ class PydanticAIAgentEngine:
     """Runs an agent of Pydantic AI with kgent's tools.
 
     Args:
-        model: a model of Pydantic AI instead of the one the profile names.
+        model: a model of Pydantic AI, used instead of the profile's model.
     """
 
     def __init__(self, model: Model | None = None) -> None:
         self._model = model
 
     def secrets(self, config: KgentConfig) -> Mapping[str, str]:
-        """The model's key."""
+        """Return the key of the model."""
         return model_secrets(config)
 
     def check(self, config: KgentConfig) -> None:
-        """Refuse a model that Pydantic AI does not know, unless one was given.
+        """Refuse a model that Pydantic AI does not know, unless a model was given in code.
 
         Raises:
             KgentError: category `config`; provider or name is missing, or cannot be used this way.
@@ -117,7 +117,7 @@ class PydanticAIAgentEngine:
         return self._with_usage(result, spent, config)
 
     def _with_usage(self, result: AgentResult, spent: "_Spent", config: KgentConfig) -> AgentResult:
-        """Return the result with what the run has used, and its cost if that is known."""
+        """Return the result with the usage of the run, and its cost if that is known."""
         usage, cost = _count_usage(spent.usage), None
         counts = {name: count for name, count in usage.items() if name != "model_calls"}
         if counts and self._model is None:
@@ -130,7 +130,7 @@ class PydanticAIAgentEngine:
 
 @dataclass
 class _Spent:
-    """The usage of a run; if it `is_estimated`, the service has not reported all of it."""
+    """The usage of a run; if `is_estimated`, the service has not reported all of it."""
 
     usage: RunUsage = field(default_factory=RunUsage)
     is_estimated: bool = False
@@ -142,7 +142,7 @@ class _Spent:
         *,
         was_sent: bool = True,
     ) -> None:
-        """Count the last call at its estimate, if it was sent or has part of a reply."""
+        """Count the last call with its estimate, if it was sent or part of a reply has arrived."""
         reply = exchange[-1] if exchange else None
         if isinstance(reply, messages.ModelResponse):
             if reply.usage.has_values():
@@ -205,10 +205,10 @@ async def _run_agent(
         tool_calls_limit=budget.tool_calls,
     )
     try:
-        async with client, agent:  # the connections are closed at the end of the block
+        async with client, agent:  # closes the connections at the end of the block
             prompt, history = request.prompt, None
             while prompt is not None:
-                with capture_run_messages() as exchange:  # with those of the history
+                with capture_run_messages() as exchange:  # includes the messages of the history
                     done = await agent.run(
                         prompt,
                         message_history=history,
@@ -246,7 +246,7 @@ async def _run_agent(
 
 
 def _adapt_tool(tool: Tool, request: AgentRunRequest) -> AgentTool[None]:
-    """A tool as Pydantic AI knows tools. Only what reads may share a turn."""
+    """Convert a tool for Pydantic AI. Only tools that read may run at the same time."""
 
     async def answer(facts: AgentContext[None], **args: Any) -> Any:
         call_id = facts.tool_call_id or new_id("call")
@@ -262,7 +262,7 @@ def _adapt_tool(tool: Tool, request: AgentRunRequest) -> AgentTool[None]:
         takes_ctx=True,
         sequential=tool.concurrency is not Concurrency.READ,
     )
-    adapted.function_schema.validator = _ANY_OBJECT  # by default it lets any JSON through
+    adapted.function_schema.validator = _ANY_OBJECT  # the default accepts any JSON
     return adapted
 
 
@@ -272,7 +272,7 @@ async def _watch(
     _: AgentContext[None],
     events: AsyncIterable[messages.AgentStreamEvent],
 ) -> None:
-    """Report the run's text, and record the calls that the framework answers itself."""
+    """Report the run's text, and record calls that the framework answers itself."""
     async for event in events:
         if isinstance(event, messages.PartStartEvent) and event.index == 0:
             request.report(EngineEventKind.STEP)
@@ -302,7 +302,7 @@ async def _watch(
 
 
 def _read_arguments(sent: object) -> object:
-    """The arguments of a call; the text of the model, if that is no JSON object."""
+    """Return the arguments of a call; the model's text if it is not a JSON object."""
     if not isinstance(sent, str):
         return sent
     with suppress(ValueError, RecursionError):
@@ -312,7 +312,7 @@ def _read_arguments(sent: object) -> object:
 
 
 def _archive(exchange: Iterable[messages.ModelMessage]) -> list[dict[str, Any]]:
-    """The conversation as the archive of a run keeps it."""
+    """Return the conversation in the form of the archive."""
     found: list[dict[str, Any]] = []
     for one in exchange:
         if isinstance(one, messages.ModelResponse):
@@ -363,14 +363,14 @@ def _count_usage(usage: RunUsage) -> dict[str, int]:
 
 
 def build_model(config: KgentConfig, client: httpx2.AsyncClient) -> Model:
-    """The model that a profile names; nothing is connected.
+    """Build the model that a profile names, without connecting to it.
 
-    Credentials and addresses come from the profile only: no variable of the environment but the
-    one that `model.api_key_env` names has an effect.
+    Credentials and addresses come from the profile only: no environment variable has an effect
+    except the one that `model.api_key_env` names.
 
     Raises:
-        KgentError: category `config`; provider, name or key is missing, the provider is not one of
-            those that can be used this way, or real models must not be asked.
+        KgentError: category `config`; provider, name or key is missing, the provider cannot be used
+          this way, or requests to real models are not allowed.
     """
     provider, name = require_model(config)
     try:
@@ -418,14 +418,14 @@ _MODELS: Mapping[str, tuple[Callable[..., Model], str]] = {
     "ollama": (_build_openai, "http://127.0.0.1:11434/v1"),
     "anthropic": (_build_anthropic, "https://api.anthropic.com"),
 }
-"""By provider: what builds its model, and the address where the profile names none."""
+"""The function that builds the model of a provider, and the provider's default address."""
 
 
 def build_http_client(config: KgentConfig) -> httpx2.AsyncClient:
-    """A client that sends no credential but the profile's own; the caller closes it.
+    """Build a client that sends no credential except the profile's own; the caller closes it.
 
-    The services' own packages add what they find in the environment (keys, organisations, whole
-    headers). Only headers that are known to hold none of it are sent.
+    The services' own packages add values from the environment (keys, organisations, whole headers).
+    Only headers that never contain such values are sent.
 
     Raises:
         KgentError: category `config`; the variable of the key is not set.

@@ -278,6 +278,57 @@ def test_a_link_is_not_what_a_newer_kernel_would_mend(
     assert "kernel" not in checks["sandbox"]["cure"]
 
 
+def test_the_printed_settings_for_daily_work_are_those_that_are_missing(
+    home: Home, examine: Examine
+) -> None:
+    start = f'model = "scripted:{home.path}/replies.json"\n'
+    home.write("replies.json", "[]")
+    home.write_config(start)
+    _, checks = examine()
+    assert checks["permissions"]["state"] == "remark"
+    words, _, listed = checks["permissions"]["cure"].partition(": ")
+    assert words == "for daily work, in config.toml"
+    settings = listed.split(", ")
+    assert settings[0] == '[permissions] readers = "allow"'
+    able = probe()
+    if able.landlock and able.namespaces and able.seccomp:
+        assert settings[1:] == ['[sandbox] mode = "auto"', "[sandbox] ask_inside = false"]
+    sections: dict[str, list[str]] = {}
+    for setting in settings:
+        section, _, line = setting.partition(" ")
+        sections.setdefault(section, []).append(line)
+    tables = [[section, *lines] for section, lines in sections.items()]
+    home.write_config(start + "\n".join(line for table in tables for line in table))
+    _, checks = examine()
+    assert checks["permissions"]["state"] == "ok"
+
+
+def test_a_sandbox_with_holes_is_not_trusted_without_questions(
+    home: Home, project: Path, examine: Examine
+) -> None:
+    """What the user protects and the system cannot hold is a reason to ask."""
+    (project / "real").mkdir()
+    (project / ".git").symlink_to("real")
+    protects = '[sandbox]\nmode = "auto"\nprotect = [".git/hooks"]\n'
+    home.write_config(f'model = "scripted:{home.path}/replies.json"\n{protects}')
+    _, checks = examine()
+    assert "ask_inside" not in checks["permissions"]["cure"]
+
+
+def test_a_variable_that_ends_the_free_reading_is_named(
+    home: Home, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LESSOPEN", "|x %s")
+    allowed = '[tools]\nenv_allowlist = ["PATH", "HOME", "LESSOPEN", "NOT_SET_HERE"]\n'
+    readers = '[permissions]\nreaders = "allow"\n'
+    home.write_config(f'model = "scripted:{home.path}/replies.json"\n{allowed}{readers}')
+    _, checks = examine()
+    found = checks["permissions"]
+    assert found["state"] == "remark"
+    assert found["text"].startswith("[tools] env_allowlist passes LESSOPEN: ")
+    assert "has no effect" in found["text"]
+
+
 def test_memory_says_who_has_one(home: Home, examine: Examine) -> None:
     home.write_config(model("http://127.0.0.1:1/v1"))
     _, checks = examine()

@@ -5,7 +5,6 @@ by side. Without a configuration that can be used, what depends on it is not che
 """
 
 import asyncio
-import json
 import os
 import shutil
 import sys
@@ -31,6 +30,7 @@ from agent_core.loop import stream_reply
 from agent_core.memory.scopes import find_tenants, find_users, memory_folder
 from agent_core.process import Command, Launcher, run
 from agent_core.process.confinement import Confinement, Hole, missing, probe
+from agent_core.process.environment import changing_names, command_environment
 from agent_core.process.sandbox import Sandbox
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.redaction import Redactor
@@ -346,21 +346,27 @@ def _examine_permissions(setup: Setup | None) -> list[Finding]:
     if setup is None:
         return [_unknown(name)]
     config = setup.config
-    wanted = {
-        "permissions": {"readers": "allow"},
-        "sandbox": {"mode": "auto"},
-    }
-    lines = [
-        f"[{section}] {key} = {json.dumps(value)}"
-        for section, settings in wanted.items()
-        for key, value in settings.items()
-        if getattr(getattr(config, section), key) != value
-        and (section, key, config.sandbox.mode) != ("sandbox", "mode", "required")
-    ]
-    if not lines:
-        return [Finding(name, "ok", "the settings recommended for daily work")]
-    cure = f"for daily work, in config.toml: {', '.join(lines)}"
-    return [Finding(name, "remark", "more questions than daily work needs", cure)]
+    plan = Sandbox.of(setup, own=PathPolicy.of(setup).protected).examine("command")
+    lines: list[str] = []
+    if config.permissions.readers != "allow":
+        lines.append('[permissions] readers = "allow"')
+    if not _cannot_write([*plan.holes]):
+        if config.sandbox.mode == "off":
+            lines.append('[sandbox] mode = "auto"')
+        if config.sandbox.ask_inside and not plan.must_ask:
+            lines.append("[sandbox] ask_inside = false")
+    found: list[Finding] = []
+    if lines:
+        cure = f"for daily work, in config.toml: {', '.join(lines)}"
+        found.append(Finding(name, "remark", "more questions than daily work needs", cure))
+    env = command_environment(config.tools.env_allowlist, os.environ)
+    if names := ", ".join(changing_names(env)):
+        text = (
+            f'[tools] env_allowlist passes {names}: [permissions] readers = "allow" has no effect'
+        )
+        cure = "remove them from env_allowlist, or allow commands by rules (command = [...])"
+        found.append(Finding(name, "remark", text, cure))
+    return found or [Finding(name, "ok", "the settings recommended for daily work")]
 
 
 def _examine_sandbox(setup: Setup | None) -> list[Finding]:

@@ -1,5 +1,6 @@
 """Environment variables of commands, declarative tools and hooks."""
 
+import re
 from collections.abc import Collection, Mapping
 
 INHERITED = frozenset({"LANG", "TZ", "TERM", "USER", "LOGNAME"})
@@ -45,6 +46,24 @@ def configured_names(env: Mapping[str, str]) -> tuple[str, ...]:
             and not name.startswith("LC_")
             and not is_unattended(name, value)
         )
+    )
+
+
+_HARMLESS = re.compile(
+    r"PATH|HOME|TMPDIR|LANG|LC_[A-Z]+|TZ|TERM|USER|LOGNAME|SHELL|PWD|COLUMNS|LINES|NO_COLOR"
+)
+"""Variables that no program that only reads takes options or programs from."""
+
+
+def changing_names(env: Mapping[str, str]) -> list[str]:
+    """Return the variables that may change what a program does that only reads, sorted.
+
+    With one of them no command is known to only read.
+    """
+    return sorted(
+        name
+        for name, value in env.items()
+        if not _HARMLESS.fullmatch(name) and not is_unattended(name, value)
     )
 
 

@@ -13,16 +13,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from agent_core.process.environment import is_unattended
+from agent_core.process.environment import changing_names
 from agent_core.tools.code.languages import split_git
 from agent_core.tools.code.readers import is_known, opened_by
 from agent_core.tools.code.repositories import find_plain_tree
 from agent_core.tools.workspace import PathPolicy
-
-_ENVIRONMENT = re.compile(
-    r"PATH|HOME|TMPDIR|LANG|LC_[A-Z]+|TZ|TERM|USER|LOGNAME|SHELL|PWD|COLUMNS|LINES|NO_COLOR"
-)
-"""Variables that no program of the table takes options or programs from."""
 
 _SEVERAL_IN_ONE = frozenset({"busybox", "coreutils", "toybox", "uutils"})
 
@@ -79,10 +74,7 @@ def reading_subcommand(command: CommandLine) -> str | None:
         return None
     if any(map(policy.is_below_write_root, (command.program, real))):
         return None
-    if not all(
-        _ENVIRONMENT.fullmatch(name) or is_unattended(name, value)
-        for name, value in command.env.items()
-    ):
+    if changing_names(command.env):
         return None
     opening = opened_by(name, words)
     if opening is None or not opening.only_reads:

@@ -423,6 +423,8 @@ def _why(definition: ToolDefinition, access: Access) -> str:
     """Why a call is asked for where no rule says so."""
     if access.reason is not None:
         return access.reason
+    if access.command is not None and access.places:
+        return "a command that reads outside of the project"
     if definition.permission is ToolPermission.WRITE:
         return "a command" if access.command is not None else "writing asks"
     is_tagged = [tag for tag in ("dangerous", "network") if tag in definition.tags]

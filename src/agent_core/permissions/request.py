@@ -87,7 +87,9 @@ def build_wide_grant(access: Access, project_dir: Path) -> WideGrant | None:
     if access.reason is not None:
         return None
     if access.command is not None and access.reads:
-        named = (access.cwd or project, *access.paths)
+        # Places outside need no question, or the call had a reason of its own.
+        inside = (path for path in access.paths if path not in access.places)
+        named = (access.cwd or project, *inside)
         if not all(Path(each).is_relative_to(project) for each in named):
             return None
         decision, what = Decision.ALLOW_READS, _ALL_READS

@@ -44,7 +44,7 @@ class Named(Struct, frozen=True, kw_only=True):
         hosts: of a network call or of a command; None for other calls.
         paths: resolved.
         met: what a command reads below the folders that it names, resolved.
-        places: those of them that are a reason of their own to ask.
+        places: those of them that are a reason of their own to ask, or outside of the project.
         command: what a command would run.
         cwd: where it would run.
         kinds: the values of `only` that fit the call; None for an example.
@@ -158,7 +158,7 @@ class Rule(Struct, frozen=True, dict=True):
         if not self._is_of_kind(named):
             return False
         if table.path is None:
-            if named.places:
+            if named.places and table.only != "reads":
                 return False
         elif not (paths := self._read_paths(named)) or not all(map(self._open.cover, paths)):
             return False
@@ -449,7 +449,7 @@ class RuleSet:
             hosts=hosts,
             paths=access.paths,
             met=access.met,
-            places=(access.places or access.paths or (target,)) if access.reason else (),
+            places=access.places or ((access.paths or (target,)) if access.reason else ()),
             command=access.command,
             cwd=access.cwd or str(self.around.project),
             kinds=_kinds(access),

@@ -52,6 +52,9 @@ _PACKAGES = frozenset({"dist-packages", "node_modules", "site-packages"})
 _MAX_LINKS_SEARCHED = 100_000
 _MOST_DENIED = 20
 
+_SYSTEM = ("/bin/", "/lib/", "/lib32/", "/lib64/", "/nix/store/", "/sbin/", "/snap/", "/usr/")
+"""Folders that package managers of the system fill."""
+
 
 class ResolvedPath(Struct, frozen=True, kw_only=True):
     """A resolved path and what is known of it.
@@ -205,7 +208,8 @@ class PathPolicy:
     def find_secrets(self, paths: Iterable[str]) -> list[str]:
         """Return the places that a reader of folders above them may not read unasked.
 
-        The certificates and templates of installed packages are no secrets of the project.
+        The certificates and templates of installed packages are no secrets, in the project and in
+        the folders of the system.
 
         Args:
             paths: many resolved paths, as text.
@@ -213,7 +217,8 @@ class PathPolicy:
         packages = f"{str(self.project).rstrip('/')}/"
 
         def is_secret(path: str) -> bool:
-            if path.startswith(packages) and not _PACKAGES.isdisjoint(path.split("/")):
+            is_package = path.startswith(packages) and not _PACKAGES.isdisjoint(path.split("/"))
+            if is_package or path.startswith(_SYSTEM):
                 return self._sensitive.hold_place(path)
             return self._sensitive.hold_text(path)
 

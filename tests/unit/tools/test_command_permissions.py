@@ -335,24 +335,11 @@ git rebase --exec ls main
 """.strip().splitlines()
 
 ASKS = [
-    ("cat {outside}", "outside_roots"),
-    ("cat ../x", "outside_roots"),
-    ("cat sub/../../x", "outside_roots"),
-    ("cat ~/x", "outside_roots"),
-    ("cat $HOME/x", "outside_roots"),
     ("sh -c 'cat $PWD/../x'", "outside_roots"),
     ("sh -c 'cat ~+/../x'", "outside_roots"),
-    ("cat out/x", "outside_roots"),
-    ("cat /etc/passwd", "outside_roots"),
-    ("ls /", "outside_roots"),
-    ("ls -R ..", "outside_roots"),
-    ("grep word /etc/passwd", "outside_roots"),
-    ("grep -f/etc/passwd a.txt", "outside_roots"),
-    ("grep -if../x a.txt", "outside_roots"),
     ("head -n 5 /proc/self/environ", "outside_roots"),
     ("cat /proc/self/cwd/a.txt", "outside_roots"),
     ("cat /dev/fd/3", "outside_roots"),
-    ("git diff /etc/passwd a.txt", "outside_roots"),
     ("cp a.txt {outside}", "outside_roots"),
     ("cp a.txt --target-directory={outside}", "outside_roots"),
     ("cp -t{outside} a.txt", "outside_roots"),
@@ -362,9 +349,7 @@ ASKS = [
     ("tar -xfx.tar -C../y", "outside_roots"),
     ("curl -o /x https://example.org", "outside_roots"),
     ("curl file:///etc/passwd", "outside_roots"),
-    ("sh -c 'cat /etc/passwd'", "outside_roots"),
     ("sh -c 'echo x>../y'", "outside_roots"),
-    ("sh -c 'cd ..;ls'", "outside_roots"),
     ("python3 @/etc/arguments", "outside_roots"),
     ("my-tool @../arguments", "outside_roots"),
     ("ln -s .. up", "outside_roots"),
@@ -435,6 +420,61 @@ async def test_any_other_command_is_remembered_word_for_word(commands: Code, lin
     assert f" as exactly: {shlex.join(shlex.split(line))} in " in seen.scope
     assert (await access(commands, line)).scope == seen.scope
     assert (await access(commands, [*shlex.split(line), "more"])).scope != seen.scope
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cat {outside}",
+        "cat ../x",
+        "cat sub/../../x",
+        "cat ~/x",
+        "cat $HOME/x",
+        "cat out/x",
+        "cat /etc/passwd",
+        "ls /",
+        "ls -R ..",
+        "grep word /etc/passwd",
+        "grep -f/etc/passwd a.txt",
+        "grep -if../x a.txt",
+        "git diff /etc/passwd a.txt",
+        "sh -c 'cat /etc/passwd'",
+        "sh -c 'cd ..;ls'",
+        "cat /proc/cpuinfo /proc/self/status /proc/sys/kernel/hostname",
+        "head -c 5 /dev/urandom",
+    ],
+)
+async def test_reading_elsewhere_is_named_and_has_no_reason_of_its_own(
+    commands: Code, tmp_path: Path, line: str
+) -> None:
+    seen = await access(commands, line.format(outside=tmp_path / "elsewhere"))
+    assert seen.asks
+    assert seen.reason is None
+    assert seen.reads
+    assert seen.places
+    assert " as exactly: " in seen.scope
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cat /proc/1/environ",
+        "cat /proc/self/environ",
+        "cat /proc/self/mem",
+        "grep -r x /proc/self",
+        "cat /proc/kcore",
+        "cat /dev/mem",
+        "cat /run/secrets/token",
+        "sh -c 'cat /etc/passwd > x'",
+        "sh -c 'cat /etc/passwd | tee x'",
+        "cp /etc/passwd x",
+        "grep --unknown x /etc",
+    ],
+)
+async def test_other_places_and_programs_keep_their_reason(commands: Code, line: str) -> None:
+    seen = await access(commands, line)
+    assert seen.reason == "outside_roots"
+    assert not seen.reads
 
 
 @pytest.mark.parametrize(("line", "reason"), ASKS)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from agent_core.permissions.request import build_wide_grant
+from agent_core.types import Decision
 from command_lines import CommandLines, Judged, make_program
 
 PROGRAMS = """
@@ -52,9 +54,12 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def lines(folders: Path, rules: Sequence[Mapping[str, Any]] = ()) -> CommandLines:
+def lines(
+    folders: Path, rules: Sequence[Mapping[str, Any]] = (), *, settings: str = ""
+) -> CommandLines:
     environ = {"PATH": str(folders / "bin"), "HOME": str(folders / "user")}
-    return CommandLines(folders / "project", folders / "home", rules=rules, environ=environ)
+    project, home = folders / "project", folders / "home"
+    return CommandLines(project, home, rules=rules, environ=environ, settings=settings)
 
 
 async def judge(folders: Path, line: str, rules: Sequence[Mapping[str, Any]] = ()) -> Judged:
@@ -169,7 +174,31 @@ async def test_links_that_a_reader_follows_are_judged_by_where_they_lead(
     folders: Path, line: str
 ) -> None:
     judged = await judge(folders, line, [{"decision": "allow", "command": "*"}])
-    assert (judged.decision, reason(judged)) == ("ask", "outside_roots")
+    writes = line.startswith(("cp", "tar", "zip"))
+    expected = "outside_roots" if writes or "--no-index" in line else None
+    assert (judged.decision, reason(judged)) == ("ask", expected)
+    assert judged.action is not None
+    assert any("/outside" in place for place in judged.action.access.places)
+
+
+@pytest.mark.parametrize("line", ["cat /etc/os-release", "sh -c 'ls /usr | head -2'", "ls -la .."])
+async def test_reading_outside_is_covered_by_what_covers_all_that_only_reads(
+    folders: Path, line: str
+) -> None:
+    words = shlex.split(line)
+    settings = '[permissions]\nreaders = "allow"\n'
+    assert (await lines(folders, settings=settings).judge(words)).decision == "allow"
+    assert (
+        await judge(folders, line, [{"decision": "allow", "only": "reads"}])
+    ).decision == "allow"
+    assert (await judge(folders, line, [{"decision": "allow", "command": "*"}])).decision == "ask"
+    below = {"decision": "allow", "only": "reads", "path": ["**"]}
+    assert (await judge(folders, line, [below])).decision == "ask"
+    judged = await judge(folders, line)
+    assert judged.action is not None
+    wide = build_wide_grant(judged.action.access, folders / "project")
+    assert wide is not None
+    assert wide.decision is Decision.ALLOW_READS
 
 
 async def test_a_link_that_a_project_ships_to_a_folder_of_keys_is_sensitive(folders: Path) -> None:
@@ -479,7 +508,7 @@ async def test_files_of_installed_packages_are_no_secrets_on_the_way(folders: Pa
         assert reason(await judge(folders, "grep -r word src")) is None
         assert reason(await judge(folders, f"cat {place}")) == "sensitive"
     (project / "src" / "node_modules" / "out").symlink_to(folders / "user" / ".ssh")
-    assert reason(await judge(folders, "grep -R word src")) is not None
+    assert "outside" in (await judge(folders, "grep -R word src")).because
     rules = [DENIES[0], {"decision": "deny", "path": ["src/node_modules/a/.env"]}]
     assert (await judge(folders, "grep -r word src", rules)).decision == "deny"
 

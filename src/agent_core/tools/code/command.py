@@ -169,6 +169,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
     program = find_program(arguments.argv[0], cwd=place.path, env=workspace.env)
     policy = workspace.boundaries
     # How commands are read is much code, and most processes judge none.
+    from agent_core.tools.code.places import may_be_read  # noqa: PLC0415
     from agent_core.tools.code.programs import CommandLine, session_scope  # noqa: PLC0415
     from agent_core.tools.code.views import read_command  # noqa: PLC0415
 
@@ -184,6 +185,11 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         opens_only_what_may_be_read=read.unseen is None and policy.find_denied(met.opened) is None,
         policy=policy,
     )
+    changes_nothing = _changes_nothing(read, command)
+    if reason == "outside_roots" and changes_nothing and read.unseen is None:
+        is_free = all(map(may_be_read, {*places, *policy.find_outside(met.opened)}))
+        reason = None if is_free else reason
+        command = structs.replace(command, reason=reason, opens_outside=True)
     shown = shlex.join(arguments.argv)
     access = Access(
         asks=True,
@@ -199,7 +205,6 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         met=(*met.opened, *met.tracked, *guessed.opened),
         command=read.for_rules,
     )
-    changes_nothing = _changes_nothing(read, command)
     opens_freely = reason is None and command.opens_only_what_may_be_read
     access = replace(
         access,

@@ -32,6 +32,7 @@ class CommandLine(Struct, frozen=True, kw_only=True):
         env: all that it sees of the environment.
         reason: why it is asked for whatever was allowed before.
         opens_only_what_may_be_read: it is known what it opens, and reading that needs no question.
+        opens_outside: some of that is outside of the project.
         policy: which places may be read and written.
     """
 
@@ -41,6 +42,7 @@ class CommandLine(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     reason: str | None
     opens_only_what_may_be_read: bool
+    opens_outside: bool = False
     policy: PathPolicy
 
 
@@ -61,8 +63,9 @@ def session_scope(command: CommandLine) -> str:
 
 
 def _harmless_subcommand(command: CommandLine) -> str | None:
-    """Return the subcommand of a command that reads what may be read, empty without one."""
+    """Return the subcommand of a command that reads what may be read in the project, or nothing."""
     is_open = command.reason is None and command.opens_only_what_may_be_read
+    is_open = is_open and not command.opens_outside
     return reading_subcommand(command) if is_open else None
 
 

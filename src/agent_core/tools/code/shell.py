@@ -63,6 +63,7 @@ class ReadScript(Struct):
         problems: why this may not be all, or not be it.
         repeats: a part of it may run several times.
         enters_first: nothing of it runs unless the `cd` that it begins with succeeds.
+        is_chain: it consists of commands of which each runs only if all before it have succeeded.
     """
 
     commands: list[SimpleCommand] = field(default_factory=list[SimpleCommand])
@@ -71,6 +72,7 @@ class ReadScript(Struct):
     problems: list[str] = field(default_factory=list[str])
     repeats: bool = False
     enters_first: bool = False
+    is_chain: bool = False
 
 
 _STRUCTURE = words_of(
@@ -144,6 +146,29 @@ def read_script(text: str, *, is_bash: bool, env_names: Sequence[str] = ()) -> R
     return found
 
 
+def _body_of(root: "Node") -> "Node":
+    """Return what a script consists of, without parentheses around all of it."""
+    body = root.children[0] if len(root.children) == 1 else root
+    while body.type == "subshell" and len(body.children) == 3:
+        body = body.children[1]
+    return body
+
+
+def _is_chain(body: "Node") -> bool:
+    """Return whether a script is `a && b && c`, and nothing of it runs at another time."""
+    if body.type == "list":
+        is_joined = [each.type for each in body.children[1:-1]] == ["&&"]
+        return is_joined and all(_is_chain(body.children[at]) for at in (0, -1))
+    if body.type == "redirected_statement":
+        return _is_chain(body.children[0])
+    return body.type == "command" and not _has_commands(body)
+
+
+def _has_commands(node: "Node") -> bool:
+    """Return whether there are commands in the words of a command."""
+    return any("substitution" in each.type or _has_commands(each) for each in node.children)
+
+
 def _guess(text: str) -> Iterator[SimpleCommand]:
     """Whatever may be a command of a script that cannot be read for sure."""
     for part in _SEPARATORS.split(text.replace("\\\n", "")):
@@ -174,12 +199,13 @@ class _Reader:
         gaps = (self._source[: root.start_byte], self._source[root.end_byte :])
         if any(gap.strip(b" \t\n") for gap in gaps):
             self._problem("a part of the script cannot be read")
-        self._found.enters_first = self._enters_first(root)
+        body = _body_of(root)
+        self._found.enters_first = self._enters_first(body)
+        self._found.is_chain = _is_chain(body)
         self._statement(root)
 
-    def _enters_first(self, root: "Node") -> bool:
+    def _enters_first(self, first: "Node") -> bool:
         """Return whether nothing runs unless a `cd` before it succeeds: `cd x && a && b`."""
-        first = root.children[0] if len(root.children) == 1 else root
         while first.type == "list" or (
             # The redirection of the last command; one of `cd` is in no list.
             first.type == "redirected_statement" and first.children[0].type == "list"

@@ -153,6 +153,8 @@ class _Reader:
         self._has_relative = False
         self._repeats = False
         self._enters_first = False
+        self._is_chain = False
+        self._folder = str(cwd)
         self._entered: list[Word] = []
         self._is_in_find = False
         self._texts: dict[str, None] = {}
@@ -377,6 +379,7 @@ class _Reader:
         self._count_of_scripts += 1
         script = read_script(text, is_bash=language == "bash", env_names=[*self._env])
         self._enters_first |= script.enters_first and depth == 0
+        self._is_chain |= script.is_chain and depth == 0
         for problem in script.problems:
             self._problem(problem)
         if any(problem != SETS_A_VARIABLE for problem in script.problems):
@@ -439,10 +442,14 @@ class _Reader:
                 if script != "-":
                     self._script(script, language=language, depth=depth + 1)
             case _ if name in _PLAIN_BUILTINS:
-                if not self._is_plain(name, rest):
+                self._is_chain &= name != "cd" or depth == 1
+                is_plain = self._is_plain(name, rest)
+                if not is_plain:
                     self._problem(f"it gives {name} words that may change what the shell does")
-                if name == "cd" and self._enters_first and len(self._found.views) < _MAX_VIEWS:
-                    self._entered += rest  # they count as folders
+                is_followed = self._enters_first or (self._is_chain and is_plain)
+                if name == "cd" and is_followed and len(self._found.views) < _MAX_VIEWS:
+                    # They count as folders.
+                    self._entered += [Word(self._folder)] if self._is_chain and is_plain else rest
                     argv = tuple(word.text for word in words)
                     self._found.views.append(CommandView(argv, self._resolve(name) or name))
                     return
@@ -480,6 +487,9 @@ class _Reader:
             return False
         entered = self._found.folders
         base = entered[0] if self._enters_first and entered else self._cwd
+        if self._is_chain:  # each `cd` is one from the folder before
+            base = Path(self._folder)
+            self._folder = os.path.normpath(base / target)
         folder = os.path.realpath(base / target)
         # From a folder behind a link, `..` leads a shell back to where the link is.
         self._enters_first &= os.path.normpath(base / target) == folder and os.path.isdir(folder)  # noqa: PTH112

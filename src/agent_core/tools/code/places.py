@@ -1,0 +1,47 @@
+"""Places outside of the project that reading programs may open without a reason of its own to ask.
+
+They are files and folders of the disk. Devices are not, and neither is what the kernel shows of
+processes: their environment and memory hold what others keep secret. What the system keeps from
+ordinary users is none of them either, whoever this process runs as.
+"""
+
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+_SPECIAL = re.compile(r"/(?:dev|proc|sys)(?:/|\Z)")
+_SHOWN = re.compile(
+    r"""/dev/(?:full|null|random|urandom|zero)
+    | /proc/(?:buddyinfo|cgroups|cpuinfo|crypto|devices|diskstats|filesystems|interrupts|loadavg
+        |locks|meminfo|misc|modules|mounts|partitions|stat|swaps|uptime|version|vmstat|zoneinfo)
+    | /proc/sys(?:/(?:crypto|debug|dev|fs|kernel|net|user|vm)(?:/[\w.-]+)*)?
+    | /proc/(?:\d+|self|thread-self)/(?:cgroup|comm|limits|mountinfo|mounts|oom_score|stat|statm
+        |status|uid_map|gid_map)
+    | /proc/(?:self/)?net/(?:arp|dev|route|sockstat|snmp)
+    | /sys/(?:block|bus|class|devices|fs/cgroup)(?:/[\w.:@-]+)*
+    """,
+    re.VERBOSE | re.ASCII,
+)
+"""What the kernel tells everybody about the machine, and about processes nothing that they keep."""
+
+_OF_THE_SYSTEM = ("/boot/", "/etc/", "/run/", "/var/")
+_SECRETS = ("/run/secrets", "/var/run/secrets")
+
+
+def may_be_read(place: str) -> bool:
+    """Return whether a place needs no question only because it is outside of the project.
+
+    Args:
+        place: resolved, and known not to hold secrets by its name; or what is named in its stead.
+    """
+    if not place.startswith("/"):
+        return False
+    if _SPECIAL.match(place):
+        return _SHOWN.fullmatch(place) is not None
+    if place.startswith(_SECRETS):
+        return False
+    if place.startswith(_OF_THE_SYSTEM):
+        with suppress(OSError, ValueError):
+            return bool(Path(place).stat().st_mode & stat.S_IROTH)
+    return True

@@ -1,1 +1,1 @@
-"""What the model sees: the path and the run's own texts, made into one request a turn."""
+"""The request for the model: built each turn from the path and the texts of the run."""

@@ -1,4 +1,4 @@
-"""Path in, request out: what the model sees in each turn of one run, and the report of why."""
+"""Builds the request of each turn from the path, and the report on its construction."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,14 +30,14 @@ from agent_core.types import (
 from agent_core.types.memory_scopes import MEMORY_SHARED
 
 MOST_IDS = 200
-"""A report lists at most this many node ids, the newest ones, and says how many there are."""
+"""A report lists at most this many node ids, the newest ones, and gives the full count."""
 
 _SEGMENTS = ("static_system", "tools", "dynamic_system")
 """The parts of a request before its history, in the order in which a prompt cache compares them."""
 
 
 class Use(Struct, frozen=True, kw_only=True):
-    """Estimated tokens of one request; `scale` turns estimates into the model's own count."""
+    """Estimated tokens of a request; `scale` converts estimates to the token count of the model."""
 
     static_system: int
     dynamic_system: int
@@ -47,31 +47,31 @@ class Use(Struct, frozen=True, kw_only=True):
 
     @property
     def estimated(self) -> int:
-        """All parts, as estimated: what `TokenScale.observe` compares with the usage."""
+        """Return the estimate of all parts; `TokenScale.observe` compares it with the usage."""
         return self.static_system + self.dynamic_system + self.tools + self.messages
 
     @property
     def total(self) -> int:
-        """All parts in the model's own tokens, as far as it is known."""
+        """Return all parts in tokens of the model, as far as its scale is known."""
         return round(self.estimated * self.scale)
 
 
 ContextBuildReport = dict[str, Any]
-"""How one request came to be, as the payload of `context_built`.
+"""The construction of a request, as the payload of `context_built`.
 
-With the path's nodes it is enough to build the request again. Beside the budget, the estimated use
-and the ids of what was cut, dropped or excluded since the last report it has:
+Together with the nodes of the path it suffices to rebuild the request. Besides the budget, the
+estimated use, and the ids of everything cut, dropped or excluded since the last report, it has:
 
 - `turn`: from 1, within the run; `settings`: model, temperature and output tokens of the request.
-- `node_ids`: of the path, in the first report of a run; later only `added_node_ids`.
+- `node_ids`: the nodes of the path, in the first report of a run; later only `added_node_ids`.
 - `downgraded_artifacts`: tool nodes shown as summaries from this request on, with their artifacts.
 - `settled_node_ids`: the instruction files of the system part; others are messages.
-- `kept`: what stands before the messages because exchanges are left out.
-- `memory`: the scope of the run's memory, where it is not the shared one.
-- `system` and `tools`: the blocks and the tools' names, where they differ from the last report.
+- `kept`: the text before the messages if exchanges are left out.
+- `memory`: the scope of the run's memory, if it is not the shared one.
+- `system` and `tools`: the blocks and the names of the tools, if they differ from the last report.
 - `message_count`: messages of the history; `hashes.history` covers these.
-- `changed_segment`: the first of static_system, tools, dynamic_system and history that is not what
-  it was; a history that has only grown at its end has not changed.
+- `changed_segment`: the first changed one of static_system, tools, dynamic_system and history; a
+  history that has only grown at its end is unchanged.
 """
 
 
@@ -81,7 +81,7 @@ def _newest(key: str, ids: Sequence[str]) -> dict[str, Any]:
 
 
 def _block_reference(block: SystemBlock) -> dict[str, Any]:
-    """A block by reference where its text is kept elsewhere: in the package, or in a node."""
+    """Return a block by reference if its text is stored in the package or in a node."""
     reference: dict[str, Any] = {
         "block_id": block.block_id,
         "source": block.source,
@@ -96,10 +96,10 @@ def _block_reference(block: SystemBlock) -> dict[str, Any]:
 
 
 class ContextReporter:
-    """Remembers what was reported last, so that a report costs what has changed.
+    """Remembers the last report, so that a new report contains only changes.
 
     Args:
-        previous: the last report's payload of an earlier run of this session, if there is one.
+        previous: the payload of the last report of an earlier run of this session, if any.
     """
 
     def __init__(self, previous: Mapping[str, Any] | None = None) -> None:
@@ -126,17 +126,17 @@ class ContextReporter:
         use: Use,
         **facts: Any,
     ) -> ContextBuildReport:
-        """Describe the request that has just been put together.
+        """Describe the request that has just been built.
 
-        A request that is over budget is not sent: the next report repeats what its report holds.
+        A request over its budget is not sent; the next report repeats the contents of its report.
 
         Args:
-            history: whose messages stand in the request.
-            trimmed: what was cut and dropped for it.
+            history: the history with the messages of the request.
+            trimmed: the parts cut and dropped for it.
             system: the system part.
-            tools: the tools on offer.
-            budget: of the model.
-            use: what the request takes of it.
+            tools: the tools offered.
+            budget: the budget of the model.
+            use: the part of the budget that the request uses.
             facts: `settings` and `task_board` of the report.
         """
         path, builder, total = history.path, history.builder, use.total
@@ -239,18 +239,18 @@ def rebuild_requests(
     variants: Mapping[str, ToolDefinition] | None = None,
     output: OutputFormat | None = None,
 ) -> list[ModelRequest]:
-    """Build the requests of a run's turns again.
+    """Rebuild the requests of the turns of a run.
 
     Args:
         nodes: at least the path up to the last report's `path_end_node_id`, in any order.
         reports: the payloads of the run's `context_built` events, from the first one on.
-        tools: definitions by name; definitions are not part of the history, so these are the
-            ones of today.
-        variants: other definitions of some of them, for the requests whose hash they fit.
-        output: the answer format, the same in every request of the run.
+        tools: the current definitions by name; the history contains no definitions.
+        variants: other definitions of some tools, for the requests with a matching hash.
+        output: the answer format, which is the same in all requests of the run.
 
     Returns:
-        One request for each report. `metadata.exact` says whether all its hashes are those of
+        One request for each report. `metadata.exact` says whether all its hashes equal the
+        original hashes: redaction or a newer version of a prompt or tool changes them.
         the original: redaction, or a newer version of a prompt or tool, makes them differ.
     """
     known = {node.node_id: node for node in nodes}
@@ -306,7 +306,7 @@ def rebuild_requests(
 
 
 def _restore_block(reference: Mapping[str, Any], known: Mapping[str, Node]) -> SystemBlock:
-    """A block as it was; text that stands elsewhere is read there."""
+    """Restore a block; a text stored elsewhere is read from there."""
     if "content" in reference:
         return SystemBlock.model_validate(reference)
     metadata = reference["metadata"]
@@ -317,11 +317,11 @@ def _restore_block(reference: Mapping[str, Any], known: Mapping[str, Node]) -> S
 
 
 TaskBoardSource = Callable[[int], str | None]
-"""Gives the task board as it stands, within a budget in tokens; None where there is none."""
+"""Returns the current task board within a budget in tokens; None if there is none."""
 
 
 class Built(Struct, frozen=True):
-    """A request, what it takes of the budget, and the report of how it came to be."""
+    """A request, its use of the budget, and the report on its construction."""
 
     request: ModelRequest
     report: ContextBuildReport
@@ -330,33 +330,33 @@ class Built(Struct, frozen=True):
 
     @property
     def over_budget(self) -> bool:
-        """It does not fit: compact the path and build again, or give up (`prompt_too_long`)."""
+        """Return whether it does not fit: compact the path and build again, or give up."""
         return bool(self.report["over_budget"])
 
     def report_payload(self) -> dict[str, Any]:
-        """The report as the payload of `context_built`."""
+        """Return the report as the payload of `context_built`."""
         return dict(self.report)
 
 
 class Composer:
-    """Builds the requests of one run, and keeps what it has made of the path so far.
+    """Builds the requests of a run, and keeps the messages built from the path so far.
 
     Args:
-        model: window, name and settings.
-        context: reserves and budgets, clamped to the window.
+        model: its window, name and settings.
+        context: reserves and budgets, limited by the window.
         static: blocks that are always kept, in their order.
-        dynamic: blocks that are kept as far as they fit, by priority. Instruction files the
-            model has read come with the path and join them.
+        dynamic: blocks that are kept by priority as long as they fit. Instruction files that the
+            model has read are found in the path and added to them.
         own: instruction files that are in the prompt from the start.
-        settled: `settled` of the agent's last composer, if it had one.
-        history: its `history`: a path that goes on costs what is new.
-        view: is updated with the texts that stand in each request.
-        scale: what is known about real token counts, shared by all runs.
+        settled: `settled` of the agent's last composer, if any.
+        history: `history` of that composer: only new nodes of a continued path are processed.
+        view: updated with the texts contained in each request.
+        scale: the observed token counts, shared by all runs.
         board: the task board, shown after the history.
         previous: the last `context_built` payload of the session, for `changed_segment`.
-        metadata: goes into every request, for those who watch; no provider sees it.
-        output: what the answer has to be.
-        memory_scope: of the run; what was recalled from another memory is not shown.
+        metadata: added to every request for observers; not sent to a provider.
+        output: the format of the answer.
+        memory_scope: the scope of the run; memories recalled from another scope are not shown.
     """
 
     def __init__(
@@ -399,10 +399,10 @@ class Composer:
     def build(
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
     ) -> Built:
-        """Turn the path, root first, into the next request.
+        """Build the next request from the path, root first.
 
-        Older tool results are cut down when it does not fit. `may_drop` allows leaving out the
-        oldest whole exchanges after that; what still does not fit is `over_budget`.
+        Older tool results are cut if it does not fit. With `may_drop`, the oldest whole exchanges
+        are left out after that; a request that still does not fit is `over_budget`.
         """
         history, system, model = self.history, self._system, self._model
         if self._last is None:
@@ -459,45 +459,45 @@ class Composer:
         return self._last
 
     def use(self, model: ModelConfig) -> bool:
-        """Build the next requests for another model; returns whether the last one fits it, too."""
+        """Build the next requests for another model; return whether the last one also fits it."""
         self._model = model
         self._budget = WindowShares.share_out(model, self._context)
         return self._estimated * self._scale.of(model.name) <= self._budget.prompt
 
     def keep(self, text: str) -> None:
-        """Take what must not be lost, should the next request leave exchanges out."""
+        """Set the text to keep if the next request leaves exchanges out."""
         self._kept = text
 
     @property
     def room_for_kept(self) -> int:
-        """Estimated tokens that `keep` may take: at most a quarter of the window."""
+        """Return the estimated tokens that `keep` may use: at most a quarter of the window."""
         budget, scale = self._budget, self._scale.of(self._model.name)
         return max(int(min(budget.window // 4, budget.prompt // 5) / scale), 1)
 
     @property
     def settled(self) -> Collection[str]:
-        """Ids of the instruction files of the system part, for the agent's next composer."""
+        """Return the ids of the instruction files in the system part, for the next composer."""
         return frozenset(self.history.settled or ())
 
     @property
     def last_report(self) -> dict[str, Any] | None:
-        """The payload of the last report: what `previous` of the session's next run wants."""
+        """Return the payload of the last report, for `previous` of the session's next run."""
         return self._last.report_payload() if self._last else None
 
     def observe(self, usage: Usage) -> None:
-        """Learn from what the last built request really cost, cached tokens included."""
+        """Learn from the real token count of the last request, cached tokens included."""
         whole = max(usage.input_tokens, usage.total_tokens - usage.output_tokens)
         self._scale.observe(self._model.name, self._estimated, whole, usage.input_tokens)
 
     def refused(self) -> None:
-        """Learn that the provider found the last built request too long.
+        """Learn that the provider refused the last request as too long.
 
-        The same path, built again, is over budget.
+        Building the same path again is then over budget.
         """
         self._scale.exceeded(self._model.name, self._estimated, self._budget.prompt)
 
     def _loaded_texts(self, node_type: NodeType) -> Iterator[Mapping[str, Any]]:
-        """The metadata of the texts of one type in the system part and among the messages."""
+        """Yield the metadata of the texts of one type in the system part and the messages."""
         if node_type is NodeType.INSTRUCTION_CONTEXT:
             yield from self._system.instructions()
         for entry in self.history.builder.entries:

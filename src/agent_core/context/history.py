@@ -1,6 +1,6 @@
-"""One path as a model's conversation: where it starts, what is carried along, what was cut.
+"""A path as the conversation of a model: its start, the nodes carried along, the parts cut.
 
-Trimming goes a little further than it must, so that the next turns do not change the past again
+Trimming removes a little more than necessary, so that the next turns do not change the past again
 and the provider's prompt cache keeps its prefix.
 """
 
@@ -37,7 +37,7 @@ _NAMED_BY = {
 }
 _RECALL = "internal.recall_memory"
 _SCOPE = "memory"
-"""Names the scope in the metadata of what was recalled, where it is not the shared one."""
+"""The key of the scope in the metadata of recalled memories, if the scope is not the shared one."""
 
 _OTHER_MEMORY = "(recalled from another memory than this run's: it is not shown)"
 
@@ -46,22 +46,22 @@ class MessageHistory:
     """Keeps the messages of a growing path up to date.
 
     Args:
-        reattached: tokens that skills, memories and tools carried over a compaction may take.
-        cut: tool nodes not to show whole, and the tokens to show of their exchange (0: only
-            summaries); grows by `trim`.
-        dropped: ids of nodes to leave out; grows by `trim`.
-        scope: of the memory of the run; what was recalled from another one is left out.
-        settled: ids of nodes of instruction files that stand in the system part. None: all that
-            the path has when it is first taken. Those that come later are messages, so that the
-            beginning of the request stays, until a compaction changes it anyway; but not those
-            that are there already, or too large.
+        reattached: the tokens for skills, memories and tools carried over a compaction.
+        cut: tool nodes not shown in full, and the tokens shown of their exchange (0: only
+            summaries); extended by `trim`.
+        dropped: ids of nodes to leave out; extended by `trim`.
+        scope: the memory scope of the run; memories recalled from another scope are left out.
+        settled: ids of the instruction file nodes in the system part. None: all those on the path
+            when it is first taken. Later files become messages, so that the beginning of the
+            request stays the same until a compaction changes it anyway; except files that are
+            already there, or are too large.
 
     Attributes:
         own: the hashes of the instruction files that were in the prompt from the start, by path.
         instructions: the files of the system part, by path, in their latest version.
-        former: ids of the nodes of instruction files on the path when it was first taken.
-        kept: what must not be lost, where `dropped` leaves exchanges out.
-        revision: grows when messages that were there before have changed.
+        former: ids of the instruction file nodes on the path when it was first taken.
+        kept: the text to keep if `dropped` leaves exchanges out.
+        revision: incremented when earlier messages have changed.
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class MessageHistory:
         self._has_files = False
 
     def take(self, path: Sequence[Node]) -> None:
-        """Follow the path to its end; only what is new costs anything."""
+        """Follow the path to its end; only new nodes are processed."""
         seen = len(self._positions)
-        # A node's id says where it hangs: with the same node here, all before it is the same.
+        # A node's id determines its ancestors: if this node is the same, all before it are.
         is_longer = len(path) >= seen and path[seen - 1].node_id == self._last_id if seen else True
         if not is_longer:
             self.instructions.clear()
@@ -128,22 +128,22 @@ class MessageHistory:
             self._last_id = new[-1].node_id
 
     def can_serve(self, reattached: int, scope: str) -> bool:
-        """Whether another run that continues the path would make the same messages of it.
+        """Return whether another run that continues the path would build the same messages.
 
-        Not if something was cut or left out, and not with instruction files: where they stand is
-        decided anew for every run.
+        It would not if anything was cut or left out, and not with instruction files: their position
+        is determined again for every run.
         """
         is_whole = not (self.cut or self.dropped or self.kept or self._has_files)
         return is_whole and self._reattached == reattached and self.scope == scope
 
     def keep(self, text: str | None) -> None:
-        """Put what must not be lost before the messages, or take it away."""
+        """Put the text to keep before the messages, or remove it."""
         if text != self.kept:
             self.kept = text
             self.rebuild()
 
     def rebuild(self) -> None:
-        """Build the messages anew: the past has changed."""
+        """Rebuild the messages: the past has changed."""
         if self.builder.entries:
             self.revision += 1
         self.builder = MessageBuilder(self.cut, self.dropped, self._late)
@@ -164,7 +164,7 @@ class MessageHistory:
         self.builder.seal()
 
     def _shown(self, nodes: Iterable[Node]) -> Iterator[Node]:
-        """Those that become messages; summaries of before the last one are noted as excluded."""
+        """Yield the nodes that become messages; earlier summaries are noted as excluded."""
         settled = self.settled or ()
         for node in nodes:
             if node.node_type is NodeType.COMPACTION:
@@ -176,10 +176,10 @@ class MessageHistory:
                 yield _without_other_memory(node, self.scope) if node.role is Role.TOOL else node
 
     def _settle(self, new: Sequence[Node], *, is_first: bool, is_compacted: bool) -> None:
-        """Decide which instruction files belong to the system part from now on."""
+        """Determine the instruction files that belong to the system part from now on."""
         files = [node for node in new if node.node_type is NodeType.INSTRUCTION_CONTEXT]
         if not (files or is_first or is_compacted):
-            return  # as with nearly every turn
+            return  # as in nearly every turn
         self._has_files = bool(files) or (self._has_files and not is_first)
         if is_first:
             self.former = frozenset(node.node_id for node in files)
@@ -201,7 +201,7 @@ class MessageHistory:
                     self.instructions[file] = node
 
     def _belongs_to_system(self, node: Node) -> bool:
-        """It stands there already, or would take too much of the window as a message."""
+        """Return whether it is there already, or is too large for a message."""
         file = str(node.metadata.get("path", ""))
         is_there = self.own.get(file) == node.metadata.get("hash")
         return is_there or (node.token_count or estimate_blocks(node.content)) > self._reattached
@@ -212,10 +212,10 @@ class MessageHistory:
         return bool(node.text.strip()) and (kept is None or self._positions.get(kept, here) < here)
 
     def _carried(self, compaction: Node) -> list[Node]:
-        """What a compaction re-attaches: loaded skills, memories and tools, open instructions.
+        """Return the nodes a compaction reattaches: skills, memories, tools, open instructions.
 
-        The newest come first when not all of them fit; a newer version replaces an older one.
-        What comes after the compaction has no say: it must not change the past.
+        If not all fit, the newest are chosen; a newer version replaces an older one. Nodes after
+        the compaction have no influence: they must not change the past.
         """
         until = self._positions[compaction.node_id]
         open_then = {node.node_id for node in open_instructions(self.path[:until])}
@@ -242,7 +242,7 @@ def is_of_other_memory(node: Node, scope: str) -> bool:
 
 
 def _without_other_memory(node: Node, scope: str) -> Node:
-    """The results of a turn, without what a recall of another scope has answered."""
+    """Return the results of a turn without recalls from another memory scope."""
     if not any(_answers_for_other_memory(block, scope) for block in node.results):
         return node
     content = [
@@ -260,13 +260,13 @@ def _answers_for_other_memory(result: ToolResultBlock, scope: str) -> bool:
 
 
 def _loaded_name(node: Node) -> tuple[NodeType, str] | None:
-    """What a skill, memory or tool node holds: two with one name are versions of one thing."""
+    """Return the key of a skill, memory or tool node; nodes with the same key are versions."""
     key = _NAMED_BY.get(node.node_type)
     return (node.node_type, str(node.metadata.get(key, node.node_id))) if key else None
 
 
 def open_instructions(path: Iterable[Node]) -> list[Node]:
-    """Plan and task instructions that the model has not acted on yet."""
+    """Return the plan and task instructions that the model has not followed yet."""
     waiting: dict[NodeType, Node] = {}
     calls: dict[str, ToolCallBlock] = {}
     for node in path:
@@ -284,14 +284,14 @@ def open_instructions(path: Iterable[Node]) -> list[Node]:
 
 
 def _acts_on(node_type: NodeType, arguments: dict[str, Any]) -> bool:
-    """A plan is written as a Markdown file; other writes do not use the instruction up."""
+    """Return whether a call follows an instruction; for a plan, a Markdown file is written."""
     if node_type is NodeType.PLAN_INSTRUCTION:
         return str(arguments.get("path", "")).endswith(".md")
     return True
 
 
 class Trimmed(Struct, frozen=True):
-    """What stands in a request as a summary or in part, and what not at all, from now on."""
+    """The nodes that requests show only in part, and the nodes they omit, from now on."""
 
     cut: Sequence[Node] = ()
     dropped: Sequence[str] = ()
@@ -300,15 +300,15 @@ class Trimmed(Struct, frozen=True):
 def trim(
     history: MessageHistory, limit: int, *, may_drop: bool, kept: str | None = None
 ) -> Trimmed:
-    """Bring a history below `limit` estimated tokens, as far as that is possible and allowed.
+    """Reduce a history to `limit` estimated tokens as far as possible and allowed.
 
-    First older tool results are shortened; then, where allowed, whole groups are left out.
+    Older tool results are shortened first; then, if allowed, whole groups are left out.
 
     Args:
-        history: of one run.
-        limit: estimated tokens.
-        may_drop: whole groups may be left out.
-        kept: what must not be lost with them; it stands before the messages from then on.
+        history: the history of a run.
+        limit: the limit in estimated tokens.
+        may_drop: whether whole groups may be left out.
+        kept: the text to keep if groups are left out; it is put before the messages from then on.
     """
     cut: list[Node] = []
     if history.builder.picture_bytes > MAX_PICTURE_BYTES:
@@ -334,14 +334,14 @@ def trim(
     if history.builder.tokens > limit:
         dropped += _drop(history, limit, is_last_resort=True)
     if history.builder.tokens > limit:
-        history.keep(None)  # better a request without it than none
+        history.keep(None)  # a request without this text is better than no request
     return Trimmed(cut, dropped)
 
 
 def _cut_older(
     history: MessageHistory, excess: int, saved_by: Callable[[Entry], int]
 ) -> list[Node]:
-    """Cut tool results down to summaries, oldest first; never those of the latest exchange."""
+    """Cut tool results to summaries, oldest first, except in the latest exchange."""
     tools = [entry for entry in history.builder.entries if entry.kind is EntryKind.TOOL]
     cut: list[Node] = []
     for entry in tools[:-1]:
@@ -363,16 +363,16 @@ def _cut(history: MessageHistory, nodes: list[Node], tokens: int) -> list[Node]:
 def _drop(history: MessageHistory, limit: int, *, is_last_resort: bool) -> list[str]:
     """Leave out whole groups until the rest has `limit` tokens.
 
-    First the oldest ones, without what must never go. As a last resort the largest ones before
-    the current message, the otherwise protected ones too: a first goal or a latest exchange that
-    fills the window alone would end every later run.
+    The oldest groups are left out first, except protected entries. As a last resort, the largest
+    groups before the current message are, including otherwise protected ones: a first goal or a
+    latest exchange that fills the window by itself would end every later run.
     """
     entries = history.builder.entries
     users = [entry for entry in entries if entry.kind is EntryKind.USER]
     protected = _always_kept(history)
     if not is_last_resort:
         latest = next((e.group for e in reversed(entries) if e.kind is EntryKind.TOOL), None)
-        first = users[:1] if history.compaction is None else []  # a compaction carries the goal
+        first = users[:1] if history.compaction is None else []  # a compaction contains the goal
         in_latest = [entry for entry in entries if entry.group == latest]
         protected |= {id(entry) for entry in (*first, *users[-1:], *in_latest)}
     groups = [list(group) for _, group in groupby(entries, lambda entry: entry.group)]
@@ -396,7 +396,7 @@ def _drop(history: MessageHistory, limit: int, *, is_last_resort: bool) -> list[
 
 
 def _always_kept(history: MessageHistory) -> set[int]:
-    """Summaries, open instructions, and what is kept word for word."""
+    """Return the ids of the summaries, open instructions and texts kept literally."""
     open_now = {node.node_id for node in open_instructions(history.path)}
     return {
         id(entry)

@@ -1,7 +1,7 @@
 """Instruction files: `CLAUDE.md`, `AGENTS.md` and the user's rules. Found once, read on demand.
 
-The catalog shows where they are and what their heads say, never their bodies. It is the one thing
-a project contributes to a prompt before the model has read anything.
+The catalog shows their paths and front matter, never their bodies. It is the only text that a
+project contributes to a prompt before the model has read anything.
 """
 
 import asyncio
@@ -50,23 +50,23 @@ _NAMES = ("CLAUDE.md", "AGENTS.md")
 _RELEVANT = frozenset({*_NAMES, ".gitignore"})
 _MOST_ENTRIES = 200_000
 _MOST_SECONDS = 1.0
-"""Of CPU time: a tree that takes longer is cut short there, and marked as `truncated`."""
+"""CPU time: a longer walk is ended there, and the catalog marked as `truncated`."""
 _MOST_IGNORE_BYTES = 262_144
 _VALUE_CHARS, _FIELDS_CHARS = 200, 400
 _PLAIN = (str, int, float, bool, date)
 
 
 class InstructionFile(Struct, frozen=True):
-    """One file as the catalog shows it.
+    """A file as the catalog shows it.
 
     Attributes:
-        path: resolved; what a read is recognised by.
-        shown: what the model passes to `code.read_file`: relative within the project, absolute
-            for the user's own files.
-        fields: the front matter; empty without one that can be read.
-        problem: why the file, or the front matter it has, cannot be read.
-        content: of the home's and the project root's own file, all of it unless it is too long;
-            None for others.
+        path: the resolved path, by which a read is recognised.
+        shown: the path that the model passes to `code.read_file`: relative within the project,
+            absolute for the user's own files.
+        fields: the front matter; empty if there is none that can be read.
+        problem: the reason why the file or its front matter cannot be read.
+        content: the whole content of the file of the home or the project root, unless it is too
+            long; None for other files.
     """
 
     path: Path
@@ -77,7 +77,7 @@ class InstructionFile(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The file's entry in the catalog: front matter on one line, each value bounded."""
+        """Return the entry in the catalog: front matter on one line, each value shortened."""
         parts: list[str] = []
         for key, value in self.fields.items():
             items = cast("list[Any]", value) if isinstance(value, list) else [value]
@@ -89,13 +89,13 @@ class InstructionFile(Struct, frozen=True):
 
 
 class InstructionCatalog(Struct, frozen=True):
-    """All instruction files of a run. `truncated`: there were more than are kept."""
+    """All instruction files of a run. `truncated`: there were more files."""
 
     files: tuple[InstructionFile, ...] = ()
     truncated: bool = False
 
     def text(self, budget: int) -> str:
-        """One line a file, within `budget` tokens; empty if there are no files."""
+        """Return one line for each file, within `budget` tokens; empty if there are no files."""
         lines = [file.line for file in self.files]
         if self.truncated:
             lines.append(f"- (truncated: there are more than {len(self.files)} files)")
@@ -103,31 +103,31 @@ class InstructionCatalog(Struct, frozen=True):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The files that are listed by their path alone because they cannot be read, and why."""
+        """Return the files listed only by path because they cannot be read, with the reasons."""
         return tuple(f"{file.shown}: {file.problem}" for file in self.files if file.problem)
 
     @property
     def own(self) -> list[tuple[str, bytes]]:
-        """The home's and the project root's own file: the path to show, and the content."""
+        """Return the files of the home and the project root: the path to show, and the content."""
         return [(f.shown, f.content) for f in self.files if f.content is not None]
 
     def find(self, path: Path) -> InstructionFile | None:
-        """The file at this resolved path, if it is one."""
+        """Return the file at this resolved path, if it is an instruction file."""
         return next((file for file in self.files if file.path == path), None)
 
 
 def find_instructions(
     home: Path, project: Path, *, is_closed: Callable[[Path], bool]
 ) -> InstructionCatalog:
-    """Walk home and project and read the heads of what is found.
+    """Search home and project and read the heads of the files found.
 
     Does file work: call it in a thread. A head that cannot be read is one of `problems`.
 
     Args:
         home: the program's home, resolved.
         project: the project, resolved.
-        is_closed: whether a path is read only after a question: such a folder is not entered,
-            and a file that leads to such a place is not listed.
+        is_closed: whether a path is read only after a question: such a folder is not entered, and a
+            file that resolves to such a path is not listed.
     """
     found: dict[Path, str] = {}
     if own := _own_file(home, _NAMES, root=home):
@@ -148,7 +148,7 @@ def find_instructions(
 
 
 class _Walk:
-    """One pass over the project, nearest folders first, that enters no folder it need not."""
+    """A walk over the project, nearest folders first, that skips unnecessary folders."""
 
     def __init__(self, root: Path, is_closed: Callable[[Path], bool]) -> None:
         self.cut_short = False
@@ -156,7 +156,7 @@ class _Walk:
         self._is_closed = is_closed
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Path below the root, and resolved path, of each instruction file."""
+        """Yield the path below the root and the resolved path of each instruction file."""
         entries, end = 0, thread_time() + _MOST_SECONDS
         waiting = deque[tuple[str, tuple[_IgnoreRules, ...]]]([("", ())])
         while waiting and not self.cut_short:
@@ -175,15 +175,15 @@ class _Walk:
                     waiting.append((f"{folder}/", rules))
 
     def _list(self, below: str) -> tuple[frozenset[str], list[str], int]:
-        """The relevant files of a folder, the folders worth entering, and how much is in it.
+        """Return the relevant files of a folder, the folders to enter, and the number of entries.
 
-        Links are no folders: what they lead to is found where it is, or is not in the project.
+        Links do not count as folders: their target is found in its own place, or is outside.
         """
         try:
             with os.scandir(f"{self._root}/{below}") as listing:
                 entries = list(islice(listing, _MOST_ENTRIES + 1))
         except OSError:
-            return frozenset(), [], 0  # a folder that cannot be listed holds nothing for us
+            return frozenset(), [], 0  # a folder that cannot be listed contributes no files
         folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         names = _RELEVANT.intersection([entry.name for entry in entries])
         return names, [name for name in folders if name not in SKIPPED_FOLDERS], len(entries)
@@ -194,7 +194,7 @@ _IgnoreRules = tuple[str, Wildcards]
 
 
 def _read_ignore_file(root: Path, below: str) -> _IgnoreRules | None:
-    """Read a `.gitignore`; None if it cannot be read or is too long to be one."""
+    """Read a `.gitignore`; None if it cannot be read or is too long."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         with os.fdopen(open_descriptor(f"{root}/{below}.gitignore", flags), "rb") as file:
@@ -206,12 +206,12 @@ def _read_ignore_file(root: Path, below: str) -> _IgnoreRules | None:
 
 @lru_cache(maxsize=32)
 def _parse_ignore_file(content: bytes) -> Wildcards:
-    """The patterns of a file; one run after another reads the same ones."""
+    """Return the patterns of a file; successive runs read the same files."""
     return Wildcards.parse(content, folders=True)
 
 
 def _is_ignored(folder: str, rules: tuple[_IgnoreRules, ...]) -> bool:
-    """Whether the closest ignore file with a pattern for the folder excludes it."""
+    """Return whether the closest ignore file with a pattern for the folder excludes it."""
     for base, patterns in reversed(rules):
         verdict = patterns.verdict(os.fsencode(folder[len(base) :]))
         if verdict is not None:
@@ -220,7 +220,7 @@ def _is_ignored(folder: str, rules: tuple[_IgnoreRules, ...]) -> bool:
 
 
 def _own_file(folder: Path, names: Collection[str], *, root: Path) -> tuple[Path, str] | None:
-    """The one instruction file of a folder, resolved, and its name: `CLAUDE.md` wins."""
+    """Return the resolved instruction file of a folder and its name; `CLAUDE.md` is preferred."""
     for name in _NAMES:
         if name not in names or not os.path.lexists(f"{folder}/{name}"):
             continue
@@ -230,7 +230,7 @@ def _own_file(folder: Path, names: Collection[str], *, root: Path) -> tuple[Path
 
 
 def _resolve_file(path: Path, root: Path) -> Path | None:
-    """The regular file behind `path`; None if there is none, or a link leads out of `root`."""
+    """Return the regular file behind `path`; None if there is none or it is outside of `root`."""
     try:
         resolved = path.resolve(strict=True)
         is_file = stat.S_ISREG(resolved.stat().st_mode)
@@ -267,8 +267,8 @@ def _read_head_now(path: Path, shown: str, *, is_own: bool) -> InstructionFile:
 class LoadedInstructions:
     """Recognises instruction files when a run reads them, for `code.read_file`.
 
-    The read itself stays an ordinary one. Beside it the whole body comes into view, as an
-    `instruction_context` node, unless that version of the file already is there.
+    The read itself is an ordinary one. In addition, the whole body is added as an
+    `instruction_context` node, unless this version of the file is already in view.
     """
 
     def __init__(self, catalog: InstructionCatalog, view: View) -> None:
@@ -276,11 +276,11 @@ class LoadedInstructions:
         self._loaded = LoadedTexts(view, NodeType.INSTRUCTION_CONTEXT, "path")
 
     def in_order(self, path: Path, /) -> AbstractAsyncContextManager[None]:
-        """Let reads of instruction files pass one at a time, and others as they like."""
+        """Let reads of instruction files pass one at a time; other reads are not delayed."""
         return nullcontext() if self._catalog.find(path) is None else self._loaded.in_order
 
     async def note(self, path: Path, context: ToolContext, /) -> Reading:
-        """Return what reading the file at this resolved path adds to the conversation."""
+        """Return the nodes that reading the file at this resolved path adds to the conversation."""
         file = self._catalog.find(path)
         if file is None:
             return Reading()

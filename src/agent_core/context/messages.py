@@ -1,10 +1,10 @@
-"""Nodes as messages, and the shares of the window; what was built from a node is never built again.
+"""Nodes as messages, and the shares of the window; each node is converted only once.
 
-The provider's usage is the record; a local estimate decides budgets before a request is sent. It
-counts UTF-8 bytes, four to a token, and `TokenScale` learns per model how far off that is.
+The provider's usage is recorded; a local estimate decides on budgets before a request is sent. It
+counts UTF-8 bytes, four to a token; `TokenScale` learns the error for each model.
 
-The runtime's own additions (skills, summaries, notes) are user messages in a wrapper. What stands
-inside is data from any source: it is never raised to system level, and cannot close its wrapper.
+The runtime's own additions (skills, summaries, notes) are user messages in a wrapper. Their
+contents are data from any source: they never become system text, and cannot close their wrapper.
 """
 
 import hashlib
@@ -38,22 +38,22 @@ from agent_core.types import (
 )
 
 _LEAST_RATIO, _MOST_RATIO = 0.4, 4.0
-"""Real tokens for four bytes: fewer in no known text, more in none but digits and rare scripts."""
+"""Real tokens for four bytes: no known text has fewer; only digits and rare scripts have more."""
 _LEAST_SCALE = 0.8
 _MOST_AFTER = (2.0, 3.0, 4.0)
-"""How far one, two, three and more answers can raise the scale."""
+"""The most that one, two, and three or more answers can raise the scale."""
 _REMEMBERED = 7
 _WORTH_LEARNING = 200
 _MARGIN = 1.05
 
 
 class WindowShares(Struct, frozen=True, kw_only=True):
-    """Shares of one model's window, in tokens; clamped, so that a small window works.
+    """Shares of a model's window, in tokens; limited, so that a small window works.
 
     Attributes:
-        window: all of it.
+        window: the whole window.
         output_reserve: kept free for the answer, at most a quarter.
-        max_output: the longest answer that is asked for, at most a quarter.
+        max_output: the longest answer requested, at most a quarter.
         dynamic: dynamic system blocks, at most a quarter.
         catalog: one catalog, at most an eighth.
         board: the task board, at most an eighth.
@@ -84,21 +84,21 @@ class WindowShares(Struct, frozen=True, kw_only=True):
 
     @property
     def prompt(self) -> int:
-        """What system, tools and messages may take together."""
+        """Return the tokens for system, tools and messages together."""
         return self.window - self.output_reserve
 
     def output_for(self, used: int) -> int:
-        """The longest answer to a prompt of `used` tokens: never more than is left."""
+        """Return the longest answer to a prompt of `used` tokens: never more than is left."""
         least = min(self.max_output, self.output_reserve)
         return max(min(self.max_output, self.window - used), least, 1)
 
 
 class TokenScale:
-    """How many real tokens one estimated token is, per model; shared by all runs of a runtime.
+    """The real tokens of an estimated token, for each model; shared by all runs of a runtime.
 
-    Servers report wrong numbers: nothing, what a cache has left over, the sum of a day. A ratio
-    that no tokenizer has is ignored, of the others the middle one counts, and few of them move
-    the scale only so far. It never falls so low that a request of ordinary text overfills the
+    Servers report wrong numbers: zero, only the tokens not cached, the sum of a day. A ratio that
+    no tokenizer has is ignored; the median of the others is used, and a few of them change the
+    scale only a little. The scale never becomes so low that a request of ordinary text exceeds the
     window.
     """
 
@@ -106,7 +106,7 @@ class TokenScale:
         self._seen: dict[str, deque[float]] = {}
 
     def of(self, model: str) -> float:
-        """The factor to multiply an estimate with; 1.0 for a model never observed."""
+        """Return the factor for estimates; 1.0 for a model never observed."""
         seen = self._seen.get(model)
         if not seen:
             return 1.0
@@ -119,9 +119,9 @@ class TokenScale:
         Args:
             model: the model's name.
             estimated: the request's `use.estimated` from the ContextBuildReport.
-            reported: the prompt tokens the provider counted, cached ones included, in the ways
-                there are to read its numbers; the first that can be believed counts. Requests
-                too small to say anything are ignored.
+            reported: the prompt tokens counted by the provider, cached tokens included, in the
+                possible readings of its numbers; the first plausible one is used. Requests too
+                small to be significant are ignored.
         """
         if estimated < _WORTH_LEARNING:
             return
@@ -176,25 +176,25 @@ def wrap(node_type: NodeType, text: str, **attributes: Any) -> str:
 
 
 def wrap_node(node: Node) -> str:
-    """The text of a node of an inner type, in its wrapper."""
+    """Return the text of a node of an inner type in its wrapper."""
     names = _ATTRIBUTES.get(node.node_type, ())
     attributes = {name: node.metadata.get(name, "") for name in names}
     return wrap(node.node_type, plain_text(node.content), **attributes)
 
 
 def synthetic_message(text: str, source_type: str, **metadata: Any) -> ModelMessage:
-    """A user message that no user wrote; its metadata says so."""
+    """Build a user message not written by a user; its metadata says so."""
     metadata = {"synthetic": True, "source_type": source_type, **metadata}
     return ModelMessage(role=Role.USER, content=[TextBlock(text=text)], metadata=metadata)
 
 
 def board_message(board: str) -> ModelMessage:
-    """The task board as it stands now: it follows the history and is no part of it."""
+    """Build the message of the current task board: it follows the history but is not part of it."""
     return synthetic_message(wrap(NodeType.TASK_BOARD, board), NodeType.TASK_BOARD.value)
 
 
 def plain_text(blocks: Iterable[ContentBlock]) -> str:
-    """What of a content can be read as text; pictures and calls cannot."""
+    """Return the parts of a content that are text; pictures and calls are not."""
     parts: list[str] = []
     for block in blocks:
         match block:
@@ -210,7 +210,7 @@ def plain_text(blocks: Iterable[ContentBlock]) -> str:
 
 
 def artifact_ids(block: ToolResultBlock) -> list[str]:
-    """The artifacts a result points to."""
+    """Return the ids of the artifacts that a result names."""
     found: list[object] = []
     for part in block.content:
         if isinstance(part, ArtifactRefBlock | JsonBlock):
@@ -223,9 +223,9 @@ def artifact_ids(block: ToolResultBlock) -> list[str]:
 
 
 def shorten_result(block: ContentBlock) -> ContentBlock:
-    """Cut a tool result down to its artifacts, its summaries and a few words of its beginning.
+    """Cut a tool result to its artifacts, its summaries and the beginning of its text.
 
-    Anything else, and a result that would not become much smaller, comes back as it is: the same
+    Other blocks, and results that would not become much smaller, are returned unchanged: the same
     object.
     """
     if not isinstance(block, ToolResultBlock):
@@ -241,7 +241,7 @@ def shorten_result(block: ContentBlock) -> ContentBlock:
 
 
 def fit_results(results: Sequence[ContentBlock], tokens: int) -> list[ContentBlock]:
-    """One exchange's results within `tokens` together; 0 leaves only summaries."""
+    """Shorten the results of an exchange to `tokens` together; 0 leaves only summaries."""
     if tokens == 0:
         return [shorten_result(result) for result in results]
     fair = tokens // len(results)
@@ -270,7 +270,7 @@ def _keep_head_and_tail(block: ToolResultBlock, tokens: int) -> ToolResultBlock:
 
 
 class EntryKind(Enum):
-    """What a message is, for the rules of what may be left out."""
+    """The kinds of messages, for the rules on leaving messages out."""
 
     USER = auto()
     SYNTHETIC = auto()
@@ -279,7 +279,7 @@ class EntryKind(Enum):
 
 
 class Entry(Struct):
-    """One message of the request and the nodes it comes from.
+    """A message of the request and the nodes it was built from.
 
     Entries with the same `group` belong together: a call, its results and the answer.
     `picture_bytes` is the size of its pictures in base64.
@@ -295,10 +295,10 @@ class Entry(Struct):
 
 
 class _Exchange(Struct):
-    """An assistant's calls that wait for their results; what comes in between waits too.
+    """Calls of an assistant that wait for their results; nodes in between also wait.
 
-    `before` is the rolling hash without their message, `changed` the arguments with which people
-    have allowed some of them in place of the model's.
+    `before` is the rolling hash without their message, `changed` the calls that people have allowed
+    with other arguments.
     """
 
     calls: list[ToolCallBlock]
@@ -310,7 +310,7 @@ class _Exchange(Struct):
     after: list[Node] = field(default_factory=list[Node])
 
     def change(self, tool_call_id: str, answer: Node) -> None:
-        """Take the arguments with which a call was made from the node of its result."""
+        """Take the arguments of a call from the node of its result."""
         for call in self.calls:
             if call.tool_call_id == tool_call_id:
                 arguments, meant = answer.metadata[CHANGED], answer.metadata.get("tool_name")
@@ -320,16 +320,16 @@ class _Exchange(Struct):
 
 
 class MessageBuilder:
-    """Builds the messages of a path, or of its tail.
+    """Builds the messages of a path or its tail.
 
-    A turn costs what is new in it: messages, token sums and the rolling hash only ever grow.
-    Whatever changes the past (a compaction, a late result, a cut) needs a new builder.
+    A turn processes only its new nodes; messages, token sums and the rolling hash only grow. Any
+    change of the past (a compaction, a late result, a cut) needs a new builder.
 
     Args:
-        cut: tool nodes whose results do not stand whole in the request: the tokens that are
-            shown of each exchange, 0 for summaries only.
-        dropped: ids of nodes that are left out.
-        late: results, by call id, that were stored after the conversation had gone on.
+        cut: tool nodes whose results are not shown in full: the tokens shown of each exchange, 0
+            for summaries only.
+        dropped: ids of nodes to leave out.
+        late: results, by call id, that were stored after the conversation had continued.
     """
 
     def __init__(
@@ -355,11 +355,11 @@ class MessageBuilder:
 
     @property
     def hash(self) -> str:
-        """A hash of all messages so far; equal histories have equal hashes, in any session."""
+        """Return a hash of all messages so far, which is equal for equal histories."""
         return self._rolling.hexdigest()[:16]
 
     def hash_at(self, count: int) -> str | None:
-        """What `hash` was after the first `count` messages; None if there are fewer."""
+        """Return the value of `hash` after the first `count` messages; None if there are fewer."""
         if count > len(self.entries):
             return None
         rolling = hashlib.sha256()
@@ -368,7 +368,7 @@ class MessageBuilder:
         return rolling.hexdigest()[:16]
 
     def add(self, node: Node) -> None:
-        """Take the next node of the path; `seal` follows once `is_answered`."""
+        """Add the next node of the path; `seal` follows once `is_answered`."""
         exchange = self._exchange
         # Providers refuse messages without content.
         is_empty = all(isinstance(b, TextBlock) and not b.text.strip() for b in node.content)
@@ -397,16 +397,16 @@ class MessageBuilder:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the last calls have all their results."""
+        """Return whether the last calls have all their results."""
         return self._exchange is not None and not self._exchange.open
 
     def note(self, message: ModelMessage) -> None:
-        """Add a message of the runtime's own that is no node."""
+        """Add a message from the runtime that is not a node."""
         self.seal()
         self._append(EntryKind.SYNTHETIC, message, [])
 
     def seal(self) -> None:
-        """End an exchange: calls that have no result yet are answered as cancelled."""
+        """End an exchange: calls without a result are answered as cancelled."""
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             return
@@ -427,7 +427,7 @@ class MessageBuilder:
             self._add_wrapped(node)
 
     def _show_changed(self, exchange: _Exchange) -> None:
-        """Put the calls as they were made in place of the calls that the model has made."""
+        """Replace the calls of the model by the calls that were carried out."""
         entry, message = self.entries.pop(), self.messages.pop()
         self.tokens -= entry.tokens
         self.picture_bytes -= entry.picture_bytes

@@ -1,4 +1,4 @@
-"""Skills and the template of a plan: texts that a model loads into its context on demand."""
+"""Skills and the plan template: texts that a model loads into its context on demand."""
 
 import asyncio
 import os
@@ -33,11 +33,11 @@ class PlanTemplate(Arguments):
 
 
 def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
-    """`agent.plan_template`: how to write a plan, as context. It writes no file.
+    """Build `agent.plan_template`, which adds the rules for a plan and writes no file.
 
     Args:
         plans_dir: created when first needed.
-        project: resolved; a suggested folder has to lie in it.
+        project: resolved; a suggested folder must lie in it.
     """
 
     async def prepare(arguments: PlanTemplate, context: ToolContext, /) -> Action:
@@ -53,7 +53,7 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
                 raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
 
         async def run() -> ToolOutput:
-            if context.run.permission_mode != "plan":  # then the plan is the answer, and no file
+            if context.run.permission_mode != "plan":  # in plan mode the answer is the plan
                 await asyncio.to_thread(_make_folder, plans_dir, project)
             shown = folder.relative_to(project) if folder.is_relative_to(project) else folder
             return _instruction(arguments.goal, str(shown))
@@ -73,11 +73,11 @@ def _instruction(goal: str | None, folder: str) -> ToolOutput:
 
 
 def _make_folder(plans_dir: Path, project: Path) -> None:
-    """Create the plans folder, unless a link leads it out of the project it belongs to."""
+    """Create the plans folder, unless a link leads it out of its project."""
     try:
         if plans_dir.is_relative_to(project):
             leads_out = not plans_dir.resolve().is_relative_to(project)
-        else:  # a project may hold a link in place of the default folder, or of one above it
+        else:  # a project may hold a link in place of the default folder or a parent of it
             leads_out = plans_dir == (project / ".soong-agent" / "plans").resolve()
         if leads_out:
             message = f"the plans folder {plans_dir} is a link that leads out of the project"
@@ -97,7 +97,7 @@ LOAD_SKILL, PLAN_TEMPLATE = "internal.load_skill", "agent.plan_template"
 
 
 class Skill(Struct, frozen=True):
-    """One skill as the catalog shows it; its body is read when it is loaded."""
+    """A skill as the catalog shows it; its body is read when it is loaded."""
 
     name: str
     description: str
@@ -105,18 +105,18 @@ class Skill(Struct, frozen=True):
 
     @property
     def folder(self) -> Path | None:
-        """The folder with the skill's other files, in the folder form."""
+        """Return the folder with the skill's other files, if the skill has a folder."""
         return self.path.parent if self.path.name == "SKILL.md" else None
 
 
 class SkillCatalog(Struct, frozen=True):
-    """All skills of the home, by name. `problems` says which files were passed over, and why."""
+    """All skills of the home, by name. `problems` names the skipped files and the reasons."""
 
     skills: tuple[Skill, ...] = ()
     problems: tuple[str, ...] = ()
 
     def text(self, budget: int) -> str:
-        """Name and description of each, within `budget` tokens; empty if there are none."""
+        """Return names and descriptions within `budget` tokens; empty if there are no skills."""
         lines = (f"- {skill.name}: {skill.description}" for skill in self.skills)
         return fit_lines(lines, budget)
 
@@ -124,7 +124,7 @@ class SkillCatalog(Struct, frozen=True):
         """Find a skill.
 
         Raises:
-            ToolError: `skill_not_found`, naming the skills there are.
+            ToolError: `skill_not_found`, naming the existing skills.
         """
         for skill in self.skills:
             if skill.name == name:
@@ -171,7 +171,7 @@ def _read_skill(path: Path) -> Skill:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it lacks what a skill needs; the message is for its author.
+        ValueError: a required field is missing or wrong; the message is for its author.
     """
     head = parse_front_matter(read_text_file(path, HEAD_BYTES))
     if head.problem:
@@ -197,7 +197,7 @@ class LoadSkill(Arguments):
 
 
 def load_skill_tool(catalog: SkillCatalog, view: View) -> Tool:
-    """`internal.load_skill` for one run."""
+    """Build `internal.load_skill` for a run."""
     loaded = LoadedTexts(view, NodeType.SKILL_CONTEXT, "name")
 
     async def prepare(arguments: LoadSkill, context: ToolContext, /) -> Action:

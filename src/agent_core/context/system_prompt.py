@@ -1,7 +1,7 @@
 """The part of a request before its messages: the system prompt in blocks, and the tools.
 
-Static blocks never change within a run and are never cut. Whatever may differ from one day,
-folder or turn to the next is dynamic and stands behind them, so that a cached prefix holds.
+Static blocks never change within a run and are never cut. Everything that may differ between days,
+folders or turns is dynamic and follows them, so that a cached prefix stays valid.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ PRIORITY_SKILLS = 30
 PRIORITY_SERVERS = 25
 PRIORITY_MEMORY = 20
 PRIORITY_RUNTIME = 10
-"""Among dynamic blocks the lowest priority is cut first; they stand in descending order."""
+"""Of the dynamic blocks the lowest priority is cut first; they are sorted in descending order."""
 
 _LEADING = {AgentRole.MAIN, AgentRole.ORCHESTRATOR}
 _STARTS_AGENTS = {"agent.create_sub_agent", "agent.fork_agent", "agent.dispatch_worker"}
@@ -47,7 +47,7 @@ def system_block(
     dynamic: bool = False,
     **metadata: object,
 ) -> SystemBlock:
-    """A block of the system prompt, with its estimate."""
+    """Build a block of the system prompt, with its estimate."""
     text = join_surrogates(text)  # names of files need not be UTF-8
     return SystemBlock.of_checked(
         block_id=block_id,
@@ -63,11 +63,12 @@ def system_block(
 def static_blocks(
     role: AgentRole, tool_names: Collection[str], *, instruction_catalog: str = ""
 ) -> list[SystemBlock]:
-    """The part that is always kept, in its fixed order.
+    """Return the part that is always kept, in its fixed order.
 
     Args:
-        role: main and orchestrator get the blocks on other agents and memory, with those tools.
-        tool_names: the run's effective tools; without any, only the core rules are worth saying.
+        role: main and orchestrator get the blocks on other agents and memory, if they have those
+            tools.
+        tool_names: the run's effective tools; without tools, only the core rules are included.
         instruction_catalog: the list of instruction files, already within its budget; empty if
             there are none.
     """
@@ -94,7 +95,7 @@ def _packaged_block(asset_id: str) -> SystemBlock:
 
 
 def definition_block(definition: AgentDefinition) -> SystemBlock:
-    """What kind of agent this is; an empty body means the default sub-agent instructions."""
+    """Build the block on the agent; an empty body means the default sub-agent instructions."""
     frame = Template(load_asset("system.agent_definition").text)
     body = definition.body.strip() or load_asset("agent.default_sub_agent").text
     text = f"{frame.safe_substitute(name=definition.name)}\n\n{body}"
@@ -105,18 +106,18 @@ def definition_block(definition: AgentDefinition) -> SystemBlock:
 
 
 def instruction_block(node: Node) -> SystemBlock:
-    """An instruction file the model has read: it stays in view, as of its last version."""
+    """Build the block of an instruction file that the model has read, in its last version."""
     file = str(node.metadata.get("path", ""))
     version = node.metadata.get("hash")
     return _file_block(file, wrap_node(node), node_id=node.node_id, path=file, hash=version)
 
 
 def own_file_blocks(files: Iterable[tuple[str, bytes]], budget: int) -> list[SystemBlock]:
-    """Instruction files that are in the prompt from the start: those that fit into `budget`.
+    """Build the blocks of the instruction files that are in the prompt from the start and fit.
 
     Args:
         files: the path to show, and the content.
-        budget: estimated tokens for all of them.
+        budget: estimated tokens for all blocks.
     """
     blocks: list[SystemBlock] = []
     for shown, content in files:
@@ -137,19 +138,19 @@ def _file_block(file: str, text: str, **metadata: object) -> SystemBlock:
 
 
 def skills_block(catalog: str) -> SystemBlock:
-    """Which skills there are: names and descriptions, no bodies."""
+    """Build the block of the available skills: names and descriptions, no bodies."""
     text = f"{load_asset('system.skill_catalog').text}\n\n{catalog}"
     return system_block("skill_catalog", "skills", text, priority=PRIORITY_SKILLS, dynamic=True)
 
 
 def tools_block(catalog: str) -> SystemBlock:
-    """Which tools there are whose definitions are read when they are needed."""
+    """Build the block of the tools whose definitions are read on demand."""
     text = f"{load_asset('system.tool_catalog').text}\n\n{catalog}"
     return system_block("tool_catalog", "tools", text, priority=PRIORITY_TOOLS, dynamic=True)
 
 
 def servers_block(instructions: Mapping[str, str]) -> SystemBlock:
-    """What MCP servers say about their use, by id: data, each within its own tags."""
+    """Build the block of the instructions of MCP servers: data, each in its own tags."""
     parts = [load_asset("system.mcp_servers").text]
     for server_id, words in instructions.items():
         inner = re.sub(_SERVER_END, "&lt;", words.strip(), flags=re.IGNORECASE)
@@ -162,14 +163,14 @@ _SERVER_END = r"<(?=\s*/\s*mcp_server\b)"
 
 
 def memory_block(catalog: str) -> SystemBlock:
-    """Which memories there are: ids and summaries, no bodies."""
+    """Build the block of the available memories: ids and summaries, no bodies."""
     text = f"{load_asset('system.memory_catalog').text}\n\n{catalog}"
     return system_block("memory_catalog", "memory", text, priority=PRIORITY_MEMORY, dynamic=True)
 
 
 @lru_cache(maxsize=64)
 def runtime_block(role: AgentRole, project_dir: Path, *, today: date) -> SystemBlock:
-    """Where and when the run takes place."""
+    """Build the block on the place and time of the run."""
     text = Template(load_asset("system.runtime_state").text).safe_substitute(
         date=today.isoformat(),
         project=" ".join(str(project_dir).split()),
@@ -188,17 +189,17 @@ class CutBlock(NamedTuple):
 
 
 class SystemSegment:
-    """Static blocks, then the dynamic ones that fit, instruction files among them.
+    """The static blocks and the dynamic blocks that fit, including instruction files.
 
     Args:
-        static: always kept, in this order.
-        dynamic: kept by priority.
-        own: instruction files as they were on the disk when the run began; a version that was
-            loaded since takes the place of one.
+        static: blocks that are always kept, in this order.
+        dynamic: blocks that are kept by priority.
+        own: instruction files in their version at the start of the run; replaced by versions loaded
+            since.
         budget: estimated tokens for the dynamic blocks together.
 
     Attributes:
-        former: ids of the nodes of instruction files that are older than the run.
+        former: ids of the instruction file nodes that are older than the run.
     """
 
     def __init__(
@@ -224,7 +225,7 @@ class SystemSegment:
         self.dynamic_hash = ""
 
     def show(self, files: Sequence[Node]) -> None:
-        """Take the instruction files that belong here now."""
+        """Set the instruction files of this part."""
         if self._files is not None and _are_same(files, self._files):
             return
         self._files = list(files)
@@ -244,7 +245,7 @@ class SystemSegment:
 
     @property
     def own_versions(self) -> dict[str, str]:
-        """The hash of each instruction file that was in the prompt from the start, by path."""
+        """Return the hashes, by path, of the instruction files in the prompt from the start."""
         if not self._own:
             return {}
         return {
@@ -254,17 +255,17 @@ class SystemSegment:
         }
 
     def instructions(self) -> list[Mapping[str, Any]]:
-        """The metadata of the instruction files here that the model has read."""
+        """Return the metadata of the instruction files here that the model has read."""
         return [block.metadata for block in self.blocks if block.block_id in self._read]
 
 
 def fit_blocks(
     blocks: Iterable[SystemBlock], budget: int
 ) -> tuple[list[SystemBlock], list[CutBlock]]:
-    """Keep what fits, highest priority first; of equal ones, the one that came last.
+    """Keep the blocks that fit, highest priority first; of equal ones, the last one.
 
     Returns:
-        The blocks in order of priority, the last of them possibly shortened, and what was cut.
+        The blocks in order of priority, the last of them possibly shortened, and the cuts.
     """
     ranked = sorted(blocks, key=lambda block: -block.priority)
     excess = sum(block.token_count for block in ranked) - budget
@@ -283,7 +284,7 @@ def fit_blocks(
 
 
 def _shorten_block(block: SystemBlock, tokens: int) -> SystemBlock | None:
-    """The beginning of a block, whole lines where possible, with its closing tag if it has one."""
+    """Shorten a block to its beginning, at a line end if possible, and keep its closing tag."""
     if tokens < _LEAST_WORTH_KEEPING:
         return None
     text, _, last = block.content.rpartition("\n")
@@ -304,7 +305,7 @@ def _shorten_block(block: SystemBlock, tokens: int) -> SystemBlock | None:
 
 
 class ToolSegment:
-    """The tools on offer."""
+    """The tools offered."""
 
     def __init__(self) -> None:
         self.definitions: Sequence[ToolDefinition] = ()
@@ -312,7 +313,7 @@ class ToolSegment:
         self.hash = hash_tools(())
 
     def show(self, definitions: Sequence[ToolDefinition]) -> None:
-        """Take the tools as they are now; the same sequence again costs nothing."""
+        """Set the current tools; the same sequence again costs nothing."""
         if definitions is not self.definitions:
             self.definitions = definitions
             self.tokens, self.hash = _measure_tools(_SameTools(definitions))
@@ -332,18 +333,18 @@ class _SameTools(tuple[ToolDefinition, ...]):
 
 @lru_cache(maxsize=64)
 def _measure_tools(tools: _SameTools) -> tuple[int, str]:
-    """Tokens and hash; one run after another offers the same tools."""
+    """Return tokens and hash; successive runs offer the same tools."""
     return estimate_tools(tools), hash_tools(tools)
 
 
 def hash_system(blocks: Iterable[SystemBlock]) -> str:
-    """A hash of what the model reads of these blocks."""
+    """Return a hash of the text that the model reads of these blocks."""
     return _hash_texts(tuple([block.content for block in blocks]))
 
 
 @lru_cache(maxsize=64)
 def _hash_texts(texts: tuple[str, ...]) -> str:
-    """A hash that is equal for equal texts in successive runs."""
+    """Return a hash of the texts; cached, because successive runs have the same texts."""
     rolling = hashlib.sha256()
     for text in texts:
         rolling.update(text.encode("utf-8", "surrogatepass"))
@@ -352,7 +353,7 @@ def _hash_texts(texts: tuple[str, ...]) -> str:
 
 
 def hash_tools(tools: Iterable[ToolDefinition]) -> str:
-    """A hash of what the model sees of these tools."""
+    """Return a hash of the parts of these tools that the model sees."""
     rolling = hashlib.sha256()
     for tool in tools:
         rolling.update(json_bytes([tool.name, tool.description, tool.input_schema]))

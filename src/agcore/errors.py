@@ -354,7 +354,7 @@ class AgentMemoryError(AgentError, kind="Memory"):
 
 
 class PlanParseError(AgentError, kind="PlanParse", code=ErrorCode.SCHEMA_ERROR):
-    """The model's answer is no plan; the message names the reason."""
+    """The model's answer is not a plan; the message gives the reason."""
 
 
 class HookBlockedError(AgentError, kind="HookBlocked", code=ErrorCode.PERMISSION_DENIED):

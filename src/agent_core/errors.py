@@ -1,4 +1,4 @@
-"""Every error the core raises on purpose, and the closed list of codes they carry.
+"""Every error that the core raises deliberately, and the closed list of their codes.
 
 * AgentCoreError            carries code, message, retryable, details
   x ConfigError             the set-up is wrong; raised before a run starts

@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 
 SIDE_FILES = ("-wal", "-shm", "-journal")
-"""Endings that SQLite appends to the name of a database for the files beside it."""
+"""Endings that SQLite appends to the name of a database for its other files."""
 
 _Identity = tuple[int, int]
 

@@ -5,8 +5,8 @@ A line is a message: `role` (user, assistant, tool), `created_at`, and `content`
 - `{"type": "text" | "reasoning", "text"}`
 - `{"type": "tool_call", "tool_call_id", "name", "arguments"}`, which are text if the model sent no
   JSON object
-- `{"type": "tool_result", "tool_call_id", "name", "is_error", "content"}`: what the model reads;
-  results stand in the order of their calls
+- `{"type": "tool_result", "tool_call_id", "name", "is_error", "content"}`: for the model;
+  results have the order of their calls
 """
 
 from collections.abc import Iterable, Sequence

@@ -302,7 +302,7 @@ class RunFiles:
         try:
             before = read_state(path)
             replace_file(path, raw, before=before, unfinished=self.unfinished)
-        except ToolError as error:  # not an ordinary file, or changed in between
+        except ToolError as error:  # not an ordinary file, or changed meanwhile
             raise OSError(errno.EEXIST, error.message) from error
         with suppress(OSError):  # not every file system has permissions
             make_readable(self.root, name, mode=mode)

@@ -67,7 +67,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         output_type: the type of its answers, or their JSON Schema; text by default.
         deps_type: the type of `deps` for type checkers; tools are checked against the object that
             a run gets.
-        hooks: of its own runs.
+        hooks: hooks of its own runs.
         permissions: which tools its own runs may call, and the callback that is asked.
         config: limits and settings of its own runs.
         settings: default options of every turn, on top of `config`.
@@ -167,7 +167,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         conversation: ConversationMemory | None = None,
         model: Model | None = None,
     ) -> AgentSession[DepsT, OutputT]:
-        """A conversation with this agent alone, used as `async with agent.session()`.
+        """Open a conversation with this agent alone, as in `async with agent.session()`.
 
         Args:
             session_id: letters, digits, `_` and `-`; a new one by default.

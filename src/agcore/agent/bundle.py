@@ -79,7 +79,7 @@ class RuntimeBundle:
             raise AgentConfigError("a RuntimeBundle is made with AgentBuilder().….build()")
 
     def known_secrets(self) -> list[Mapping[str, str]]:
-        """All secrets, including the current ones of the provider."""
+        """Return all secrets, including the current ones of the provider."""
         provider = self.provider
         own = [provider.secrets()] if isinstance(provider, SecretSource) else []
         return [self.secrets, *own]
@@ -113,22 +113,22 @@ class AgentBuilder:
         self._parts: dict[str, Any] = {**dict.fromkeys(optional), "secrets": {}}
 
     def provider(self, provider: LlmProvider) -> Self:
-        """The model; required."""
+        """Set the model; required."""
         self._parts["provider"] = provider
         return self
 
     def tool_registry(self, registry: ToolRegistry) -> Self:
-        """The tools; required, and may be empty. Tools registered later are ignored."""
+        """Set the tools; required, may be empty. Tools registered later are ignored."""
         self._parts["tool_registry"] = registry
         return self
 
     def hook_executor(self, hooks: HookExecutor) -> Self:
-        """The hooks; required, and may be empty."""
+        """Set the hooks; required, may be empty."""
         self._parts["hook_executor"] = hooks
         return self
 
     def memory_store(self, store: MemoryStore) -> Self:
-        """A store for the application's own use."""
+        """Set a store for the application's own use."""
         self._parts["memory_store"] = store
         return self
 

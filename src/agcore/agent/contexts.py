@@ -70,7 +70,7 @@ class ContextManager:
         return self._active
 
     def contexts(self) -> list[str]:
-        """Every id, in the order of creation."""
+        """Return every id, in the order of creation."""
         return list(self._contexts)
 
     def create_context(self, context_id: str, agent: AgentSpec[Any, Any]) -> AgentSession[Any, Any]:

@@ -111,7 +111,7 @@ class Plan:
 
     @classmethod
     def of(cls, goal: str, descriptions: Sequence[str]) -> "Plan":
-        """A plan with one pending step per description."""
+        """Build a plan with one pending step per description."""
         return cls(goal, [Step(index, text) for index, text in enumerate(descriptions)])
 
     @property
@@ -124,7 +124,7 @@ class PlanParser(Protocol):
     """Parses plans; implement it for another format."""
 
     async def parse(self, raw: str, goal: str) -> Plan:
-        """The plan in a model's answer.
+        """Read the plan from a model's answer.
 
         Raises:
             AgentError: `PlanParse`; there is no plan, with the reason.

@@ -172,7 +172,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         return self._turn_index
 
     def usage(self) -> CostTracker:
-        """The usage of all turns, including failed ones."""
+        """Return the usage of all turns, including failed ones."""
         return self._cycle.usage()
 
     async def set_session_data(self, key: str, value: str) -> None:
@@ -184,7 +184,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         return await self.session_memory.get(key)
 
     async def messages(self) -> list[ChatMessage]:
-        """The history the next turn will see; empty if none is kept.
+        """Return the history the next turn will see; empty if none is kept.
 
         Raises:
             AgentError: `Memory`; the store failed.

@@ -73,7 +73,7 @@ class SessionMemory:
             await self._store.save(MemoryItem(id=self._prefix + key, content=value))
 
     async def get(self, key: str) -> str | None:
-        """The value of a key.
+        """Return the value of a key.
 
         Raises:
             AgentError: `Memory`; the store failed.
@@ -101,7 +101,7 @@ class SessionMemory:
             await self.remove(key)
 
     async def entries(self) -> dict[str, str]:
-        """Every key and its value, sorted by key.
+        """Return every key and its value, sorted by key.
 
         Raises:
             AgentError: `Memory`; the store failed.
@@ -112,7 +112,7 @@ class SessionMemory:
         return dict(sorted(found.items()))
 
     async def snapshot(self) -> str:
-        """Everything as text for a system prompt: `key: value` lines between two tags.
+        """Return all entries for a system prompt: `key: value` lines between two tags.
 
         A value cannot close the tag, and its further lines are indented, so that they do not
         look like keys.

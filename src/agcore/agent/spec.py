@@ -55,7 +55,7 @@ class AgentSpec(Generic[DepsT, OutputT]):
     settings: AgentSettings = {}
 
     def tool_definitions(self, bundle: RuntimeBundle) -> list[ToolDefinition]:
-        """The tools of a bundle that the model is offered; it cannot call others."""
+        """Return the tools of a bundle that the model may call."""
         offered = bundle.tool_registry.definitions()
         named = None if self.tools is None else named_tools(self.tools)
         return [tool for tool in offered if named is None or tool.name in named]

@@ -1,4 +1,4 @@
-"""Models: how they are called, what they answer, what it costs, and what may go wrong."""
+"""Models: requests and replies, their costs, and their errors."""
 
 from agcore.errors import LlmError, RequestBlockedError, ToolTurnLimitError
 from agcore.llm.context import CompactConfig

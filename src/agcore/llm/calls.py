@@ -81,7 +81,7 @@ class CallTurn:
     Attributes:
         settings: model, temperature and the like of every request.
         limit: how many replies with calls may be acted on; None if the caller runs the tools.
-        is_streamed: replies are asked for piece by piece.
+        is_streamed: replies are requested in pieces.
         session_id: whose run it is, for hooks.
         agent_name: the agent of that session.
         run_id: of the run.
@@ -128,7 +128,7 @@ class HookedProvider:
         clean: removes secrets.
         hooks: called before a call, after it, and when it fails.
         cost: of all calls.
-        turn: what the calls of the current run share.
+        turn: the state that all calls of the current run share.
         prices: of models.
     """
 
@@ -155,7 +155,7 @@ class HookedProvider:
         )
 
     def secrets(self) -> Mapping[str, str]:
-        """The provider's secrets, which may change."""
+        """Return the provider's secrets, which may change."""
         return self.provider.secrets() if isinstance(self.provider, SecretSource) else {}
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
@@ -388,7 +388,7 @@ class _Attempt:
 
     Attributes:
         response: the reply, once it is whole.
-        failure: why there is none.
+        failure: the reason why there is no reply.
     """
 
     provider: LlmProvider

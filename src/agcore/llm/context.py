@@ -79,7 +79,7 @@ class ChatContext:
 
         Args:
             system: the system prompt.
-            tools: what the model is offered.
+            tools: the tools that the model may call.
             instructions: tokens of further system messages.
             path: the history.
             prompt: the user's message; one that does not fit loses its middle.
@@ -183,7 +183,7 @@ _ASSETS = ("agent.default_compact_agent", "system.compact_history")
 
 
 async def _store_nothing(_: str) -> str:
-    """Store nothing: there are no artifacts here."""
+    """Store nothing, because there are no artifacts here."""
     return ""
 
 

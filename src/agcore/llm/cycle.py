@@ -110,7 +110,7 @@ class RunTools:
 
     Attributes:
         tools: the engine's tools that may be called.
-        definitions: what the model is offered, in this order.
+        definitions: the definitions sent to the model, in this order.
         guard: decides about every call; without one all are allowed.
         results: bounds the results of calls.
         session_id: the session that calls are made in.
@@ -141,7 +141,7 @@ class ToolRunner(Protocol):
     """Has tools that a cycle can run; `agcore.tools.ToolRegistry` is one."""
 
     def for_run(self) -> RunTools:
-        """The tools as they are now."""
+        """Return the tools in their current state."""
         ...
 
 

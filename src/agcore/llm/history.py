@@ -185,7 +185,7 @@ class ChatHistory:
         return (node,)
 
     def _exchange_messages(self, node: Node, *answers: Node) -> Iterable[ChatMessage]:
-        """The messages of one exchange: the first node, and the results of its calls in order."""
+        """Return the messages of an exchange: the first node, then the results of its calls."""
         message = self._by_node.get(node.node_id)
         if message is None:
             message = ChatMessage(role=ChatRole(node.role.value), content=node.content)
@@ -219,7 +219,7 @@ class ChatRedactor:
         self._messages: IdentityCache[ChatMessage, ChatMessage | None] = IdentityCache()
 
     def messages(self, messages: Iterable[ChatMessage]) -> list[ChatMessage]:
-        """The messages without secrets; each is looked at once."""
+        """Return the messages without secrets; each is searched only once."""
         given = list(messages)
         if not self._redactor.has_secrets:
             return given
@@ -229,7 +229,7 @@ class ChatRedactor:
         return [new or old for old, new in zip(given, clean, strict=True)]
 
     def request(self, request: ChatRequest) -> ChatRequest:
-        """The request without secrets, its tools included."""
+        """Return the request without secrets in its messages and tools."""
         if not self._redactor.has_secrets:
             return request
         tools: list[ToolDefinition] = []
@@ -240,7 +240,7 @@ class ChatRedactor:
         return replace(request, messages=self.messages(request.messages), tools=tools)
 
     def usage(self, usage: Usage) -> Usage:
-        """The usage, with what the service reported of it without secrets."""
+        """Return the usage without secrets in the service's raw report."""
         raw = self._redactor.payload_secrets_only(usage.raw_usage)
         return usage if raw is usage.raw_usage else usage.model_copy(update={"raw_usage": raw})
 

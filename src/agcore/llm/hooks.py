@@ -34,19 +34,19 @@ class HookContext:
 
     Attributes:
         event: the point at which it is called.
-        request: what is sent; at `PRE_REQUEST`, `POST_REQUEST`, `ON_RETRY` and `ON_ERROR`.
+        request: the request; at `PRE_REQUEST`, `POST_REQUEST`, `ON_RETRY` and `ON_ERROR`.
         response: the reply; at `POST_REQUEST`. At `ON_TURN_END` and `ON_PLAN_STEP_COMPLETE` the
             answer of the turn or the step.
-        usage: what it has cost; at `POST_REQUEST` the one call, at `ON_TURN_END` the whole turn.
-        error: what failed; at `ON_RETRY` and `ON_ERROR`.
-        attempt: which attempt has failed, from 1; at `ON_RETRY`.
-        tool_call: what the model calls; at `PRE_TOOL` and `POST_TOOL`.
+        usage: the usage of the call at `POST_REQUEST`, of the whole turn at `ON_TURN_END`.
+        error: the failure; at `ON_RETRY` and `ON_ERROR`.
+        attempt: the number of the failed attempt, from 1; at `ON_RETRY`.
+        tool_call: the model's call; at `PRE_TOOL` and `POST_TOOL`.
         tool_result: its answer, whether or not it was run; at `POST_TOOL`.
-        turn_index: which turn of the session, from 0; at `ON_TURN_START` and `ON_TURN_END`.
-        plan_step_index: which step of the plan, from 0; at `ON_PLAN_STEP_COMPLETE`.
-        session_id: whose turn it is; None for a cycle of its own.
+        turn_index: the turn's number, from 0; at `ON_TURN_START` and `ON_TURN_END`.
+        plan_step_index: the number of the plan's step, from 0; at `ON_PLAN_STEP_COMPLETE`.
+        session_id: the session of the turn; None for a cycle without a session.
         agent_name: the agent of that session.
-        metadata: what the caller has given to the turn or the submission.
+        metadata: the caller's metadata of the turn or the submission.
     """
 
     event: HookEvent

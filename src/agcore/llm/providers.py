@@ -101,7 +101,7 @@ class ProviderRegistry:
             self._default = name
 
     def get(self, name: str) -> LlmProvider | None:
-        """The provider of that name."""
+        """Return the provider of that name."""
         return self._providers.get(name)
 
     def default(self) -> LlmProvider | None:
@@ -109,7 +109,7 @@ class ProviderRegistry:
         return self._providers[self._default] if self._default is not None else None
 
     def names(self) -> list[str]:
-        """Every name, in the order of registration."""
+        """Return every name, in the order of registration."""
         return list(self._providers)
 
 
@@ -142,7 +142,7 @@ class AdapterProvider:
 
     @classmethod
     def open(cls, config: ModelConfig, registry: AdapterRegistry | None = None) -> Self:
-        """A provider for a model configuration; nothing is connected yet.
+        """Build a provider for a model configuration, without connecting it.
 
         The adapter tries once: retries belong to `LlmCycle`, which has hooks for them.
 
@@ -269,7 +269,7 @@ class MockProvider:
         self._chunks = chunks
 
     async def chat(self, request: ChatRequest) -> ChatResponse:
-        """The next reply of the script.
+        """Return the next reply of the script.
 
         Raises:
             LlmError: the next reply of the script is an error, or there is no reply left.
@@ -290,7 +290,7 @@ class MockProvider:
         return ChatResponse(ChatMessage.assistant_text(reply), usage)
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
-        """The next reply of the script, in pieces."""
+        """Yield the next reply of the script, in pieces."""
         response = await MockProvider.chat(self, request)
         for text in pieces(response.text, self._chunks):
             yield ChatChunk(text=text)
@@ -304,13 +304,13 @@ class MockProvider:
 
 
 def tool_call_reply(name: str, /, **arguments: Any) -> ChatResponse:
-    """A reply that is one tool call."""
+    """Build a reply that consists of one tool call."""
     call = ToolCall(tool_call_id=new_id("call"), name=name, arguments=arguments)
     return ChatResponse(ChatMessage.assistant_text("", [call]), stop_reason=FinishReason.TOOL_CALLS)
 
 
 def response_of(completed: ModelCompleted) -> ChatResponse:
-    """The engine's finished reply as the toolkit's.
+    """Convert the engine's finished reply to the toolkit's.
 
     Raises:
         LlmError: `Stream`; the model stopped with an error.

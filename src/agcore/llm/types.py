@@ -55,22 +55,22 @@ class ChatMessage(Frozen):
 
     @classmethod
     def system_text(cls, text: str) -> "ChatMessage":
-        """A system message."""
+        """Build a system message."""
         return cls(role=ChatRole.SYSTEM, content=[TextBlock(text=text)])
 
     @classmethod
     def developer_text(cls, text: str) -> "ChatMessage":
-        """A developer message: like system, for services with both roles."""
+        """Build a developer message: like system, for services with both roles."""
         return cls(role=ChatRole.DEVELOPER, content=[TextBlock(text=text)])
 
     @classmethod
     def user_text(cls, text: str, **metadata: Any) -> "ChatMessage":
-        """A user message."""
+        """Build a user message."""
         return cls(role=ChatRole.USER, content=[TextBlock(text=text)], metadata=metadata)
 
     @classmethod
     def assistant_text(cls, text: str, tool_calls: Iterable[ToolCall] = ()) -> "ChatMessage":
-        """A reply of the model: text, and the tools it calls."""
+        """Build a reply of the model: text, and the tools it calls."""
         content: list[ContentBlock] = [TextBlock(text=text)] if text else []
         content += [
             ToolCallBlock(tool_call_id=c.tool_call_id, name=c.name, arguments=c.arguments)
@@ -80,7 +80,7 @@ class ChatMessage(Frozen):
 
     @classmethod
     def tool_text(cls, tool_call_id: str, text: str, *, is_error: bool = False) -> "ChatMessage":
-        """The answer to one tool call, as text."""
+        """Build the answer to one tool call, as text."""
         block = ToolResultBlock(
             tool_call_id=tool_call_id, content=[TextBlock(text=text)], is_error=is_error
         )
@@ -88,7 +88,7 @@ class ChatMessage(Frozen):
 
     @classmethod
     def tool_results(cls, results: Iterable[ToolResult]) -> "ChatMessage":
-        """The answers to all calls of one assistant message, in the order of the calls."""
+        """Build the answers to all calls of an assistant message, in the order of the calls."""
         facts = (result.model_dump(exclude={"tool_name"}) for result in results)
         return cls(role=ChatRole.TOOL, content=[ToolResultBlock(**each) for each in facts])
 
@@ -114,7 +114,7 @@ class FinishReason(StrEnum):
 
     @classmethod
     def of(cls, stop: StopReason) -> "FinishReason":
-        """The engine's stop reason as one of the four."""
+        """Convert the engine's stop reason to one of the four."""
         match stop:
             case StopReason.MAX_TOKENS:
                 return cls.LENGTH
@@ -132,7 +132,7 @@ class ChatRequest:
 
     Attributes:
         messages: system and developer messages included, in any position.
-        tools: what the model may ask for.
+        tools: the tools that the model may call.
         tool_choice: `auto`, `none`, `required`, or the name of one tool.
         model: None means the provider's own.
         provider_options: keyed by provider, as in `agent_core`.
@@ -191,9 +191,9 @@ class ChatResponse:
     """A finished reply.
 
     Attributes:
-        message: what the model said.
+        message: the model's message.
         usage: tokens and cost of the call.
-        stop_reason: why the reply ended.
+        stop_reason: the reason why the reply ended.
         output: the typed answer; None if no type was requested.
     """
 
@@ -308,7 +308,7 @@ class CostTracker:
         self._calls += 1
 
     def total(self) -> Usage:
-        """The tokens of all calls."""
+        """Return the tokens of all calls."""
         return self._total
 
     @property

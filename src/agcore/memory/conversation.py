@@ -47,12 +47,12 @@ class ConversationMemoryConfig:
 
     @classmethod
     def sliding_window(cls, max_turns: int) -> "ConversationMemoryConfig":
-        """The last `max_turns` turns."""
+        """Keep only the last `max_turns` turns in the history."""
         return cls(max_turns=max_turns)
 
     @classmethod
     def full(cls) -> "ConversationMemoryConfig":
-        """Everything."""
+        """Keep all messages in the history."""
         return cls(strategy=MemoryStrategy.FULL)
 
 
@@ -141,7 +141,7 @@ class ConversationMemory:
             self._highest = first + len(items) - 1
 
     async def get_history(self) -> list[ChatMessage]:
-        """The messages for the next request, oldest first.
+        """Return the messages for the next request, oldest first.
 
         If the store cannot be read, these are the ones that this object has loaded.
 
@@ -158,7 +158,7 @@ class ConversationMemory:
             return [stored.message for turn in self._window for stored in turn]
 
     async def get_archive(self) -> list[ChatMessage]:
-        """Every message the store still has, oldest first."""
+        """Return every message that the store still has, oldest first."""
         return [stored.message for stored in await self._archive()]
 
     async def clear(self) -> None:
@@ -224,7 +224,7 @@ class ConversationMemory:
                     del self._seen[old.number]
 
     def _parse_item(self, item: MemoryItem) -> "_Stored | None":
-        """The message of an item; None for an id that is no number."""
+        """Return the message of an item; None if its id is not a number."""
         number = item.id.removeprefix(self._prefix)
         if len(number) != _DIGITS or not (number.isascii() and number.isdecimal()):
             return None

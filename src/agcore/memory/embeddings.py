@@ -83,7 +83,7 @@ class PageVectors:
         return [self._known[page_id][1] for page_id, _, _ in pages]
 
     async def _ask(self, texts: list[str]) -> list["array[float]"]:
-        """The vectors of some texts, each of length 1."""
+        """Compute the vectors of texts, each of length 1."""
         try:
             if inspect.iscoroutinefunction(self._embed):
                 given = await self._embed(texts)
@@ -107,7 +107,7 @@ def _stored_vector(item: MemoryItem) -> tuple[str, tuple[str, "array[float]"]]:
 
 
 def _hashed(pages: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
-    """The id, the beginning of the text, and its hash, of each page."""
+    """Return the id, the beginning of the text, and its hash, for each page."""
     shortened = [(page_id, text[:_MOST_CHARS]) for page_id, text in pages]
     return [
         (page_id, text, sha256(text.encode(errors="surrogatepass")).hexdigest())

@@ -124,16 +124,16 @@ class KnowledgeStore:
         await self._store.delete(PAGE_PREFIX + page_id)
 
     async def pages(self) -> list[KnowledgePage]:
-        """Every page, oldest first."""
+        """Return every page, oldest first."""
         items = await self._store.list(MemoryFilter(prefix=PAGE_PREFIX))
         return await asyncio.to_thread(lambda: [_page(item) for item in items])
 
     async def index(self) -> list[PageIndexEntry]:
-        """Every page as the index shows it, oldest first."""
+        """Return the index entry of every page, oldest first."""
         return [page.entry for page in await self.pages()]
 
     async def search(self, query: str, tags: Sequence[str] = ()) -> list[PageIndexEntry]:
-        """The pages that have every word of the query and every tag, oldest first."""
+        """Return the pages that have every word of the query and every tag, oldest first."""
         wanted = {*await asyncio.to_thread(words_of, query), *map(_tag_word, tags)}
         if not wanted:
             return await self.index()
@@ -147,7 +147,7 @@ class KnowledgeStore:
         ]
 
     async def best(self, query: str, *, min_score: float, limit: int) -> "list[ScoredItem]":
-        """The pages that fit a query best, best first, the oldest of equals first."""
+        """Return the pages that match a query best, best first, older ones first among equals."""
         wanted = await asyncio.to_thread(words_of, query)
         if not wanted:
             return []
@@ -244,7 +244,7 @@ def _stored_parts(item_id: str, content: str) -> list[Words]:
 
 
 def _tag_word(tag: str) -> str:
-    """A tag among the words of a page; no word begins like that."""
+    """Convert a tag to a word for the index that is different from every word of a text."""
     return f"#{tag.casefold().encode('utf-8', 'replace').hex()}"
 
 
@@ -305,7 +305,7 @@ class MemoryRetriever:
         self._vectors = None if embed is None else PageVectors(embed, vectors)
 
     async def search(self, query: str) -> RetrievalResult:
-        """The pages that fit best.
+        """Return the pages that match a query best.
 
         Raises:
             MemoryError: the store cannot be read, or the embeddings failed.

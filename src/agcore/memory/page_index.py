@@ -87,7 +87,7 @@ WHERE created_at >= :since ORDER BY created_at, item_id
 
 
 def prepare_index(connection: sqlite3.Connection) -> bool:
-    """Make the index if it is missing; false if this SQLite comes without FTS5."""
+    """Make the index if it is missing; return False if this SQLite has no FTS5."""
     if not connection.execute(_HAS_FTS5).fetchone():
         return False
     if not connection.execute(_HAS_INDEX).fetchone():

@@ -164,14 +164,14 @@ class MemoryStore(Protocol):
         ...
 
     async def last(self, prefix: str, before: str | None = None) -> MemoryItem | None:
-        """The item with the greatest id that begins with `prefix`, and is less than `before`.
+        """Return the item with the greatest id that begins with `prefix` and is below `before`.
 
         Costs the same however many items there are, and does not count as a use.
         """
         ...
 
     async def get(self, item_id: str) -> MemoryItem | None:
-        """The item of that id, unless it is too old."""
+        """Return the item of that id, unless it is too old."""
         ...
 
     async def delete(self, item_id: str) -> None:
@@ -179,12 +179,12 @@ class MemoryStore(Protocol):
         ...
 
     async def list(self, wanted: MemoryFilter = EVERYTHING) -> list[MemoryItem]:
-        """The items that fit, oldest first, those of the same age by id."""
+        """Return the matching items, oldest first; items of the same age are sorted by id."""
         ...
 
 
 class _ItemTable:
-    """A memory store in an SQLite database, wherever its jobs run."""
+    """A memory store in an SQLite database, independent of the thread that runs its jobs."""
 
     def __init__(
         self,
@@ -300,7 +300,7 @@ class _ItemTable:
     async def best_pages(
         self, words: Collection[str], *, min_score: float, limit: int
     ) -> Sequence[tuple[MemoryItem, float]]:
-        """The indexed pages that fit best, with their scores; see `page_index`."""
+        """Return the indexed pages that match best, with their scores; see `page_index`."""
         since = self._oldest()
 
         def read(connection: sqlite3.Connection) -> Sequence[tuple[MemoryItem, float]]:
@@ -311,7 +311,7 @@ class _ItemTable:
         return await self._aside(lambda: self._read(read))
 
     async def pages_with_all(self, words: Collection[str]) -> Sequence[MemoryItem]:
-        """The indexed pages that have every one of these words, oldest first."""
+        """Return the indexed pages that have every one of these words, oldest first."""
         since = self._oldest()
 
         def read(connection: sqlite3.Connection) -> Sequence[MemoryItem]:
@@ -398,7 +398,7 @@ class SqliteStore(_ItemTable):
         return cls(file, eviction, writer=writer, reader=reader)
 
     async def close(self) -> None:
-        """Finish what is under way and close the file. Harmless when called again."""
+        """Finish running jobs and close the file. May be called again."""
         running_loop(_OWNER)
         await self._reader.close()
         await self._writer.close()

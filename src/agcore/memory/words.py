@@ -37,7 +37,7 @@ _CHINESE = re.compile(
 
 
 def words_of(text: str) -> Words:
-    """The stems of a text's words without stop words. Each pair of Chinese characters is a word."""
+    """Return the stems of a text's words, without stop words; two Chinese characters are a word."""
     words: set[str] = set()
     for run in _RUN.finditer(unicodedata.normalize("NFKC", text).casefold()):
         word = run[0]
@@ -59,7 +59,7 @@ def dice(one: AbstractSet[str], other: AbstractSet[str]) -> float:
 
 @lru_cache(maxsize=32_768)
 def _stem(word: str) -> str:
-    """The stem of an English word: `copi` for copy, copies and copied."""
+    """Return the stem of an English word: `copi` for copy, copies and copied."""
     if len(word) > _LONGEST_STEMMED:
         return word
     # Imported when needed, because it loads 30 languages; it has no types.

@@ -133,7 +133,7 @@ class PromptComposer:
         return self
 
     def compose(self) -> list[ChatMessage]:
-        """The messages so far."""
+        """Return the messages so far."""
         return list(self._messages)
 
     def _add(self, role: ChatRole, content: Sequence[ContentBlock]) -> Self:

@@ -47,7 +47,7 @@ class TemplateContext:
         return self
 
     def get(self, name: str) -> Any:
-        """The value of a variable; None if it has none."""
+        """Return the value of a variable; None if it has none."""
         return self._values.get(name)
 
     @property
@@ -111,7 +111,7 @@ class PromptTemplate:
         return "".join(pieces)
 
     def variables(self) -> list[str]:
-        """The variables it mentions, each once, in their order."""
+        """Return the variables of the template, each once, in order of appearance."""
         return list(dict.fromkeys(_paths(self.nodes)))
 
 
@@ -125,7 +125,7 @@ class PromptTemplateRegistry:
 
     @classmethod
     def from_folder(cls, folder: str | Path, pattern: str = "**/*.md") -> Self:
-        """The templates in the files of a folder that fit `pattern`.
+        """Load the templates from the files of a folder that match `pattern`.
 
         Each is named by its path below the folder, without the suffix: `mail/footer`.
 
@@ -152,11 +152,11 @@ class PromptTemplateRegistry:
         self._templates[template.name] = template
 
     def get(self, name: str) -> PromptTemplate | None:
-        """The template of that name."""
+        """Return the template of that name."""
         return self._templates.get(name)
 
     def names(self) -> list[str]:
-        """Every name, sorted."""
+        """Return every name, sorted."""
         return sorted(self._templates)
 
     def render(self, name: str, context: Values | None = None) -> str:
@@ -180,7 +180,7 @@ class _Node:
     Attributes:
         kind: `text`, `variable`, `partial`, `if` or `each`; empty for the template itself.
         value: the text, the path or the name.
-        line: where it begins.
+        line: the line where it begins.
         body: the nodes of a block, and those after `{{else}}`.
     """
 
@@ -318,7 +318,7 @@ class _Scope:
     around: "_Scope | None" = None
 
     def look_up(self, path: str) -> Any:
-        """The value at a path; `_MISSING` if there is none."""
+        """Return the value at a path; `_MISSING` if there is none."""
         if path == ".":
             return self.this
         first, *rest = path.split(".")

@@ -43,17 +43,17 @@ class PermissionConfig:
 
     @classmethod
     def allow_all(cls) -> "PermissionConfig":
-        """Every tool."""
+        """Allow every tool."""
         return cls()
 
     @classmethod
     def white_list(cls, names: Iterable[str]) -> "PermissionConfig":
-        """These tools and no others."""
+        """Allow only these tools."""
         return cls(allowed=frozenset(names))
 
     @classmethod
     def black_list(cls, names: Iterable[str]) -> "PermissionConfig":
-        """Every tool but these."""
+        """Allow every tool but these."""
         return cls(denied=frozenset(names))
 
 

@@ -67,7 +67,7 @@ class BaseTool(ABC):
     permission: ToolPermission = ToolPermission.WRITE
 
     def parameters(self) -> dict[str, Any]:
-        """The JSON Schema of the arguments, an object; by default it takes none."""
+        """Return the JSON Schema of the arguments, an object; by default there are none."""
         return {"type": "object", "properties": {}}
 
     @abstractmethod
@@ -97,10 +97,10 @@ AnyTool = BaseTool | Tool
 
 
 def make_tool(given: object) -> AnyTool:
-    """Return a tool as it is, and make one of a function or of a definition with its handler.
+    """Return a tool unchanged; build one from a function, or from a definition with its handler.
 
     Raises:
-        ConfigError: `validation_error`; it is no tool, or a model cannot call it.
+        ConfigError: `validation_error`; it is not a tool, or a model cannot call it.
     """
     match given:
         case BaseTool() | Tool():
@@ -155,8 +155,8 @@ class ToolRegistry:
     Args:
         tools: the first tools.
         permissions: lists and rules, or a checker made of them; all tools are allowed by default.
-        timeout_s: how long one call may take, in seconds.
-        result_limit_bytes: how large one result may be.
+        timeout_s: the longest time that one call may take, in seconds.
+        result_limit_bytes: the largest size of one result.
         session_id: the session that the context of a call names.
 
     Raises:
@@ -210,15 +210,15 @@ class ToolRegistry:
         self._permissions.learn(secrets)
 
     def get(self, name: str) -> AnyTool | None:
-        """The tool of that name, as it was registered."""
+        """Return the tool of that name, as it was registered."""
         return self._registered.get(name)
 
     def tools(self) -> list[AnyTool]:
-        """Every tool, as it was registered."""
+        """Return every tool, as it was registered."""
         return list(self._registered.values())
 
     def list_tools(self) -> list[str]:
-        """Every name, sorted."""
+        """Return every name, sorted."""
         return sorted(self._registered)
 
     def definitions(self) -> list[ToolDefinition]:
@@ -234,7 +234,7 @@ class ToolRegistry:
         return self._with(tool for name, tool in self._registered.items() if name in names)
 
     def plus(self, tools: Iterable[AnyTool]) -> Self:
-        """A registry with these tools and some more.
+        """Return a registry with these tools and more.
 
         Raises:
             ToolError: a name is taken.
@@ -246,7 +246,7 @@ class ToolRegistry:
         return self._with(self._registered.values(), session_id=session_id)
 
     def for_run(self) -> RunTools:
-        """The tools as they are now, for a run of a cycle."""
+        """Return the tools in their current state, for a run of a cycle."""
         return RunTools(
             tools=[self._callable(tool) for tool in self._tools.values()],
             definitions=self.definitions(),
@@ -267,7 +267,7 @@ class ToolRegistry:
 
         Args:
             name: of the tool.
-            arguments: for it.
+            arguments: the arguments of the call.
             timeout_s: how long it may take, in seconds.
             deps: available to the tool as `ToolContext.deps`.
 

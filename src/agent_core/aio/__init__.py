@@ -1,4 +1,4 @@
-"""Helpers for asyncio tasks: cancellation, uninterruptible work, background work.
+"""Helpers for asyncio tasks: cancellation, uninterruptible work, and background work.
 
 A tool or an adapter may swallow the cancellation that interrupted it, or leak one of its own. Only
 cancellations requested of the task count.

@@ -490,12 +490,12 @@ class AgentRuntime:
             arguments: the arguments of the call instead of the model's, which sees these from
                 then on; with `allow_once` only. They are validated as the model's are.
             always: also add the rule that the question offers for this decision to the saved
-                rules. It counts here at once, elsewhere from the next start.
+                rules. It applies here immediately, elsewhere from the next start.
             tools: the functions and toolsets that the run was started with, or that its runtime
                 had. A run that was started with `tools` gets only those.
             deps: as for `start`; a run that was started with some needs them.
-            guards: likewise.
-            model: likewise, where it was an adapter.
+            guards: as for `start`.
+            model: as for `start`; needed if it was an adapter.
             output_type: as for `start`; without it the answer of the run is a JSON value.
             decided_by: the origin of the answer.
 

@@ -36,11 +36,11 @@ class ArtifactRows(Protocol):
     """The operations on the session store that artifacts need."""
 
     async def session(self, session_id: str) -> SessionRecord | None:
-        """The session, or None."""
+        """Return the session, or None."""
         ...
 
     async def artifact(self, artifact_id: str) -> ArtifactRecord | None:
-        """The artifact's row, or None."""
+        """Return the artifact's row, or None."""
         ...
 
     async def artifacts(
@@ -131,7 +131,7 @@ class ArtifactStore:
                 note.close()
 
     async def read(self, artifact_id: str) -> bytes:
-        """An artifact's content, as it was stored: redacted.
+        """Read an artifact's content as it was stored, without secrets.
 
         Raises:
             StorageError: `artifact_not_found`; `file_not_found` if only its row is left.
@@ -264,7 +264,7 @@ class ArtifactStore:
 
     def _changed_at(self, record: ArtifactRecord) -> datetime:
         changed_at = None
-        with suppress(StorageError):  # deleting it reports what is wrong
+        with suppress(StorageError):  # deleting it reports the problem
             changed_at = files.changed_at(self._place(record))
         return changed_at or record.created_at
 

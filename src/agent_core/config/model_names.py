@@ -14,7 +14,7 @@ _MODEL = (
     r"(?P<provider>[A-Za-z][\w.-]*):(?!//|@https?://)(?P<name>\S+?)(?:@(?P<base_url>https?://\S+))?"
 )
 _AN_ADDRESS = r"://|@(localhost|\d+\.\d+\.\d+\.\d+|[\w.-]+:\d{1,5})(/|$)|@(//|\[)"
-"""Matches text that is meant as an address and must not be sent as part of the name."""
+"""Matches text that looks like an address and must not be sent as part of the name."""
 
 _FILE = r"(?P<provider>local|scripted):(?!//)(?P<path>\S(?:.*\S)?)"
 """Model strings of providers whose models are files."""

@@ -32,14 +32,14 @@ class Setup(Struct, frozen=True, kw_only=True):
     not exist.
 
     Attributes:
-        home: where the user's settings, memory and sessions are.
-        project: what the agent works on; never a source of settings.
+        home: the folder of the user's settings, memory and sessions.
+        project: the folder that the agent works on; never a source of settings.
         config_path: the file that `config` was read from.
         session_db: the database of sessions, events and runs, where no other is named.
         sessions_dir: lock files and artifacts, one folder per session.
         memory_dir: long-term memory; always below the home.
         memory_scope: the scope of runs that name none.
-        plans_dir: where plans of this project are written.
+        plans_dir: the folder for plans of this project.
         tasks_dir: where Task logs of this project are written, one folder per session; links
             inside the project are not resolved, see `tasks_folder`.
         database_url: the Postgres database that the program names; `find_database_url` also finds

@@ -116,10 +116,10 @@ def unusable(path: Path, what: str, reason: str) -> ConfigError:
 
 
 def read_text(path: Path) -> str | None:
-    """The text of a regular UTF-8 file; None if there is no such file.
+    """Read a regular UTF-8 file; None if there is no such file.
 
     Raises:
-        ValueError: what is wrong with the file.
+        ValueError: it cannot be read, is not a regular file, is too large, or is not plain UTF-8.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):

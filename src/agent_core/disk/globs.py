@@ -19,7 +19,7 @@ class PathGlobs(Struct, frozen=True):
 
     @classmethod
     def exact(cls, patterns: Iterable[str], project: Path) -> Self:
-        """Build globs for what is allowed: never more than is written.
+        """Build globs for permitted paths, which never match more than the patterns say.
 
         Links before the first wildcard are followed, but not inside the project, because its files
         must not lead a pattern elsewhere.
@@ -36,7 +36,7 @@ class PathGlobs(Struct, frozen=True):
 
     @classmethod
     def generous(cls, patterns: Iterable[str], project: Path) -> Self:
-        """Build globs for what is forbidden, or needs a question: everything that may be meant.
+        """Build globs for paths that are forbidden or need a question, with every possible meaning.
 
         Links are followed everywhere, brackets are also taken literally, and a pattern without a
         slash matches the name in any folder.

@@ -1,4 +1,4 @@
-"""The settings of Git that execute nothing, whoever has written them.
+"""The settings of Git that execute nothing, even if an attacker has written them.
 
 The rule admits what is known. A setting that is not in the table, and a value that Git could take
 for a program, may execute something.
@@ -87,7 +87,7 @@ _ADDRESS = re.compile(
     r"[^\0\r\n]*",
     re.ASCII | re.IGNORECASE,
 )
-"""A path, a host or a web address: whatever else stands in front of colons names a program."""
+"""A path, a host or a web address; any other text before colons is the name of a program."""
 
 
 def is_harmless(name: str, value: str) -> bool:

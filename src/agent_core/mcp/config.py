@@ -166,7 +166,7 @@ def read_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
 
 
 def load_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
-    """The servers of `<home>/mcp.json` that are not disabled.
+    """Load the servers of `<home>/mcp.json` that are not disabled.
 
     Raises:
         ConfigError: as `read_servers`.

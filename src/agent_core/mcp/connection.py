@@ -161,7 +161,7 @@ class ServerConnection:
         return Offer(tuple(specs.values()), words, has_resources)
 
     async def specs(self, *, refresh: bool = False) -> Mapping[str, ToolSpec]:
-        """The server's tools by name; asks again if they have changed or `refresh` is wanted.
+        """Return the server's tools by name, listed again if they have changed or `refresh` is set.
 
         Raises:
             ToolError: `mcp_server_failed`.
@@ -260,7 +260,7 @@ class ServerConnection:
             await asyncio.wait(self._calls, timeout=CLOSE_SECONDS)
 
     async def _refusal(self, cause: BaseException) -> Exception:
-        """The error for the caller of a call that failed."""
+        """Build the error for the caller of a failed call."""
         match cause:
             case _ if self._has_forgotten(cause):
                 self._over.set()

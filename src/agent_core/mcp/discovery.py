@@ -56,7 +56,7 @@ class Host(Struct, frozen=True, kw_only=True):
         authorize: makes the HTTP authentication for a server's id and address, in place of the
             log-ins that are stored in `home`.
         elicit: puts a server's question to the user; by default every one is refused.
-        home: where log-ins are stored; without one, and without `authorize`, there are none.
+        home: the folder for log-ins; without it and without `authorize` there are none.
         persist: new log-ins are written there; else they end with the connection.
         learn: gets new secrets: tokens, and secret answers of the user.
     """
@@ -73,7 +73,7 @@ class Host(Struct, frozen=True, kw_only=True):
 
 
 def server_failed(server_id: str, reason: str, *, retryable: bool = True) -> ToolError:
-    """The error for a server that cannot be reached, has died or violates the protocol.
+    """Build the error for a server that cannot be reached, has died or violates the protocol.
 
     `reason` may contain text of the server; it is cut to `MAX_REASON_CHARS`.
     """

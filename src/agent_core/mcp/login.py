@@ -43,13 +43,13 @@ class Login:
     Args:
         server_id: for messages.
         server: the server; its `oauth` may name a client that is registered already.
-        home: where it is stored.
+        home: the folder where it is stored.
         persist: a new log-in is stored there.
         ask: puts the address to the user.
         learn: gets every token, which is secret from then on.
 
     Attributes:
-        failure: why the last attempt failed.
+        failure: the reason why the last attempt failed.
     """
 
     def __init__(

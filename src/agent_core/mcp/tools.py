@@ -65,7 +65,7 @@ _Offer = tuple[Sequence[ToolSpec], list[Tool], list[ServerFailure]]
 
 
 class McpTools:
-    """Every configured server, none of them started before its tools are asked for.
+    """Every configured server; each is started when its tools are first requested.
 
     Args:
         servers: from `load_servers`.
@@ -102,7 +102,7 @@ class McpTools:
         *,
         on_failure: Callable[[ServerFailure], Awaitable[None]] | None = None,
     ) -> list[Tool]:
-        """The tools of every server that can be reached, sorted by name.
+        """Return the tools of every server that can be reached, sorted by name.
 
         Servers that are not connected yet are connected, all at once, each within its own time;
         what was discovered a short while ago is not asked for again.
@@ -168,7 +168,7 @@ class McpTools:
         return resource_tool({name: self.server(name) for name in server_ids}, self.seconds)
 
     async def resources(self, server_id: str) -> dict[str, Any]:
-        """The first resources of a server, and the templates of more.
+        """Return the first resources of a server, and the templates of more.
 
         Raises:
             AgentCoreError: `validation_error`: there is no such server.
@@ -177,7 +177,7 @@ class McpTools:
         return await list_resources(self.server(server_id), self.seconds)
 
     async def prompts(self, server_id: str) -> list[dict[str, Any]]:
-        """The prompts of a server: `name`, `description`, `arguments`.
+        """Return the prompts of a server: `name`, `description`, `arguments`.
 
         Raises:
             AgentCoreError: `validation_error`: there is no such server.

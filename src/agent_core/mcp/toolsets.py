@@ -1,4 +1,4 @@
-"""MCP servers that a program names, in place of the user's file or beside it."""
+"""MCP servers that a program names, instead of the user's file or in addition to it."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -41,7 +41,7 @@ class McpStdio(McpToolset):
         command: the program.
         args: its arguments; a relative path among them starts at `cwd`.
         env: variables in addition to those of `[tools] env_allowlist`; their values are secret.
-        cwd: where it is started; the user's home folder by default, the root folder for an agent of
+        cwd: its working folder; the user's home folder by default, the root folder for an agent of
             `agcore`; never the current folder by itself.
         timeout_ms: for start, handshake and listing.
         filter: selects its tools, by their own names or by their definitions.

@@ -251,10 +251,10 @@ async def http_streams(
     authorization: httpx2.Auth | None,
     on_refusal: Callable[[int, bool], None],
 ) -> AsyncGenerator[Streams]:
-    """The SDK's transport for this server.
+    """Open the SDK's transport for this server.
 
     Args:
-        server: where it is and what it is sent.
+        server: the address of the server and the headers for it.
         authorization: signs requests, for programs that log in on a user's behalf.
         on_refusal: gets the status of every response that is an error, and whether it answers a
             message of a session that the server had agreed to.

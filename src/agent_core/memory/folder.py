@@ -50,7 +50,7 @@ class MemoryList(Struct, frozen=True):
     problems: Sequence[str] = ()
 
     def get(self, memory_id: str) -> Memory | None:
-        """The memory with this id, if there is one."""
+        """Return the memory with this id, if there is one."""
         return next((one for one in self.memories if one.memory_id == memory_id), None)
 
 
@@ -124,7 +124,7 @@ class MemoryFolder:
         return content.decode("utf-8", "surrogateescape").splitlines()
 
     def text(self, path: str) -> str:
-        """The text of a file below the folder.
+        """Read a text file below the folder.
 
         Raises:
             OSError: it does not exist, is a link, or cannot be read.

@@ -150,7 +150,7 @@ class ExtractionReason(StrEnum):
 def is_explicit_request(text: str) -> bool:
     """Return whether a user explicitly asks for something to be remembered.
 
-    Of a long text only the beginning and the end are searched, because pasted text is no request.
+    Only the beginning and the end of a long text are searched; pasted text is not a request.
     """
     if len(text) > 2 * _MOST_SEARCHED:
         text = f"{text[:_MOST_SEARCHED]}\n{text[-_MOST_SEARCHED:]}"

@@ -1,4 +1,4 @@
-"""Keeps secrets, and characters that deceive the eye, out of what is stored, logged or shown."""
+"""Removes secrets and deceptive characters from all text that is stored, logged or shown."""
 
 from agent_core.redaction.redactor import Redactor, log_failure
 from agent_core.text import visible

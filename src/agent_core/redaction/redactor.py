@@ -41,7 +41,7 @@ _CUT_BEHIND = re.compile(r"(?:\n|\\n)?(?:\u2026|\\u2026| ?\[\.\.\. omitted)")
 _CUT_BEFORE = re.compile(r"\u2026(?:\n|\\n)?\Z")
 _LONGEST_CUT = len("\u2026\\n")
 _SHORTEST_LINE = 16
-"""Shortest line of a multi-line secret, such as a private key, that is looked for by itself."""
+"""Shortest line of a multi-line secret, such as a private key, that is also searched for."""
 
 _UNSAFE_IN_KIND = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -83,7 +83,7 @@ class SecretValues:
         self._first = re.compile("|".join(sorted({re.escape(form[0]) for form in self._forms})))
 
     def replace(self, text: str) -> str:
-        """`text` without the values; the same object if there are none in it."""
+        """Return `text` without the values; the same object if it has none."""
         for form in self._forms:
             if form in text:
                 text = self._pattern.sub(lambda found: self._markers[found[0]], text)

@@ -63,7 +63,7 @@ class Opener:
         """Open the workspace itself by its descriptor, like `open_entry`.
 
         Raises:
-            OSError: likewise.
+            OSError: it cannot be opened.
         """
         if os.access(ROOT, os.R_OK | os.X_OK, dir_fd=root, effective_ids=True):
             yield None
@@ -92,7 +92,7 @@ class Opener:
             self._write()
 
     def _write(self) -> None:
-        """Write the note of what is open; it stays for the next process if this one is killed."""
+        """Write the note of open paths; it remains for the next process if this one is killed."""
         if not self._open:
             self._note.unlink(missing_ok=True)
             return
@@ -101,7 +101,7 @@ class Opener:
 
 
 def close_again(root: Path, note: Path) -> None:
-    """Close what a dead process has left open.
+    """Close everything that a dead process has left open.
 
     Raises:
         OSError: the permission bits cannot be set.

@@ -33,7 +33,7 @@ class Kept(Struct, frozen=True):
     Attributes:
         entry: None if it is not recorded.
         version: the version that was kept.
-        reason: why it is not recorded as it is, if so.
+        reason: the reason why it is not recorded exactly; None if it is.
     """
 
     entry: TreeEntry | None

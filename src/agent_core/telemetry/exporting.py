@@ -166,7 +166,7 @@ def _exporters(signal: str, environ: Mapping[str, str]) -> list[Any]:
 
     Raises:
         ImportError: the package of an exporter is missing.
-        ValueError: there is no exporter of a name.
+        ValueError: an exporter's name is unknown.
     """
     named = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip() or "otlp"
     made: list[Any] = []

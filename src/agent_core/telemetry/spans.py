@@ -107,7 +107,7 @@ class Telemetry:
 
     Args:
         tracer_provider: makes the spans; None for the one set for the whole process.
-        meter_provider: likewise, for metrics.
+        meter_provider: makes the metrics; None for the one set for the whole process.
         parent: the context of runs that start outside any span.
         capture_content: messages, arguments and results become attributes, without secrets; None:
           as `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says.

@@ -218,7 +218,7 @@ def _definition(tool: ToolDefinition) -> dict[str, Any]:
 
 
 def _message(message: ModelMessage, names: _Names) -> dict[str, Any]:
-    """One message, by its role."""
+    """Return a message as JSON: its content, with its role as the key."""
     blocks = [_block(block, names) for block in message.content]
     only = blocks[0] if len(blocks) == 1 else {}
     content = only["text"] if only.keys() == {"text"} else blocks

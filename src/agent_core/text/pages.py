@@ -15,7 +15,7 @@ from agent_core.text import visible
 
 _SCHEMES = {"http", "https", "mailto"}
 _HEADINGS_BEGIN_AT = 4
-"""Level of a document's first headings, below those of the page around it."""
+"""Level of a document's first headings, below the headings of the surrounding page."""
 
 _STYLE = """
 :root{color-scheme:light dark;--page:#fff;--text:#1b1f24;--muted:#59636e;--line:#d1d9e0;

@@ -476,3 +476,30 @@ async def test_a_folder_that_a_script_enters_is_where_its_paths_start(
     (answer,), _, asked = await run_asked(home, project, script, config=quiet)
     assert answer["exit_code"] == 0, answer
     assert asked == []
+
+
+async def test_a_refused_network_is_told_whatever_ends_the_pipe(home: Home, project: Path) -> None:
+    install = f"{sys.executable} -m pip install --disable-pip-version-check nosuchproject"
+    scripts = (
+        f"{install} | tail -n 1",
+        f"PIP_RETRIES=0 {install} 2>&1 | tail -n 1",
+        "curl -sS https://example.org 2>&1 | cat; true",
+        "echo 'ERROR: No matching distribution found for x' > log",
+        "cat log",
+    )
+    answers, _ = await run_all(home, project, *scripts)
+    assert [each["exit_code"] for each in answers] == [0] * len(answers), answers
+    told = [each.get("blocked_by_sandbox") for each in answers]
+    assert told == [["the network"]] * 3 + [None] * 2, answers
+
+
+async def test_a_push_to_a_repository_elsewhere_names_it(
+    home: Home, branches: Path, tmp_path: Path
+) -> None:
+    git(tmp_path, "init", "-q", "--bare", "bare")
+    git(branches, "remote", "add", "origin", str(tmp_path / "bare"))
+    answers, _ = await run_all(
+        home, branches, "git push -u origin main", "git push origin main | cat"
+    )
+    assert [each["blocked_by_sandbox"] for each in answers] == [[str(tmp_path / "bare")]] * 2
+    assert git(branches, "config", "--default", "", "branch.main.remote").strip() == ""

@@ -37,11 +37,26 @@ _NAMED_SOCKET = re.compile(
 _SOCKET_TEXT = 'a Unix socket with a name (rule "sockets": none can be made or connected to)'
 _UNNAMED_TEXT = 'a file that the program did not name (rule "write")'
 _UNREACHABLE = re.compile(
-    r"network is unreachable|could(?:n't| not) resolve|name or service not known"
-    r"|temporary failure in name resolution|no route to host|nodename nor servname"
-    r"|\b(?:ENETUNREACH|EAI_AGAIN|ENOTFOUND)\b",
+    r"network is (?:unreachable|down)|(?:could(?:n't| not)|unable to) resolve"
+    r"|name or service not known|temporary failure (?:in name resolution|resolving)"
+    r"|no route to host|nodename nor servname|failed to lookup address|no such host"
+    r"|\blookup \S+ on .*(?:refused|unreachable|misbehaving)|unknown ?host"
+    r"|\b(?:ENETUNREACH|ENETDOWN|EHOSTUNREACH|EAI_AGAIN|ENOTFOUND)\b",
     re.IGNORECASE,
 )
+_NOT_FETCHED = re.compile(
+    r"no matching distribution found|could not find a version that satisfies"
+    r"|network connectivity|trouble with your network|network error|META_FETCH_FAIL"
+    r"|could not find a valid gem|could not reach host|attempts to connect to \S+ failed"
+    r"|connection failed for url|failed to (?:download|fetch) \S*(?:://|index|from)"
+    r"|could not (?:download|get|transfer|fetch) .*://|unable to (?:access|connect to) '?http",
+    re.IGNORECASE,
+)
+"""The last words of package managers for what they could not get; the cause stands further up."""
+
+_PUSHED = re.compile(r"failed to push some refs to '(?:file://(?:localhost)?(?=/))?([^':]+)'")
+"""The last line of Git when a repository of this machine took nothing; it names no other file."""
+
 _BUSY = re.compile(r"device or resource busy|\bEBUSY\b", re.IGNORECASE)
 _SOCKET = re.compile(r"\bsocket\b|AF_UNIX")
 _SPEAKER = re.compile(r"\S+: (?:line )?(?:\d+: )?")
@@ -79,23 +94,33 @@ class Denial(Struct, frozen=True, kw_only=True):
         return [*self.paths[:most], *rest]
 
 
-def find_denial(output: str, confinement: Confinement, *, cwd: Path | str) -> Denial | None:
-    """What a failed program was refused, as far as its output and the confinement show it.
+def find_denial(
+    output: str, confinement: Confinement, *, cwd: Path | str, connects: bool = True
+) -> Denial | None:
+    """Return what a program was refused, as far as its output and the confinement show it.
+
+    Its exit code tells nothing: in a pipe it is another program's.
 
     A path counts if the confinement refuses it and this process itself could use it: what the
     user may not touch either is not the sandbox's doing.
 
     Args:
-        output: what it has printed, standard error above all.
+        output: what it has printed, standard error in front.
         confinement: what it was started in.
         cwd: where it ran.
+        connects: it may have tried to reach the network: it does not only show files.
     """
     paths = dict[str, None]()
     network = socket = unnamed = False
     earlier = deque[str](maxlen=_LINES_OF_A_CALL)
     for line in output.splitlines()[-_MOST_LINES:]:
         cut = line[:_LONGEST_LINE]
-        network |= not confinement.network and _UNREACHABLE.search(cut) is not None
+        if connects and not (network or confinement.network):
+            network = bool(_UNREACHABLE.search(cut) or _NOT_FETCHED.search(cut))
+        if (pushed := _PUSHED.search(cut)) and _is_refused(
+            pushed_to := str(Path(cwd, pushed[1])), confinement
+        ):
+            paths[os.path.normpath(pushed_to)] = None
         names = list(_names(cut)) if _REFUSED.search(cut) or _MISSING.search(cut) else []
         found = [os.path.normpath(Path(cwd, name)) for name in names]
         if not _REFUSED.search(cut):

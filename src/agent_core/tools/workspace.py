@@ -539,7 +539,12 @@ async def keep_output(
 
 
 def show_denial(
-    plan: "SandboxPlan | None", finished: "CompletedProcess", *, cwd: Path, context: ToolContext
+    plan: "SandboxPlan | None",
+    finished: "CompletedProcess",
+    *,
+    cwd: Path,
+    context: ToolContext,
+    connects: bool = True,
 ) -> dict[str, Any]:
     """What a program's output says that its sandbox has refused, for the result; shown at once.
 
@@ -548,13 +553,14 @@ def show_denial(
         finished: the program, ended.
         cwd: where it ran.
         context: of the call.
+        connects: it may have tried to reach the network.
     """
     if plan is None:
         return {}
     from agent_core.process.denials import find_denial  # noqa: PLC0415 - in a sandbox only
 
     said = f"{finished.stderr.text}\n{finished.stdout.text}"
-    denial = find_denial(said, plan.confinement, cwd=cwd)
+    denial = find_denial(said, plan.confinement, cwd=cwd, connects=connects)
     if denial is None:
         return {}
     kept = denial.named(_MOST_DENIED)

@@ -20,7 +20,7 @@ from agent_core.process import (
 )
 from agent_core.process.binds import Kind, plan
 from agent_core.process.confinement import Abilities, Confinement, missing, probe, profile
-from agent_core.process.denials import find_denial
+from agent_core.process.denials import Denial, find_denial
 
 needs_mounts = pytest.mark.skipif(
     not probe().has_mounts, reason="neither namespaces nor bubblewrap here"
@@ -196,6 +196,46 @@ def test_output_tells_that_a_socket_was_refused(output: str, is_one: bool, tmp_p
     said = output.replace("{in_it}", str(tmp_path))
     denial = find_denial(said, Confinement(write=(str(tmp_path),)), cwd=tmp_path)
     assert (denial.named(3) if denial else []) == [NAMED_SOCKET] * is_one
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERROR: No matching distribution found for x",
+        "npm error network request to https://registry.example.org/x failed, reason: EAI_AGAIN",
+        "error: dns error: failed to lookup address information: Temporary failure",
+        "dial tcp: lookup proxy.example.org on 127.0.0.53:53: read: connection refused",
+        "fatal: unable to access 'https://example.org/x/': Could not resolve host: example.org",
+        "ERROR:  Could not find a valid gem 'x' (>= 0) in any repository",
+        "  Temporary failure resolving 'deb.example.org'",
+        "java.net.UnknownHostException: repo.example.org",
+        "connect: Network is unreachable",
+    ],
+)
+def test_the_last_words_of_programs_that_need_the_network_tell_of_it(
+    line: str, tmp_path: Path
+) -> None:
+    def find(*, network: bool = False, connects: bool = True) -> Denial | None:
+        confinement = Confinement(write=(str(tmp_path),), network=network)
+        return find_denial(f"{line}\n", confinement, cwd=tmp_path, connects=connects)
+
+    assert find() == Denial(network=True)
+    assert find(network=True) is None
+    assert find(connects=False) is None
+
+
+@pytest.mark.parametrize("prefix", ["", "file://", "file://localhost"])
+def test_a_repository_elsewhere_that_takes_no_push_is_named(prefix: str, tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "in").mkdir()
+    confinement = Confinement(write=(str(tmp_path / "in"),))
+    output = f"error: failed to push some refs to '{prefix}{tmp_path}/bare'"
+    denial = find_denial(output, confinement, cwd=tmp_path / "in")
+    assert denial == Denial(paths=(f"{tmp_path}/bare",))
+    output = "error: failed to push some refs to '../bare'"
+    assert find_denial(output, confinement, cwd=tmp_path / "in") == denial
+    output = "error: failed to push some refs to 'git@example.org:bare'"
+    assert find_denial(output, confinement, cwd=tmp_path / "in") is None
 
 
 def test_a_read_only_file_without_a_name_is_told(tmp_path: Path) -> None:

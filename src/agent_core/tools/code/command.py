@@ -215,7 +215,8 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
     plan = None
     if workspace.sandbox is not None:
         access, plan = _confine(workspace.sandbox, arguments, access)
-    return Action(access, partial(_run, workspace, place, argv, timeout_ms, context, plan))
+    run_it = partial(_run, workspace, place, argv, timeout_ms, context, plan)
+    return Action(access, partial(run_it, connects=not changes_nothing))
 
 
 def _meet_all(read: "ReadCommand", cwd: Path) -> "Met":
@@ -368,6 +369,8 @@ async def _run(
     timeout_ms: int,
     context: ToolContext,
     plan: "SandboxPlan | None",
+    *,
+    connects: bool,
 ) -> dict[str, Any] | ToolResult:
     async with AsyncExitStack() as stack:
         stack.enter_context(disk_errors(place.shown))
@@ -402,7 +405,7 @@ async def _run(
         }
         if faults:
             answer["not_kept"] = "; ".join(faults)
-        answer |= show_denial(plan, finished, cwd=place.path, context=context)
+        answer |= show_denial(plan, finished, cwd=place.path, context=context, connects=connects)
         answer |= show_disabled([*disabled, *left_out], context=context)
     finally:
         finished.discard()

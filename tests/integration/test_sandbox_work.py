@@ -1,5 +1,7 @@
 """The sandbox does not damage work: real Git and real programs, confined, through whole runs."""
 
+import os
+import pwd
 import shutil
 import sys
 import tarfile
@@ -432,6 +434,47 @@ async def test_a_cache_that_is_refused_is_named(home: Home, project: Path, tmp_p
     (answer,), _ = await run_all(home, project, script, network=True)
     assert answer["exit_code"] != 0
     assert any(each.startswith(f"{tmp_path}/cache") for each in answer["blocked_by_sandbox"])
+
+
+async def test_a_cache_of_the_call_goes_with_it(home: Home, project: Path) -> None:
+    variables = (
+        *("npm_config_cache", "PIP_CACHE_DIR", "UV_CACHE_DIR", "YARN_CACHE_FOLDER"),
+        *("BUN_INSTALL_CACHE_DIR", "COMPOSER_CACHE_DIR", "GOCACHE"),
+    )
+    write = 'test -n "$NAME" && mkdir -p "$NAME" && touch "$NAME/kept" && echo "$NAME"'
+    script = " && ".join(write.replace("NAME", name) for name in variables)
+    (answer,), _ = await run_all(home, project, script)
+    assert answer["exit_code"] == 0, answer
+    places = answer["stdout"].split()
+    assert len(set(places)) == len(variables)
+    assert not any(Path(place).exists() for place in places)
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="Cargo is not installed")
+async def test_cargo_needs_its_cache_to_be_listed(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    needed = f'dep = {{ git = "file://{tmp_path}/dep" }}\n'
+    for name, folder, more in (("own", project, needed), ("dep", tmp_path / "dep", "")):
+        (folder / "src").mkdir(parents=True)
+        (folder / "src/lib.rs").touch()
+        text = f'[package]\nname = "{name}"\nversion = "0.1.0"\n[dependencies]\n{more}'
+        (folder / "Cargo.toml").write_text(text, encoding="utf-8")
+    git(tmp_path / "dep", "init", "-q")
+    git(tmp_path / "dep", "add", ".")
+    git(tmp_path / "dep", "commit", "-qm", "one")
+    for name in ("git", "registry"):
+        (tmp_path / "cargo" / name).mkdir(parents=True)
+    toolchains = os.environ.get("RUSTUP_HOME") or f"{pwd.getpwuid(os.getuid()).pw_dir}/.rustup"
+    script = f"RUSTUP_HOME={toolchains} CARGO_HOME={tmp_path}/cargo cargo build --quiet"
+    (answer,), _ = await run_all(home, project, script, network=True)
+    assert answer["exit_code"] != 0, answer
+    assert [Path(path).parent for path in answer["blocked_by_sandbox"]] == [
+        tmp_path / "cargo/git/db"
+    ]
+    config = ON + f'caches = ["{tmp_path}/cargo/git", "{tmp_path}/cargo/registry"]\n'
+    answers, _ = await run_all(home, project, script, script, config=config, network=True)
+    assert [each["exit_code"] for each in answers[-2:]] == [0, 0], answers
 
 
 async def test_only_landlock_runs_unasked_and_puts_settings_back(

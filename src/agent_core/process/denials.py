@@ -7,7 +7,7 @@ program prints; what it does not print is not known.
 import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,11 @@ _MISSING = re.compile(r"no such file or directory|\bENOENT\b", re.IGNORECASE)
 _CREATED = re.compile(
     r"\b(?:mkdir\w*|mk[ds]temp|creat\w*|touch|copy\w*|rename|link|writ\w+)\b", re.I
 )
+_TRIED = re.compile(
+    rf"{_CREATED.pattern}|\b(?:lock\w*|open\w*|remov\w+|unpack\w*)\b", re.IGNORECASE
+)
+"""What a program tells of a file some lines before the reason why it failed."""
+
 _CREATED_WITH_PARENTS = re.compile(r"\bENOENT\b.*, (?:mkdir|mkdtemp|copyfile) ['\"]")
 """The message of Node for a folder that it could not make with the folders above."""
 
@@ -63,6 +68,16 @@ _SPEAKER = re.compile(r"\S+: (?:line )?(?:\d+: )?")
 _QUOTED = re.compile("'([^'\n]+)'|\"([^\"\n]+)\"|\u2018([^\u2019\n]+)\u2019|`([^`'\n]+)['`]")
 _WORD = re.compile(r"[^\s'\"`:,;()\[\]{}<>=]*/[^\s'\"`:,;()\[\]{}<>=]*|[^\s:]+(?=: [A-Z])")
 
+_CACHES = (
+    *("~/.cargo/git", "~/.cargo/registry", "~/go/pkg", "~/.m2/repository", "~/.m2/wrapper"),
+    *("~/.gradle", "~/.local/share/pnpm", "~/.local/state/pnpm", "~/.cache/pnpm", "~/Library/pnpm"),
+    *("~/.nuget/packages", "~/.cache/deno", "~/.bundle", "~/.gem", "~/.mix", "~/.hex", "~/.sbt"),
+    *("~/.ivy2", "~/.cache/coursier", "~/.pub-cache", "~/.cabal", "~/.stack", "~/.julia"),
+    *("~/.npm", "~/.cache/pip", "~/.cache/uv", "~/.cache/yarn", "~/.cache/go-build"),
+    *("~/.bun/install/cache", "~/.cache/composer", "~/.cache/pre-commit", "~/.cache/node"),
+)
+"""The usual folders of package managers, which a user may list as caches."""
+
 _LINES_OF_A_CALL = 6
 """How far above an error a traceback shows the call that it is the error of."""
 
@@ -91,6 +106,11 @@ class Denial(Struct, frozen=True, kw_only=True):
         rest += ["the network"] if self.network else []
         rest += [_SOCKET_TEXT] if self.socket else []
         rest += [_UNNAMED_TEXT] if self.unnamed else []
+        caches = {cache for path in self.paths if (cache := _cache_of(path))}
+        rest += [
+            f"{cache} (a cache: the user can list it in [sandbox] caches)"
+            for cache in sorted(caches)
+        ]
         return [*self.paths[:most], *rest]
 
 
@@ -133,6 +153,8 @@ def find_denial(
         else:
             is_busy = _BUSY.search(cut) is not None
             refused = [path for path in found if _is_refused(path, confinement, is_busy=is_busy)]
+            if not found and not any(map(_SOCKET.search, (*earlier, cut))):
+                refused = list(_tried_before(earlier, confinement, cwd=cwd))
             paths |= dict.fromkeys(refused)
             is_socket = not refused and any(map(_SOCKET.search, (*earlier, cut)))
             socket |= is_socket
@@ -143,6 +165,26 @@ def find_denial(
     if not (paths or network or socket or unnamed):
         return None
     return Denial(paths=tuple(paths), network=network, socket=socket, unnamed=unnamed)
+
+
+def _tried_before(
+    lines: Iterable[str], confinement: Confinement, *, cwd: Path | str
+) -> Iterator[str]:
+    """Yield the refused paths of the last line that tells of an attempt, if one does."""
+    for line in reversed(list(filter(_TRIED.search, lines))):
+        named = (os.path.normpath(Path(cwd, name)) for name in _names(line) if "/" in name)
+        if found := [path for path in named if _is_refused(path, confinement)]:
+            yield from found
+            return
+
+
+def _cache_of(path: str) -> str | None:
+    """Return the usual cache of a package manager that a path is in, or that it leads to."""
+    for cache in _CACHES:
+        place = os.path.realpath(os.path.expanduser(cache))  # noqa: PTH111 - there may be no home
+        if f"{path}/".startswith(f"{place}/"):
+            return cache
+    return None
 
 
 def _cannot_be_missing(path: str, line: str) -> bool:

@@ -350,3 +350,34 @@ async def test_a_hidden_file_that_comes_later_cannot_be_opened(
     result = await running
     assert result.stdout.text == "beside"
     assert "Permission denied" in result.stderr.text
+
+
+CARGO = """error: failed to get `dep` as a dependency of package `p v0.1.0 ({inside})`
+
+Caused by:
+  unable to update file://{inside}/dep
+
+Caused by:
+  failed to create directory `{cache}/db/dep-32f0`
+
+Caused by:
+  {reason} (os error {number})
+"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "number"), [("Read-only file system", 30), ("Permission denied", 13)]
+)
+def test_a_chain_of_causes_names_the_file_and_a_cache_its_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, number: int
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (cache := tmp_path / ".cargo" / "git").mkdir(parents=True)
+    (inside := tmp_path / "in").mkdir()
+    said = CARGO.format(inside=inside, cache=cache, reason=reason, number=number)
+    denial = find_denial(said, Confinement(write=(str(inside),)), cwd=inside)
+    assert denial is not None
+    assert denial.named(10) == [
+        f"{cache}/db/dep-32f0",
+        "~/.cargo/git (a cache: the user can list it in [sandbox] caches)",
+    ]

@@ -157,9 +157,6 @@ class ChildSpawner:
 
     `build_context` builds the context of a child, or raises `AgentCoreError`. A child that fails
     gives an error result, never an exception; a child refused before it exists raises `ToolError`.
-
-    A child that fails is an error result, never an exception; what is refused before a child
-    exists is raised as `ToolError`.
     """
 
     def __init__(
@@ -419,7 +416,7 @@ class ChildSpawner:
         Raises:
             ToolError: `child_agent_limit_exceeded`, or `task_not_dispatchable`, its Task has ended
                 meanwhile; nothing was started.
-            AgentCoreError: its context cannot be had; nothing was started.
+            AgentCoreError: its context cannot be built; nothing was started.
         """
         deps, stream = self._deps, EventStream()
         if spec.expected is not None:

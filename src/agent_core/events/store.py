@@ -152,9 +152,7 @@ class SessionWrites(HistoryStore, Protocol):
         result: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Change the given values; `metadata` is merged, `result` replaced. Unknown ids
-        do nothing.
-        """
+        """Change the given values; `metadata` is merged, `result` replaced; ignores unknown ids."""
         ...
 
     async def add_run(
@@ -213,9 +211,7 @@ class SessionWrites(HistoryStore, Protocol):
     async def add_to_memory_backlog(
         self, session_ids: Collection[str] = (), *, since: datetime | None = None
     ) -> None:
-        """Remember that these sessions, and those used since then, must still be searched for
-        memories.
-        """
+        """Remember that these sessions, and later used ones, must be searched for memories."""
         ...
 
     async def remove_from_memory_backlog(self, session_id: str) -> None:
@@ -360,8 +356,7 @@ class SessionReads(Protocol):
     async def ids_beginning(
         self, kind: str, prefix: str, *, session_id: str | None = None, limit: int = 10
     ) -> list[str]:
-        """Return ids of sessions, runs or nodes with a prefix, in order; an exact match comes
-        first.
+        """Return ids of sessions, runs or nodes with a prefix, in order, an exact match first.
 
         Args:
             kind: `session`, `run` or `node`.
@@ -497,9 +492,7 @@ class BudgetStore(Protocol):
         ...
 
     async def budget_uses(self, scope_ids: Collection[str]) -> list[BudgetUse]:
-        """Return the limits and spending of these sessions and runs; those without a budget are
-        left out.
-        """
+        """Return the limits and spending of the sessions and runs that have a budget."""
         ...
 
 
@@ -558,9 +551,7 @@ class WorkspaceStore(Protocol):
         ...
 
     async def overlapping_changes(self, run_id: str, folder: str) -> list[tuple[str, str]]:
-        """Return first and last snapshot of each run of other sessions that overlapped with this
-        run.
-        """
+        """Return the first and last snapshot of each overlapping run of other sessions."""
         ...
 
     async def begin_move(self, session_id: str, move: "NodeMove", *, is_dead: OwnerIsDead) -> None:
@@ -675,17 +666,14 @@ class ApprovalStore(QuestionStore, Protocol):
         is_open: bool = True,
         limit: int = 100,
     ) -> "list[ApprovalRecord]":
-        """Return questions whose id begins with `prefix`, oldest first; beyond `limit`, the newest
-        are kept.
+        """Return the newest `limit` questions whose id begins with `prefix`, oldest first.
 
         `is_open=False` also lists closed questions.
         """
         ...
 
     async def is_answered(self, root_run_id: str) -> bool:
-        """Return whether an answer exists for a call of the run or its children that has
-        not begun.
-        """
+        """Return whether a call of the run or its children has an answer but has not begun."""
         ...
 
     async def resume_run(

@@ -1,6 +1,4 @@
-"""A run's live events: for one consumer, which the run waits for, and followers, which it
-does not.
-"""
+"""A run's live events: for one consumer, which the run waits for, and for followers."""
 
 import asyncio
 from collections import deque
@@ -40,9 +38,6 @@ class EventStream:
     than `capacity` events behind. Waiting deltas are merged, with their text intact. `last_run_seq`
     is the number of the last stored event that was written, and `last_bound` the number of the last
     event after which another message begins.
-
-    `last_run_seq` is the number of the last stored event that was written, and `last_bound` that of
-    the last one after which another message begins.
 
     Without a consumer nothing is kept once the model has begun to answer: until then a consumer
     that comes right after `start` still gets everything from the first event on.
@@ -225,9 +220,7 @@ class Subscription(AsyncGenerator[RuntimeEvent, None]):
 
 
 class Follower:
-    """One of several readers of a stream. If it falls too far behind it ends, and `is_behind` is
-    set.
-    """
+    """One of several readers of a stream; if it falls too far behind, it ends `is_behind`."""
 
     def __init__(self, capacity: int) -> None:
         self.is_behind = False
@@ -253,9 +246,7 @@ class Follower:
         self._readable.set()
 
     async def gather(self, for_s: float, *, timeout_s: float) -> list[RuntimeEvent]:
-        """Return the events within `for_s` seconds of the first one; none at the end, or after a
-        timeout.
-        """
+        """Return the events within `for_s` seconds of the first; none at the end or a timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not (self._waiting or self.is_over):

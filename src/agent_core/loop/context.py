@@ -107,8 +107,7 @@ class Guard(Protocol):
         run: RunIdentity,
         journal: Journal,
     ) -> float | None:
-        """Return if the call may run: the seconds that people took to answer, or None if they were
-        not asked.
+        """Return if the call may run: the seconds that people took to answer, None if not asked.
 
         Raises:
             PermissionDeniedError: the policy or the user denied it.
@@ -117,9 +116,7 @@ class Guard(Protocol):
 
 
 class Hooks(Protocol):
-    """The user's own commands, run at fixed points of a run. They may refuse; they never
-    rewrite.
-    """
+    """The user's own commands, run at fixed points of a run; may refuse, but not rewrite."""
 
     async def session_start(self) -> None:
         """Run the hooks for the session's first run in this process."""
@@ -324,8 +321,7 @@ class RunStats(Struct):
 
 
 def resting_node(path: Sequence[Node]) -> Node | None:
-    """Return the node where the conversation continues: the last one with nothing partial or
-    unanswered before it.
+    """Return the node to continue at: the last one with nothing unfinished before it.
 
     A turn whose tool calls were cut short is left out as a whole, and so is an unanswered note to
     the model.
@@ -361,9 +357,6 @@ async def settle(
     A run that was cancelled before it `began` had no loop, and does not move the session. If a part
     of the run could not be stored, the run fails with the storage error and ends at the last stored
     node. An end that cannot be stored either is shown now and stored later.
-
-    If something of the run could not be stored, it has failed with the storage error and ends at
-    the last node that is stored. An end that cannot be stored either is shown, and stored later.
 
     Raises:
         asyncio.CancelledError: the caller was cancelled; the run is settled all the same.

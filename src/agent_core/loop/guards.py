@@ -188,8 +188,7 @@ class RunGuards:
 
     @asynccontextmanager
     async def watching(self, prompt: Draft | None) -> AsyncGenerator[Draft | None]:
-        """Run the message guards, and yield the message they return; look-only guards keep running
-        concurrently.
+        """Run the message guards and yield their message; look-only guards keep running.
 
         Raises:
             AgentCoreError: `guard_stopped`.
@@ -430,9 +429,7 @@ class CheckedProvider:
                     yield event
 
     async def _checked(self, completed: ModelCompleted) -> ModelCompleted:
-        """Return the reply with its answer as the guards leave it; a reply with only calls has
-        none.
-        """
+        """Return the reply with its answer left by the guards; a reply with only calls has none."""
         given = [call for call in completed.tool_calls if call.name == FINAL_ANSWER]
         if self._expected is None or not given:
             if completed.tool_calls:

@@ -318,9 +318,7 @@ def _take_answer(
 
 
 def last_reply(ctx: RunContext, stats: RunStats) -> Reply | None:
-    """Return the reply at the end of a continued run's path, if it is this run's and has
-    no calls.
-    """
+    """Return the last reply of a continued run's path, if it is this run's and has no calls."""
     last = ctx.journal.path[-1]
     if last.role is not Role.ASSISTANT or last.run_id != ctx.run.run_id or last.calls:
         return None
@@ -331,9 +329,7 @@ def last_reply(ctx: RunContext, stats: RunStats) -> Reply | None:
 
 
 def release_answer(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
-    """Add the answer that came with calls to the journal, if there is one and no call has
-    failed.
-    """
+    """Add the answer that came with calls to the journal, if there is one and no call failed."""
     if reply.held_answer is None:
         return False
     answered = [result for node in ctx.journal.path[-len(reply.calls) :] for result in node.results]

@@ -127,9 +127,7 @@ class RunOptions(Generic[OutputT]):
         )
 
     def offers(self, name: str, *, is_free: bool = False) -> bool:
-        """Return whether the run may have this tool; with `is_free`, `tools` does not
-        restrict it.
-        """
+        """Return whether the run may have this tool; if `is_free`, `tools` does not restrict it."""
         if name in self.disabled_tools:
             return False
         if is_free or self.tools is None:

@@ -88,9 +88,7 @@ class _Course(Struct):
         return facts
 
     def end(self, result: ToolResult, journal: Journal) -> dict[str, Any]:
-        """Return the facts of a call that has ended: its duration, and details of a command or
-        change.
-        """
+        """Return the facts of an ended call: its duration, and details of a command or change."""
         start, end = self.began, perf_counter()
         if start is None:  # it never began: the time until this was known, without the question
             start, end = self.received, self.judged or end
@@ -193,9 +191,7 @@ async def _run_all(
 
 
 async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
-    """Run one call and add its answer to the journal. A failure is an answer for the
-    model to read.
-    """
+    """Run one call and add its answer to the journal; failures are answers to the model."""
     course = _Course(changed_call(ctx.toolbox.unwrap(call)))
     try:
         try:

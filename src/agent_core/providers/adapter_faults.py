@@ -97,9 +97,7 @@ class AdapterCheck:
             )
 
     def explain(self, error: Exception) -> Exception:
-        """Return the error to raise for an exception; one from inside the package is returned
-        unchanged.
-        """
+        """Return the error for an exception; an error of the package itself is unchanged."""
         frames = traceback.extract_tb(error.__traceback__)
         outside = (f for f in frames if not Path(f.filename).is_relative_to(_PACKAGE))
         place = next(outside, None)

@@ -108,9 +108,7 @@ class AnthropicEvents(ChunkParser):
                 pass
 
     def usage(self) -> Usage:
-        """Return the last reported usage; `input_tokens` includes the cached part, unlike on the
-        wire.
-        """
+        """Return the last reported usage; here `input_tokens` includes the cached part."""
         usage = cached_usage(
             self._usage,
             given="input_tokens",
@@ -213,9 +211,7 @@ class AnthropicProvider(HttpProvider):
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
     def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
-        """Return whether the model and the schema allow it: Claude from Opus 4.1 and
-        Sonnet 4.5 on.
-        """
+        """Return whether model and schema allow it: Claude from Opus 4.1 and Sonnet 4.5 on."""
         return holds_claude_to(request)
 
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
@@ -265,9 +261,7 @@ class AnthropicProvider(HttpProvider):
         return body_of(fields, {"tools": tools, "system": system, "messages": messages})
 
     def _head(self, request: ModelRequest, options: dict[str, Any]) -> dict[str, Any]:
-        """Return limits, temperature and thinking; thinking is left out with a forced call, which
-        refuses it.
-        """
+        """Return limits, temperature and, unless a call is forced, thinking."""
         head = sampling_fields(self._config, request, "max_tokens")
         if "thinking" in options or request.tool_choice not in {None, "auto", "none"}:
             return head
@@ -364,8 +358,7 @@ def thinking_fields(effort: str | None, model: str, max_tokens: int) -> dict[str
 
 
 def may_think(request: ModelRequest, provider: str) -> bool:
-    """Return whether a request may enable thinking: its turn must begin with a thought of this
-    model.
+    """Return whether a request may enable thinking: its turn must begin with its thoughts.
 
     The service refuses anything else, for example if another model began the turn or a redaction
     removed its thought.

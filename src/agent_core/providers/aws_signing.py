@@ -58,8 +58,7 @@ class AwsSigner:
         self._credentials: Any = None
 
     def signed(self, prepared: Prepared) -> dict[str, str]:
-        """Return the headers of a POST with its signature. Blocks: credentials may come from a
-        service.
+        """Return the headers of a signed POST. Blocks: credentials may come from a service.
 
         Raises:
             CallError: there are no credentials, or they cannot be loaded.

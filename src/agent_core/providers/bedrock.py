@@ -196,9 +196,7 @@ class BedrockProvider(HttpProvider):
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
     def address(self, model: str) -> URL:
-        """Return the address for calls of `model`: its name, with the colon escaped, is in the
-        path.
-        """
+        """Return the address for calls of `model`, with the colon of its name escaped."""
         return URL(f"{self._url}{quote(model, safe='')}/converse-stream", encoded=True)
 
     async def authorized(self, prepared: Prepared, key: str) -> dict[str, str]:
@@ -301,9 +299,7 @@ def _write_thought(block: ReasoningBlock) -> Iterator[dict[str, Any]]:
 
 
 def _holds_images(result: ToolResultBlock, model: str) -> bool:
-    """Return whether a result's pictures are inside it, not after it: a failed result has only
-    text.
-    """
+    """Return whether a result's pictures are inside it; a failed result has only text."""
     return not result.is_error and _RICH_RESULTS.search(model) is not None
 
 
@@ -358,9 +354,7 @@ def _mark(messages: list[bytes]) -> None:
 
 
 def _offered(request: ModelRequest) -> list[ToolDefinition]:
-    """Return the tools of a request; without any, the tools called in its history, which must be
-    declared.
-    """
+    """Return the tools of a request; without any, the tools called in its history."""
     if request.tools and request.tool_choice != "none":
         return request.tools
     names = {

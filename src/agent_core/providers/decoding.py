@@ -76,8 +76,7 @@ class _LineDecoder(Decoder):
 
 
 class EventDecoder(_LineDecoder):
-    """Decodes server-sent events. A payload is the data of one event; names, ids and comments are
-    dropped.
+    """Decodes server-sent events to their data; names, ids and comments are dropped.
 
     Every service here repeats the event's name inside its data, so the name is not needed.
     """
@@ -138,9 +137,7 @@ class FrameDecoder(Decoder):
         self._rest = bytearray()
 
     def feed(self, block: bytes) -> list[bytes]:
-        """Return the frames that `block` completes; damage is reported after the whole frames
-        before it.
-        """
+        """Return the frames that `block` completes; damage is reported after whole frames."""
         self._rest += block
         payloads: list[bytes] = []
         try:

@@ -1,6 +1,4 @@
-"""Failures of a model call: the meaning of a refusal, and whether and when another
-attempt follows.
-"""
+"""Failures of a model call: the meaning of a refusal, and whether to try again."""
 
 import random
 import re
@@ -233,9 +231,7 @@ class Called(Struct, frozen=True):
     def unreachable(
         self, what: str, *, code: ErrorCode = ErrorCode.PROVIDER_ERROR, retryable: bool = True
     ) -> CallError:
-        """Return the failure of a call without a connection: nothing was sent, so it
-        costs nothing.
-        """
+        """Return the failure of a call without a connection: nothing was sent or billed."""
         message = f"{self.provider} {what} (model {self.model})"
         details = {**self.details, "sent": False}
         return CallError(code, message, retryable, details)
@@ -246,9 +242,7 @@ class Called(Struct, frozen=True):
         return CallError(ErrorCode.PROVIDER_ERROR, message, details=self.details)
 
     def unsupported(self, capability: str, why: str) -> ProviderError:
-        """Return the error for a request that this provider has no form for, before anything is
-        sent.
-        """
+        """Return the error for a request that cannot be expressed; nothing is sent."""
         return ProviderError(
             ErrorCode.UNSUPPORTED_CAPABILITY,
             f"provider {self.provider} (model {self.model}): {why}",
@@ -280,9 +274,7 @@ _IS_REFUSED = (
     r"|deprecated|incompatible|only the default|may only be|cannot (both )?be (used|specified|set)"
     r"|invalid (parameter|argument|field)s?\b|no such (field|parameter)"
 )
-"""A service's words about a field that it does not accept at all; a value that is too large is
-different.
-"""
+"""A service's words about a field that it does not accept, not about too large a value."""
 
 
 def is_refused_request(error: ErrorPayload) -> bool:

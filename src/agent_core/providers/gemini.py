@@ -68,9 +68,7 @@ _GENERATION = re.compile(r"gemini-(\d+)")
 _GENERATION_OF_LEVELS = 3
 """From this generation on models take levels of thinking, and refuse a call without a signature."""
 _SIGNS = "signs"
-"""Metadata of a signature that belongs to no thought: `text` for the text before it, or
-`nothing`.
-"""
+"""Metadata of a signature without a thought: `text` for the text before it, or `nothing`."""
 _BUDGETS: Mapping[str, int] = {"none": 0, "low": 1024, "medium": 8192, "high": 24_576}
 """Tokens for thinking, for models without levels."""
 _LEVELS: Mapping[str, str] = {"none": "minimal", "low": "low", "medium": "medium", "high": "high"}
@@ -138,9 +136,7 @@ class GeminiChunks(ChunkParser):
         )
 
     def _read_part(self, part: dict[str, Any]) -> None:
-        """Read a part: calls come whole. A signed text becomes its own block, followed by its
-        signature.
-        """
+        """Read a part; calls come whole, and a signed text is followed by its signature."""
         draft, signature = self.draft, text(part.get(_SIGNATURE))
         prose, is_thought = text(part.get("text")), part.get("thought") is True
         if call := table(part.get("functionCall")):
@@ -312,9 +308,7 @@ def _wants_signatures(model: str) -> bool:
 
 
 def _thinking(model: str, effort: str) -> dict[str, Any]:
-    """Return the amount of thinking, in levels or tokens; thoughts are requested only if
-    it thinks.
-    """
+    """Return the amount of thinking, in levels or tokens, and whether to return thoughts."""
     found = _GENERATION.search(model)
     has_levels = found is None or int(found[1]) >= _GENERATION_OF_LEVELS
     amount = (

@@ -166,9 +166,7 @@ class HttpProvider(ABC):
     optional_fields: ClassVar[frozenset[str]] = frozenset({"temperature", "top_p"})
     """Fields of a body that can be left out or renamed if the service refuses them."""
     output_fields: ClassVar[frozenset[str]] = frozenset()
-    """Fields that hold the service to the schema of a typed answer; empty if it has no
-    such mode.
-    """
+    """Fields that hold the service to a typed answer's schema; empty if it has no such mode."""
 
     def __init__(self, config: ModelConfig) -> None:
         url = (config.base_url or self.default_url).strip().rstrip("/")
@@ -195,9 +193,7 @@ class HttpProvider(ABC):
         self._named: tuple[Sequence[ToolDefinition], ToolNames] = ((), ToolNames(()))
 
     def refused(self, model: str) -> frozenset[str]:
-        """Return the fields that are not sent because the service has refused them for
-        this model.
-        """
+        """Return the fields not sent because the service has refused them for this model."""
         return self._refused.get(model, frozenset())
 
     @abstractmethod
@@ -530,8 +526,7 @@ class HttpProvider(ABC):
     async def _posted(
         self, prepared: Prepared, key: str, route: Route
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """Yield the response to one POST; its connection is closed at once unless it was read to
-        its end.
+        """Yield the response to one POST; closes its connection unless it was read to its end.
 
         Raises:
             CallError: the request or the response failed on its way.

@@ -79,8 +79,7 @@ class ImageRules:
         return _worded(request, hidden, in_results=in_results)
 
     def reduced(self, request: ModelRequest, refusal: ErrorPayload) -> ModelRequest | None:
-        """Return the request without the pictures that may have caused the refusal; None if there
-        are none.
+        """Return the request without pictures that may be refused; None if there are none.
 
         A refusal that names the capability applies to all later requests.
         """

@@ -65,9 +65,7 @@ def dump_text(value: Any) -> str:
 
 
 def unfenced(text: str) -> str:
-    """Return the content of a code fence around a whole answer; without a fence, the
-    answer itself.
-    """
+    """Return the content of a code fence around the whole answer, or else the answer."""
     body = text.strip()
     first, line_end, rest = body.partition("\n")
     language = first.removeprefix("```").strip()

@@ -61,9 +61,7 @@ class Engine(Protocol):
     def handle_chat_completions(
         self, prompt: str, callback: Callable[[str | dict[str, Any]], bool]
     ) -> None:
-        """Generate a reply. `callback` gets every chunk, in this thread; returning true stops the
-        engine.
-        """
+        """Generate a reply; `callback` gets each chunk in this thread, and returns true to stop."""
         ...
 
 

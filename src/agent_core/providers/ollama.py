@@ -157,9 +157,7 @@ class OllamaProvider(HttpProvider):
     def _write_message(
         self, message: ModelMessage, last_answer: ModelMessage | None, model: str
     ) -> Iterator[dict[str, Any]]:
-        """Write a message as one or more messages of Ollama; `last_answer` has the calls that
-        results answer.
-        """
+        """Write a message as messages of Ollama; `last_answer` has the calls for its results."""
         names = called_names(last_answer)
         is_answer = message.role is Role.ASSISTANT
         written: dict[str, Any] = {"role": "assistant" if is_answer else "user"}

@@ -1,6 +1,4 @@
-"""Schemas of typed answers in the forms that services accept, and the choice of a
-service's mode.
-"""
+"""Schemas of typed answers in the forms that services accept, and the mode of each service."""
 
 from collections.abc import Mapping, Set as AbstractSet
 from typing import Any, cast

@@ -53,9 +53,7 @@ class _Growing:
         self._shown = StringIO(newline="")
 
     def take(self, *, last: bool) -> str:
-        """Return the new text since the last call. Half a surrogate pair waits for its
-        other half.
-        """
+        """Return the new text since the last call; half a surrogate pair waits for the rest."""
         text = "".join(self.fresh)
         self.fresh.clear()
         if not last and text and "\ud800" <= text[-1] <= "\udbff":
@@ -167,9 +165,7 @@ class CallDraft(_Growing):
         return True
 
     def block(self, called: Called, *, cut_off: bool) -> ToolCallBlock:
-        """Return the finished call; arguments that are not an object are kept as text in
-        `metadata`.
-        """
+        """Return the finished call; arguments that are no object are kept in `metadata`."""
         opaque = jsontext.clean(self.opaque)
         metadata: dict[str, Any] = {**called.details, OPAQUE: opaque} if opaque else {}
         if self.raw_id != self.tool_call_id:
@@ -220,9 +216,7 @@ class ReplyAccumulator:
         self._ids: set[str] = set()
         self._chars = 0
         self.begun = False
-        """True once a delta was returned, which a user may have seen: the call is then not
-        repeated.
-        """
+        """True once a delta was returned, which a user may have seen: no repetition after that."""
 
     def add_text(self, piece: str) -> None:
         """Add text; a new block begins after reasoning or a call."""
@@ -309,8 +303,7 @@ class ReplyAccumulator:
     def finish(
         self, stop: StopReason | None, raw_stop: str | None, *, usage: Usage
     ) -> list[ModelEvent]:
-        """Return the last deltas and the finished reply; `stop` is None if the service gave no
-        reason.
+        """Return the last deltas and the finished reply; `stop` is None without a reason.
 
         A call whose arguments never began counts as one without arguments only if the reply came to
         its end: a limit or a filter may have kept them back.
@@ -483,9 +476,7 @@ class ChunkParser(ABC):
 
 
 def cached_usage(raw: dict[str, Any], *, given: str, taken: str, read: str, written: str) -> Usage:
-    """Return the usage of a service whose prompt count excludes the cached part; names keys of
-    `raw`.
-    """
+    """Return the usage if the prompt count excludes the cached part; names keys of `raw`."""
     from_cache, to_cache, replied = (count(raw.get(key)) for key in (read, written, taken))
     prompt = count(raw.get(given)) + from_cache + to_cache
     return Usage(

@@ -108,9 +108,7 @@ def wire_name(canonical: str) -> str:
 
 @lru_cache(maxsize=4096)
 def safe_id(tool_call_id: str) -> str:
-    """Return the id for services that refuse dots and colons, which other services' ids
-    may have.
-    """
+    """Return the id for services that refuse dots and colons, which other ids may have."""
     safe = _FOREIGN.sub("_", tool_call_id)
     if safe == tool_call_id and len(safe) <= MAX_WIRE_NAME:
         return safe
@@ -141,9 +139,7 @@ class ToolNames:
                 )
 
     def canonical(self, wire: str) -> str:
-        """Return the canonical name that the model meant; an unknown name stays readable, to be
-        refused.
-        """
+        """Return the canonical name that the model meant; an unknown name stays readable."""
         known = self._canonical.get(wire)
         return known if known is not None else plain(wire)[:MAX_CANONICAL_NAME]
 
@@ -238,17 +234,13 @@ def with_error(result: ToolResultBlock, text: str) -> str:
 
 
 def is_own(block: ReasoningBlock | ToolCallBlock, provider: str, model: str) -> bool:
-    """Return whether this provider and model wrote the block, so that its opaque fields may be sent
-    back.
-    """
+    """Return whether this provider and model wrote the block and its opaque fields."""
     origin = block.metadata
     return origin.get("provider") == provider and origin.get("model", model) == model
 
 
 def opaque_of(block: ReasoningBlock | ToolCallBlock, provider: str, model: str) -> dict[str, Any]:
-    """Return the fields of the block that are sent back unchanged; none to another provider or
-    model.
-    """
+    """Return the fields of the block sent back unchanged to the same provider and model."""
     opaque = block.metadata.get(OPAQUE) if is_own(block, provider, model) else None
     return cast("dict[str, Any]", opaque) if isinstance(opaque, dict) else {}
 
@@ -328,9 +320,7 @@ def own_options(
 
 
 def sampling_fields(config: ModelConfig, request: ModelRequest, limit: str) -> dict[str, Any]:
-    """Return the limit of the reply's tokens, in the field `limit`, and the temperature if one is
-    set.
-    """
+    """Return the token limit of the reply, in the field `limit`, and any temperature set."""
     fields: dict[str, Any] = {limit: request.max_output_tokens or config.max_output_tokens}
     temperature = config.temperature if request.temperature is None else request.temperature
     if temperature is not None:

@@ -36,9 +36,7 @@ from agent_core.types import (
 
 MAX_CALL_ID = 64
 ITEM, MESSAGE = "item", "message"
-"""Keys of opaque fields: an item that is sent back whole, and the fields of the message
-after it.
-"""
+"""Keys of opaque fields: an item sent back whole, and the fields of the message after it."""
 CALL_FIELDS = ("id", "namespace", "caller")
 """Opaque fields of a call: the id of its item, and the origin of its tool."""
 FIELD = "output"
@@ -92,7 +90,7 @@ class ResponsesRequests:
             written.get(message, lambda message: self._write_message(message, ""))
 
     def _write_tool(self, tool: ToolDefinition) -> bytes:
-        """Write a function; the service enforces every schema unless it is told not to."""
+        """Write a function; the service enforces all schemas unless strictness is disabled."""
         strict = self._strict_tools and is_strict(tool.input_schema)
         return jsontext.dump({"type": "function", **function_of(tool), "strict": strict})
 
@@ -146,9 +144,7 @@ class ResponsesRequests:
 
 
 def _goes_back(opaque: Mapping[str, Any]) -> bool:
-    """Return whether an item can be sent back: reasoning must be more than an id, which is not
-    stored.
-    """
+    """Return whether an item can be sent back: reasoning needs more than an id."""
     item = table(opaque.get(ITEM))
     is_readable = bool(item.get("encrypted_content") or item.get("content"))
     return bool(opaque) and (is_readable or item.get("type") != "reasoning")

@@ -43,9 +43,7 @@ async def find_route(url: str, config: ModelConfig) -> Route:
 
 
 def _trusting(ca_file: str | None, named: Mapping[str, str]) -> ssl.SSLContext:
-    """Return a context that trusts `ca_file`, and the environment's certificates or else the
-    machine's.
-    """
+    """Return a context trusting `ca_file` and the environment's or the machine's certificates."""
     for name, path in named.items():
         if not Path(path).exists():
             raise ConfigError(

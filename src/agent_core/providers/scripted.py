@@ -376,9 +376,7 @@ class _Draft:
         )
 
     def finish(self, estimates: PromptEstimates) -> Iterator[ModelEvent]:
-        """Yield the last deltas and the finished reply; its usage is estimated if the script gives
-        none.
-        """
+        """Yield the last deltas and the finished reply; estimates a missing usage."""
         stop = self._stop or (StopReason.TOOL_USE if self._has_calls else StopReason.END_TURN)
         for event in self._reply.finish(stop, stop.value, usage=self._usage or Usage()):
             if self._usage is None and isinstance(event, ModelCompleted):

@@ -309,9 +309,7 @@ class Answers:
             ) from error
 
     async def _run_of(self, question: "ApprovalRecord") -> RunRecord:
-        """Return the user's run that asked, after closing lost runs: if its process died, it waits
-        now.
-        """
+        """Return the user's run that asked, after lost runs are closed."""
         run = await self._reader.record(question.root_run_id)
         if run.status in {RunStatus.PENDING, RunStatus.RUNNING} and not run.is_for_workers:
             await self._store.close_lost_runs(self._owner.is_lost)

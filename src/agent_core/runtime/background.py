@@ -256,9 +256,7 @@ class PendingCompactions:
         return None if journal is None or journal.is_closing else journal
 
     async def _write(self, session_id: str, work: PendingCompaction) -> bool:
-        """Write the summary at the end of the path, or record that it is stale; False means try
-        again.
-        """
+        """Write the summary at the end of the path or mark it stale; False means try again."""
         session = await self._store.session(session_id)
         if session is None or session.active_node_id is None or work.compaction is None:
             return True

@@ -106,9 +106,7 @@ class Compactions:
         return CompactingContextSource(composer, journal, scope, self)
 
     def run_ended(self, session_id: str, *, is_cancelled: bool) -> None:
-        """Unregister a user's run that has ended; a cancelled run also cancels its unfinished
-        summary.
-        """
+        """Unregister a user's run that has ended; a cancelled one cancels its summary."""
         if is_cancelled:
             self._jobs.stop(session_id, name=self.JOB)
         self._pending.leave(session_id)

@@ -32,7 +32,7 @@ async def explain_call(
     agent: str,
     permission_mode: PermissionMode = "ask",
 ) -> PermissionExplanation:
-    """Prepare and judge a call; nobody is asked and nothing is executed.
+    """Prepare and judge a call; no one is asked, and nothing is executed.
 
     Args:
         project: provides the tools and the guard.

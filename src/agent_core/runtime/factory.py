@@ -348,9 +348,7 @@ class RunFactory:
         return self._models.resolve(self._setup.config.compact.model_profile, instead=instead)
 
     def _piece_room(self, policy: CompactPolicy) -> int:
-        """Return the tokens that fit the compact model as well as the conversation's fallback
-        model.
-        """
+        """Return the tokens that fit both the compact model and the fallback model."""
         model = self._compact_model()
         window = min(model.context_window, policy.window)
         return policy.piece(window, self._scale.of(model.name))

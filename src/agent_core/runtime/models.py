@@ -91,8 +91,7 @@ class Models:
     def resolve(
         self, *profiles: Profile, instead: str | ModelConfig | ProviderAdapter | None = None
     ) -> ModelConfig:
-        """Return the base model, or the run's own model `instead`, with these profiles applied to
-        it.
+        """Return the base model, or the run's model `instead`, with these profiles applied to it.
 
         Raises:
             ConfigError: a profile has an unknown name, or does not fit.
@@ -175,8 +174,7 @@ class Models:
     def _adapter(
         self, model: ModelConfig, meter: Meter | None, *, is_counted: bool = False
     ) -> ProviderAdapter:
-        """Return the adapter of a resolved model, created once. An adapter of the program is never
-        closed.
+        """Return the adapter of a resolved model, created once; the program's own is never closed.
 
         Raises:
             ConfigError: its provider is not registered, or the configuration does not suit it.
@@ -311,8 +309,7 @@ def _replaced(before: Sequence[T], changed: Sequence[T | None]) -> list[T]:
 
 
 class Traces:
-    """Keeps the records that `debug=True` asks for as redacted artifacts: provider traffic,
-    tracebacks.
+    """Keeps the records of `debug=True` as redacted artifacts: provider traffic, tracebacks.
 
     A trace that cannot be stored is logged; it never fails a run.
     """

@@ -134,8 +134,7 @@ class NodeMoves:
         *,
         force: bool,
     ) -> "SwitchResult":
-        """Decide on a move and make it, based on the stored state, while nothing else moves the
-        project.
+        """Decide on a move by the stored state and make it, while nothing else moves the project.
 
         Another machine can still move the session; then the move is decided again. A message sent
         meanwhile stops the move, because the user has not seen it.
@@ -288,8 +287,7 @@ class NodeMoves:
 
     @asynccontextmanager
     async def _in_turn(self, files: ProjectFiles) -> AsyncGenerator[FilesAlone | None]:
-        """Wait until nothing else moves the project; yields None where there are no snapshots at
-        all.
+        """Wait until nothing else moves the project; yields None if there are no snapshots.
 
         A restore that a dead process left half done is finished first.
         """
@@ -521,9 +519,7 @@ def _redoable(state: "WorkspaceState") -> "list[UndoneMessage]":
 
 
 def _last_exchange(path: Sequence[Node]) -> int | None:
-    """Return the index at which the user's last message begins, with the resources read
-    before it.
-    """
+    """Return the index of the user's last message, or of the resources read before it."""
     for index in range(len(path) - 1, -1, -1):
         node = path[index]
         if node.role is Role.USER and node.node_type is NodeType.MESSAGE:
@@ -596,9 +592,7 @@ def shown_left_out(left_out: "Iterable[LeftOut]") -> list[str]:
 
 
 def differences_in_git(then: "GitState | None", now: "GitState | None") -> list[str]:
-    """Describe how the repository differs from its state at a snapshot; a restore does not touch
-    it.
-    """
+    """Describe how the repository, which a restore does not touch, differs from a snapshot."""
     if then == now:
         return []
     if then is None or now is None:

@@ -222,9 +222,7 @@ class Openings:
     def _stored_prompt(
         self, prompt: RunPrompt, options: RunOptions
     ) -> tuple[RunPrompt, str | None]:
-        """Return the message to store, without text that a guard may replace, and the title from
-        it.
-        """
+        """Return the message to store, without text that guards may replace, and its title."""
         if any(guard.may_replace("message") for guard in options.guards):
             rest = [block for block in prompt.content if not isinstance(block, TextBlock)]
             return prompt.model_copy(update={"content": [TextBlock(text=_WITHHELD), *rest]}), None

@@ -41,8 +41,6 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
 
     `store` was opened by a worker, for the runtimes of all its projects. Registries are created on
     first use: creating a runtime imports no provider and no tool.
-
-    Registries are made when they are first used: to make a runtime imports no provider and no tool.
     """
 
     project_dir: str | Path | None = None

@@ -108,8 +108,7 @@ class ProjectFiles:
             yield FilesAlone(self)
 
     async def fetch(self, *snapshot_ids: str) -> None:
-        """Fetch these snapshots to this machine; only a session's shared snapshots may be missing
-        here.
+        """Fetch these snapshots to this machine; only shared ones of a session may be missing.
 
         Raises:
             StorageError: a snapshot no longer exists, or is damaged.
@@ -176,8 +175,7 @@ class ProjectFiles:
 
     @asynccontextmanager
     async def none_alone(self) -> AsyncGenerator[bool]:
-        """Keep the home's files from being restored; yields False if a restore is already under
-        way.
+        """Keep the home's files from being restored; yields False during a restore.
 
         Raises:
             OSError: the locks cannot be read.
@@ -282,8 +280,7 @@ class FilesAlone:
         self._files = files
 
     async def record(self, spans: Sequence[tuple[str, str]]) -> str:
-        """Record the current files for a comparison with these snapshots; return the new snapshot's
-        id.
+        """Record the current files for a comparison with snapshots; return the new id.
 
         Raises:
             StorageError: there are too many files; a snapshot no longer exists, or is damaged.
@@ -294,8 +291,7 @@ class FilesAlone:
         return (await asyncio.to_thread(files.record_now, spans=spans)).snapshot_id
 
     async def merge(self, base: str, target: str, now: str) -> tuple[str, list[str]]:
-        """Apply the difference between two snapshots to `now`; return the result and the
-        conflicting paths.
+        """Apply the difference between two snapshots to `now`; return the result and conflicts.
 
         Raises:
             StorageError: a snapshot no longer exists, or is damaged.
@@ -375,8 +371,7 @@ class FilesAlone:
 
     @asynccontextmanager
     async def moving(self) -> AsyncGenerator[None]:
-        """Mark, for recovery after a crash, that a session and its files are moving to another
-        state.
+        """Mark, for recovery, that a session and its files are moving to another state.
 
         Raises:
             OSError: the mark cannot be written.

@@ -210,8 +210,7 @@ class RunReader:
     async def events(
         self, run_id: str, after: int, *, follow: bool = True
     ) -> AsyncGenerator[RuntimeEvent]:
-        """Yield the stored events after a number; with `follow`, wait for more until the run has
-        ended.
+        """Yield the stored events after a number; with `follow`, also those until the run ends.
 
         Text of a message under way is yielded as it arrives; any missing text comes just before the
         event that completes the message.

@@ -87,9 +87,7 @@ class RunRecorder:
             self._early.add_done_callback(self._note_end)
 
     async def before_change(self, run_id: str) -> None:
-        """Wait until the state before a change is recorded; `run_id` is about to make the
-        change.
-        """
+        """Wait until the state before a change is recorded; `run_id` is about to change files."""
         async with self._in_order:
             if self._after_turn is not None:
                 await asyncio.shield(self._after_turn)

@@ -64,11 +64,6 @@ class SessionHistory:
     again. `from_node_id` is the node from which a child continues; a user's run continues from the
     session's active node. With `is_message`, a note before the run's message announces a change of
     the permission mode.
-
-    `known` gives the path that the last run of this process has left; what of it was read from the
-    store need not be read again. `from_node_id` is where a child goes on; a user's run goes on from
-    the session's active node. Before its message, if there `is_message`, a note says what changes
-    with its permission mode.
     """
 
     def __init__(
@@ -89,8 +84,7 @@ class SessionHistory:
         self._is_message = is_message
 
     async def resume(self, journal: Journal) -> OpenRun | None:
-        """Add the active path to the journal, and close the calls that a dead process left open on
-        it.
+        """Add the active path to the journal, and close calls that a dead process left open.
 
         Calls that were started are answered as having an unknown effect, and are not repeated. This
         run's own calls that had not begun, or whose child waits, are returned as open calls. Calls
@@ -321,9 +315,7 @@ class SessionLeases:
         self._on_cancel(beat.cancelled)
 
     def refused(self, journal: Journal) -> None:
-        """Mark a run as lost: the store refuses its writes because another process has
-        its session.
-        """
+        """Mark a run as lost: the store refuses its writes, as another process has its session."""
         if self._on_lost is None:  # the other process has closed the run
             return
         for hold in self._holds:

@@ -310,8 +310,7 @@ class Runs:
 
     @contextmanager
     def _nested(self, session_id: str) -> Generator[Nesting | None]:
-        """Link a run that is started here to the run whose code starts it, unless it fails to
-        start.
+        """Link a run started here to the run whose code starts it, unless it fails to start.
 
         Raises:
             StorageError, AgentCoreError: as for `Scheduler.nest`.
@@ -576,9 +575,7 @@ class Runs:
     async def _watch_after(
         self, run_id: str, seen: int, run: Run | None
     ) -> AsyncGenerator[RuntimeEvent]:
-        """Yield the stored events after `seen`, then the live ones, wherever the run is
-        executed.
-        """
+        """Yield the stored events after `seen`, then live events, wherever the run is executed."""
         if run is None or run.ended.is_set():
             async for event in self._reader.events(run_id, seen):
                 yield event

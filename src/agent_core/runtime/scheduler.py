@@ -236,9 +236,7 @@ class Scheduler:
         return nesting
 
     def _find_blocker(self, outer: Run, session_id: str) -> Run | None:
-        """Return the run that a new one in this session would wait for, and that waits for the new
-        one.
-        """
+        """Return the run that a new run would wait for, and that waits for the new run."""
         waiting = {outer}
         while (nesting := outer.nesting) is not None:
             outer = nesting.outer

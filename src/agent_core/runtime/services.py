@@ -68,8 +68,7 @@ class Services(Struct, frozen=True, kw_only=True):
 async def open_services(
     options: RuntimeOptions, home: HomeLoop | None = None
 ) -> AsyncGenerator[Services]:
-    """Read the configuration, open the store, clean up after dead processes, and yield the
-    services.
+    """Read the configuration, open the store, clean up after dead processes, yield the services.
 
     Args:
         options: the arguments of the runtime.

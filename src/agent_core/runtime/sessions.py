@@ -304,9 +304,7 @@ class Sessions:
         )
 
     def _clean(self, result: "ReplayResult") -> "ReplayResult":
-        """Remove everything that looks like a secret; events and artifacts were stored without
-        secrets.
-        """
+        """Remove everything that looks like a secret; events and artifacts contain none."""
         update = {
             "session": self._record(result.session, "metadata", "title"),
             "agents": [self._record(agent, "result", "metadata") for agent in result.agents],
@@ -330,9 +328,7 @@ class Sessions:
 
 
 def _answer(nodes: Iterable[Node]) -> str:
-    """Return the last reply among a run's nodes, joined with the cut-off pieces that it
-    continues.
-    """
+    """Return the last reply among a run's nodes, joined with the pieces that it continues."""
     pieces: list[str] = []
     is_cut_off = False
     for node in nodes:

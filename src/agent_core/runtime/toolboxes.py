@@ -240,9 +240,7 @@ class Toolboxes:
         )
 
     def _check_settings(self, known: set[str]) -> None:
-        """Warn once about names in the settings that match no tool: a typo would leave
-        the tool on.
-        """
+        """Warn once about names in the settings that match no tool, such as a typo."""
         self._has_checked_settings = True
         config = self._setup.config.tools
         known |= CODE_TOOLS.keys()
@@ -312,9 +310,7 @@ class Toolboxes:
         return {*BUILT_IN_TOOLS, *CODE_TOOLS, *(tool.name for tool in tools)}
 
     async def work_tools(self, options: RunOptions) -> Mapping[str, ToolDefinition]:
-        """Return all tools a run may grant, without the built-in `agent.*` and
-        `internal.*` tools.
-        """
+        """Return all tools a run may grant: all but the built-in `agent.*` and `internal.*`."""
         served = await self._mcp.tools() if self._mcp else []
         wanted = self._wanted([*self._code, *self._declared, *self._of_programs(options), *served])
         return {tool.name: tool.definition for tool in wanted if options.offers(tool.name)}

@@ -169,9 +169,7 @@ class Turns:
         taken: OpenedRun,
         requested: RequestedRun | None = None,
     ) -> Run:
-        """Begin or continue a run that was taken from the queue; its session is announced
-        already.
-        """
+        """Begin or continue a run from the queue; its session is announced already."""
         record = taken.run
         self._contexts.session_opened(taken.session)
         if taken.waiting is not None:

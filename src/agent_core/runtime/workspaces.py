@@ -88,9 +88,7 @@ class Workspaces:
         return self._setup.tenant is None
 
     def is_here(self, session: SessionRecord) -> bool:
-        """Return whether this machine has the files of a session, or every machine can
-        have them.
-        """
+        """Return whether this machine has the files of a session or all machines can have them."""
         return session.place in {None, SNAPSHOT, self._here}
 
     def require_here(self, session: SessionRecord) -> None:
@@ -115,8 +113,7 @@ class Workspaces:
         )
 
     async def begin(self, session_id: str) -> None:
-        """Record the caller's project as a new session's first snapshot, if every machine can have
-        it.
+        """Record the project as a new session's first snapshot, if every machine can have it.
 
         Call it before a run with the place `snapshot` is queued; an existing session has its files
         already.
@@ -163,8 +160,7 @@ class Workspaces:
                 os.utime(files.root)
 
     async def snapshots_in_use(self) -> set[str]:
-        """Return every snapshot that a session needs, including other tenants': they may be in this
-        home.
+        """Return every snapshot that a session needs, including other tenants' snapshots.
 
         Raises:
             StorageError: the snapshots cannot be listed.
@@ -227,9 +223,7 @@ class Workspaces:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _lock_of(self, folder: Path) -> Path:
-        """Return the path of a folder's lock: shared to work in it, exclusive to create or remove
-        it.
-        """
+        """Return the path of a folder's lock: shared for work, exclusive to make or remove it."""
         locks = self._setup.home / "snapshots" / "locks"
         make_private(locks)
         name = hashlib.sha256(b"in use: " + os.fsencode(folder)).hexdigest()

@@ -121,9 +121,7 @@ def is_answered(connection: Connection, root_run_id: str) -> bool:
 
 
 def kept_runs(connection: Connection, root_run_id: str) -> set[str]:
-    """Return the ids of the run and its children that wait for an answer though their process is
-    dead.
-    """
+    """Return the ids of the run and its children that wait though their process is dead."""
     sql = f"SELECT run_id FROM approvals WHERE root_run_id = ? AND keeps_run AND {_UNUSED}"  # noqa: S608
     found = {run_id for (run_id,) in connection.execute(sql, (root_run_id,))}
     return found | {root_run_id} if found else found
@@ -137,9 +135,7 @@ def listed(
     is_open: bool = True,
     limit: int,
 ) -> "list[ApprovalRecord]":
-    """Return questions whose id begins with a prefix, oldest first; beyond the limit, the
-    newest.
-    """
+    """Return the newest questions whose id begins with a prefix, up to a limit, oldest first."""
     from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
 
     conditions, values = ["request_id >= ?", "request_id < ?"], [prefix, f"{prefix}\x7f"]

@@ -21,9 +21,7 @@ from agent_core.types import Amounts, BudgetGrant, BudgetHold, BudgetScope, Budg
 from agent_core.types.budget import shown
 
 _TIME = "wall_ms"
-"""Unit that is not shared out: children work concurrently, so each may take as long as its parent
-has left.
-"""
+"""Unit that is not divided: each child may take as long as its parent has left."""
 
 
 class _Row(Struct):

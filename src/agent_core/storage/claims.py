@@ -533,9 +533,7 @@ def select_open_runs(connection: Connection, session_id: str) -> Cursor:
 def _taken_over(
     connection: Connection, session_id: str
 ) -> tuple[list[RunRecord], RunRecord | None]:
-    """Return a dead owner's queued runs, and the run that waits for an answer, after
-    `close_lost`.
-    """
+    """Return a dead owner's queued runs and the run that waits, after `close_lost`."""
     runs = [run for run in open_runs(connection, session_id) if run.parent_run_id is None]
     waiting = [run for run in runs if run.status is RunStatus.WAITING]
     queued = [run for run in runs if run.status is RunStatus.QUEUED and run.lane is None]
@@ -707,8 +705,7 @@ def _keep(connection: Connection, run: RunRecord) -> None:
 
 
 def _last_complete(connection: Connection, session: SessionRecord) -> str | None:
-    """Return the node where the session can continue: its active node, or the last complete one
-    before.
+    """Return the node where the session can continue: active, or the last complete one before.
 
     A session whose first message was undone is at its beginning.
     """

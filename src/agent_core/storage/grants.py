@@ -31,9 +31,7 @@ def add(connection: Connection, grant: "PermissionGrant") -> None:
 def listed(
     connection: Connection, session_id: str | None, key: str | None = None
 ) -> "list[PermissionGrant]":
-    """Return the grants of a session, or of all, oldest first; with a key, only the one that has
-    it.
-    """
+    """Return the grants of a session or of all, with this key if one is given, oldest first."""
     from agent_core.types import PermissionGrant  # noqa: PLC0415 - few runs need it
 
     rows = connection.execute(

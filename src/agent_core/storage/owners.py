@@ -32,9 +32,7 @@ _UNLOCKED = "lease"  # the scope of an owner whose file system has no locks
 
 
 def now() -> float:
-    """Return the seconds of a clock that continues while the process is paused or the machine
-    asleep.
-    """
+    """Return the seconds of a clock that continues in a pause or the machine's sleep."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -93,9 +91,7 @@ class Owner:
         return cls(f"{new_id('own')}.{_UNLOCKED}", Path(os.devnull))
 
     def reset(self) -> None:
-        """Leave the lock to the parent process: a forked process would still hold it after its
-        death.
-        """
+        """Leave the lock to the parent: a forked process would hold it after its death."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -187,9 +183,7 @@ def _lock(folder: Path) -> tuple[str, int]:
 
 
 def _is_free(path: Path, *, remove: bool = False) -> bool | None:
-    """Return whether the lock is free, removing its file if asked; None if it cannot be
-    determined.
-    """
+    """Return whether the lock is free, removing its file if asked; None if unknown."""
     try:
         descriptor = open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

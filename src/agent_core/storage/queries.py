@@ -149,9 +149,7 @@ def clamp(number: int, least: int) -> int:
 
 
 def _artifacts_of(connection: Connection, events: Sequence[RuntimeEvent]) -> list[ArtifactRecord]:
-    """Return the artifacts of these nodes and calls; artifacts of a whole run come with its first
-    event.
-    """
+    """Return the artifacts of these nodes and calls; with a run's first event, also the run's."""
     run_ids = {event.run_id for event in events if event.run_id}
     node_ids = {event.node_id for event in events if event.node_id}
     call_ids = {event.tool_call_id for event in events if event.tool_call_id}

@@ -72,8 +72,7 @@ class JobWriter(Protocol):
         by: Named = "session_id",
         is_small: bool = False,
     ) -> asyncio.Future[Result]:
-        """Run a job now or later, completely or not at all; jobs of one session in the order of
-        calls.
+        """Run a job now or later, completely or not at all; in the order of calls per session.
 
         A job must depend only on its connection and its own inputs: it may be run again.
 

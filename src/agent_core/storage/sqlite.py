@@ -401,9 +401,7 @@ class SqliteSessionStore(SqlSessionStore):
 
     @classmethod
     def in_memory(cls, *, clock: Callable[[], datetime] = utc_now) -> Self:
-        """Return an empty store that ends with this object, for tests and runs that leave
-        nothing.
-        """
+        """Return an empty store that ends with this object, for tests and temporary runs."""
         connection = open_in_memory()
         inline = InlineConnection(connection)
         store = cls(inline, inline, lambda _: clock())

@@ -1,7 +1,4 @@
-"""The operations of the session store; `sqlite` and `postgres` run its jobs on a database.
-
-`sqlite` and `postgres` bring the two that carry the jobs out.
-"""
+"""The operations of the session store; `sqlite` and `postgres` run its jobs on a database."""
 
 import asyncio
 import json

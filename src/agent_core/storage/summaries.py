@@ -130,9 +130,7 @@ def _short(connection: Connection, session_id: str) -> str:
 
 
 def untitled(connection: Connection, limit: int) -> dict[str, str]:
-    """Return the first words of sessions without a title; sessions without any words are
-    left out.
-    """
+    """Return the first words of sessions without a title, for those that have any."""
     ids = connection.execute("SELECT session_id FROM sessions WHERE title IS NULL")
     found: dict[str, str] = {}
     for (session_id,) in ids:

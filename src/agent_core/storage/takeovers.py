@@ -164,9 +164,7 @@ def take_run(
 def _go_on(
     connection: Connection, run: RunRecord, *, was_owned: bool, max_takeovers: int | None
 ) -> bool:
-    """Record that a run continues; False if it was closed because too many processes died during
-    it.
-    """
+    """Record that a run continues; False if it was closed after too many takeovers."""
     takeovers = run.takeovers + was_owned
     if max_takeovers is not None and takeovers > max_takeovers:
         close_run(connection, run, too_many_takeovers(run.takeovers))

@@ -97,9 +97,7 @@ def workspace_state(connection: Connection, session_id: str, folder: str) -> "Wo
 def _stored_state(
     connection: Connection, session_id: str, folder: str
 ) -> tuple[str | None, int, tuple[Any, ...]]:
-    """Return the active node, the number of runs that users have started, and the
-    workspace's row.
-    """
+    """Return the active node, the number of runs started by users, and the workspace's row."""
     active_node_id, runs = connection.execute(
         """SELECT (SELECT active_node_id FROM sessions WHERE session_id = :session), count(*)
         FROM runs WHERE session_id = :session AND parent_run_id IS NULL""",
@@ -169,9 +167,7 @@ def changes_of(connection: Connection, run_id: str, folder: str) -> "RunChanges 
 
 
 def overlapping_changes(connection: Connection, run_id: str, folder: str) -> list[tuple[str, str]]:
-    """Return first and last snapshot of each run of another session that overlapped with
-    this run.
-    """
+    """Return first and last snapshot of each run of another session overlapping this run."""
     rows = connection.execute(
         """WITH spans AS (
             SELECT run_id, session_id, min(rowid) AS first, max(rowid) AS last

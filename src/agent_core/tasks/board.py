@@ -65,17 +65,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 StopRun = Callable[[str], Awaitable[None]]
-"""Asks a run to stop and returns when it has stopped, or at once if there is no such run here. The
-board limits the wait, and cancels the call when it takes too long; the request remains.
+"""Asks a run to stop; returns when it has stopped, or at once if there is no such run here.
 
-The board bounds the wait, and cancels the call when it has lasted too long; the request stands.
+The board limits the wait, and cancels the call when it takes too long; the request remains.
 """
 
 
 class BoardSettings(Struct, frozen=True, kw_only=True):
     """Place of a session's logs, and time limits.
 
-    With `logs`, the logs are there, and nothing is written to disk.
+    With `logs`, the logs are kept there, and nothing is written to disk.
     """
 
     session_id: str

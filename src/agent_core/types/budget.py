@@ -12,8 +12,6 @@ from agent_core.types.options import Budget
 Amounts = Mapping[str, int]
 """Whole amounts by unit: the units of `Budget`, with `nanousd` for usd and `wall_ms` for wall_s. A
 missing unit is not limited, or nothing of it was spent.
-
-A unit that is missing is not limited, or nothing of it was spent.
 """
 
 NANO = 10**9
@@ -22,9 +20,7 @@ ScopeKind = Literal["session", "run", "child"]
 
 
 def nanousd(usd: Decimal) -> int:
-    """Convert dollars to whole billionths, rounded up: a reservation is never less than
-    the price.
-    """
+    """Convert dollars to whole billionths, rounded up: never less than the price."""
     return int((usd * NANO).to_integral_value(ROUND_CEILING))
 
 

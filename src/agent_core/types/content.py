@@ -44,9 +44,7 @@ class Frozen(BaseModel):
 
     @classmethod
     def of_checked(cls, **values: Any) -> Self:
-        """Create an object from valid values, one for every field, without validating
-        them again.
-        """
+        """Create an object from valid values, one for every field, without validating again."""
         made = _new(cls)
         fields_set = _ALL_SET.get(cls)
         if fields_set is None:
@@ -502,9 +500,7 @@ class Node(Frozen):
 
     @property
     def is_partial(self) -> bool:
-        """Return whether it was cut off before its end: kept for people, never sent to a model
-        again.
-        """
+        """Return whether it was cut off: kept for people, never sent to a model again."""
         metadata = self.metadata  # called for every node of a path, for every request
         return bool(metadata.get("partial") or metadata.get("aborted") or metadata.get("failed"))
 
@@ -540,9 +536,7 @@ def user_text(text: str, node_type: NodeType = NodeType.MESSAGE, **metadata: Any
 
 
 def words_of(content: Iterable[ContentBlock], limit: int = 4000) -> str:
-    """Return the first `limit` characters of a message, or the kinds of its blocks if it has no
-    text.
-    """
+    """Return the first `limit` characters of a message, or the kinds of its blocks."""
     blocks = list(content)
     said = (without_content(block.text) for block in blocks if isinstance(block, TextBlock))
     texts = (text.strip()[:limit] for text in said)

@@ -31,9 +31,7 @@ own thread.
 """
 
 LEASE = timedelta(seconds=30)
-"""Time for which a claim is valid without a heartbeat, where the owner's lock cannot be
-inspected.
-"""
+"""Time for which a claim is valid without a heartbeat if the lock cannot be inspected."""
 
 
 class Claim(Struct, frozen=True):

@@ -52,9 +52,7 @@ class Lane(Struct, frozen=True, kw_only=True):
         tenant: str | None,
         protocol: int = PROTOCOL,
     ) -> bool:
-        """Return whether a worker with these settings takes runs of the lane; `tenant` None takes
-        all.
-        """
+        """Return whether a worker of these settings takes the lane's runs; None takes all."""
         return (
             self.protocol == protocol
             and self.place in places

@@ -101,9 +101,7 @@ class SessionRecord(Frozen):
 
     @property
     def files_folder(self) -> str:
-        """The name of its files' folder in snapshots: its folder, or a substitute if it
-        has none.
-        """
+        """The name of its files' folder in snapshots: its folder, or else a substitute."""
         return snapshot_folder(self.session_id) if self.place == SNAPSHOT else self.cwd
 
 
@@ -205,9 +203,7 @@ class ArtifactRecord(Frozen):
 
 
 class RunIdentity(Frozen):
-    """Identity of a run: ids, role, modes, and the beginning of a child's task; it never
-    changes.
-    """
+    """Identity of a run: ids, role, modes and the beginning of a child's task; never changes."""
 
     session_id: SafeId
     agent_id: SafeId

@@ -1,6 +1,4 @@
-"""The session store on Postgres. Nothing here is loaded unless a Postgres database is
-configured.
-"""
+"""The session store on Postgres; only loaded if a Postgres database is configured."""
 
 from agent_core.storage.postgres.store import PostgresSessionStore
 

@@ -51,9 +51,7 @@ SILENCE_S = 45.0
 IDLE_S = 10.0
 """Seconds that a transaction may wait for its process, which may be paused."""
 _LEAST_SILENCE_S = 3.0
-"""Seconds within which a server under load answers small statements, however short the
-leases are.
-"""
+"""Seconds in which a server under load answers small statements, despite short leases."""
 SILENCE_AT_END_S = 2.0
 _LONGEST_ATTEMPT_S = SILENCE_S + 10
 """No attempt takes longer, except one during which the process was suspended."""
@@ -466,9 +464,7 @@ class Threads:
         raise AssertionError
 
     def _connection(self) -> Connection[Row]:
-        """Return this thread's connection; a broken one is replaced, and its server
-        process ended.
-        """
+        """Return this thread's connection; replaces a broken one and ends its server process."""
         link: _Link | None = getattr(self._local, "link", None)
         if link is not None and link.made_at < self._silent_at:  # it may be silent, too
             link.connection.close()

@@ -57,9 +57,7 @@ _REFUSALS = {
 """Messages of libpq, which has no codes, for a server that accepts no connection."""
 
 _AGAIN = {"40001", "40P01", "53300", "55P03", "57P03"}
-"""Codes after which another attempt may succeed: a deadlock, or a server that starts or has no
-connection left.
-"""
+"""Codes after which another attempt may succeed: deadlocks, a starting or full server."""
 
 
 def is_passing(error: psycopg.Error) -> bool:

@@ -208,9 +208,7 @@ class RunQueue:
             await self._writer.submit(lambda c: c.execute(sql, (process,)).fetchall())
 
     async def heartbeat(self) -> None:
-        """Send a heartbeat, if this process takes runs; register again if it was given up
-        as dead.
-        """
+        """Send a heartbeat if this process takes runs; register again if it was declared dead."""
         process = self._process
         if process is None:
             return
@@ -317,9 +315,7 @@ def _take(
 
 
 def _full_tenants(connection: Connection, most: int) -> set[str | None]:
-    """Return the tenants with this many runs in progress; no one else can take more until the
-    commit.
-    """
+    """Return the tenants with this many runs in progress; blocks other takers until the commit."""
     connection.execute(_ALONE)
     under_way: Counter[str | None] = Counter()
     for name, count in connection.execute(_UNDER_WAY).fetchall():

@@ -341,9 +341,7 @@ def _in_our_words(statement: str) -> str:
 
 
 def _make_views(connection: Connection[Row]) -> None:
-    """Create the views that a tenant sees in place of the tables, replacing an older schema's
-    views.
-    """
+    """Create the views for a tenant in place of the tables, replacing an older schema's."""
     schema = views_of(connection)
     views = [
         f"CREATE VIEW {schema}.{table} AS SELECT * FROM {table} WHERE {condition} WITH CHECK OPTION"  # noqa: S608

@@ -219,9 +219,7 @@ def _beside_mark(text: str, count: int, found: str | None) -> str:
 
 @lru_cache(maxsize=512)
 def _translated(sql: str) -> tuple[str, Callable[[_Parameters], Sequence[Any]]]:
-    """Translate a statement for PostgreSQL; return it, and a function that orders its
-    parameters.
-    """
+    """Translate a statement for PostgreSQL; return it, and a function ordering its parameters."""
     for pattern, text in _REWRITTEN:
         sql = pattern.sub(text, sql)
     sql = _ALL_COLUMNS.sub(_list_columns, sql)

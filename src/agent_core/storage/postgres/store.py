@@ -92,9 +92,7 @@ class PostgresSessionStore(SqlSessionStore):
         return Heartbeat(beat.cancelled, beat.epochs, beat.late - extended)
 
     async def _extend(self, session_id: str, owner: str, lease: timedelta) -> bool:
-        """Extend the lease of a locked session when its turn comes; return whether it was
-        extended.
-        """
+        """Extend the lease of a locked session in its turn; return whether it was extended."""
 
         def extend(connection: Connection) -> bool:
             values = (iso(self._clock(connection) + lease), owner, session_id)
@@ -114,9 +112,7 @@ class PostgresSessionStore(SqlSessionStore):
         return self._threads.append(Append(batch, rows, epoch), batch.session_id)
 
     async def identity(self) -> str:
-        """Return an identity that distinguishes this database from every other, whatever its
-        address.
-        """
+        """Return an identity of this database that does not depend on its address."""
         return await self._reader.read(lambda c: c.execute(IDENTITY).fetchone()[0])
 
     def queue(self, lease_s: float) -> RunQueue:

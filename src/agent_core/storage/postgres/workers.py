@@ -138,9 +138,7 @@ class WorkerTable:
         return queued
 
     async def depths(self) -> list[QueueDepth]:
-        """Return the number of queued runs in each lane; runs that wait for their own process are
-        left out.
-        """
+        """Return the number of queued runs in each lane, without runs bound to a process."""
         now, rows = await self._reader.read(
             lambda c: (read_clock(c), c.execute(_DEPTHS).fetchall())
         )

@@ -14,7 +14,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -28,7 +28,6 @@ from agent_core.aio import to_the_end
 from agent_core.disk.unfinished import Note, Notes
 from agent_core.git.index import find_submodules
 from agent_core.opening import open_descriptor, read_bytes
-from agent_core.process.confinement import nearest
 from agent_core.process.repository_states import (
     Content,
     State,
@@ -270,8 +269,7 @@ class RepositoryWatch:
                 is_held = holds_roots and entry.removesuffix("/.git") in self._folders
                 now = self._examine(entry)
                 paths = _find_fresh(now, entry, before, executed, with_followed=not is_held)
-                allowed = [path for path in paths if nearest(path, replaceable)]
-                paths.difference_update(allowed)
+                paths -= {path for path in paths if _is_below(path, replaceable)}
                 done = [self._move(path, entry, before) for path in sorted(paths)]
                 disabled += [text for text, _ in done]
                 if not (done and all(has_moved for _, has_moved in done)):
@@ -310,7 +308,11 @@ class RepositoryWatch:
 
     def _is_inside(self, path: str) -> bool:
         above = os.path.realpath(os.path.dirname(path))  # noqa: PTH120
-        return any(f"{above}/".startswith(f"{folder.rstrip('/')}/") for folder in self._folders)
+        return _is_below(above, self._folders)
+
+
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    return any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
 def _add_submodules(entries: dict[str, None]) -> None:

@@ -480,6 +480,34 @@ async def test_every_ignore_file_that_ripgrep_reads_can_show_what_is_hidden(
     assert reason(await judge(folders, "rg PASS src")) == "sensitive"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "grep -r PASS {other}",
+            "grep -R PASS links",
+            "diff -rN {other} empty",
+            "rg -. PASS {other}",
+        ),
+        *("rg -L. PASS", "diff -N {other}/cfg empty", "sh -c 'cd {other} && grep -r PASS .'"),
+        *("sh -c 'cd .. && grep -r PASS outside'", "find {other} -exec cat {{}} +"),
+        *(
+            "git diff {other} empty",
+            "git diff -- {other}/cfg {other}/cfg",
+            "git diff ../outside src",
+        ),
+    ],
+)
+async def test_secrets_below_folders_outside_ask(folders: Path, line: str) -> None:
+    (folders / "outside" / "cfg").mkdir()
+    (folders / "outside" / "cfg" / ".env").write_text("PASS=1\n")
+    (folders / "project" / ".git").mkdir()
+    judged = await judge(folders, line.format(other=folders / "outside"))
+    assert reason(judged) == "sensitive"
+    assert judged.action is not None
+    assert not judged.action.access.reads
+
+
 async def test_ignore_files_of_git_do_not_count_in_a_repository_below(folders: Path) -> None:
     project = folders / "project"
     (project / ".git").mkdir()

@@ -454,10 +454,11 @@ def _find_named_places(
     outside = [str(each.path) for each in places if not each.writable]
     if len(words) > _MAX_WORDS or len(opened) > _MAX_WORDS:
         outside.append(f"more than {_MAX_WORDS} words")
+    named = tuple(f"{place.rstrip('/')}/" for place in (*own, *sensitive))
+    met_beside = [path for path in met.opened if not path.startswith(named)]
+    sensitive += policy.find_secrets(met_beside)
     named = tuple(f"{place.rstrip('/')}/" for place in (*own, *sensitive, *outside))
-    beyond = [path for path in met.opened if not path.startswith(named)]
-    sensitive += policy.find_secrets(beyond)
-    outside += policy.find_outside(beyond)
+    outside += policy.find_outside(path for path in met_beside if not path.startswith(named))
     reason = "sensitive" if sensitive else "outside_roots" if outside else None
     reason = "program_home" if own else reason
     roots = tuple(f"{path.rstrip('/')}/" for path in paths)

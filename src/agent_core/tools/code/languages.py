@@ -98,6 +98,9 @@ _MOST_COLONS = 10
 _PATHSPEC = re.compile(r"\A:|[*?\[\\]")
 """The signs that make git take an operand for a pattern, or for a path from the top."""
 
+_LEADS_OUT = re.compile(r"\A[/~]|(?:\A|/)\.\.(?:/|\Z)")
+"""The signs of a path that may be outside of the repository."""
+
 _COMMIT = re.compile(r"(?:HEAD|@)(?:[~^]\d*)*")
 """A name that is certainly that of a commit, not of a file that is stored."""
 
@@ -153,6 +156,8 @@ def open_git(words: Sequence[str]) -> Opening | None:
         found.paths = operands or ["."]
     elif _shows_content(subcommand, names, operands):
         found.tracked = operands
+        if subcommand == "diff" and any(map(_LEADS_OUT.search, operands)):
+            found.depth = "tree"  # of two paths one of which is outside, it compares all
     return found
 
 

@@ -13,7 +13,7 @@ from agent_core.cli.layout import cells, wrapped
 from agent_core.cli.lines import AT_ONCE_S, InputLines
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.permissions.questions import NOBODY, UnattendedError
-from agent_core.permissions.request import THIS_CALL_ONLY, UNTIL_END, rule_of, wide_of
+from agent_core.permissions.request import THIS_CALL_ONLY, UNTIL_END, coverage_of, rule_of, wide_of
 from agent_core.text import plural, shortened, visible
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
 
@@ -151,19 +151,12 @@ class TerminalPrompt:
 
     def _settle(self, request: PermissionRequest, answer: PermissionDecision) -> None:
         """Give the same answer to the questions that wait for their turn and are covered by it."""
-
-        def scope(one: PermissionRequest) -> object:
-            if answer.decision is Decision.ALLOW_FOR_SESSION:
-                return one.target_scope
-            return answer.decision if answer.decision in _wide_of(one) else None
-
-        covers = scope(request)
-        if answer.decision in {Decision.ALLOW_ONCE, Decision.DENY} or covers is None:
+        if (coverage := coverage_of(request, answer.decision)) is None:
             return
         for other in self._waiting:
             is_of_session = other.session_id == request.session_id
-            if is_of_session and scope(other) == covers != THIS_CALL_ONLY:
-                self._given_before[other.request_id] = answer
+            if is_of_session and coverage_of(other, answer.decision) == coverage:
+                self._given_before[other.request_id] = _answered(answer.decision)
 
     async def _ask_at_rest(self, request: PermissionRequest) -> PermissionDecision:
         """Ask a person who types nothing else; a text that is no answer returns to its line."""

@@ -654,10 +654,6 @@ class QuestionStore(Protocol):
         """Return the open or answered question about a call, if there is one."""
         ...
 
-
-class ApprovalStore(QuestionStore, Protocol):
-    """Questions about calls, and the runs that wait for their answers."""
-
     async def approvals(
         self,
         *,
@@ -671,6 +667,10 @@ class ApprovalStore(QuestionStore, Protocol):
         `is_open=False` also lists closed questions.
         """
         ...
+
+
+class ApprovalStore(QuestionStore, Protocol):
+    """Questions about calls, and the runs that wait for their answers."""
 
     async def is_answered(self, root_run_id: str) -> bool:
         """Return whether a call of the run or its children has an answer but has not begun."""

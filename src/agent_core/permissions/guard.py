@@ -132,8 +132,8 @@ class PermissionGuard:
         self.grants: GrantStore = SessionGrants()
         self._policy = Policy(config, network or NetworkConfig())
         self._may_remember = config.allow_for_session_enabled
-        self._passes_readers = config.readers == "allow"
         self._open: dict[str, tuple[str, set[str]]] = {}
+        self._passes_readers = config.readers == "allow"
         self._lists = (allowed, denied)
         self._mode = mode
         self._project_dir = project_dir or Path.cwd()
@@ -362,7 +362,13 @@ class PermissionGuard:
         self._open[request.request_id] = run.session_id, keys
         try:
             answer = await self.questions.ask(
-                request, journal, call=call, definition=definition, access=access, run=run
+                request,
+                journal,
+                call=call,
+                definition=definition,
+                access=access,
+                run=run,
+                find_covering=lambda: self._find_covering(verdict, run),
             )
         finally:
             del self._open[request.request_id]
@@ -374,13 +380,27 @@ class PermissionGuard:
                 raise denied(f"{answer.decision} is no answer to the question about this call")
             grant = wide.grant
         if answer.decision is not Decision.ALLOW_ONCE and grant is not None:
-            await self._remember(grant, definition, run, answer.decision)
+            await self._remember(grant, definition, run)
+            covered = [
+                request_id
+                for request_id, (session_id, keys) in self._open.items()
+                if session_id == run.session_id and grant.key in keys
+            ]
+            await self.questions.settle_covered(request, answer.decision, known=covered)
         return waited_s
 
-    async def _remember(
-        self, grant: Grant, definition: ToolDefinition, run: RunIdentity, decision: Decision
-    ) -> None:
-        """Add a grant, and settle the open questions of the session that it covers."""
+    async def _find_covering(self, verdict: Verdict, run: RunIdentity) -> Decision | None:
+        """Return the answer to another question that covers this one, if it was given meanwhile."""
+        grants = {Decision.ALLOW_FOR_SESSION: verdict.grant}
+        if verdict.wide is not None:
+            grants[verdict.wide.decision] = verdict.wide.grant
+        for decision, grant in grants.items():
+            if grant and await self.grants.find_grant(run.session_id, grant.key) is not None:
+                return decision
+        return None
+
+    async def _remember(self, grant: Grant, definition: ToolDefinition, run: RunIdentity) -> None:
+        """Add a grant; the answer counts for its call even if that cannot be stored."""
         from agent_core.types import PermissionGrant  # noqa: PLC0415 - few runs need it
 
         remembered = PermissionGrant(
@@ -391,18 +411,10 @@ class PermissionGuard:
             key=grant.key,
             created_at=utc_now(),
         )
-        covered = [
-            request_id
-            for request_id, (session_id, keys) in self._open.items()
-            if session_id == run.session_id and grant.key in keys
-        ]
-        # The answer itself is stored: this call may run, whatever becomes of the others.
         try:
             await self.grants.add_grant(remembered)
         except StorageError as error:
             logger.warning("an answer for the session is not remembered: %s", error.message)
-        for request_id in covered:
-            await self.questions.settle(request_id, decision)
 
     async def forget(self, grant_or_session_id: str) -> int:
         """Drop an answer, or all of a session, and return how many there were."""

@@ -9,9 +9,11 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from msgspec import Struct
 
 from agent_core.aio import to_the_end
 from agent_core.errors import (
@@ -22,7 +24,14 @@ from agent_core.errors import (
     StorageError,
 )
 from agent_core.events import QuestionStore
-from agent_core.permissions.request import MAX_REASON, access_hash, agent_path, event_payload
+from agent_core.permissions.request import (
+    MAX_REASON,
+    REMOVED,
+    access_hash,
+    agent_path,
+    coverage_of,
+    event_payload,
+)
 from agent_core.redaction import log_failure
 from agent_core.redaction.redactor import Redactor
 from agent_core.text import shortened
@@ -63,7 +72,7 @@ _WITHDRAWN = "the question was withdrawn"
 _UNANSWERED = "there was no answer"
 NOBODY = "nobody"
 """Who decided, where a call was denied because its question got no answer."""
-_REMOVED = "[redacted:"
+_MOST_OPEN = 1_000
 _LOOK_S, _RARE_LOOK_S = 0.5, 5.0
 """How often an open question is looked up, while other processes may answer it."""
 
@@ -89,6 +98,13 @@ class PermissionJournal(Protocol):
     async def commit(self) -> None:
         """Return when everything noted is stored and visible."""
         ...
+
+
+class _Asked(Struct, frozen=True):
+    """A question that is asked without a store, and the answer of another one that covers it."""
+
+    request: "PermissionRequest"
+    covered: "asyncio.Future[PermissionDecision]"
 
 
 class Questions:
@@ -117,7 +133,7 @@ class Questions:
         self._store: QuestionStore | None = None
         self._pause_s: float | None = None
         self._answered: dict[str, asyncio.Event] = {}
-        self._covered: dict[str, asyncio.Future[PermissionDecision]] = {}
+        self._asked_here: dict[str, _Asked] = {}
         self._runs: Counter[str] = Counter()
 
     @property
@@ -140,23 +156,57 @@ class Questions:
         event.set()
         return True
 
-    async def settle(self, request_id: str, decision: Decision) -> None:
-        """Answer an open question that an answer to another one covers.
+    async def settle_covered(
+        self, answered: "PermissionRequest", decision: Decision, *, known: Collection[str] = ()
+    ) -> "list[ApprovalRecord]":
+        """Settle the open questions that an answer to another one covers, and return them.
 
-        If that cannot be stored, the question stays open.
+        If that cannot be stored, they stay open.
+
+        Args:
+            answered: the question that was answered.
+            decision: the answer.
+            known: ids of questions that it is known to cover; others are compared by their words.
         """
         from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
 
-        covered = self._covered.get(request_id)
-        if covered is not None and not covered.done():
-            covered.set_result(PermissionDecision(decision=decision))
-        if self._store is not None:
-            by, decider = "session", current_decider()
-            try:
-                await self._store.answer(request_id, decision, reason=None, by=by, decider=decider)
-            except StorageError as error:
-                logger.warning("%s is covered and stays open: %s", request_id, error.message)
-            self.take(request_id)
+        coverage, session_id = coverage_of(answered, decision), answered.session_id
+        if coverage is None and not known:
+            return []
+
+        def is_covered(request: "PermissionRequest") -> bool:
+            if request.request_id in known:
+                return True
+            is_other = request.request_id != answered.request_id
+            is_of_session = request.session_id == session_id
+            is_same = coverage is not None and coverage_of(request, decision) == coverage
+            return is_other and is_of_session and is_same
+
+        for asked in self._asked_here.values():
+            if is_covered(asked.request) and not asked.covered.done():
+                asked.covered.set_result(PermissionDecision(decision=decision))
+        if self._store is None:
+            return []
+        settled: list[ApprovalRecord] = []
+        try:
+            every = await self._store.approvals(session_id=session_id, limit=_MOST_OPEN)
+            for question in every:
+                if is_covered(question.request):
+                    await self._settle(self._store, question.request_id, decision)
+                    settled.append(question)
+        except StorageError as error:
+            logger.warning("what an answer covers stays open: %s", error.message)
+        return settled
+
+    async def _settle(
+        self, store: QuestionStore, request_id: str, decision: Decision
+    ) -> "ApprovalRecord | None":
+        """Answer a question that is covered, and return it as it is now."""
+        found, _ = await store.answer(
+            request_id, decision, reason=None, by="session", decider=current_decider()
+        )
+        self.take(request_id)
+        return found
 
     def is_open_here(self, request_id: str) -> bool:
         """Return whether a question waits for its answer in this process."""
@@ -174,7 +224,7 @@ class Questions:
     def holds_secret(self, arguments: dict[str, Any]) -> bool:
         """Return whether arguments have the value of a secret in them, or a mark in its place."""
         is_clean = self._redactor.payload_secrets_only(arguments) is arguments
-        return not is_clean or _REMOVED in json.dumps(arguments, ensure_ascii=False)
+        return not is_clean or REMOVED in json.dumps(arguments, ensure_ascii=False)
 
     def clean_reason(self, reason: str | None) -> str | None:
         """A reason as it is stored: bounded, and without secrets."""
@@ -189,8 +239,12 @@ class Questions:
         definition: ToolDefinition,
         access: Access,
         run: RunIdentity,
+        find_covering: Callable[[], Awaitable[Decision | None]],
     ) -> "PermissionDecision":
         """Store the question, put it to the user, and record the answer.
+
+        `find_covering` finds an answer that was given meanwhile and covers the question, which is
+        then not put to anybody.
 
         Raises:
             PermissionDeniedError: there is no answer; its code is `access.refusal` where no
@@ -204,7 +258,7 @@ class Questions:
         if store is None:
             if self._callback is None:
                 raise _no_way_to_ask(definition, access)
-            return await self._ask_callback(self._callback, request, journal)
+            return await self._ask_callback(self._callback, request, journal, find_covering)
         if (changed := call.metadata.get(CHANGED)) is not None:
             record = await store.approval(str(changed["request_id"]))
             is_of_call = record is not None and record.tool_call_id == call.tool_call_id
@@ -233,7 +287,9 @@ class Questions:
             asked_at=utc_now(),
         )
         record = await store.ask(question)
-        if record is question:
+        if record.state is ApprovalState.OPEN and (covering := await find_covering()) is not None:
+            record = await self._settle(store, record.request_id, covering) or record
+        if record.request_id == question.request_id:
             payload = event_payload(request)
             call_id = call.tool_call_id
             journal.note(EventType.PERMISSION_REQUESTED, payload, tool_call_id=call_id)
@@ -272,22 +328,34 @@ class Questions:
         callback: PermissionCallback,
         request: "PermissionRequest",
         journal: PermissionJournal,
+        find_covering: Callable[[], Awaitable[Decision | None]],
     ) -> "PermissionDecision":
         """Ask without a store: only the callback can answer."""
+        from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
+
         call_id = request.metadata["tool_call_id"]
-        journal.note(EventType.PERMISSION_REQUESTED, event_payload(request), tool_call_id=call_id)
-        await journal.commit()
-        asking = self._start(callback, request)
-        covered = self._covered[request.request_id] = asyncio.get_running_loop().create_future()
+        covered: asyncio.Future[PermissionDecision] = asyncio.get_running_loop().create_future()
+        self._asked_here[request.request_id] = _Asked(request, covered)
+        asking = None
         try:
-            await asyncio.wait(
-                [asking, covered], timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            answer = covered.result() if covered.done() else _outcome(asking)
+            if (covering := await find_covering()) is not None and not covered.done():
+                covered.set_result(PermissionDecision(decision=covering))
+            payload = event_payload(request)
+            journal.note(EventType.PERMISSION_REQUESTED, payload, tool_call_id=call_id)
+            await journal.commit()
+            if covered.done():
+                answer = covered.result()
+            else:
+                asking = self._start(callback, request)
+                await asyncio.wait(
+                    [asking, covered], timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                answer = covered.result() if covered.done() else _outcome(asking)
         finally:
-            asking.cancel()
+            if asking is not None:
+                asking.cancel()
             covered.cancel()
-            del self._covered[request.request_id]
+            del self._asked_here[request.request_id]
         if isinstance(answer, UnattendedError):
             answer = _denial(_UNANSWERED)
         if isinstance(answer, str):

@@ -56,6 +56,8 @@ WIDE = "wide"
 RULE, ALWAYS = "rule", "always"
 """In the metadata of a request: what may be saved. In that of an answer: that it is to be."""
 THIS_CALL_ONLY = "this call only"
+REMOVED = "[redacted:"
+"""How the mark begins that stands in place of a secret."""
 
 
 class Grant(Struct, frozen=True):
@@ -251,6 +253,23 @@ def wide_of(request: "PermissionRequest") -> tuple[Decision, str] | None:
             return Decision(decision), covers
         case _:
             return None
+
+
+def coverage_of(request: "PermissionRequest", decision: Decision) -> tuple[str, ...] | None:
+    """Return what an answer covers beyond its call: questions of a session that share it are
+    covered by one answer.
+
+    None if it covers no other call, or if the words of the question do not tell it from others.
+    """
+    if decision in WIDE_DECISIONS:
+        offered = wide_of(request)
+        return (decision, offered[1]) if offered and offered[0] is decision else None
+    scope = request.target_scope or THIS_CALL_ONLY
+    if decision is not Decision.ALLOW_FOR_SESSION or scope == THIS_CALL_ONLY:
+        return None
+    if REMOVED in scope or "\\" in scope:  # a secret, or an escape: other words may read the same
+        return None
+    return (request.tool_name, scope, str(request.metadata.get("sandbox")))
 
 
 def rule_of(request: "PermissionRequest", decision: Decision) -> str | None:

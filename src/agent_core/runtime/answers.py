@@ -143,6 +143,8 @@ class Answers:
                 raise _closed(found)
             if always:
                 await self._guard.save_rule(question.request, decision)
+            for covered in await self._questions.settle_covered(question.request, decision):
+                self._tell(covered.request_id)
             if not self._questions.take(request_id):
                 self._tell(request_id)
                 with suppress(StorageError):

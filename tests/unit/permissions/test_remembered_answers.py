@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from agent_core.errors import PermissionDeniedError
 from agent_core.permissions.guard import PermissionGuard
+from agent_core.permissions.request import coverage_of
 from agent_core.types import (
     Access,
     Decision,
@@ -147,3 +149,43 @@ async def replay(history: list[tuple[Call, Decision]]) -> None:
             assert asked[-1].target_scope == "this call only"
     stored = sorted(grant.covers for grant in await guard.grants.grants())
     assert stored == sorted(granted.values())
+
+
+class Slow(Silent):
+    """Stores a question only when it may."""
+
+    def __init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+
+    async def commit(self) -> None:
+        """Wait."""
+        await self.may_go_on.wait()
+
+
+async def test_a_question_that_was_covered_meanwhile_is_put_to_nobody() -> None:
+    asked: list[PermissionRequest] = []
+
+    async def callback(request: PermissionRequest) -> PermissionDecision:
+        asked.append(request)
+        return PermissionDecision(decision=Decision.ALLOW_FOR_SESSION)
+
+    guard, slow = PermissionGuard(callback), Slow()
+    made = Call("run", "x", ("a",), None, "s1")
+    run = RunIdentity(session_id="s1", agent_id="a", run_id="r")
+    call = ToolCall(tool_call_id="c", name=made.definition.name, arguments={})
+    late = asyncio.create_task(guard.require(call, made.definition, made.access, run, slow))
+    await asyncio.sleep(0)
+    await guard.require(call, made.definition, made.access, run, Silent())
+    slow.may_go_on.set()
+    await late
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "is_told"),
+    [("t.run: exactly: a", True), ("t.run: [redacted:KEY]", False), (r"t.run: \x1b", False)],
+)
+def test_words_that_may_stand_for_others_cover_no_other_question(scope: str, is_told: bool) -> None:
+    request = PermissionRequest.model_construct(tool_name="t.run", target_scope=scope, metadata={})
+    assert (coverage_of(request, Decision.ALLOW_FOR_SESSION) is not None) is is_told
+    assert coverage_of(request, Decision.ALLOW_ONCE) is None

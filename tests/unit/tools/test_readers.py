@@ -16,7 +16,7 @@ from command_lines import CommandLines, Judged, make_program
 
 PROGRAMS = """
     7z ack ag awk bash cat cp cut dash diff du echo egrep file find git grep head jq less ls my-tool
-    nl     python3 rg rsync scp sed sort tail tar tee timeout tr tree uniq wc xargs zip
+    nl od  python3 rg rsync scp sed sort strings tail tar tee timeout tr tree uniq wc xargs zip
 """
 
 
@@ -456,6 +456,13 @@ async def test_ignore_files_decide_what_ripgrep_opens(folders: Path) -> None:
     (project / "src" / "secrets").mkdir()
     rules = [DENIES[0], {"decision": "deny", "path": ["src/secrets/**"]}]
     assert (await judge(folders, "rg PASS", rules)).decision == "deny"
+
+
+@pytest.mark.parametrize(
+    "line", ["strings -o cfg/.env", "od -w cfg/.env", "ag --after PASS cfg --hidden"]
+)
+async def test_an_option_without_a_value_takes_no_path_for_one(folders: Path, line: str) -> None:
+    assert reason(await judge(folders, line)) == "sensitive"
 
 
 @pytest.mark.parametrize(

@@ -206,9 +206,9 @@ PROGRAMS: Mapping[str, Program] = {
         """
         -FHLQSatUciloqsuvw --all-text --all-types --column --count --files-with-matches
         --fixed-strings --hidden --ignore-case --literal --nocolor --nofilename --nogroup
-        --numbers --smart-case --unrestricted --word-regexp
+        --numbers --smart-case --unrestricted --word-regexp --after --before --context
         """,
-        "-ABCGgm --after --before --context --depth --file-search-regex --ignore --max-count",
+        "-ABCGgm --depth --file-search-regex --ignore --max-count",
         depth="tree",
         follows="-f --follow",
         texts=1,
@@ -318,7 +318,7 @@ PROGRAMS: Mapping[str, Program] = {
     "more": Program(is_reader=False),
     "nawk": _AWK,
     "nl": Program("-p --no-renumber", "-bdfhilnsvw --body-numbering --number-format"),
-    "od": Program("-bcdfiloSsvx", "-AjNtw", is_reader=False),
+    "od": Program("-bcdfilosvwx", "-AjNSt", is_reader=False),
     "paste": Program("-sz --serial --zero-terminated", "-d --delimiters"),
     "printf": Program(texts=NOTHING_OPENED),
     "pwd": Program("-LP --logical --physical", texts=NOTHING_OPENED),
@@ -383,7 +383,7 @@ PROGRAMS: Mapping[str, Program] = {
         is_reader=False,
     ),
     "stat": Program("-Lft --dereference --file-system --terse", "-c --format --printf"),
-    "strings": Program("-af --all --print-file-name", "-eno --bytes --encoding", is_reader=False),
+    "strings": Program("-afo --all --print-file-name", "-ent --bytes --encoding", is_reader=False),
     "tac": Program("-br --before --regex", "-s --separator"),
     "tail": _HEAD,
     "tee": Program("-ai --append --ignore-interrupts", is_reader=False),

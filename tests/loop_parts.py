@@ -10,6 +10,14 @@ from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.context.composer import Composer
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.events import EventStream, Journal
+from agent_core.extensions import (
+    Admit,
+    Extension,
+    ExtensionContext,
+    Extensions,
+    JudgedCall,
+    Place,
+)
 from agent_core.loop import Outcome, RunContext, RunLimits, run_agent
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import estimate_blocks
@@ -21,7 +29,6 @@ from agent_core.tools.base import Tool
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox, tool_from
 from agent_core.types import (
-    Access,
     AgentType,
     EventType,
     Node,
@@ -40,46 +47,51 @@ from agent_core.types import (
 OWNER = "own_test"
 
 
-class AllowAll:
-    """A guard that lets everything through but the tools it is told to refuse."""
+class AllowAll(Extension):
+    """Lets everything through but the tools it is told to refuse."""
+
+    place = Place.PERMISSIONS
 
     def __init__(self, *refused: str) -> None:
         self._refused = refused
         self.asked: list[str] = []
 
-    async def require(
-        self,
-        call: ToolCall,
-        definition: ToolDefinition,
-        access: Access,
-        run: RunIdentity,
-        journal: Journal,
-    ) -> None:
-        self.asked.append(call.name)
-        if call.name in self._refused:
+    async def admit_tool_call(
+        self, context: ExtensionContext, judged: JudgedCall, proceed: Admit
+    ) -> float | None:
+        name = judged.call.name
+        self.asked.append(name)
+        if name in self._refused:
             raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, "the user said no")
+        return await proceed()
 
 
-class Listening:
-    """Hooks that remember what they were told, and object to the end as often as told to."""
+class Listening(Extension):
+    """Remembers what it was told, and objects to the end as often as told to."""
+
+    place = Place.HOOKS
 
     def __init__(self, *objections: str) -> None:
         self.heard: list[str] = []
         self._objections = list(objections)
 
-    async def session_start(self) -> None:
+    async def session_started(self, context: ExtensionContext) -> None:
         self.heard.append("session_start")
 
-    async def user_prompt(self, text: str) -> None:
-        self.heard.append(f"prompt {text}")
+    async def on_message(self, context: ExtensionContext, message: str) -> None:
+        self.heard.append(f"prompt {message}")
 
-    async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:
+    async def before_tool_call(
+        self, context: ExtensionContext, call: ToolCall, definition: ToolDefinition
+    ) -> None:
         self.heard.append(f"before {call.name}")
 
-    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+    async def after_tool_call(
+        self, context: ExtensionContext, call: ToolCall, result: ToolResult
+    ) -> None:
         self.heard.append(f"after {call.name}")
 
-    async def before_stop(self) -> str | None:
+    async def before_stop(self, context: ExtensionContext, answer: str) -> str | None:
         self.heard.append("stop")
         return self._objections.pop(0) if self._objections else None
 
@@ -112,6 +124,7 @@ class Session:
     tools: Iterable[Tool] = ()
     guard: AllowAll = field(default_factory=AllowAll)
     hooks: Listening = field(default_factory=Listening)
+    extensions: Sequence[Extension] = ()
     limits: RunLimits = field(default_factory=RunLimits)
     window: int = 32_000
     store: SqliteSessionStore = field(default_factory=SqliteSessionStore.in_memory)
@@ -158,8 +171,9 @@ class Session:
             history=SessionHistory(self.store, self.session_id, is_new=not opened.resumed),
             compactor=NoCompaction(),
             toolbox=Toolbox(self.tools),
-            guard=self.guard,
-            hooks=self.hooks,
+            extensions=Extensions(
+                ExtensionContext(run=run), [self.hooks, self.guard, *self.extensions]
+            ),
             results=ResultLimiter(None, limit_bytes=65_536),
             project_dir=Path("/project"),
             limits=self.limits,

@@ -34,12 +34,12 @@ from agcore.llm.types import (
 from agent_core.aio import TaskStream, stop_if_cancelled, to_the_end
 from agent_core.aio.loops import running_loop
 from agent_core.assets import load_asset
+from agent_core.budgets.call_budget import CallBudget
 from agent_core.budgets.meter import Budgets, Meter
 from agent_core.config.models import BudgetConfig, ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode
+from agent_core.extensions import Extension, ExtensionContext, Place
 from agent_core.loop import (
-    Guard,
-    NullCollaborators,
     Outcome,
     RunLimits,
     StandaloneRun,
@@ -47,13 +47,12 @@ from agent_core.loop import (
     conclude,
 )
 from agent_core.loop.context import OnEnd, ignore
-from agent_core.loop.guards import CheckedCalls, CheckedProvider, RunGuards
+from agent_core.loop.guards import GuardChecks, RunGuards
 from agent_core.loop.model_turn import take_turn
 from agent_core.loop.options import NO_OPTIONS, RunOptions, asked_options
 from agent_core.loop.run import begin, converse, may_stop
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
-from agent_core.runtime.guards import MeteringGuard
 from agent_core.telemetry.opening import telemetry_of_program
 from agent_core.tools import Tool
 from agent_core.tools.limits import ResultLimiter
@@ -119,7 +118,7 @@ class RunTools:
 
     tools: Sequence[Tool] = ()
     definitions: Sequence[ToolDefinition] = ()
-    guard: Guard | None = None
+    guard: Extension | None = None
     results: ResultLimiter | None = None
     session_id: str = "agcore"
     agent_name: str | None = None
@@ -149,20 +148,32 @@ Tools = Sequence[ToolDefinition] | ToolRunner
 """Definitions, if the caller runs the tools; a runner, if the cycle does."""
 
 
-class _CallHooks(NullCollaborators):
+class _CallHooks(Extension):
     """Calls the hooks around tools, and notes which calls have begun or were answered."""
+
+    place = Place.HOOKS
 
     def __init__(self, calls: HookedProvider) -> None:
         self.begun: set[str] = set()
         self._calls = calls
 
-    async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:  # noqa: ARG002
-        """See `Hooks.before_tool`."""
+    async def before_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,
+        definition: ToolDefinition,  # noqa: ARG002
+    ) -> None:
+        """Call the hooks before a tool call, and note that it has begun."""
         await self._calls.before_tool(call)
         self.begun.add(call.tool_call_id)
 
-    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
-        """See `Hooks.after_tool`."""
+    async def after_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,
+        result: ToolResult,
+    ) -> None:
+        """Call the hooks after a tool call."""
         self.begun.add(call.tool_call_id)
         await self._calls.after_tool(call, result)
 
@@ -467,8 +478,7 @@ class LlmCycle:
                 run_id=self._calls.turn.run_id,
             ),
             redactor=self._redactor,
-            guard=runner.guard,
-            hooks=hooks,
+            extensions=[hooks] if runner.guard is None else [hooks, runner.guard],
             results=runner.results,
             limits=RunLimits(max_turns=min(most, options.max_turns or most)),
             deps=options.deps,
@@ -525,21 +535,21 @@ class _Work:
         *,
         model: ModelConfig,
     ) -> None:
-        self._ctx = ctx = run.ctx
+        ctx = run.ctx
+        extensions: list[Extension] = []
         self._meter = meter
         self._trace: RunTrace | None = None
         if (telemetry := telemetry_of_program(os.environ)) is not None:
             name, clean = ctx.run.agent_id, ctx.journal.clean
             self._trace = telemetry.begin_run(ctx.run, clean, name=name)
-            self._ctx = ctx = self._trace.wrap(ctx, model)
+            extensions.append(self._trace.extension(model))
         self._guards: RunGuards | None = None
         if options.guards:
             self._guards = RunGuards(options.guards, ctx.journal, options.deps)
-            checked = CheckedProvider(ctx.provider, self._guards, ctx.toolbox.expected)
-            guard = CheckedCalls(ctx.guard, self._guards)
-            self._ctx = ctx = structs.replace(ctx, provider=checked, guard=guard)
+            extensions.append(GuardChecks(self._guards, ctx.toolbox.expected))
         if meter is not None and meter.limits("tool_calls"):
-            self._ctx = structs.replace(ctx, guard=MeteringGuard(ctx.guard, meter))
+            extensions.append(CallBudget(meter))
+        self._ctx = structs.replace(ctx, extensions=ctx.extensions.plus(*extensions))
 
     async def do(self, prompt: Draft, *, is_one_reply: bool) -> Outcome:
         """Run to the end, or to one valid reply whose calls are left to the caller."""

@@ -18,7 +18,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, StorageErr
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import (
     HistorySource,
-    NullCollaborators,
+    NoHistory,
     Outcome,
     RunContext,
     conclude,
@@ -123,7 +123,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     expected: "ExpectedOutput | None"
     prompt: Draft
     path: Sequence[Node] = ()
-    history: HistorySource = field(default_factory=NullCollaborators)
+    history: HistorySource = field(default_factory=NoHistory)
     is_resumed: bool = False
     granted: frozenset[str] | None = None
     record: dict[str, Any]

@@ -18,7 +18,7 @@ from agent_core.config.paths import Setup
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import ConfigError, ErrorCode, ParkedError, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
-from agent_core.loop import HistorySource, NullCollaborators, RunContext
+from agent_core.loop import HistorySource, NoHistory, RunContext
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.modes import PLAN_MODE
@@ -304,7 +304,7 @@ class ChildSpawner:
             expected=build_expected_output(assignment),
             prompt=self._prompt(parts, assignment, context),
             path=path if parked is None else (),
-            history=self._deps.goes_on(parked) if parked else NullCollaborators(),
+            history=self._deps.goes_on(parked) if parked else NoHistory(),
             is_resumed=parked is not None,
             granted=None if tools is None else frozenset(tools),
             record={

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from agent_core.config.models import HooksConfig, ToolsConfig
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.events import Journal
+from agent_core.extensions import Extension, ExtensionContext, Place
 from agent_core.hooks.file import HookCommand, HookFile, HookPoint, matches
 from agent_core.process import Command, CompletedProcess, Launcher, run
 from agent_core.text import shortened
@@ -142,8 +143,10 @@ class HookRunner:
         return parse_answer(finished, timeout_ms), finished.stderr.text.strip()
 
 
-class RunHooks:
+class RunHooks(Extension):
     """The hooks of one run, at the points where the loop calls them."""
+
+    place = Place.HOOKS
 
     def __init__(self, runner: HookRunner, identity: RunIdentity, journal: Journal) -> None:
         self._runner = runner
@@ -152,18 +155,21 @@ class RunHooks:
         self._is_users = identity.parent_run_id is None
         self._definitions: dict[str, ToolDefinition] = {}
 
-    async def session_start(self) -> None:
+    async def session_started(self, context: ExtensionContext) -> None:  # noqa: ARG002
         """Run the hooks of a session's first run in this process."""
         if self._is_users and self._runner.begins(self._run.session_id):
             await self._run_hooks(HookPoint.SESSION_START)
 
-    async def user_prompt(self, text: str) -> None:
+    async def on_message(self, context: ExtensionContext, message: str) -> None:  # noqa: ARG002
         """Run the hooks for a message of the user; tasks between agents have no such hooks."""
         if self._is_users:
-            await self._run_hooks(HookPoint.USER_PROMPT_SUBMIT, prompt=text)
+            await self._run_hooks(HookPoint.USER_PROMPT_SUBMIT, prompt=message)
 
-    async def before_tool(
-        self, call: ToolCall, definition: ToolDefinition
+    async def before_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,
+        definition: ToolDefinition,
     ) -> Mapping[str, Any] | None:
         """Ask the hooks about a call, and return the summary of the last answer.
 
@@ -180,7 +186,12 @@ class RunHooks:
             )
         return summary
 
-    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+    async def after_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,
+        result: ToolResult,
+    ) -> None:
         """Run the hooks after a call; `result` is the stored one, without large parts."""
         text = "\n".join(b.text for b in result.content if isinstance(b, TextBlock))
         await self._run_hooks(
@@ -191,7 +202,11 @@ class RunHooks:
             result_text=text,
         )
 
-    async def before_stop(self) -> str | None:
+    async def before_stop(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        answer: str,  # noqa: ARG002
+    ) -> str | None:
         """Ask the hooks if the run may end, and return the reason if not."""
         if self._run.role is AgentRole.COMPACT:
             return None  # it has no tools to act on an objection

@@ -3,9 +3,8 @@
 from agent_core.loop.assembly import StandaloneRun, build_run
 from agent_core.loop.context import (
     ContextSource,
-    Guard,
     HistorySource,
-    NullCollaborators,
+    NoHistory,
     OpenRun,
     Outcome,
     PathCompactor,
@@ -19,9 +18,8 @@ from agent_core.loop.run import conclude, converse, run_agent, settle_waiting
 
 __all__ = [
     "ContextSource",
-    "Guard",
     "HistorySource",
-    "NullCollaborators",
+    "NoHistory",
     "OpenRun",
     "Outcome",
     "PathCompactor",

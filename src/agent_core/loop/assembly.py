@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agent_core.events import EventStream, Journal
+from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop.context import (
     ContextSource,
-    Guard,
     HistorySource,
-    Hooks,
-    NullCollaborators,
+    NoHistory,
     OnEnd,
     Outcome,
     PathCompactor,
@@ -95,8 +94,7 @@ def build_run(
     redactor: Redactor | None = None,
     history: HistorySource | None = None,
     compactor: PathCompactor | None = None,
-    guard: Guard | None = None,
-    hooks: Hooks | None = None,
+    extensions: Iterable[Extension] = (),
     results: ResultLimiter | None = None,
     limits: RunLimits | None = None,
     project_dir: Path | None = None,
@@ -114,8 +112,7 @@ def build_run(
         redactor: knows the secrets that are kept out of events, nodes and results.
         history: extends the path before the prompt is added.
         compactor: shortens a path that does not fit; without it the oldest exchanges are left out.
-        guard: decides about every call; without it all are allowed.
-        hooks: observe the run, and may refuse calls or the end.
+        extensions: what the run does at its fixed points; without any, every call is allowed.
         results: limits the results of calls; without it to 256 KiB, and the rest of a text is
             dropped.
         limits: largest numbers of turns and continuations.
@@ -128,7 +125,7 @@ def build_run(
     """
     tools = list(tools)
     check_deps(tools, deps)
-    null = NullCollaborators()
+    null = NoHistory()
     identity = run or RunIdentity(
         session_id=new_id("session"), agent_id=new_id("agent"), run_id=new_id("run")
     )
@@ -149,8 +146,7 @@ def build_run(
         history=null if history is None else history,
         compactor=null if compactor is None else compactor,
         toolbox=Toolbox(tools, deps=deps, expected=expected),
-        guard=null if guard is None else guard,
-        hooks=null if hooks is None else hooks,
+        extensions=Extensions(ExtensionContext(run=identity, deps=deps), extensions),
         results=results or ResultLimiter(None, limit_bytes=_RESULT_BYTES),
         project_dir=project_dir or Path.cwd(),
         limits=limits or RunLimits(),

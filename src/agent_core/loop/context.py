@@ -1,6 +1,6 @@
 """Parts, counters and end of one run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,11 +12,11 @@ from agent_core.aio import begun_at_once
 from agent_core.context.composer import Built
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal, JournalEnd, RunChange
+from agent_core.extensions import Extensions
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
-    Access,
     AgentStatus,
     EndReason,
     ErrorPayload,
@@ -32,7 +32,6 @@ from agent_core.types import (
     ToolCall,
     ToolCallBlock,
     ToolDefinition,
-    ToolResult,
     ToolResultBlock,
     Usage,
 )
@@ -96,58 +95,8 @@ class PathCompactor(Protocol):
         ...
 
 
-class Guard(Protocol):
-    """Decides whether a call may run; asked before every call."""
-
-    async def require(
-        self,
-        call: ToolCall,
-        definition: ToolDefinition,
-        access: Access,
-        run: RunIdentity,
-        journal: Journal,
-    ) -> float | None:
-        """Return if the call may run: the seconds that people took to answer, None if not asked.
-
-        Raises:
-            PermissionDeniedError: the policy or the user denied it.
-        """
-        ...
-
-
-class Hooks(Protocol):
-    """The user's own commands, run at fixed points of a run; may refuse, but not rewrite."""
-
-    async def session_start(self) -> None:
-        """Run the hooks for the session's first run in this process."""
-        ...
-
-    async def user_prompt(self, text: str) -> None:
-        """Run the hooks for a message of the user."""
-        ...
-
-    async def before_tool(
-        self, call: ToolCall, definition: ToolDefinition
-    ) -> Mapping[str, Any] | None:
-        """Run the hooks before a call; return the last hook's summary, if any.
-
-        Raises:
-            PermissionDeniedError: a hook denied the call; `details.hook_summary` says which and
-                why.
-        """
-        ...
-
-    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
-        """Run the hooks after a call; `result` is the stored result, without secrets."""
-        ...
-
-    async def before_stop(self) -> str | None:
-        """Return a reason to continue, or None to let the run end."""
-        ...
-
-
-class NullCollaborators:
-    """Replaces the history, compactor, guard or hooks that a run does not have."""
+class NoHistory:
+    """The history of a run that begins with an empty path, and the compactor of one without any."""
 
     async def resume(self, journal: Journal) -> None:
         """Leave the path as it is."""
@@ -155,32 +104,6 @@ class NullCollaborators:
     async def recover(self, journal: Journal) -> bool:  # noqa: ARG002 - the protocol's
         """Compact nothing; exchanges that do not fit are left out of requests."""
         return False
-
-    async def require(
-        self,
-        call: ToolCall,
-        definition: ToolDefinition,
-        access: Access,
-        run: RunIdentity,
-        journal: Journal,
-    ) -> None:
-        """Allow every call."""
-
-    async def session_start(self) -> None:
-        """Do nothing."""
-
-    async def user_prompt(self, text: str) -> None:
-        """Do nothing."""
-
-    async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:
-        """Allow the call, with no summary."""
-
-    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
-        """Do nothing."""
-
-    async def before_stop(self) -> str | None:
-        """Let the run end."""
-        return None
 
 
 class RunLimits(Struct, frozen=True):
@@ -201,8 +124,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
     history: HistorySource
     compactor: PathCompactor
     toolbox: Toolbox
-    guard: Guard
-    hooks: Hooks
+    extensions: Extensions
     results: ResultLimiter
     project_dir: Path
     limits: RunLimits = RunLimits()

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from agent_core.aio import is_cancelled
-from agent_core.errors import (
-    AgentCoreError,
-    ErrorCode,
-    PermissionDeniedError,
-    PortableError,
-)
+from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError
 from agent_core.events import Journal
-from agent_core.loop.context import Guard
-from agent_core.providers.adapter_faults import opened_stream
-from agent_core.providers.base import ProviderAdapter
+from agent_core.extensions import (
+    Admit,
+    AskModel,
+    Extension,
+    ExtensionContext,
+    GuardStop,
+    JudgedCall,
+    Place,
+)
 from agent_core.types import (
     FINAL_ANSWER,
-    Access,
     Draft,
     EventLevel,
     EventType,
@@ -32,13 +32,11 @@ from agent_core.types import (
     ModelEvent,
     ModelRequest,
     ModelTextDelta,
-    RunIdentity,
     StopReason,
     TextBlock,
     ToolCall,
     ToolCallBlock,
     ToolCallDelta,
-    ToolDefinition,
 )
 
 if TYPE_CHECKING:
@@ -47,21 +45,10 @@ if TYPE_CHECKING:
 Point = Literal["message", "tool_call", "answer"]
 
 
-class GuardStop(PortableError):  # noqa: N818 - it is raised to stop a run, not because of an error
-    """Raised by a guard to stop the run; the run fails with `guard_stopped` and this reason."""
+class GuardContext(ExtensionContext):
+    """The second argument of a guard: `run` identifies the run, `deps` is what it was given."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardContext:
-    """The second argument of a guard.
-
-    Attributes:
-        run: identifies the run.
-        deps: the object passed to the run as `deps`.
-    """
-
-    run: RunIdentity
-    deps: Any
+    __slots__ = ()
 
 
 TextCheck = (
@@ -366,42 +353,43 @@ class RunGuards:
         self._journal.note(EventType.GUARD_REPLACED, payload, level=EventLevel.WARNING)
 
 
-class CheckedCalls:
-    """Runs the run's tool-call guards after the permission guard."""
+class GuardChecks(Extension):
+    """Has the guards of a run check its calls, and its answers before they are stored or shown.
 
-    def __init__(self, guard: Guard, guards: RunGuards) -> None:
-        self._guard = guard
-        self._guards = guards
+    Args:
+        guards: of the run.
+        expected: the type of its answer.
+    """
 
-    async def require(
-        self,
-        call: ToolCall,
-        definition: ToolDefinition,
-        access: Access,
-        run: RunIdentity,
-        journal: Journal,
-    ) -> float | None:
-        """See `Guard.require`."""
-        waited = await self._guard.require(call, definition, access, run, journal)
-        await self._guards.check_call(call)
-        return waited
+    place = Place.GUARDS
 
-
-class CheckedProvider:
-    """An adapter whose answers pass the run's guards before they are stored or shown."""
-
-    def __init__(
-        self, adapter: ProviderAdapter, guards: RunGuards, expected: "ExpectedOutput | None"
-    ) -> None:
-        self._adapter = adapter
+    def __init__(self, guards: RunGuards, expected: "ExpectedOutput | None") -> None:
         self._guards = guards
         self._expected = expected
 
-    async def close(self) -> None:
-        """See `ProviderAdapter.close`; there is nothing to release."""
+    async def admit_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        judged: JudgedCall,
+        proceed: Admit,
+    ) -> float | None:
+        """Check a call that the permissions allow.
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-        """See `ProviderAdapter.stream`.
+        Raises:
+            PermissionDeniedError: the model reads a guard's text in place of a result.
+            AgentCoreError: `guard_stopped`.
+        """
+        waited = await proceed()
+        await self._guards.check_call(judged.call)
+        return waited
+
+    async def wrap_model_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        request: ModelRequest,
+        proceed: AskModel,
+    ) -> AsyncGenerator[ModelEvent]:
+        """Check the answer, which is withheld until then if a guard may replace it.
 
         Raises:
             AgentCoreError: `guard_stopped`.
@@ -410,7 +398,7 @@ class CheckedProvider:
         withheld: list[ModelTextDelta | ToolCallDelta] = []
         if guards.stopped is not None:
             raise guards.stopped
-        events = opened_stream(self._adapter, request)
+        events = proceed(request)
         async with aclosing(guards.beside(events) if guards.is_looking else events) as arriving:
             async for event in arriving:
                 if guards.withholds_answers and isinstance(event, ModelTextDelta | ToolCallDelta):

@@ -114,7 +114,8 @@ async def _ask(ctx: RunContext, built: Built, stats: RunStats) -> ModelCompleted
     tally = CallTally(lambda: built.use.total)
     completed: ModelCompleted | None = None
     try:
-        async with aclosing(stream_reply(ctx.provider, request, tally)) as events:
+        provider = ctx.extensions.around(ctx.provider)
+        async with aclosing(stream_reply(provider, request, tally)) as events:
             async for event in events:
                 match event:
                     case ModelTextDelta(text=text):

@@ -14,7 +14,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Handler, tool_from
-from agent_core.tools.toolsets import Toolset
+from agent_core.tools.toolsets import AnyTool, Toolset
 from agent_core.types import (
     Budget,
     OutputMode,
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
     from agent_core.loop.guards import RunGuard
     from agent_core.tools.output import ExpectedOutput
-
-AnyTool = (
-    str | Tool | ToolDefinition | tuple[ToolDefinition, Handler] | Toolset | Callable[..., Any]
-)
-"""The name or definition of a known tool, a tool made with `@tool`, a definition with its handler,
-a function to be made a tool, or a group of tools."""
 
 EVERY_TOOL = "(every tool)"
 """Stored among the tools of a run continued with handed-over ones: it has all known tools too."""

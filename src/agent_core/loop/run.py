@@ -135,9 +135,9 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
     ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
     left_off = await ctx.history.resume(ctx.journal)
     stats.call_ids |= {call.tool_call_id for call in calls_of(ctx.journal.path)}
-    await ctx.hooks.session_start()
+    await ctx.extensions.session_started()
     if left_off is None:
-        await ctx.hooks.user_prompt(prompt.text)
+        await ctx.extensions.on_message(prompt.text)
         ctx.journal.add(prompt, EventType.MESSAGE_CREATED)
     else:
         stats.go_on(left_off)
@@ -164,7 +164,8 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
         return False
     stats.continuations = 0
     may_object = stats.stop_denials < ctx.limits.max_stop_denials
-    if may_object and (objection := await ctx.hooks.before_stop()):
+    answer = "".join(stats.answer)
+    if may_object and (objection := await ctx.extensions.before_stop(answer)):
         stats.stop_denials += 1
         stats.answer.clear()
         note = user_text(objection, NodeType.SYSTEM_NOTE, reason="stop_hook")

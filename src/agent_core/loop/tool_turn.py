@@ -21,6 +21,7 @@ from agent_core.errors import (
     ToolError,
 )
 from agent_core.events import Journal
+from agent_core.extensions import JudgedCall
 from agent_core.loop.context import RunContext
 from agent_core.redaction import log_failure
 from agent_core.tools.base import Action, Tool, ToolContext, batches, ends_turn, not_run
@@ -208,7 +209,7 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
                 if not tool.is_side_effect_free:
                     await ctx.journal.commit()  # an effect must be on record before it can happen
                 course.began = perf_counter()  # a call that has not begun has had no effect
-                returned = await action.run()
+                returned = await ctx.extensions.run_tool(call, action.run)
             bounded = await ctx.results.limit(returned, ctx.run, call, tool=tool)
         except ParkedError:
             raise
@@ -224,7 +225,7 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
         _answer(ctx.journal, course.call, result, course=course, flags=_ABORTED)
         raise
     stored = _answer(ctx.journal, course.call, bounded.result, course=course)
-    await ctx.hooks.after_tool(course.call, stored)
+    await ctx.extensions.after_tool_call(course.call, stored)
     return bounded
 
 
@@ -240,7 +241,7 @@ async def _admit(ctx: RunContext, course: _Course, opened: OpenCall) -> tuple[To
     while True:
         call = course.call
         tool, arguments = ctx.toolbox.resolve(call)
-        hook_summary = await ctx.hooks.before_tool(call, tool.definition)
+        hook_summary = await ctx.extensions.before_tool_call(call, tool.definition)
         context = ToolContext(
             run=ctx.run,
             tool_call_id=call.tool_call_id,
@@ -257,7 +258,8 @@ async def _admit(ctx: RunContext, course: _Course, opened: OpenCall) -> tuple[To
         asked = course.judged = perf_counter()
         course.access = access
         try:
-            waited = await ctx.guard.require(call, tool.definition, access, ctx.run, ctx.journal)
+            judged = JudgedCall(call, tool.definition, access, ctx.journal)
+            waited = await ctx.extensions.admit_tool_call(judged)
         except CallChangedError as changed:
             course.waited_s = perf_counter() - asked
             course.call = changed_call(call, changed.request_id, changed.arguments)

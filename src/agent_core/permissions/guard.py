@@ -16,6 +16,7 @@ from agent_core.config.models import NetworkConfig, PermissionsConfig
 from agent_core.config.rules import RuleDecision
 from agent_core.errors import ErrorCode, PermissionDeniedError, StorageError
 from agent_core.events import GrantStore
+from agent_core.extensions import Admit, Extension, ExtensionContext, JudgedCall, Place
 from agent_core.permissions.grants import SessionGrants
 from agent_core.permissions.modes import may_change
 from agent_core.permissions.policy import Policy, PolicyDecision
@@ -85,7 +86,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     refusal: str = ""
 
 
-class PermissionGuard:
+class PermissionGuard(Extension):
     """Decides about every call of one runtime, of one toolkit or of one run folder.
 
     What was allowed for a session is for the calls that its question named. A call with a reason
@@ -111,6 +112,8 @@ class PermissionGuard:
         rules: the user's rules; None: there are none.
         grants: what was allowed for sessions.
     """
+
+    place = Place.PERMISSIONS
 
     def __init__(
         self,
@@ -318,6 +321,16 @@ class PermissionGuard:
             allowing = [rule for rule in allowing if rule.table.host is not None]
         by = ", ".join(map(str, allowing))
         return Verdict(decision="allow", by=by, hosts=hosts) if allowing else None
+
+    async def admit_tool_call(
+        self, context: ExtensionContext, judged: JudgedCall, proceed: Admit
+    ) -> float | None:
+        """Return once the call is allowed: see `require`."""
+        waited = await self.require(
+            judged.call, judged.definition, judged.access, context.run, judged.journal
+        )
+        later = await proceed()
+        return waited if later is None else (waited or 0.0) + later
 
     async def require(
         self,

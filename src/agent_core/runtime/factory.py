@@ -28,15 +28,13 @@ from agent_core.context.system_prompt import (
     tools_block,
 )
 from agent_core.events import Journal, SessionJournal, SessionStore
-from agent_core.loop import Guard, NullCollaborators, RunContext, RunLimits
-from agent_core.loop.context import Hooks
+from agent_core.extensions import Extension, ExtensionContext, Extensions
+from agent_core.loop import NoHistory, RunContext, RunLimits
 from agent_core.loop.options import RunOptions
 from agent_core.memory.folder import MemoryFolder
-from agent_core.providers.base import ProviderAdapter
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.compact_agent import CompactAgentDeps
 from agent_core.runtime.compaction import CompactingContextSource, Compactions
-from agent_core.runtime.guards import MeteringGuard
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models
 from agent_core.runtime.project import Project, Surroundings
@@ -187,39 +185,8 @@ class RunFactory:
         source = await self.compactions.watch(composer, journal, scope)
         meter = scope.meter
         is_counted = bool(options.guards) or spec.trace is not None
-        provider: ProviderAdapter = self._models.open(
-            model, composer.use, meter=meter, is_counted=is_counted
-        )
-        make_hooks = self._project.make_hooks
-        hooks: Hooks = make_hooks(run, journal) if make_hooks else NullCollaborators()
-        if spec.trace is not None:
-            provider, hooks = spec.trace.provider(provider, model), spec.trace.hooks(hooks)
-        guard: Guard = self._project.guard
-        if options.guards:
-            from agent_core.loop.guards import (  # noqa: PLC0415 - most runs have none
-                CheckedCalls,
-                CheckedProvider,
-                RunGuards,
-            )
-
-            above = scope.checks
-            checks = spec.guards or RunGuards(options.guards, journal, options.deps, parent=above)
-            scope.checks = checks
-            provider = CheckedProvider(provider, checks, toolbox.expected)
-            guard = CheckedCalls(guard, checks)
-        if meter and (meter.limits("tool_calls") or meter.limits("wall_ms")):
-            guard = MeteringGuard(guard, meter)
-        if scope.recorder is not None:
-            provider, guard = await self._recorded(provider, guard, scope.recorder, toolbox, spec)
-        if (hold := scope.hold) is not None:
-            from agent_core.runtime.fence import (  # noqa: PLC0415 - one machine has none
-                FencedHooks,
-                FencedProvider,
-                fence_tools,
-            )
-
-            provider, hooks = FencedProvider(provider, hold), FencedHooks(hooks, hold)
-            fence_tools(toolbox, hold)
+        provider = self._models.open(model, composer.use, meter=meter, is_counted=is_counted)
+        extensions = await self._engine_extensions(spec, scope, model, toolbox)
         ctx = RunContext(
             run=run,
             journal=journal,
@@ -228,8 +195,7 @@ class RunFactory:
             history=spec.history,
             compactor=source,
             toolbox=toolbox,
-            guard=guard,
-            hooks=hooks,
+            extensions=Extensions(ExtensionContext(run=run, deps=options.deps), extensions),
             results=self._results.within(model.context_window // _RESULT_SHARE),
             project_dir=self._setup.project,
             limits=self._limits_of(options),
@@ -262,30 +228,51 @@ class RunFactory:
             scope.recorder = recorder
             yield
 
-    async def _recorded(
-        self,
-        provider: ProviderAdapter,
-        guard: Guard,
-        recorder: "RunRecorder",
-        toolbox: Toolbox,
-        spec: RunSpec,
-    ) -> tuple[ProviderAdapter, Guard]:
-        """Return the provider and guard of a run whose changes are recorded."""
+    async def _engine_extensions(
+        self, spec: RunSpec, scope: RunScope, model: ModelConfig, toolbox: Toolbox
+    ) -> list[Extension]:
+        """Return the engine's own features that a run has; most runs have two of them."""
+        run, options, meter = spec.run, spec.options, scope.meter
+        extensions: list[Extension] = [self._project.guard]
+        if (make_hooks := self._project.make_hooks) is not None:
+            extensions.append(make_hooks(run, spec.journal))
+        if spec.trace is not None:
+            extensions.append(spec.trace.extension(model))
+        if options.guards:
+            from agent_core.loop.guards import GuardChecks, RunGuards  # noqa: PLC0415 - few have any
+
+            scope.checks = spec.guards or RunGuards(
+                options.guards, spec.journal, options.deps, parent=scope.checks
+            )
+            extensions.append(GuardChecks(scope.checks, toolbox.expected))
+        if meter and (meter.limits("tool_calls") or meter.limits("wall_ms")):
+            from agent_core.budgets.call_budget import CallBudget  # noqa: PLC0415 - likewise
+
+            extensions.append(CallBudget(meter))
+        if scope.recorder is not None:
+            extensions.append(await self._snapshots(scope.recorder, toolbox, spec))
+        if scope.hold is not None:
+            from agent_core.runtime.fence import Fence  # noqa: PLC0415 - one machine has none
+
+            extensions.append(Fence(scope.hold))
+        return extensions
+
+    async def _snapshots(
+        self, recorder: "RunRecorder", toolbox: Toolbox, spec: RunSpec
+    ) -> Extension:
+        """Return the extension of a run whose changes are recorded."""
         from agent_core.runtime.recording import (  # noqa: PLC0415
-            RecordingGuard,
-            RecordingProvider,
+            Snapshots,
             may_change,
             starts_agents,
         )
 
-        guard = RecordingGuard(guard, recorder, toolbox)
-        if spec.run.parent_run_id is not None:
-            return provider, guard
-        is_early = may_change(toolbox)
-        if not is_early and starts_agents(toolbox):
+        is_users = spec.run.parent_run_id is None
+        is_early = is_users and may_change(toolbox)
+        if is_users and not is_early and starts_agents(toolbox):
             granted = await self._project.toolboxes.work_tools(spec.options)
             is_early = any(each.permission is ToolPermission.WRITE for each in granted.values())
-        return RecordingProvider(provider, recorder, is_early=is_early), guard
+        return Snapshots(recorder, toolbox, is_users=is_users, is_early=is_early)
 
     def _limits_of(self, options: RunOptions) -> RunLimits:
         if options.max_turns is None:
@@ -322,21 +309,21 @@ class RunFactory:
             scale=self._scale,
             metadata={**_ids(run), "purpose": "compact"},
         )
-        null = NullCollaborators()
+        null = NoHistory()
+        extensions: list[Extension] = [self._project.guard]
+        if trace is not None:
+            extensions.append(trace.extension(model))
         meter = self._models.budgets.of_compaction(run, scope.meter)
-        provider: ProviderAdapter = self._models.open(
-            model, composer.use, meter=meter, is_counted=trace is not None
-        )
+        provider = self._models.open(model, composer.use, meter=meter, is_counted=trace is not None)
         return RunContext(
             run=run,
             journal=journal,
-            provider=provider if trace is None else trace.provider(provider, model),
+            provider=provider,
             composer=composer,
             history=null,
             compactor=null,
             toolbox=Toolbox(()),
-            guard=self._project.guard,
-            hooks=null,
+            extensions=Extensions(ExtensionContext(run=run), extensions),
             results=self._results,
             project_dir=self._setup.project,
             limits=RunLimits(max_turns=_COMPACT_TURNS),

@@ -5,17 +5,12 @@ a model call), the run's hold on the session is checked; while the lease is sure
 reads the clock.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import replace
-from typing import Any
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.loop.context import Hooks
-from agent_core.providers.adapter_faults import opened_stream
-from agent_core.providers.base import ProviderAdapter
-from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput, ToolReturn
-from agent_core.tools.registry import Toolbox
+from agent_core.extensions import AskModel, Extension, ExtensionContext, Place, RunTool
+from agent_core.tools.base import ToolOutput, ToolReturn
 from agent_core.types import ModelEvent, ModelRequest, ToolCall, ToolDefinition, ToolResult
 
 
@@ -65,76 +60,70 @@ class SessionHold:
             raise session_lost(self.run_id)
 
 
-class FencedProvider:
-    """A provider adapter that is used only while the session is held."""
+class Fence(Extension):
+    """Lets a run act on the world only while its session is held.
 
-    def __init__(self, adapter: ProviderAdapter, hold: SessionHold) -> None:
-        self._adapter = adapter
+    Raises:
+        StorageError: in every method: `session_active`, before anything happened.
+    """
+
+    place = Place.FENCE
+
+    def __init__(self, hold: SessionHold) -> None:
         self._hold = hold
 
-    async def close(self) -> None:
-        """See `ProviderAdapter.close`; there is nothing to release."""
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-        """See `ProviderAdapter.stream`.
-
-        Raises:
-            StorageError: `session_active`, before anything was sent.
-        """
+    async def session_started(self, context: ExtensionContext) -> None:  # noqa: ARG002
+        """Require the session before hooks run."""
         await self._hold.require()
-        async with aclosing(opened_stream(self._adapter, request)) as events:
+
+    async def on_message(self, context: ExtensionContext, message: str) -> None:  # noqa: ARG002
+        """Require the session before hooks run."""
+        await self._hold.require()
+
+    async def wrap_model_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        request: ModelRequest,
+        proceed: AskModel,
+    ) -> AsyncGenerator[ModelEvent]:
+        """Require the session before the model is asked."""
+        await self._hold.require()
+        async with aclosing(proceed(request)) as events:
             async for event in events:
                 yield event
 
-
-class FencedHooks:
-    """Hooks that run only while the session is held; see `Hooks`."""
-
-    def __init__(self, hooks: Hooks, hold: SessionHold) -> None:
-        self._hooks = hooks
-        self._hold = hold
-
-    async def session_start(self) -> None:
-        """Run the hooks for the session's first run in this process."""
+    async def before_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,  # noqa: ARG002
+        definition: ToolDefinition,  # noqa: ARG002
+    ) -> None:
+        """Require the session before hooks run."""
         await self._hold.require()
-        await self._hooks.session_start()
 
-    async def user_prompt(self, text: str) -> None:
-        """Run the hooks for a message of the user."""
+    async def wrap_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,  # noqa: ARG002
+        proceed: RunTool,
+    ) -> ToolReturn | ToolOutput:
+        """Require the session right before the call is made."""
         await self._hold.require()
-        await self._hooks.user_prompt(text)
+        return await proceed()
 
-    async def before_tool(
-        self, call: ToolCall, definition: ToolDefinition
-    ) -> Mapping[str, Any] | None:
-        """Run the hooks before a call."""
+    async def after_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,  # noqa: ARG002
+        result: ToolResult,  # noqa: ARG002
+    ) -> None:
+        """Require the session before hooks run."""
         await self._hold.require()
-        return await self._hooks.before_tool(call, definition)
 
-    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
-        """Run the hooks after a call."""
+    async def before_stop(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        answer: str,  # noqa: ARG002
+    ) -> None:
+        """Require the session before hooks run."""
         await self._hold.require()
-        await self._hooks.after_tool(call, result)
-
-    async def before_stop(self) -> str | None:
-        """Return a reason to continue the run, or None."""
-        await self._hold.require()
-        return await self._hooks.before_stop()
-
-
-def fence_tools(toolbox: Toolbox, hold: SessionHold) -> None:
-    """Make the tools check, right before they act, that the session is still held."""
-
-    def fenced(tool: Tool) -> Tool:
-        async def prepare(arguments: Any, context: ToolContext) -> Action:
-            action = await tool.prepare(arguments, context)
-
-            async def run() -> ToolReturn | ToolOutput:
-                await hold.require()
-                return await action.run()
-
-            return replace(action, run=run)
-
-        return replace(tool, prepare=prepare)
-
-    toolbox.wrap(fenced)

@@ -22,7 +22,8 @@ from agent_core.context.instructions import InstructionCatalog, find_instruction
 from agent_core.context.skills import SkillCatalog, find_skills
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.events import Journal
-from agent_core.loop.context import HistorySource, Hooks
+from agent_core.extensions import Extension
+from agent_core.loop.context import HistorySource
 from agent_core.loop.options import RunOptions
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.guard import PermissionGuard
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MakeHooks = Callable[[RunIdentity, Journal], Hooks]
+MakeHooks = Callable[[RunIdentity, Journal], Extension]
 """Makes the hooks of one run."""
 
 

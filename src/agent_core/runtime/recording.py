@@ -1,36 +1,38 @@
 """Records a project's files for a run: before its first change, and after each turn that changes.
 
-A guard sees every call that may change something right before it does; the adapter is asked for the
-next reply once a turn's calls have been answered. A run without snapshots has neither.
+The extension sees every call that may change something right before it does, and the model call
+that follows when the calls of a turn have been answered. A run without snapshots does not have it.
 """
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from agent_core.aio import to_the_end
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import Journal, SessionStore
-from agent_core.loop import Guard
-from agent_core.providers.base import ProviderAdapter
+from agent_core.extensions import (
+    Admit,
+    AskModel,
+    Extension,
+    ExtensionContext,
+    JudgedCall,
+    Place,
+)
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.workspaces import bring_up_to_date
 from agent_core.tools.base import Concurrency, Tool
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
-    Access,
     EventLevel,
     EventType,
     ModelEvent,
     ModelRequest,
     NodeType,
     Role,
-    RunIdentity,
     SnapshotNote,
-    ToolCall,
-    ToolDefinition,
 )
 
 if TYPE_CHECKING:
@@ -221,55 +223,44 @@ async def recording(
         raise recorder.failure
 
 
-class RecordingGuard:
-    """Has the files recorded before an allowed call changes them.
+class Snapshots(Extension):
+    """Has the files recorded before a call changes them, and after the last call of a turn.
 
     Args:
-        guard: decides about calls.
-        recorder: recorder of the user's run.
+        recorder: of the user's run.
         toolbox: knows which calls only read.
+        is_users: the run is the user's own, and not that of a child.
+        is_early: the run may change something: its files are recorded while the model answers.
     """
 
-    def __init__(self, guard: Guard, recorder: RunRecorder, toolbox: Toolbox) -> None:
-        self._guard = guard
+    place = Place.SNAPSHOTS
+
+    def __init__(
+        self, recorder: RunRecorder, toolbox: Toolbox, *, is_users: bool, is_early: bool
+    ) -> None:
         self._recorder = recorder
         self._toolbox = toolbox
-
-    async def require(
-        self,
-        call: ToolCall,
-        definition: ToolDefinition,
-        access: Access,
-        run: RunIdentity,
-        journal: Journal,
-    ) -> float | None:
-        """See `Guard.require`."""
-        waited = await self._guard.require(call, definition, access, run, journal)
-        if self._toolbox.concurrency(call) in _CHANGING:
-            await self._recorder.before_change(run.run_id)
-        return waited
-
-
-class RecordingProvider:
-    """The adapter of a user's run; a request means that the calls of a turn have been answered.
-
-    Args:
-        adapter: the wrapped adapter, which is not closed here.
-        recorder: recorder of the run.
-        is_early: the run may change something, so the state before is recorded at once.
-    """
-
-    def __init__(self, adapter: ProviderAdapter, recorder: RunRecorder, *, is_early: bool) -> None:
-        self._adapter = adapter
-        self._recorder = recorder
+        self._is_users = is_users
         self._is_early = is_early
 
-    async def close(self) -> None:
-        """See `ProviderAdapter.close`; there is nothing to release."""
+    async def admit_tool_call(
+        self, context: ExtensionContext, judged: JudgedCall, proceed: Admit
+    ) -> float | None:
+        """Return when the files are recorded that an admitted call may change."""
+        waited = await proceed()
+        if self._toolbox.concurrency(judged.call) in _CHANGING:
+            await self._recorder.before_change(context.run.run_id)
+        return waited
 
-    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """See `ProviderAdapter.stream`."""
-        self._recorder.turn_ended()
-        if self._is_early:
-            self._recorder.begin_early()
-        return self._adapter.stream(request)
+    def wrap_model_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        request: ModelRequest,
+        proceed: AskModel,
+    ) -> AsyncGenerator[ModelEvent]:
+        """Record the files while the model answers."""
+        if self._is_users:
+            self._recorder.turn_ended()
+            if self._is_early:
+                self._recorder.begin_early()
+        return proceed(request)

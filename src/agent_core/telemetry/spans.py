@@ -1,7 +1,7 @@
 """Spans of runs, model calls and tool calls, and the metrics that go with them.
 
-A run has a `RunTrace`. It wraps the adapter and the hooks of the run, which see every model call
-and every tool call, so neither the loop nor a tool knows about it.
+A run has a `RunTrace`. Its extension sees every model call and every tool call, so that neither
+the loop nor a tool knows of it.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, ParamSpec
@@ -25,8 +25,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.loop import Outcome, RunContext, StandaloneRun, run_agent
-from agent_core.loop.context import Hooks, OnEnd, ignore
+from agent_core.extensions import AskModel, Extension, ExtensionContext, Place, WrappedProvider
+from agent_core.loop import Outcome, StandaloneRun, run_agent
+from agent_core.loop.context import OnEnd, ignore
 from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.compat import server_of
@@ -230,7 +231,8 @@ class Telemetry:
         """
         begun = self.begin_run(run.ctx.run, run.ctx.journal.clean, name=name)
         with begun.current():
-            ctx = begun.wrap(run.ctx, model)
+            extensions = run.ctx.extensions.plus(begun.extension(model))
+            ctx = replace(run.ctx, extensions=extensions)
             ctx.journal.begin()
 
             def finish(outcome: Outcome) -> None:
@@ -241,9 +243,14 @@ class Telemetry:
 
     def provider(
         self, adapter: ProviderAdapter, model: ModelConfig, clean: Clean, *, session_id: str
-    ) -> "TracedProvider":
-        """Wrap an adapter, with a span for every call."""
-        return TracedProvider(self, adapter, model, clean, session_id=session_id)
+    ) -> ProviderAdapter:
+        """Return the adapter with a span for every call, for calls outside of any run."""
+
+        def ask(request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+            call = _ModelCall(self, model, clean)
+            return call.record(request, session_id, partial(opened_stream, adapter))
+
+        return WrappedProvider(ask)
 
 
 class RunTrace:
@@ -281,7 +288,7 @@ class RunTrace:
             f"{names.INVOKE_AGENT} {self._name}", around, attributes=attributes
         )
         self._context = trace.set_span_in_context(self._span, around)
-        self._hooks: TracedHooks | None = None
+        self._calls: Tracing | None = None
         self._has_ended = False
         self.carrier: dict[str, str] = {}
         _PROPAGATOR.inject(self.carrier, self._context)
@@ -300,25 +307,13 @@ class RunTrace:
         finally:
             otel_context.detach(token)
 
-    def wrap(self, ctx: RunContext, model: ModelConfig) -> RunContext:
-        """Wrap the run's context, with spans for its work."""
-        return replace(
-            ctx, provider=self.provider(ctx.provider, model), hooks=self.hooks(ctx.hooks)
-        )
-
-    def provider(self, adapter: ProviderAdapter, model: ModelConfig) -> ProviderAdapter:
-        """Wrap the run's adapter, with a span for every call."""
+    def extension(self, model: ModelConfig) -> "Tracing":
+        """Return the extension that records the calls of the run; `model` is what it asks."""
         facts = {names.PROVIDER: provider_name(model), names.REQUEST_MODEL: model.name}
         self._facts |= facts
         self._span.set_attributes(facts)
-        return self._telemetry.provider(
-            adapter, model, self._clean, session_id=self._run.session_id
-        )
-
-    def hooks(self, hooks: Hooks) -> Hooks:
-        """Wrap the run's hooks, with a span for every tool call."""
-        self._hooks = TracedHooks(self._telemetry, hooks, self._clean)
-        return self._hooks
+        self._calls = Tracing(self._telemetry, model, self._clean)
+        return self._calls
 
     @_harmless
     def finish(self, outcome: Outcome) -> None:
@@ -331,8 +326,8 @@ class RunTrace:
             error = outcome.error.code.value, outcome.error.message
         elif outcome.status is not RunStatus.COMPLETED and outcome.end_reason is not None:
             error = _CANCELLED, ""
-        if self._hooks is not None:
-            self._hooks.break_off(None if outcome.status is RunStatus.WAITING else _CANCELLED)
+        if self._calls is not None:
+            self._calls.break_off(None if outcome.status is RunStatus.WAITING else _CANCELLED)
         facts: dict[str, Any] = {names.RUN_STATUS: outcome.status.value}
         if outcome.end_reason is not None:
             facts[names.END_REASON] = outcome.end_reason.value
@@ -343,61 +338,6 @@ class RunTrace:
         clean = self._clean if self._telemetry.captures_content else None
         self._facts |= _end(self._span, error, clean)
         self._telemetry.runs.record(took, self._facts | facts, self._context)
-
-
-class TracedProvider:
-    """An adapter with a span for every call.
-
-    Args:
-        telemetry: records the spans.
-        adapter: the wrapped adapter; its owner closes it.
-        model: the model it calls.
-        clean: removes secrets from recorded content.
-        session_id: the conversation.
-    """
-
-    def __init__(
-        self,
-        telemetry: Telemetry,
-        adapter: ProviderAdapter,
-        model: ModelConfig,
-        clean: Clean,
-        *,
-        session_id: str,
-    ) -> None:
-        self._telemetry = telemetry
-        self._adapter = adapter
-        self._model = model
-        self._clean = clean
-        self._session_id = session_id
-
-    async def close(self) -> None:
-        """See `ProviderAdapter.close`; there is nothing to release."""
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-        """See `ProviderAdapter.stream`."""
-        call = _ModelCall(self._telemetry, self._model, self._clean)
-        call.begin(request, self._session_id)
-        try:
-            async with aclosing(opened_stream(self._adapter, request)) as events:
-                while True:
-                    token = otel_context.attach(call.context)
-                    try:
-                        event = await anext(events)
-                    except StopAsyncIteration:
-                        break
-                    finally:
-                        otel_context.detach(token)
-                    call.take(event)
-                    yield event
-        except (asyncio.CancelledError, GeneratorExit):
-            call.end((_CANCELLED, ""))
-            raise
-        except BaseException as error:
-            call.end(_error_of(error))
-            raise
-        finally:
-            call.end((ErrorCode.PROVIDER_ERROR.value, "the stream ended without a reply"))
 
 
 class _ModelCall:
@@ -418,6 +358,32 @@ class _ModelCall:
         self._reply: Usage | None = None
         self._spent: Usage | None = None
         self._facts: dict[str, Any] = {}
+
+    async def record(
+        self, request: ModelRequest, session_id: str, ask: AskModel
+    ) -> AsyncGenerator[ModelEvent]:
+        """Ask, and yield the events; the span is the current one while the service works."""
+        self.begin(request, session_id)
+        try:
+            async with aclosing(ask(request)) as events:
+                while True:
+                    token = otel_context.attach(self.context)
+                    try:
+                        event = await anext(events)
+                    except StopAsyncIteration:
+                        break
+                    finally:
+                        otel_context.detach(token)
+                    self.take(event)
+                    yield event
+        except (asyncio.CancelledError, GeneratorExit):
+            self.end((_CANCELLED, ""))
+            raise
+        except BaseException as error:
+            self.end(_error_of(error))
+            raise
+        finally:
+            self.end((ErrorCode.PROVIDER_ERROR.value, "the stream ended without a reply"))
 
     def begin(self, request: ModelRequest, session_id: str) -> None:
         model = self._model
@@ -529,43 +495,52 @@ class _OpenCall(Struct):
     started: float = field(default_factory=perf_counter)
 
 
-class TracedHooks:
-    """The hooks of a run, with a span for every tool call, which includes questions about it.
+class Tracing(Extension):
+    """Records a span for every model call and tool call of a run.
 
-    The span is the current one from `before_tool` to `after_tool`, in the task of the call.
+    The span of a tool call, which includes the questions about it, is the current one from
+    `before_tool_call` to `after_tool_call`, in the task of the call.
 
     Args:
-        telemetry: records the spans.
-        hooks: the run's own hooks.
-        clean: removes secrets from recorded content.
+        telemetry: where the spans go.
+        model: what the run asks.
+        clean: takes secrets out of what is recorded.
     """
 
-    def __init__(self, telemetry: Telemetry, hooks: Hooks, clean: Clean) -> None:
+    place = Place.TRACE
+
+    def __init__(self, telemetry: Telemetry, model: ModelConfig, clean: Clean) -> None:
         self._telemetry = telemetry
-        self._hooks = hooks
+        self._model = model
         self._clean = clean
         self._open: dict[str, _OpenCall] = {}
 
-    async def session_start(self) -> None:
-        """See `Hooks.session_start`."""
-        await self._hooks.session_start()
+    def wrap_model_call(
+        self, context: ExtensionContext, request: ModelRequest, proceed: AskModel
+    ) -> AsyncGenerator[ModelEvent]:
+        """Record a model call."""
+        call = _ModelCall(self._telemetry, self._model, self._clean)
+        return call.record(request, context.run.session_id, proceed)
 
-    async def user_prompt(self, text: str) -> None:
-        """See `Hooks.user_prompt`."""
-        await self._hooks.user_prompt(text)
-
-    async def before_tool(
-        self, call: ToolCall, definition: ToolDefinition
-    ) -> Mapping[str, Any] | None:
-        """See `Hooks.before_tool`."""
-        if call.tool_call_id not in self._open:  # otherwise judged again, with new arguments
+    async def before_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,
+        definition: ToolDefinition,
+    ) -> None:
+        """Begin the span of a tool call."""
+        if call.tool_call_id not in self._open:  # else it is judged again, with other arguments
             opened = self._begin(call, definition)
             opened.token = otel_context.attach(opened.context)
             self._open[call.tool_call_id] = opened
-        return await self._hooks.before_tool(call, definition)
 
-    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
-        """See `Hooks.after_tool`."""
+    async def after_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,
+        result: ToolResult,
+    ) -> None:
+        """End the span of a tool call."""
         failure, error = result.error, None
         if result.is_error:
             error = (failure.code.value, failure.message) if failure else ("tool_error", "")
@@ -581,11 +556,6 @@ class TracedHooks:
         self._finish(opened, error)
         if opened.token is not None:
             otel_context.detach(opened.token)
-        await self._hooks.after_tool(call, result)
-
-    async def before_stop(self) -> str | None:
-        """See `Hooks.before_stop`."""
-        return await self._hooks.before_stop()
 
     def break_off(self, reason: str | None) -> None:
         """End the spans of unanswered calls; without a `reason` the calls will be made again."""

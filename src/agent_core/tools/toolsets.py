@@ -12,7 +12,7 @@ from agent_core.aio import to_the_end
 from agent_core.aio.loops import HomeLoop
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.tools.base import Tool
-from agent_core.tools.registry import check_own_name
+from agent_core.tools.registry import Handler, check_own_name
 from agent_core.types import ToolDefinition
 
 logger = logging.getLogger(__name__)
@@ -185,3 +185,10 @@ def _made(toolset: Toolset, given: Tool | Callable[..., Any]) -> Tool | None:
     check_own_name(name)
     definition = ToolDefinition.model_validate({**made.definition.model_dump(), "name": name})
     return replace(made, definition=definition)
+
+
+AnyTool = (
+    str | Tool | ToolDefinition | tuple[ToolDefinition, Handler] | Toolset | Callable[..., Any]
+)
+"""The name or definition of a known tool, a tool made with `@tool`, a definition with its handler,
+a function to be made a tool, or a group of tools."""

@@ -5,18 +5,19 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
+from agent_core.budgets.call_budget import CallBudget
 from agent_core.budgets.meter import Budgets, MeteredAdapter
 from agent_core.budgets.prices import Prices
 from agent_core.config.models import BudgetConfig, ContextConfig, ModelConfig
 from agent_core.context.composer import Composer
 from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.extensions import Extension, ExtensionContext, Place
 from agent_core.loop import Outcome, RunLimits
 from agent_core.loop.assembly import StandaloneRun, build_run
-from agent_core.loop.context import NullCollaborators, OnEnd
+from agent_core.loop.context import OnEnd
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.providers.retrying import with_retries
-from agent_core.runtime.guards import MeteringGuard
 from agent_core.storage.budgets import UnstoredBudgets
 from agent_core.telemetry.opening import open_telemetry
 from agent_core.types import (
@@ -121,9 +122,8 @@ class CoreAgentEngine:
             composer=Composer(model=model, context=ContextConfig(), static=[system]),
             tools=request.tools,
             run=identity,
-            guard=MeteringGuard(NullCollaborators(), meter) if meter else None,
+            extensions=[_EndHook(request.ask_further), *([CallBudget(meter)] if meter else [])],
             redactor=env.records.redactor,
-            hooks=_EndHook(request.ask_further),
             limits=RunLimits(max_turns=request.max_steps or RunLimits().max_turns),
             project_dir=env.sandbox_root,
         )
@@ -154,13 +154,19 @@ def _create_adapter(registry: ProviderRegistry, model: ModelConfig) -> ProviderA
         raise config_error(f"model: {error.message}", error.code) from error
 
 
-class _EndHook(NullCollaborators):
-    """Lets the run end unless there is another message for the model."""
+class _EndHook(Extension):
+    """Lets the run end when nothing more is asked of the model."""
+
+    place = Place.HOOKS
 
     def __init__(self, ask_further: Callable[[], Awaitable[str | None]]) -> None:
         self._ask_further = ask_further
 
-    async def before_stop(self) -> str | None:
+    async def before_stop(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        answer: str,  # noqa: ARG002
+    ) -> str | None:
         return await self._ask_further()
 
 

@@ -12,6 +12,7 @@ import pytest
 from agent_core.config.models import HooksConfig, ToolsConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.events import Journal
+from agent_core.extensions import ExtensionContext, Extensions
 from agent_core.hooks import HookRunner, RunHooks, load_hooks
 from agent_core.process import Launcher
 from agent_core.types import (
@@ -99,7 +100,7 @@ class Place:
         (self.home / "hooks.json").write_text(text, encoding="utf-8")
         self.runner = None
 
-    def hooks(self, run: RunIdentity = RUN, **config: Any) -> RunHooks:
+    def hooks(self, run: RunIdentity = RUN, **config: Any) -> Extensions:
         if self.runner is None:
             self.runner = HookRunner(
                 load_hooks(self.home, max_timeout_ms=600_000),
@@ -109,7 +110,8 @@ class Place:
                 env={"PATH": os.environ["PATH"]},
                 launcher=Launcher(),
             )
-        return RunHooks(self.runner, run, cast("Journal", self.notes))
+        hooks = RunHooks(self.runner, run, cast("Journal", self.notes))
+        return Extensions(ExtensionContext(run=run), [hooks])
 
 
 @pytest.fixture
@@ -129,7 +131,7 @@ async def test_h8_a_deny_is_an_error_with_a_summary_of_the_hook(place: Place) ->
     command = answering(decision="deny", reason="not on Fridays")
     place.write(PreToolUse=[on(command, matcher="code.write_file")])
     with pytest.raises(PermissionDeniedError) as denied:
-        await place.hooks().before_tool(CALL, WRITE)
+        await place.hooks().before_tool_call(CALL, WRITE)
     assert denied.value.code is ErrorCode.PERMISSION_DENIED
     assert "not on Fridays" in denied.value.message
     assert denied.value.details["hook_summary"] == {
@@ -156,11 +158,11 @@ async def test_what_a_hook_says_is_recorded_within_bounds(place: Place, part: st
     answer.write_text(json.dumps({"decision": "deny"} | LONG[part]), encoding="utf-8")
     place.write(PreToolUse=[on(f"cat {answer}")], Stop=[on(f"cat {answer}")])
     with pytest.raises(PermissionDeniedError) as denied:
-        await place.hooks().before_tool(CALL, WRITE)
+        await place.hooks().before_tool_call(CALL, WRITE)
     assert len(denied.value.message) < 5_000
     assert len(json.dumps(denied.value.details)) < 5_000
     assert denied.value.details["hook_summary"]["decision"] == "deny"
-    assert len((await place.hooks().before_stop()) or "") < 5_000
+    assert len((await place.hooks().before_stop("")) or "") < 5_000
     assert place.notes.types.count(EventType.HOOK_DENIED) == 2
     assert all(len(json.dumps(payload)) < 10_000 for _, payload in place.notes.events)
 
@@ -170,7 +172,7 @@ async def test_h9_a_project_has_no_hooks(place: Place) -> None:
     folder.mkdir()
     document = {"version": 1, "hooks": {"PreToolUse": [on(answering(decision="deny"))]}}
     (folder / "hooks.json").write_text(json.dumps(document), encoding="utf-8")
-    await place.hooks().before_tool(CALL, WRITE)
+    await place.hooks().before_tool_call(CALL, WRITE)
     assert place.notes.events == []
 
 
@@ -183,12 +185,12 @@ async def test_a_hook_gets_the_facts_as_json_and_runs_in_the_project(place: Plac
         Stop=[on("cat > stop.json")],
     )
     hooks = place.hooks()
-    await hooks.session_start()
-    await hooks.user_prompt("do it, \ud800")
-    await hooks.before_tool(CALL, WRITE)
-    await hooks.after_tool(CALL, ToolResult(content=[TextBlock(text="written")]))
+    await hooks.session_started()
+    await hooks.on_message("do it, \ud800")
+    await hooks.before_tool_call(CALL, WRITE)
+    await hooks.after_tool_call(CALL, ToolResult(content=[TextBlock(text="written")]))
     place.notes.says("It is done.")
-    assert await hooks.before_stop() is None
+    assert await hooks.before_stop("") is None
 
     def told(name: str) -> dict[str, Any]:
         return json.loads((place.project / name).read_text(encoding="utf-8"))
@@ -219,7 +221,7 @@ async def test_hooks_run_one_after_another_and_a_deny_ends_the_round(place: Plac
         ]
     )
     with pytest.raises(PermissionDeniedError):
-        await place.hooks().before_tool(CALL, WRITE)
+        await place.hooks().before_tool_call(CALL, WRITE)
     assert (place.project / "order").read_text(encoding="utf-8").split() == ["1", "2"]
 
 
@@ -229,8 +231,8 @@ async def test_the_session_starts_once_in_a_process(place: Place) -> None:
     other = RUN.model_copy(update={"session_id": "sess_2"})
     for run in (RUN, child, RUN, other):
         hooks = place.hooks(run)
-        await hooks.session_start()
-        await hooks.user_prompt("hello")
+        await hooks.session_started()
+        await hooks.on_message("hello")
     assert (place.project / "starts").read_text(encoding="utf-8") == "x\n" * 2
     assert (place.project / "prompts").read_text(encoding="utf-8") == "y\n" * 3
 
@@ -241,19 +243,19 @@ async def test_only_before_a_tool_and_at_the_stop_may_a_hook_deny(place: Place) 
         SessionStart=deny, UserPromptSubmit=deny, PreToolUse=deny, PostToolUse=deny, Stop=deny
     )
     hooks = place.hooks()
-    await hooks.session_start()
-    await hooks.user_prompt("hello")
-    await hooks.after_tool(CALL, ToolResult())
+    await hooks.session_started()
+    await hooks.on_message("hello")
+    await hooks.after_tool_call(CALL, ToolResult())
     assert place.notes.types.count(EventType.HOOK_COMPLETED) == 3
-    assert await hooks.before_stop() == "tests first"
+    assert await hooks.before_stop("") == "tests first"
     with pytest.raises(PermissionDeniedError):
-        await hooks.before_tool(CALL, WRITE)
+        await hooks.before_tool_call(CALL, WRITE)
 
 
 async def test_a_compaction_is_not_stopped_from_ending(place: Place) -> None:
     place.write(Stop=[on(answering(decision="deny"))])
     compaction = RUN.model_copy(update={"role": AgentRole.COMPACT})
-    assert await place.hooks(compaction).before_stop() is None
+    assert await place.hooks(compaction).before_stop("") is None
 
 
 @pytest.mark.parametrize(
@@ -274,7 +276,7 @@ async def test_a_failed_hook_is_recorded_and_stops_nothing(
     place: Place, command: str, error: str
 ) -> None:
     place.write(PreToolUse=[on(command), on("echo ran >> second")])
-    await place.hooks().before_tool(CALL, WRITE)
+    await place.hooks().before_tool_call(CALL, WRITE)
     kind, payload = place.notes.events[1]
     assert kind is EventType.HOOK_FAILED
     assert payload["code"] == ErrorCode.HOOK_FAILED
@@ -288,7 +290,7 @@ async def test_a_hook_that_hangs_is_stopped_with_its_children(place: Place) -> N
     hook = {"type": "command", "command": hang, "timeout_ms": 200}
     place.write(PreToolUse=[{"hooks": [hook]}])
     started = perf_counter()
-    await place.hooks().before_tool(CALL, WRITE)
+    await place.hooks().before_tool_call(CALL, WRITE)
     assert perf_counter() - started < 5
     assert "within 200 ms" in place.notes.events[1][1]["error"]
 
@@ -297,7 +299,7 @@ async def test_a_hook_that_hangs_is_stopped_with_its_children(place: Place) -> N
 async def test_a_daemon_of_a_hook_ends_with_it(place: Place) -> None:
     daemon = "setsid sh -c 'echo $$ > pid; exec sleep 60' >/dev/null 2>&1 </dev/null &"
     place.write(PreToolUse=[on(f"{daemon} while ! [ -s pid ]; do sleep 0.01; done")])
-    await place.hooks().before_tool(CALL, WRITE)
+    await place.hooks().before_tool_call(CALL, WRITE)
     pid = int((place.project / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -307,7 +309,7 @@ async def test_a_cancelled_hook_leaves_nothing_behind(place: Place) -> None:
     pid_file = place.project / "pid"
     os.mkfifo(place.project / "begun")
     place.write(PreToolUse=[on("echo $$ > pid; echo x > begun; sleep 30")])
-    task = asyncio.create_task(place.hooks().before_tool(CALL, WRITE))
+    task = asyncio.create_task(place.hooks().before_tool_call(CALL, WRITE))
     await asyncio.to_thread((place.project / "begun").read_bytes)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -320,7 +322,7 @@ async def test_a_cancelled_hook_leaves_nothing_behind(place: Place) -> None:
 async def test_what_a_hook_says_is_kept(place: Place) -> None:
     answer = answering(metadata={"ticket": 7}, logs=["looked"], reason="fine")
     place.write(PreToolUse=[on(f"echo complaint >&2; {answer}")])
-    await place.hooks().before_tool(CALL, WRITE)
+    await place.hooks().before_tool_call(CALL, WRITE)
     kind, payload = place.notes.events[1]
     assert kind is EventType.HOOK_COMPLETED
     assert payload["decision"] == "allow"
@@ -334,13 +336,13 @@ async def test_hooks_see_no_more_of_the_environment_than_commands(
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "secret")
     place.write(PreToolUse=[on("env > env")])
-    await place.hooks().before_tool(CALL, WRITE)
+    await place.hooks().before_tool_call(CALL, WRITE)
     assert "SOME_API_KEY" not in (place.project / "env").read_text(encoding="utf-8")
 
 
 async def test_hooks_can_be_switched_off(place: Place) -> None:
     place.write(PreToolUse=[on(answering(decision="deny"))])
-    await place.hooks(enabled=False).before_tool(CALL, WRITE)
+    await place.hooks(enabled=False).before_tool_call(CALL, WRITE)
     assert place.notes.events == []
 
 
@@ -348,7 +350,7 @@ async def test_arguments_are_data_whatever_they_hold(place: Place) -> None:
     place.write(PreToolUse=[on("cat > seen.json")])
     arguments = {"path": "$(touch pwned); `touch pwned`", "n": 10**30, "s": "\ud800\0"}
     call = ToolCall(tool_call_id="c", name="x", arguments=arguments)
-    await place.hooks().before_tool(call, WRITE)
+    await place.hooks().before_tool_call(call, WRITE)
     assert json.loads((place.project / "seen.json").read_bytes())["arguments"] == arguments
     assert not (place.project / "pwned").exists()
 
@@ -356,11 +358,11 @@ async def test_arguments_are_data_whatever_they_hold(place: Place) -> None:
 async def test_a_hook_that_lets_a_call_pass_is_summarised_for_the_question(place: Place) -> None:
     command = answering(decision="allow", reason="looks fine")
     place.write(PreToolUse=[on("true"), on(command), on("exit 3")])
-    assert await place.hooks().before_tool(CALL, WRITE) == {
+    assert await place.hooks().before_tool_call(CALL, WRITE) == {
         "event": "PreToolUse",
         "command": command,
         "decision": "allow",
         "reason": "looks fine",
     }
     place.write(PreToolUse=[])
-    assert await place.hooks().before_tool(CALL, WRITE) is None
+    assert await place.hooks().before_tool_call(CALL, WRITE) is None

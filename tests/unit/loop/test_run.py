@@ -8,23 +8,21 @@ from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode
 from agent_core.events import EventStream, Journal
+from agent_core.extensions import Admit, ExtensionContext, Extensions, JudgedCall
 from agent_core.loop import Outcome, RunContext, RunLimits, run_agent
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.recovery import SessionHistory
 from agent_core.types import (
-    Access,
     Batch,
     EndReason,
     EventType,
     RunChange,
-    RunIdentity,
     RunStatus,
     StopReason,
     TextBlock,
     ToolCall,
-    ToolDefinition,
     ToolResult,
     Usage,
     user_text,
@@ -216,14 +214,9 @@ async def test_a_call_that_is_cancelled_at_the_question_is_said_not_to_have_begu
     asked = asyncio.Event()
 
     class Waiting(AllowAll):
-        async def require(
-            self,
-            call: ToolCall,
-            definition: ToolDefinition,
-            access: Access,
-            run: RunIdentity,
-            journal: Journal,
-        ) -> None:
+        async def admit_tool_call(
+            self, context: ExtensionContext, judged: JudgedCall, proceed: Admit
+        ) -> float | None:
             asked.set()
             await asyncio.Event().wait()
 
@@ -411,6 +404,10 @@ async def test_d7_a_note_to_the_model_is_not_where_the_conversation_rests() -> N
     assert spoken(await session.active_path()) == ["user: hello", "assistant: the beginning"]
 
 
+def allowing(ctx: RunContext) -> Extensions:
+    return Extensions(ctx.extensions.context, [AllowAll(), Listening()])
+
+
 class ParkedGuard(AllowAll):
     """Waits forever at the tool of that name, as a question without an answer does."""
 
@@ -419,18 +416,14 @@ class ParkedGuard(AllowAll):
         self._name = name
         self.reached = asyncio.Event()
 
-    async def require(
-        self,
-        call: ToolCall,
-        definition: ToolDefinition,
-        access: Access,
-        run: RunIdentity,
-        journal: Journal,
-    ) -> None:
-        await super().require(call, definition, access, run, journal)
-        if call.name == self._name:
+    async def admit_tool_call(
+        self, context: ExtensionContext, judged: JudgedCall, proceed: Admit
+    ) -> float | None:
+        waited = await super().admit_tool_call(context, judged, proceed)
+        if judged.call.name == self._name:
             self.reached.set()
             await asyncio.Event().wait()
+        return waited
 
 
 async def test_a_run_that_goes_on_makes_the_calls_that_had_not_begun_and_keeps_its_figures() -> (
@@ -472,7 +465,7 @@ async def test_a_run_that_goes_on_makes_the_calls_that_had_not_begun_and_keeps_i
         session_owner=OWNER,
     )
     history = SessionHistory(session.store, "s1", is_new=False)
-    again = replace(left, journal=journal, history=history, guard=AllowAll())
+    again = replace(left, journal=journal, history=history, extensions=allowing(left))
     journal.begin()
     outcome = await run_agent(again, user_text("go"))
 
@@ -537,7 +530,7 @@ async def go_on(session: Session, left: RunContext) -> Outcome:
         session_owner=OWNER,
     )
     history = SessionHistory(session.store, "s1", is_new=False)
-    again = replace(left, journal=journal, history=history, guard=AllowAll())
+    again = replace(left, journal=journal, history=history, extensions=allowing(left))
     journal.begin()
     return await run_agent(again, user_text("go"))
 
@@ -578,7 +571,9 @@ class SlowAfterTool(Listening):
         super().__init__()
         self.reached = asyncio.Event()
 
-    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+    async def after_tool_call(
+        self, context: ExtensionContext, call: ToolCall, result: ToolResult
+    ) -> None:
         self.reached.set()
         await asyncio.Event().wait()
 
@@ -599,7 +594,7 @@ async def test_calls_after_a_failed_write_are_not_made_by_the_run_that_goes_on()
     await hooks.reached.wait()
     await left.journal.commit()
 
-    outcome = await asyncio.wait_for(go_on(session, replace(left, hooks=Listening())), 50)
+    outcome = await asyncio.wait_for(go_on(session, replace(left, extensions=allowing(left))), 50)
 
     assert outcome.status is RunStatus.COMPLETED
     assert ran == ["call_a"]

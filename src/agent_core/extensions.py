@@ -1,0 +1,455 @@
+"""Extensions: objects that add behaviour to a run at fixed points.
+
+The engine's own features (the fence, snapshots, budgets, guards, traces, hooks, permissions) are
+extensions like those of a program; `Place` is their order.
+"""
+
+import inspect
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from msgspec import Struct
+
+from agent_core.errors import AgentCoreError, ErrorCode, PortableError
+from agent_core.providers.adapter_faults import opened_stream
+from agent_core.providers.base import ProviderAdapter
+from agent_core.tools.base import ToolOutput, ToolReturn
+from agent_core.types import (
+    Access,
+    ModelEvent,
+    ModelRequest,
+    RunIdentity,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
+
+if TYPE_CHECKING:
+    from agent_core.events import Journal
+    from agent_core.tools.toolsets import AnyTool
+
+AskModel = Callable[[ModelRequest], AsyncGenerator[ModelEvent]]
+RunTool = Callable[[], Awaitable[ToolReturn | ToolOutput]]
+Admit = Callable[[], Awaitable[float | None]]
+
+
+class Place(IntEnum):
+    """The order of extensions, outermost first."""
+
+    FENCE = 0
+    SNAPSHOTS = 1
+    BUDGET = 2
+    GUARDS = 3
+    TRACE = 4
+    HOOKS = 5
+    PERMISSIONS = 6
+    PROGRAM = 7
+
+
+class GuardStop(PortableError):  # noqa: N818 - it is raised to stop a run, not because of an error
+    """Raised by a guard or an extension to stop the run, which fails with `guard_stopped`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionContext:
+    """The run that an extension or a guard works for.
+
+    Attributes:
+        run: identifies the run.
+        deps: the object passed to the run as `deps`.
+    """
+
+    run: RunIdentity
+    deps: Any = None
+
+
+class JudgedCall(Struct, frozen=True):
+    """A tool call that is about to be admitted or refused.
+
+    Attributes:
+        call: as the model made it, or with the arguments that a person has set.
+        definition: of the tool.
+        access: what the call would touch.
+        journal: of the run.
+    """
+
+    call: ToolCall
+    definition: ToolDefinition
+    access: Access
+    journal: "Journal"
+
+
+class Extension:
+    """Adds behaviour to runs. Subclass it, and override the methods you need.
+
+    One object may serve many runs at once: every method gets the context of the run it is called
+    for. Extensions are nested in their order, the first one outermost.
+
+    `GuardStop` stops the run, and an `AgentCoreError` ends it. Raised about a tool call, a
+    `ToolError` or `PermissionDeniedError` is the result that the model reads. Any other exception
+    ends the run with `internal_error` and names the extension; in `wrap_tool_call` it fails the
+    call, as an exception of the tool does.
+    """
+
+    place: ClassVar[Place] = Place.PROGRAM
+    """Where the extension stands among the engine's own; a program's come last."""
+
+    def instructions(self, context: ExtensionContext) -> str | None:  # noqa: ARG002
+        """Return a text for the system prompt of the run."""
+        return None
+
+    def tools(self, context: ExtensionContext) -> "Sequence[AnyTool]":  # noqa: ARG002
+        """Return tools and toolsets for the run, beside those that it has."""
+        return ()
+
+    def wrap_run(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+    ) -> AbstractAsyncContextManager[object]:
+        """Return a context manager that is entered when the run begins and left when it ends.
+
+        It is left with the exception of a run that fails or is cancelled, and must not suppress it.
+        """
+        return nullcontext()
+
+    async def session_started(self, context: ExtensionContext) -> None:
+        """Begin the first run of a session in this process."""
+
+    async def on_message(self, context: ExtensionContext, message: str) -> None:
+        """See the text of the user's message before it is stored and sent."""
+
+    def wrap_model_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        request: ModelRequest,
+        proceed: AskModel,
+    ) -> AsyncIterator[ModelEvent]:
+        """Yield the events of a model call; usually an async generator over `proceed(request)`.
+
+        Args:
+            context: of the run.
+            request: the model request; `request.model_copy(update=…)` makes a changed one.
+            proceed: asks the next extension, and finally the model. It may be called any number of
+                times; its streams are closed when the call ends.
+        """
+        return proceed(request)
+
+    async def before_tool_call(
+        self, context: ExtensionContext, call: ToolCall, definition: ToolDefinition
+    ) -> Mapping[str, Any] | None:
+        """See a tool call before it is judged; raise `PermissionDeniedError` to refuse it.
+
+        Returns:
+            A note about the call, which a question to the user shows.
+        """
+
+    async def admit_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        judged: JudgedCall,  # noqa: ARG002
+        proceed: Admit,
+    ) -> float | None:
+        """Return once a tool call may be made; raise `PermissionDeniedError` to refuse it.
+
+        Returns:
+            Seconds that a person took to answer; None if nobody was asked.
+        """
+        return await proceed()
+
+    async def wrap_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,  # noqa: ARG002
+        proceed: RunTool,
+    ) -> ToolReturn | ToolOutput:
+        """Make an admitted tool call with `proceed()`, and return its value or another one."""
+        return await proceed()
+
+    async def after_tool_call(
+        self, context: ExtensionContext, call: ToolCall, result: ToolResult
+    ) -> None:
+        """See the result of a tool call as it was stored, without secrets."""
+
+    async def before_stop(self, context: ExtensionContext, answer: str) -> str | None:
+        """Return an objection to the end of the run, which goes back to the model; None: none."""
+
+
+_POINTS = tuple(
+    name for name, each in vars(Extension).items() if inspect.isfunction(each) and name[0] != "_"
+)
+
+
+@cache
+def _overridden(kind: type[Extension]) -> tuple[str, ...]:
+    """Return the names of the methods that a class defines anew."""
+    return tuple(name for name in _POINTS if getattr(kind, name) is not getattr(Extension, name))
+
+
+class Extensions:
+    """The extensions of one run in their order; each point calls those that override it.
+
+    Args:
+        context: of the run.
+        extensions: in any order of their places; those of one place keep theirs.
+    """
+
+    def __init__(self, context: ExtensionContext, extensions: Iterable[Extension] = ()) -> None:
+        self.context = context
+        self._all = sorted(extensions, key=lambda each: each.place)
+        self._stopped: AgentCoreError | None = None
+        self._at: dict[str, list[Extension]] = {}
+        for each in self._all:
+            for name in _overridden(type(each)):
+                self._at.setdefault(name, []).append(each)
+
+    def plus(self, *extensions: Extension) -> "Extensions":
+        """Return these extensions and some more, each at its place."""
+        return Extensions(self.context, [*self._all, *extensions])
+
+    def instructions(self) -> list[str]:
+        """Return the texts that extensions contribute to the system prompt."""
+        texts: list[str] = []
+        for each in self._of("instructions"):
+            with self._failures_of(each):
+                texts += filter(None, [each.instructions(self.context)])
+        return texts
+
+    def tools(self) -> "list[AnyTool]":
+        """Return the tools and toolsets that extensions contribute."""
+        tools: list[AnyTool] = []
+        for each in self._of("tools"):
+            with self._failures_of(each):
+                tools += each.tools(self.context)
+        return tools
+
+    @asynccontextmanager
+    async def around_run(self) -> AsyncGenerator[None]:
+        """Enter what wraps the run."""
+        async with AsyncExitStack() as stack:
+            for each in self._of("wrap_run"):
+                await stack.enter_async_context(self._around_run(each))
+            yield
+
+    @asynccontextmanager
+    async def _around_run(self, extension: Extension) -> AsyncGenerator[None]:
+        failure: BaseException | None = None
+        try:
+            async with extension.wrap_run(self.context):
+                try:
+                    yield
+                except BaseException as error:
+                    failure = error
+                    raise
+        except BaseException as error:
+            if error is failure:
+                raise
+            with self._failures_of(extension):
+                raise
+        if failure is not None:
+            raise failure  # how the run ends is not the extension's to change
+
+    async def session_started(self) -> None:
+        """Begin the first run of a session in this process."""
+        for each in self._of("session_started"):
+            with self._failures_of(each):
+                await each.session_started(self.context)
+
+    async def on_message(self, message: str) -> None:
+        """Show the user's message."""
+        for each in self._of("on_message"):
+            with self._failures_of(each):
+                await each.on_message(self.context, message)
+
+    def around(self, provider: ProviderAdapter) -> ProviderAdapter:
+        """Return the adapter with the extensions that wrap model calls around it.
+
+        Raises:
+            AgentCoreError: `guard_stopped`: an extension has stopped the run.
+        """
+        if self._stopped is not None:
+            raise self._stopped
+        wrappers = self._of("wrap_model_call")
+        if not wrappers:
+            return provider
+        ask: AskModel = partial(opened_stream, provider)
+        for each in reversed(wrappers):
+            wrap = self._ask_through if each.place is Place.PROGRAM else _ask_engine
+            ask = partial(wrap, each, self.context, ask)
+        return WrappedProvider(ask)
+
+    async def _ask_through(
+        self, extension: Extension, context: ExtensionContext, ask: AskModel, request: ModelRequest
+    ) -> AsyncGenerator[ModelEvent]:
+        """Ask through an extension of the program, and close all that it has opened."""
+        failures: list[Exception] = []
+        opened: list[AsyncGenerator[ModelEvent]] = []
+
+        async def proceed(asked: ModelRequest) -> AsyncGenerator[ModelEvent]:
+            try:
+                async with aclosing(ask(asked)) as events:
+                    async for event in events:
+                        yield event
+            except Exception as error:
+                failures.append(error)
+                raise
+
+        def open_stream(asked: ModelRequest) -> AsyncGenerator[ModelEvent]:
+            opened.append(proceed(asked))
+            return opened[-1]
+
+        try:
+            wrapped = extension.wrap_model_call(context, request, open_stream)
+            opened.append(_iterate(wrapped))
+            async for event in opened[-1]:
+                yield event
+        except Exception as error:
+            if error in failures:
+                raise
+            with self._failures_of(extension):
+                raise
+        finally:
+            for events in reversed(opened):
+                await events.aclose()
+
+    async def before_tool_call(
+        self, call: ToolCall, definition: ToolDefinition
+    ) -> Mapping[str, Any] | None:
+        """Show a call before it is judged, and return the last note about it.
+
+        Raises:
+            PermissionDeniedError: an extension refused it.
+        """
+        note = None
+        for each in self._of("before_tool_call"):
+            with self._failures_of(each):
+                note = await each.before_tool_call(self.context, call, definition) or note
+        return note
+
+    async def admit_tool_call(self, judged: JudgedCall) -> float | None:
+        """Return once the call may be made: the seconds that people took to answer, if any did.
+
+        Raises:
+            PermissionDeniedError: the policy, the user or an extension refused it.
+        """
+        admit: Admit = _admitted
+        for each in reversed(self._of("admit_tool_call")):
+            admit = partial(each.admit_tool_call, self.context, judged, admit)
+        return await admit()
+
+    async def run_tool(self, call: ToolCall, run: RunTool) -> ToolReturn | ToolOutput:
+        """Make an admitted call."""
+        for each in reversed(self._of("wrap_tool_call")):
+            run = partial(each.wrap_tool_call, self.context, call, run)
+        try:
+            return await run()
+        except GuardStop as stop:
+            raise self._stop("an extension", stop) from None
+
+    async def after_tool_call(self, call: ToolCall, result: ToolResult) -> None:
+        """Show the result of a call."""
+        for each in self._of("after_tool_call"):
+            with self._failures_of(each):
+                await each.after_tool_call(self.context, call, result)
+
+    async def before_stop(self, answer: str) -> str | None:
+        """Return the first objection to the end of the run."""
+        for each in self._of("before_stop"):
+            with self._failures_of(each):
+                if objection := await each.before_stop(self.context, answer):
+                    return objection
+        return None
+
+    def _of(self, point: str) -> Sequence[Extension]:
+        return self._at.get(point, ())
+
+    @contextmanager
+    def _failures_of(self, extension: Extension) -> Generator[None]:
+        """Say which extension of the program failed; the engine's own raise what they mean."""
+        try:
+            yield
+        except GuardStop as stop:
+            raise self._stop(f"the extension {_name(extension)}", stop) from None
+        except AgentCoreError:
+            raise
+        except Exception as error:
+            if extension.place is not Place.PROGRAM:
+                raise
+            message = f"the extension {_name(extension)} failed: {type(error).__name__}: {error}"
+            details = {"extension": _name(extension)}
+            raise AgentCoreError(ErrorCode.INTERNAL_ERROR, message, details=details) from error
+
+    def _stop(self, who: str, stop: GuardStop) -> AgentCoreError:
+        """Stop the run; the first reason counts."""
+        reason = str(stop)
+        message = f"{who} has stopped the run" + (reason and f": {reason}")
+        error = AgentCoreError(ErrorCode.GUARD_STOPPED, message, details={"reason": reason})
+        self._stopped = self._stopped or error
+        return self._stopped
+
+
+class WrappedProvider:
+    """An adapter whose calls go through a function; what that asks belongs to others."""
+
+    def __init__(self, ask: AskModel) -> None:
+        self._ask = ask
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """Ask."""
+        return self._ask(request)
+
+    async def close(self) -> None:
+        """Leave the adapter open."""
+
+
+def _ask_engine(
+    extension: Extension, context: ExtensionContext, ask: AskModel, request: ModelRequest
+) -> AsyncGenerator[ModelEvent]:
+    events = extension.wrap_model_call(context, request, ask)
+    return cast("AsyncGenerator[ModelEvent]", events)
+
+
+async def _iterate(events: AsyncIterator[ModelEvent]) -> AsyncGenerator[ModelEvent]:
+    """Yield events, and close them in the end.
+
+    Raises:
+        TypeError: they are no async iterator.
+    """
+    if not hasattr(events, "__aiter__"):
+        if inspect.iscoroutine(events):
+            events.close()
+        message = "write wrap_model_call as an async generator, with `yield` for every event"
+        raise TypeError(message)
+    try:
+        async for event in events:
+            yield event
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()
+
+
+async def _admitted() -> None:
+    """Admit the call: no extension has refused it."""
+
+
+def _name(extension: Extension) -> str:
+    return type(extension).__name__

@@ -35,10 +35,11 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
         {
             "Runtime": ("AgentRuntime", "Session", "RunHandle", "RunResult", "RunError", "Worker"),
             "Messages and options": (
-                *("UserMessage", "RunOptions", "RunFields", "Budget"),
+                *("UserMessage", "RunOptions", "RunFields", "Budget", "AnyModel", "AnyTool"),
                 *("Config", "ModelConfig", "AgentDefinition"),
             ),
             "Guards": ("on_message", "on_tool_call", "on_answer", "GuardContext", "GuardStop"),
+            "Extensions": ("Extension", "ExtensionContext", "AskModel", "RunTool"),
             "Events and states": (
                 *("RuntimeEvent", "EventType", "RunMode", "RunStatus", "EndReason", "Usage"),
             ),
@@ -47,7 +48,12 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
                 *("CleanupResult", "DeleteSessionResult", "SwitchResult"),
                 *("WorkspaceDiff", "FileChange"),
             ),
-            "Permission": ("PermissionRequest", "PermissionDecision", "Decision"),
+            "Permission": (
+                "PermissionRequest",
+                "PermissionDecision",
+                "Decision",
+                "PermissionCallback",
+            ),
         },
     ),
     "content": (
@@ -65,7 +71,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
         "Custom tools: a decorator, a registry, and the input and output of handlers.",
         {
             "Making tools": (
-                *("tool", "ToolContext", "ToolRetry", "ToolRegistry"),
+                *("tool", "ToolContext", "ToolReturn", "ToolRetry", "ToolRegistry"),
                 *("Tool", "Toolset", "McpStdio", "McpHttp"),
             ),
             "Calls and results": ("ToolDefinition", "ToolPermission", "ToolCall", "ToolResult"),

@@ -30,7 +30,8 @@ IMPORTED_WHEN_USED = {
 }
 DATACLASSES = {
     "api/handles.py": {"RunResult"},
-    "loop/guards.py": {"GuardContext", "RunGuard"},
+    "extensions.py": {"ExtensionContext"},
+    "loop/guards.py": {"RunGuard"},
     "loop/options.py": {"RunOptions"},
     "process/jail.py": {"Jail"},
     "process/mounts.py": {"Shared"},

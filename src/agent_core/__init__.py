@@ -29,20 +29,16 @@ if TYPE_CHECKING:
         ToolError,
         ToolRetry,
     )
-    from agent_core.loop.guards import (
-        GuardContext,
-        GuardStop,
-        on_answer,
-        on_message,
-        on_tool_call,
-    )
-    from agent_core.loop.options import RunOptions
+    from agent_core.extensions import AskModel, Extension, ExtensionContext, GuardStop, RunTool
+    from agent_core.loop.guards import GuardContext, on_answer, on_message, on_tool_call
+    from agent_core.loop.options import AnyModel, RunOptions
     from agent_core.mcp.toolsets import McpHttp, McpStdio
+    from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
-    from agent_core.tools.base import Tool, ToolContext
+    from agent_core.tools.base import Tool, ToolContext, ToolReturn
     from agent_core.tools.decorator import tool
     from agent_core.tools.registry import ToolRegistry
-    from agent_core.tools.toolsets import Toolset
+    from agent_core.tools.toolsets import AnyTool, Toolset
     from agent_core.types import (
         AgentDefinition,
         ArtifactRefBlock,
@@ -101,10 +97,14 @@ _HOMES = {
     ),
     **dict.fromkeys(("Config", "ModelConfig"), "agent_core.config.models"),
     "Worker": "agent_core.api.worker",
-    "RunOptions": "agent_core.loop.options",
+    **dict.fromkeys(("AnyModel", "RunOptions"), "agent_core.loop.options"),
+    "PermissionCallback": "agent_core.permissions",
     **dict.fromkeys(
-        ("GuardContext", "GuardStop", "on_answer", "on_message", "on_tool_call"),
-        "agent_core.loop.guards",
+        ("GuardContext", "on_answer", "on_message", "on_tool_call"), "agent_core.loop.guards"
+    ),
+    **dict.fromkeys(
+        ("AskModel", "Extension", "ExtensionContext", "GuardStop", "RunTool"),
+        "agent_core.extensions",
     ),
     **dict.fromkeys(
         (
@@ -115,10 +115,10 @@ _HOMES = {
         "agent_core.errors",
     ),
     **dict.fromkeys(("ProviderAdapter", "ProviderRegistry"), "agent_core.providers.base"),
-    **dict.fromkeys(("Tool", "ToolContext"), "agent_core.tools.base"),
+    **dict.fromkeys(("Tool", "ToolContext", "ToolReturn"), "agent_core.tools.base"),
     "tool": "agent_core.tools.decorator",
     "ToolRegistry": "agent_core.tools.registry",
-    "Toolset": "agent_core.tools.toolsets",
+    **dict.fromkeys(("AnyTool", "Toolset"), "agent_core.tools.toolsets"),
     **dict.fromkeys(("McpHttp", "McpStdio"), "agent_core.mcp.toolsets"),
 }
 
@@ -126,7 +126,10 @@ __all__ = [
     "AgentCoreError",
     "AgentDefinition",
     "AgentRuntime",
+    "AnyModel",
+    "AnyTool",
     "ArtifactRefBlock",
+    "AskModel",
     "Budget",
     "CancelResult",
     "CleanupResult",
@@ -139,6 +142,8 @@ __all__ = [
     "ErrorCode",
     "ErrorPayload",
     "EventType",
+    "Extension",
+    "ExtensionContext",
     "FileChange",
     "GuardContext",
     "GuardStop",
@@ -158,6 +163,7 @@ __all__ = [
     "ModelStarted",
     "ModelTextDelta",
     "Node",
+    "PermissionCallback",
     "PermissionDecision",
     "PermissionDeniedError",
     "PermissionRequest",
@@ -173,6 +179,7 @@ __all__ = [
     "RunOptions",
     "RunResult",
     "RunStatus",
+    "RunTool",
     "RuntimeEvent",
     "SchemaError",
     "Session",
@@ -194,6 +201,7 @@ __all__ = [
     "ToolResult",
     "ToolResultBlock",
     "ToolRetry",
+    "ToolReturn",
     "Toolset",
     "Usage",
     "UserMessage",

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from msgspec import Struct
 
-from agent_core.errors import AgentCoreError, ErrorCode, PortableError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, PortableError
 from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.base import ToolOutput, ToolReturn
@@ -45,8 +45,12 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
     from agent_core.events import Journal
     from agent_core.tools.toolsets import AnyTool
+
+ENTRY_POINTS = "soong_agent.extensions"
 
 AskModel = Callable[[ModelRequest], AsyncGenerator[ModelEvent]]
 RunTool = Callable[[], Awaitable[ToolReturn | ToolOutput]]
@@ -128,7 +132,8 @@ class Extension:
     ) -> AbstractAsyncContextManager[object]:
         """Return a context manager that is entered when the run begins and left when it ends.
 
-        It is left with the exception of a run that fails or is cancelled, and must not suppress it.
+        It is left with the exception of a run that fails or is cancelled, and cannot suppress it.
+        A run that waits for a person's answer leaves it too, and enters it anew when it continues.
         """
         return nullcontext()
 
@@ -242,9 +247,12 @@ class Extensions:
                 tools += each.tools(self.context)
         return tools
 
+    def around_run(self) -> AbstractAsyncContextManager[None]:
+        """Return the context that wraps the run."""
+        return self._around_all() if self._of("wrap_run") else nullcontext()
+
     @asynccontextmanager
-    async def around_run(self) -> AsyncGenerator[None]:
-        """Enter what wraps the run."""
+    async def _around_all(self) -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
             for each in self._of("wrap_run"):
                 await stack.enter_async_context(self._around_run(each))
@@ -405,6 +413,59 @@ class Extensions:
         error = AgentCoreError(ErrorCode.GUARD_STOPPED, message, details={"reason": reason})
         self._stopped = self._stopped or error
         return self._stopped
+
+
+def installed_extensions(names: Sequence[str]) -> list[Extension]:
+    """Return the extensions of installed distributions that `[runtime] extensions` names.
+
+    Each is the name of an entry point of the group `soong_agent.extensions`, which refers to a
+    subclass of `Extension` or a function without parameters that returns an extension.
+
+    Raises:
+        ConfigError: there is none of that name, there are several, or it cannot be made.
+    """
+    if not names:
+        return []
+    # Reading what is installed takes a while, and few programs need it.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    points = entry_points(group=ENTRY_POINTS)
+    return [_installed(name, points) for name in names]
+
+
+def _installed(name: str, points: "EntryPoints") -> Extension:
+    found = {(point.value, point.dist.name if point.dist else "?"): point for point in points}
+    found = {key: point for key, point in found.items() if point.name == name}
+    details: dict[str, Any] = {"extension": name}
+    if len(found) != 1:
+        if found:
+            distributions = ", ".join(sorted(distribution for _, distribution in found))
+            reason = f"belongs to several distributions: {distributions}; uninstall all but one"
+        else:
+            known = ", ".join(sorted(points.names)) or "none"
+            reason = (
+                f"is not installed; installed: {known}. A distribution adds one with an entry "
+                f"point of the group {ENTRY_POINTS}"
+            )
+        message = f"[runtime] extensions: {name!r} {reason}"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
+    [((value, distribution), point)] = found.items()
+    details["distribution"] = distribution
+    try:
+        extension: object = point.load()()
+    except Exception as error:
+        message = (
+            f"[runtime] extensions: {name!r} of {distribution} cannot be made ({value}): "
+            f"{type(error).__name__}: {error}"
+        )
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details) from error
+    if not isinstance(extension, Extension):
+        message = (
+            f"[runtime] extensions: {name!r} of {distribution} is a {type(extension).__name__}, "
+            "not an Extension"
+        )
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
+    return extension
 
 
 class WrappedProvider:

@@ -24,6 +24,8 @@ STABLE = (
     "Budget",
     "GuardContext",
     "GuardStop",
+    "Extension",
+    "ExtensionContext",
     "on_answer",
     "on_message",
     "on_tool_call",

@@ -25,11 +25,13 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
+    from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
-    from agent_core.loop.options import AnyModel, AnyTool, JsonSchema, RunOptions
+    from agent_core.loop.options import AnyModel, JsonSchema, RunOptions
     from agent_core.runtime.runs import Runs
     from agent_core.runtime.scheduler import RunProgress
     from agent_core.runtime.sessions import Sessions
+    from agent_core.tools.toolsets import AnyTool
     from agent_core.types import InspectResult
 
 AnyDecision = (
@@ -331,6 +333,7 @@ class RunHandle(Generic[OutputT]):
         tools: "Sequence[AnyTool] | None" = None,
         deps: Any = None,
         guards: "Sequence[RunGuard]" = (),
+        extensions: "Sequence[Extension]" = (),
         model: "AnyModel | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
     ) -> "RunHandle[Any]":
@@ -354,6 +357,7 @@ class RunHandle(Generic[OutputT]):
             tools=tools,
             deps=deps,
             guards=guards,
+            extensions=extensions,
             model=model,
             output_type=output_type,
         )

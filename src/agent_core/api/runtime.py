@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from agent_core.config.models import Config
+    from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import (
         AnyModel,
-        AnyTool,
         JsonSchema,
         RunOptions,
         StartFields,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.base import Tool
     from agent_core.tools.registry import Handler, ToolRegistry
-    from agent_core.tools.toolsets import Toolset
+    from agent_core.tools.toolsets import AnyTool, Toolset
     from agent_core.types import (
         ApprovalRecord,
         CleanupResult,
@@ -113,6 +113,8 @@ class AgentRuntime:
         tool_registry: tools in addition to the built-in ones.
         toolsets: groups of tools, including MCP servers, opened when the first run begins and
             closed with the runtime.
+        extensions: add behaviour to every run, inside the engine's own features and outside the
+            extensions of a run.
         debug: keep raw provider traffic and tracebacks as (redacted) artifacts.
         elicitation_callback: answers the questions of MCP servers to the user, including log-ins.
             Without it they are refused.
@@ -139,6 +141,7 @@ class AgentRuntime:
         model: "AnyModel | None" = None,
         persist: bool = True,
         toolsets: "Sequence[Toolset]" = (),
+        extensions: "Sequence[Extension]" = (),
         default_snapshots: Literal["off", "turn"] = "off",
         telemetry: "Telemetry | Literal[False] | None" = None,
         database_url: str | None = None,
@@ -161,6 +164,7 @@ class AgentRuntime:
             provider_registry=provider_registry,
             tool_registry=tool_registry,
             toolsets=tuple(toolsets),
+            extensions=tuple(extensions),
             debug=debug,
             default_snapshots=default_snapshots,
             telemetry=telemetry,
@@ -471,6 +475,7 @@ class AgentRuntime:
         tools: "Sequence[AnyTool] | None" = None,
         deps: Any = None,
         guards: "Sequence[RunGuard]" = (),
+        extensions: "Sequence[Extension]" = (),
         model: "AnyModel | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
         decided_by: str = "sdk",
@@ -495,6 +500,7 @@ class AgentRuntime:
                 had. A run that was started with `tools` gets only those.
             deps: as for `start`; a run that was started with some needs them.
             guards: as for `start`.
+            extensions: as for `start`.
             model: as for `start`; needed if it was an adapter.
             output_type: as for `start`; without it the answer of the run is a JSON value.
             decided_by: the origin of the answer.
@@ -522,6 +528,7 @@ class AgentRuntime:
             tools=tools,
             deps=deps,
             guards=guards,
+            extensions=extensions,
             model=model,
             output_type=output_type,
         )

@@ -12,15 +12,16 @@ from agent_core.types import Mode, OutputT, UserMessage
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
+    from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import (
         AnyModel,
-        AnyTool,
         JsonSchema,
         RunOptions,
         StartFields,
         TypedStartFields,
     )
+    from agent_core.tools.toolsets import AnyTool
     from agent_core.types import InspectResult, ReplayResult, SwitchResult
 
 
@@ -159,6 +160,7 @@ class Session:
         tools: "Sequence[AnyTool] | None" = None,
         deps: Any = None,
         guards: "Sequence[RunGuard]" = (),
+        extensions: "Sequence[Extension]" = (),
         model: "AnyModel | None" = None,
         output_type: "TypeForm[Any] | JsonSchema | None" = None,
     ) -> RunHandle[Any]:
@@ -176,6 +178,7 @@ class Session:
             tools=tools,
             deps=deps,
             guards=guards,
+            extensions=extensions,
             model=model,
             output_type=output_type,
         )

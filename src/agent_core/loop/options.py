@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from agent_core.config.models import ModelConfig, as_model
 from agent_core.config.problems import nearest
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.extensions import Extension, Extensions
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Handler, tool_from
@@ -66,6 +67,8 @@ class RunOptions(Generic[OutputT]):
             everybody who uses the home, or the sessions of the tenant; with `off`, or False, it
             recalls nothing, and nothing of it is ever remembered. None is the runtime's choice.
         guards: inspect the message, tool calls and the answer; they are not stored.
+        extensions: add behaviour to the run and its children, inside those of the runtime; they
+            are not stored.
         metadata: the caller's own JSON data, stored with the run.
     """
 
@@ -82,6 +85,7 @@ class RunOptions(Generic[OutputT]):
     permission_mode: PermissionMode | None = None
     memory: str | bool | None = None
     guards: "Sequence[RunGuard]" = ()
+    extensions: Sequence[Extension] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     if TYPE_CHECKING:  # the answer to a JSON Schema is of any type
@@ -118,6 +122,7 @@ class RunOptions(Generic[OutputT]):
             deps=self.deps,
             memory=self.memory,
             guards=[guard for guard in self.guards if guard.point == "tool_call"],
+            extensions=self.extensions,
         )
 
     def offers(self, name: str, *, is_free: bool = False) -> bool:
@@ -145,6 +150,7 @@ class RunFields(TypedDict, total=False):
     permission_mode: PermissionMode | None
     memory: str | bool | None
     guards: "Sequence[RunGuard]"
+    extensions: Sequence[Extension]
     metadata: Mapping[str, Any]
 
 
@@ -241,9 +247,11 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         reason = f"is 'provider:name', a ModelConfig or an adapter, not a {_kind(model)}"
         raise malformed_option("model", reason)
     guards = _guards(options.guards)
+    extensions = checked_extensions(_items("extensions", options.extensions))
     live = {
         "deps": options.deps is not None,
         "guards": bool(guards),
+        "extensions": bool(extensions),
         "model": isinstance(model, ModelConfig) and model.adapter is not None,
         "tools": any(not isinstance(tool, str) for tool in tools or ()),
     }
@@ -295,6 +303,7 @@ def missing_options(
     is_handed_over = {
         "deps": given.deps is not None,
         "guards": bool(given.guards),
+        "extensions": bool(given.extensions),
         "model": given.model is not None,
     }
     for name, is_here in is_handed_over.items():
@@ -310,9 +319,9 @@ def restored_options(
 
     Args:
         stored: the options as that process stored them.
-        given: options that only a program can have: `tools`, `deps`, `guards`, `model` and
-            `output_type`. Tools that the run did not have are left out; a run that had all tools
-            has them in addition.
+        given: options that only a program can have: `tools`, `deps`, `guards`, `extensions`,
+            `model` and `output_type`. Tools that the run did not have are left out; a run that had
+            all tools has them in addition.
     """
     given = given or NO_OPTIONS
     model: Any = given.model
@@ -344,6 +353,7 @@ def restored_options(
         memory=stored.memory,
         deps=given.deps,
         guards=given.guards,
+        extensions=given.extensions,
         metadata=stored.metadata,
     )
 
@@ -399,6 +409,37 @@ def _guards(given: object) -> list[Any]:
                 made = "an async function under @on_message, @on_tool_call or @on_answer"
                 raise malformed_option("guards", f"holds a {_kind(guard)}; a guard is {made}")
     return guards
+
+
+def checked_extensions(given: Sequence[object]) -> list[Extension]:
+    """Return extensions.
+
+    Raises:
+        AgentCoreError: `validation_error`: one is something else.
+    """
+    for each in given:
+        if not isinstance(each, Extension):
+            made = "an instance of a subclass of Extension"
+            what = each.__name__ if isinstance(each, type) else f"a {_kind(each)}"
+            raise malformed_option("extensions", f"holds {what}; an extension is {made}")
+    return [each for each in given if isinstance(each, Extension)]
+
+
+def with_contributions(options: RunOptions[Any], extensions: Extensions) -> RunOptions[Any]:
+    """Return the options with the instructions and tools that extensions contribute.
+
+    Raises:
+        AgentCoreError: an extension failed, or one of its tools cannot be a tool.
+    """
+    texts, tools = extensions.instructions(), extensions.tools()
+    if texts:
+        own = [options.instructions] if options.instructions else []
+        options = replace(options, instructions="\n\n".join([*own, *texts]))
+    if tools:
+        known = [EVERY_TOOL] if options.tools is None else options.tools
+        made = [_made_tool(each) for each in tools]
+        options = replace(options, tools=[*known, *made])
+    return options
 
 
 def _kind(value: object) -> str:

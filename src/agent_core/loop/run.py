@@ -114,15 +114,16 @@ async def settle_waiting(
 
 async def converse(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
     """Ask the model, run the tools it calls, and repeat until it has nothing left to call."""
-    await begin(ctx, prompt, stats)
-    while stats.turns < ctx.limits.max_turns:
-        reply = await take_turn(ctx, stats)
-        if reply.calls:
-            await run_tools(ctx, reply.calls)
-        if await may_stop(ctx, reply, stats):
-            return reply
-    limit = ctx.limits.max_turns
-    raise AgentCoreError(ErrorCode.MAX_TURNS, f"no final answer after {plural(limit, 'turn')}")
+    async with ctx.extensions.around_run():
+        await begin(ctx, prompt, stats)
+        while stats.turns < ctx.limits.max_turns:
+            reply = await take_turn(ctx, stats)
+            if reply.calls:
+                await run_tools(ctx, reply.calls)
+            if await may_stop(ctx, reply, stats):
+                return reply
+        limit = ctx.limits.max_turns
+        raise AgentCoreError(ErrorCode.MAX_TURNS, f"no final answer after {plural(limit, 'turn')}")
 
 
 async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:

@@ -406,6 +406,7 @@ def _merged(known: RunOptions[Any], given: RunOptions[Any]) -> RunOptions[Any]:
         tools=[*(known.tools or ()), *(given.tools or ())] or None,
         deps=known.deps if given.deps is None else given.deps,
         guards=given.guards or known.guards,
+        extensions=given.extensions or known.extensions,
         model=known.model if given.model is None else given.model,
         output_type=known.output_type if given.output_type is None else given.output_type,
     )

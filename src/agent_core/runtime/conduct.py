@@ -140,7 +140,9 @@ class Conductor:
                     options = replace(options, memory=scope)
                 async with (
                     _checked(run, options) as (prompt, guards),
-                    self._project.with_toolsets(options, run.journal) as options,
+                    self._project.with_toolsets(
+                        self._project.with_contributions(options, run.identity), run.journal
+                    ) as options,
                     self._contexts.recording(run.journal, run.scope),
                     self._open_spawner(run, options) as spawner,
                 ):

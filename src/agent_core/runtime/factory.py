@@ -184,9 +184,11 @@ class RunFactory:
         composer = self._build_composer(spec, model, toolbox, found)
         source = await self.compactions.watch(composer, journal, scope)
         meter = scope.meter
-        is_counted = bool(options.guards) or spec.trace is not None
+        is_counted = bool(
+            options.guards or options.extensions or self._project.extensions or spec.trace
+        )
         provider = self._models.open(model, composer.use, meter=meter, is_counted=is_counted)
-        extensions = await self._engine_extensions(spec, scope, model, toolbox)
+        extensions = await self._extensions_of(spec, scope, model, toolbox)
         ctx = RunContext(
             run=run,
             journal=journal,
@@ -228,12 +230,12 @@ class RunFactory:
             scope.recorder = recorder
             yield
 
-    async def _engine_extensions(
+    async def _extensions_of(
         self, spec: RunSpec, scope: RunScope, model: ModelConfig, toolbox: Toolbox
     ) -> list[Extension]:
-        """Return the engine's own features that a run has; most runs have two of them."""
+        """Return the extensions of a run: the engine's that it needs, and the program's."""
         run, options, meter = spec.run, spec.options, scope.meter
-        extensions: list[Extension] = [self._project.guard]
+        extensions = [*self._project.extensions, *options.extensions, self._project.guard]
         if (make_hooks := self._project.make_hooks) is not None:
             extensions.append(make_hooks(run, spec.journal))
         if spec.trace is not None:

@@ -15,6 +15,7 @@ from agent_core.types import AgentDefinition
 if TYPE_CHECKING:
     from agent_core.config.models import Config, ModelConfig
     from agent_core.config.paths import Setup
+    from agent_core.extensions import Extension
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
@@ -59,6 +60,7 @@ class RuntimeOptions(Struct, kw_only=True, dict=True, weakref=True):
     provider_registry: "ProviderRegistry | None" = None
     tool_registry: "ToolRegistry | None" = None
     toolsets: "Sequence[Toolset]" = ()
+    extensions: "Sequence[Extension]" = ()
     definitions: list[AgentDefinition] = field(default_factory=list[AgentDefinition])
     debug: bool = False
     default_snapshots: Literal["off", "turn"] = "off"

@@ -22,9 +22,14 @@ from agent_core.context.instructions import InstructionCatalog, find_instruction
 from agent_core.context.skills import SkillCatalog, find_skills
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.events import Journal
-from agent_core.extensions import Extension
+from agent_core.extensions import (
+    Extension,
+    ExtensionContext,
+    Extensions,
+    installed_extensions,
+)
 from agent_core.loop.context import HistorySource
-from agent_core.loop.options import RunOptions
+from agent_core.loop.options import RunOptions, checked_extensions, with_contributions
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
@@ -99,6 +104,10 @@ class Project:
             or config.permissions.unattended != "deny",
         )
         self.toolboxes.check_names()
+        self.extensions = [
+            *installed_extensions(config.runtime.extensions),
+            *checked_extensions(options.extensions),
+        ]
         self._settings_home = setup.settings_home
         self.definitions = AgentDefinitions(self._settings_home, options.definitions)
         check_definitions(self.definitions, config, self.toolboxes.known_names())
@@ -221,6 +230,18 @@ class Project:
     async def close_toolsets(self) -> None:
         """Close the toolsets of the runtime."""
         await self._toolsets_stack.aclose()
+
+    def with_contributions(self, options: RunOptions, run: RunIdentity) -> RunOptions:
+        """Return the options of a run with what its extensions contribute.
+
+        Raises:
+            AgentCoreError: an extension failed.
+        """
+        extensions = [*self.extensions, *options.extensions]
+        if not extensions:
+            return options
+        context = ExtensionContext(run=run, deps=options.deps)
+        return with_contributions(options, Extensions(context, extensions))
 
     @asynccontextmanager
     async def with_toolsets(

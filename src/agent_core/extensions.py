@@ -53,7 +53,11 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "soong_agent.extensions"
 
 AskModel = Callable[[ModelRequest], AsyncGenerator[ModelEvent]]
-RunTool = Callable[[], Awaitable[ToolReturn | ToolOutput]]
+"""Asks the next extension, and finally the model."""
+
+RunTool = Callable[[], Awaitable[ToolReturn]]
+"""Makes a tool call. The value of a built-in tool may be a `ToolOutput`: return it unchanged."""
+
 Admit = Callable[[], Awaitable[float | None]]
 
 
@@ -186,7 +190,7 @@ class Extension:
         context: ExtensionContext,  # noqa: ARG002
         call: ToolCall,  # noqa: ARG002
         proceed: RunTool,
-    ) -> ToolReturn | ToolOutput:
+    ) -> ToolReturn:
         """Make an admitted tool call with `proceed()`, and return its value or another one."""
         return await proceed()
 
@@ -364,8 +368,11 @@ class Extensions:
             admit = partial(each.admit_tool_call, self.context, judged, admit)
         return await admit()
 
-    async def run_tool(self, call: ToolCall, run: RunTool) -> ToolReturn | ToolOutput:
+    async def run_tool(
+        self, call: ToolCall, action: Callable[[], Awaitable[ToolReturn | ToolOutput]]
+    ) -> ToolReturn | ToolOutput:
         """Make an admitted call."""
+        run = cast("RunTool", action)
         for each in reversed(self._of("wrap_tool_call")):
             run = partial(each.wrap_tool_call, self.context, call, run)
         try:

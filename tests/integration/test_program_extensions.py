@@ -37,10 +37,7 @@ from agent_core import (
 )
 from agent_core.providers.scripted import Hangs, Says, ScriptedProvider, calls
 from agent_core.testing import ScriptedRuntime
-from agent_core.tools.base import ToolOutput
 from isolation import Home
-
-Value = ToolReturn | ToolOutput
 
 
 @tool(permission="readonly")
@@ -96,7 +93,7 @@ class Recorder(Extension):
 
     async def wrap_tool_call(
         self, context: ExtensionContext, call: ToolCall, proceed: RunTool
-    ) -> Value:
+    ) -> ToolReturn:
         self.note(f"makes {call.name}")
         value = await proceed()
         self.note(f"made {call.name}: {value}")
@@ -193,7 +190,7 @@ async def test_a_tool_call_can_be_replaced_and_refused() -> None:
     class Shield(Extension):
         async def wrap_tool_call(
             self, context: ExtensionContext, call: ToolCall, proceed: RunTool
-        ) -> Value:
+        ) -> ToolReturn:
             place = call.arguments["place"]
             if place == "attic":
                 raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, "the attic is closed")
@@ -344,7 +341,7 @@ class Raises(Extension):
 
     async def wrap_tool_call(
         self, context: ExtensionContext, call: ToolCall, proceed: RunTool
-    ) -> Value:
+    ) -> ToolReturn:
         self.raise_at("wrap_tool_call")
         return await proceed()
 

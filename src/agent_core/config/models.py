@@ -340,7 +340,7 @@ class RuntimeConfig(Section):
     cancel_timeout_ms: Milliseconds = 10_000
     max_turns: Count = 100
     max_concurrent_runs: Count = 256
-    extensions: list[str] = Field(default_factory=list[str])
+    extensions: list[str] = []
 
 
 class ContextConfig(Section):

@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.extensions import AskModel, Extension, ExtensionContext, Place, RunTool
-from agent_core.tools.base import ToolOutput, ToolReturn
+from agent_core.tools.base import ToolReturn
 from agent_core.types import ModelEvent, ModelRequest, ToolCall, ToolDefinition, ToolResult
 
 
@@ -106,7 +106,7 @@ class Fence(Extension):
         context: ExtensionContext,  # noqa: ARG002
         call: ToolCall,  # noqa: ARG002
         proceed: RunTool,
-    ) -> ToolReturn | ToolOutput:
+    ) -> ToolReturn:
         """Require the session right before the call is made."""
         await self._hold.require()
         return await proceed()

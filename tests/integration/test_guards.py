@@ -42,7 +42,7 @@ from runtimes import CONFIG, collect
 
 @on_message
 async def masked(text: str) -> str | None:
-    return text.replace("4711", "****") if "4711" in text else None
+    return text.replace("4711-0815-2342", "****") if "4711-0815-2342" in text else None
 
 
 @on_answer
@@ -104,7 +104,7 @@ async def made(
 
 async def stopped(made: AgentRuntime, guards: Sequence[RunGuard], **fields: Any) -> RunError:
     with pytest.raises(RunError) as failed:
-        await made.run("hello 4711", session_id="s1", guards=guards, **fields)
+        await made.run("hello 4711-0815-2342", session_id="s1", guards=guards, **fields)
     assert failed.value.code is ErrorCode.GUARD_STOPPED
     assert failed.value.result.status is RunStatus.FAILED
     return failed.value
@@ -114,24 +114,28 @@ async def test_a_replaced_message_is_what_is_stored_shown_and_sent(
     made: AgentRuntime, model: Played, home: Home
 ) -> None:
     provider = model.play("done")
-    handle = await made.start("my pin is 4711", session_id="s1", guards=[masked])
+    handle = await made.start("my pin is 4711-0815-2342", session_id="s1", guards=[masked])
     events = await collect(handle)
     page = await made.replay_session("s1")
     assert page.nodes[0].text == "my pin is ****"
-    assert "4711" not in provider.requests[0].model_dump_json()
+    assert "4711-0815-2342" not in provider.requests[0].model_dump_json()
     (note,) = [event for event in events if event.event_type is EventType.GUARD_REPLACED]
     assert note.payload == {"guard": "masked", "point": "message"}
-    assert all("4711" not in event.model_dump_json() for event in events)
+    assert all("4711-0815-2342" not in event.model_dump_json() for event in events)
     with sqlite3.connect(home.path / "sessions.sqlite") as database:
         dump = "\n".join(database.iterdump())
-    assert "4711" not in dump
+    assert "4711-0815-2342" not in dump
 
 
 async def test_a_message_is_on_disk_only_as_its_guards_left_it(
     made: AgentRuntime, model: Played, home: Home
 ) -> None:
     def is_on_disk() -> bool:
-        return any(b"4711" in file.read_bytes() for file in home.path.rglob("*") if file.is_file())
+        return any(
+            b"4711-0815-2342" in file.read_bytes()
+            for file in home.path.rglob("*")
+            if file.is_file()
+        )
 
     looks, goes_on = asyncio.Event(), asyncio.Event()
 
@@ -142,9 +146,9 @@ async def test_a_message_is_on_disk_only_as_its_guards_left_it(
         return await masked.check(text)
 
     model.play("done", "never")
-    first = await made.start("my card is 4711", session_id="s1", guards=[waits])
-    queued = await made.start("again 4711", session_id="s1", guards=[masked])
-    dropped = await made.start("once more 4711", session_id="s1", guards=[masked])
+    first = await made.start("my card is 4711-0815-2342", session_id="s1", guards=[waits])
+    queued = await made.start("again 4711-0815-2342", session_id="s1", guards=[masked])
+    dropped = await made.start("once more 4711-0815-2342", session_id="s1", guards=[masked])
     await looks.wait()
     await dropped.cancel()
     waiting = {run.run_id: run for run in (await made.replay_session("s1")).runs}[queued.run_id]

@@ -205,6 +205,11 @@ class PathPolicy:
         """Return the first path that a rule of the user's keeps from tools that read."""
         return None if self._denied is None else self._denied.find_touched(paths)
 
+    @property
+    def denies_paths(self) -> bool:
+        """Return whether a rule of the user's keeps paths from tools that read."""
+        return self._denied is not None
+
     def find_secrets(self, paths: Iterable[str]) -> list[str]:
         """Return the places that a reader of folders above them may not read unasked.
 

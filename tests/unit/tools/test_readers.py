@@ -596,6 +596,90 @@ async def test_what_git_shows_of_tracked_files_is_judged_by_rules(
     assert (await judge(folders, "git show HEAD:src/b.py", DENIES)).decision == "allow"
 
 
+@pytest.fixture
+def history(folders: Path) -> Path:
+    """A repository of which a commit has a file in `secrets` that is tracked no more."""
+    project = folders / "project"
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folders / "user")}
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for line in ("init -q", "add src a.txt secrets", "commit -qm one", "rm -rq secrets", "status"):
+        argv = ["git", *author, *line.split()]
+        subprocess.run(argv, cwd=project, env=environ, check=True, capture_output=True)  # noqa: S603
+    return folders
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "git log -p",
+        "git log -p --all -- src",
+        "git log -p --follow",
+        "git show HEAD",
+        "git show HEAD -- src",
+        "git diff HEAD",
+        "git diff HEAD~1 HEAD",
+        "git diff --cached",
+        "git grep PASS HEAD",
+        "git status -v",
+        "sh -c 'git log -p | head'",
+    ],
+)
+async def test_commits_may_show_files_that_no_index_names(history: Path, line: str) -> None:
+    rules = [DENIES[0], {"decision": "deny", "path": ["secrets/**"]}]
+    assert (await judge(history, line, rules)).decision == "ask"
+    settings = '[permissions]\nreaders = "allow"\n'
+    judged = await lines(history, rules[1:], settings=settings).judge(shlex.split(line))
+    assert judged.decision == "ask"
+    assert (await lines(history, settings=settings).judge(shlex.split(line))).decision == "allow"
+
+
+@pytest.mark.parametrize(
+    "line", ["git diff", "git log", "git log -p -- a.txt", "git show HEAD:a.txt", "git grep a src"]
+)
+async def test_what_shows_no_other_file_needs_no_question(history: Path, line: str) -> None:
+    rules = [DENIES[0], {"decision": "deny", "path": ["secrets/**"]}]
+    assert (await judge(history, line, rules)).decision == "allow"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "git show HEAD:cfg/app.toml",
+        "git show :cfg/app.toml",
+        "git show :0:cfg/app.toml",
+        "git show HEAD~2:cfg/./app.toml",
+        "git diff HEAD:cfg/app.toml HEAD:a.txt",
+        "git log -p -- :/cfg",
+        "git grep PASS -- ':(top)cfg/app.toml'",
+        "git cat-file -p HEAD:cfg/app.toml",
+        "git archive HEAD:cfg",
+        "sh -c 'git show HEAD:cfg/app.toml'",
+        "git show HEAD:../cfg/app.toml",
+    ],
+)
+async def test_git_names_paths_from_the_top_of_the_working_tree(history: Path, line: str) -> None:
+    settings = '[tools]\nsensitive_paths = ["/cfg/"]\n'
+    for cwd in (".", "src", "src/deep"):
+        if ".." in line and cwd != "src":
+            continue
+        judged = await lines(history, settings=settings).judge(shlex.split(line), cwd=cwd)
+        assert reason(judged) == "sensitive", cwd
+    harmless = line.replace("cfg/app.toml", "a.txt").replace("cfg", "src")
+    judged = await lines(history, settings=settings).judge(shlex.split(harmless), cwd="src")
+    assert reason(judged) is None
+    rules = [{"decision": "deny", "path": ["cfg/**"]}]
+    judged = await lines(history, rules).judge(shlex.split(line), cwd="src")
+    assert judged.decision == "deny"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["git push origin HEAD:refs/x", "git clone git@example.org:/srv/a", "git show HEAD:./b.py"],
+)
+async def test_other_colons_of_git_name_no_place_elsewhere(history: Path, line: str) -> None:
+    assert reason(await lines(history).judge(shlex.split(line), cwd="src")) is None
+
+
 @pytest.mark.parametrize("text", ["gitdir: ../real ", "gitdir: ../real\nmore", "gitdir:  ../real"])
 async def test_a_file_that_leads_git_elsewhere_than_it_seems_is_not_trusted(
     folders: Path, text: str

@@ -182,7 +182,9 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         cwd=place.path,
         env=workspace.env,
         reason=reason,
-        opens_only_what_may_be_read=read.unseen is None and policy.find_denied(met.opened) is None,
+        opens_only_what_may_be_read=read.unseen is None
+        and policy.find_denied(met.opened) is None
+        and not (read.history and policy.denies_paths),
         policy=policy,
     )
     changes_nothing = _changes_nothing(read, command)
@@ -229,6 +231,8 @@ def _meet_all(read: "ReadCommand", cwd: Path) -> "Met":
             meet(opening, base, met)
     if not met.is_complete and read.unseen is None:
         read.unseen = "it reads more files than are looked at"
+    if met.shows_history:
+        read.history = "it may show files of earlier commits"
     return met
 
 
@@ -427,7 +431,8 @@ def _find_named_places(
     the reason: the program's own files, else those likely to hold secrets and those outside the
     project and the allowed roots; and all paths that it names, as far as a word is known to be one.
     """
-    from agent_core.tools.code.views import STREAMS  # noqa: PLC0415 - see above
+    from agent_core.tools.code.repositories import find_top  # noqa: PLC0415 - see above
+    from agent_core.tools.code.views import STREAMS  # noqa: PLC0415
 
     words = list(islice(dict.fromkeys(_words(read.words)), _MAX_WORDS + 1))
     opened = dict.fromkeys(word for each in read.openings for word in (*each.paths, *each.places))
@@ -443,6 +448,11 @@ def _find_named_places(
             names = [str(each.path) for each in found]
             # A name may be too long for `Path.exists`.
             paths += [name for name in names if name in likely or os.path.exists(name)]  # noqa: PTH110
+            places += found
+        top = find_top(base) if read.from_top else None
+        for word in read.from_top if top is not None else ():
+            found = list(_resolve(policy, word, top or base))
+            paths += [str(each.path) for each in found]
             places += found
     programs = [program, *(Path(view.program) for view in read.views if view.program)]
     own = [str(each.path) for each in places if policy.is_protected(each.path)]

@@ -1,5 +1,6 @@
 """Git, find and tar: programs whose words are a language of their own."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 
@@ -158,6 +159,20 @@ def open_git(words: Sequence[str]) -> Opening | None:
         found.tracked = operands
         if subcommand == "diff" and any(map(_LEADS_OUT.search, operands)):
             found.depth = "tree"  # of two paths one of which is outside, it compares all
+        is_of_commits = subcommand in {"log", "show", "status"}
+        found.shows_history = is_of_commits or not names.isdisjoint({"--cached", "--staged"})
+    return found
+
+
+def paths_from_top(words: Sequence[str]) -> list[str]:
+    """Return what git may take for paths from the top of the working tree: `HEAD:x`, `:/x`."""
+    found = list[str]()
+    for word in words:
+        for piece in _behind_colons(word)[:_MOST_COLONS]:
+            path = os.path.normpath(re.sub(r"\A\([^)]*\)", "", piece).lstrip("/"))
+            is_relative = piece.startswith(("./", "../")) or path.partition("/")[0] in {".", ".."}
+            if not is_relative and not piece.startswith("//"):
+                found.append(path)
     return found
 
 

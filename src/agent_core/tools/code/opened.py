@@ -14,7 +14,7 @@ from agent_core.disk.reading import read_text_file
 from agent_core.git.repository import Repository
 from agent_core.git.settings import read_settings, user_settings
 from agent_core.tools.code.openings import Opening
-from agent_core.tools.code.repositories import find_tracked
+from agent_core.tools.code.repositories import find_tracked, may_show_more
 
 _MAX_ENTRIES = 50_000
 _MAX_IGNORE_FILE = 262_144
@@ -30,11 +30,13 @@ class Met(Struct):
     Attributes:
         opened: resolved paths of all that it opens or enters.
         tracked: resolved paths that git shows the committed content of.
+        shows_history: git may show files of earlier commits, which its index does not name.
         is_complete: there is no more; otherwise the folders are too large to look through.
     """
 
     opened: dict[str, None] = field(default_factory=dict[str, None])
     tracked: dict[str, None] = field(default_factory=dict[str, None])
+    shows_history: bool = False
     is_complete: bool = True
 
 
@@ -50,6 +52,7 @@ def meet(opening: Opening, base: Path, met: Met) -> None:
     if opening.tracked is not None:
         files = find_tracked(base, opening.tracked)
         met.is_complete &= files is not None
+        met.shows_history |= may_show_more(base, opening.tracked, is_history=opening.shows_history)
         for file in files or ():
             met.tracked[file] = None
             folder = os.path.dirname(file)  # noqa: PTH120 - for many files

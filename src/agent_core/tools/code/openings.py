@@ -28,6 +28,7 @@ class Opening(Struct, kw_only=True):
         excluded_folders: the same for folders.
         tracked: it opens what git tracks below these paths, or all that it tracks if there are
             none; None: nothing.
+        shows_history: it shows what was in files that are tracked no more.
         only_reads: it makes no file, runs nothing and connects to nothing.
     """
 
@@ -43,6 +44,7 @@ class Opening(Struct, kw_only=True):
     excluded: list[str] = field(default_factory=list[str])
     excluded_folders: list[str] = field(default_factory=list[str])
     tracked: list[str] | None = None
+    shows_history: bool = False
     only_reads: bool = True
 
 

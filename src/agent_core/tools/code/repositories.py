@@ -70,7 +70,7 @@ def find_tracked(cwd: Path, words: Sequence[str]) -> list[str] | None:
         cwd: where git runs.
         words: commits and paths; without any path all files are meant.
     """
-    tree = next((each for each in (cwd, *cwd.parents) if os.path.lexists(each / ".git")), None)
+    tree = find_top(cwd)
     if tree is None:
         return None if words else []
     files = _tracked_files(tree)
@@ -89,6 +89,32 @@ def find_tracked(cwd: Path, words: Sequence[str]) -> list[str] | None:
         return files
     below = tuple(f"{limit.rstrip('/')}/" for limit in limits)
     return [*limits, *(file for file in files if file.startswith(below))]
+
+
+def find_top(cwd: Path) -> Path | None:
+    """Return the top of the working tree that a folder is in, whatever the repository is like."""
+    return next((each for each in (cwd, *cwd.parents) if os.path.lexists(each / ".git")), None)
+
+
+def may_show_more(cwd: Path, words: Sequence[str], *, is_history: bool) -> bool:
+    """Return whether git may show files that its index does not name, from earlier commits.
+
+    Args:
+        cwd: where git runs.
+        words: commits and paths that it is given.
+        is_history: it shows commits whatever it is given.
+    """
+    paths = [word for word in words if ":" in word or os.path.lexists(cwd / word)]
+    if not is_history and len(paths) == len(words):
+        return False
+    if paths and all(":" in word[1:] or not os.path.isdir(cwd / word) for word in paths):  # noqa: PTH112
+        return False  # of these files only
+    tree = find_top(cwd)
+    repository = _open_repository(tree) if tree is not None else None
+    if repository is None:
+        return True
+    has_packed = os.path.lexists(repository.common / "packed-refs")
+    return has_packed or any(names for _, _, names in os.walk(repository.common / "refs"))
 
 
 def _tracked_files(tree: Path) -> list[str] | None:

@@ -69,6 +69,11 @@ _RUNNERS = (
 )
 """Programs that run the one behind them, among those of the project."""
 
+_HOST = re.compile(r"[\w.-]+@[\w.-]+:[^:]*", re.ASCII)
+"""A repository of another machine, as in `git clone git@example.org:/srv/shop`."""
+
+_REMOTE = words_of("clone fetch ls-remote pull push remote submodule")
+
 _SED_FILE = re.compile(r"[rRwW]\s*([^\s;}]+)")
 _PYTHON = re.compile(r"(?:pypy|python)[\d.]*")
 
@@ -94,8 +99,11 @@ def paths_among(name: str, words: Sequence[str]) -> Iterator[str]:
         yield from (path for word in words for path in _SED_FILE.findall(word))
     elif name == "git":
         at = next((n for n, word in enumerate(words) if not word.startswith("-")), 0)
+        subcommand, rest = words[at] if words else "", words[at:]
+        if subcommand in _REMOTE:
+            rest = [word for word in rest if not _HOST.fullmatch(word)]
         yield from words[:at]
-        yield from _without_texts(words[at:], _GIT.get(words[at] if words else "", frozenset()))
+        yield from _without_texts(rest, _GIT.get(subcommand, frozenset()))
     else:
         words = words[2:] if name == "gh" and words[:1] == ["api"] else words
         yield from _without_texts(words, _TEXTS.get(name, frozenset()), is_curl=name == "curl")

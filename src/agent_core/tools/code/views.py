@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from agent_core.errors import ToolError
 from agent_core.process import find_program
+from agent_core.tools.code.languages import paths_from_top
 from agent_core.tools.code.openings import Opening
 from agent_core.tools.code.programs import is_program_of_its_name, is_python_of_environment
 from agent_core.tools.code.readers import (
@@ -95,6 +96,8 @@ class ReadCommand(Struct):
         openings: what the programs open of which that is known.
         guesses: what programs may open at most that were given an unknown option.
         unseen: why it is not known what a program opens that reads files.
+        from_top: words that git may take for paths from the top of a working tree.
+        history: why it may show files that no index names; rules for paths cannot judge them.
         folders: other folders than its own that relative paths may start from.
         starts: all folders that relative paths start from, where it is known that a script enters
             one before anything else; then its own folder is none of them.
@@ -106,6 +109,8 @@ class ReadCommand(Struct):
     openings: list[Opening] = field(default_factory=list[Opening])
     guesses: list[Opening] = field(default_factory=list[Opening])
     unseen: str | None = None
+    from_top: dict[str, None] = field(default_factory=dict[str, None])
+    history: str | None = None
     folders: list[Path] = field(default_factory=list[Path])
     starts: tuple[Path, ...] = ()
 
@@ -119,7 +124,9 @@ class ReadCommand(Struct):
         problems = self.problems
         if not self.views:
             problems = [*problems, "it runs no program"]
-        return CommandViews(tuple(self.views), problems[0] if problems else None, self.unseen)
+        return CommandViews(
+            tuple(self.views), problems[0] if problems else None, self.unseen or self.history
+        )
 
 
 def read_command(
@@ -518,6 +525,8 @@ class _Reader:
         argv = tuple(word.text for word in words)
         name = Path(argv[0]).name
         opening = None
+        if name == "git":
+            self._found.from_top |= dict.fromkeys(paths_from_top([*paths_among(name, argv[1:])]))
         if self._is_of_table(words[0], program):
             opening = self._note_opening(name, words[1:])
         else:

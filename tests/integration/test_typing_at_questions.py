@@ -1,12 +1,15 @@
 """Questions that appear while a person types: no letter of a text answers one."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +26,17 @@ WRITES = [calls("code.write_file", path="b.txt", content="new\n"), "Written.", "
 PAUSE_S = 0.15
 
 
+def configure(home: Home, server: ModelServer) -> None:
+    home.write_config(
+        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
+        'context_window = 32000\n[memory]\nenabled = false\n[permissions]\nunattended = "park"\n'
+    )
+
+
 @contextmanager
 def terminal(home: Home, project: Path, server: ModelServer, *argv: str) -> Generator[Session]:
     """A command in a terminal, which is ended at the end."""
-    home.write_config(
-        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
-        "context_window = 32000\n[memory]\nenabled = false\n"
-    )
+    configure(home, server)
     command = [sys.executable, "-m", "agent_core.cli", *argv]
     ours, child = open_terminal(command, env=home.env(), cwd=project)
     try:
@@ -139,6 +146,70 @@ def test_what_is_typed_during_a_run_answers_no_question(home: Home, project: Pat
         session.wait_for("denied")
         session.wait_for_end()
     assert not (project / "b.txt").exists()
+
+
+def refuse_at_rest(session: Session, project: Path) -> None:
+    """Type while a question appears, and answer no once it is open."""
+    session.wait_for(WAITS)
+    type_slowly(session, "yy y")
+    session.wait_for("y once")
+    assert not (project / "b.txt").exists()
+    session.type("n")
+    session.wait_for("denied")
+    session.wait_for_end()
+    assert not (project / "b.txt").exists()
+
+
+def parked(home: Home, project: Path, server: ModelServer) -> dict[str, Any]:
+    """Return the question of a run that nobody could answer."""
+    configure(home, server)
+    words = [sys.executable, "-m", "agent_core.cli"]
+    for more in (["run", "write"], ["approvals", "list", "--json"]):
+        done = subprocess.run(  # noqa: S603 - our own command
+            [*words, *more, "--path", str(project)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=home.env(),
+            timeout=60,
+            check=True,
+        )
+    return json.loads(done.stdout)
+
+
+def test_a_question_that_another_answer_leads_to_waits_for_rest(home: Home, project: Path) -> None:
+    first = calls("code.write_file", path="a.txt", content="new\n")
+    with ModelServer.in_thread([first, Pauses(seconds=1.0), *WRITES]) as server:
+        answer = ("approvals", "answer", parked(home, project, server)["request_id"], "allow")
+        with terminal(home, project, server, *answer) as session:
+            session.wait_for("waiting for the model")
+            session.type("y")
+            refuse_at_rest(session, project)
+    assert (project / "a.txt").exists()
+
+
+def test_a_question_at_an_attached_terminal_waits_for_rest(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([*WRITES]) as server:
+        configure(home, server)
+        config = (home.path / "config.toml").read_text("utf-8")
+        home.write_config(config.replace('"park"', '"wait"'))
+        words = [sys.executable, "-m", "agent_core.cli"]
+        with subprocess.Popen(  # noqa: S603 - our own command
+            [*words, "run", "write", "--path", str(project), "--events", str(project / "events")],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=home.env(),
+        ) as run:
+            while '"permission_requested"' not in _text_of(project / "events"):
+                time.sleep(0.05)  # the file has no event
+            run_id = json.loads(_text_of(project / "events").splitlines()[0])["run_id"]
+            with terminal(home, project, server, "attach", run_id) as session:
+                session.type("y")  # before the command has begun
+                refuse_at_rest(session, project)
+            assert run.wait(60) == 0
+
+
+def _text_of(file: Path) -> str:
+    return file.read_text("utf-8") if file.exists() else ""
 
 
 def test_a_question_that_waits_goes_away_with_its_run(home: Home, project: Path) -> None:

@@ -1,7 +1,10 @@
 """One answer for everything that only reads, or for every edit, until the session ends."""
 
 import asyncio
+import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +13,9 @@ import pytest
 from agent_core import AgentCoreError, ErrorCode, PermissionDecision, PermissionRequest
 from agent_core.providers.scripted import Calls, ScriptedCall, calls
 from agent_core.types import Decision
+from editors import Editor
 from isolation import Home
+from model_server import ModelServer
 from runtimes import CONFIG, Asked, ask, runtime
 
 
@@ -174,3 +179,68 @@ async def test_an_answer_counts_where_others_cannot_be_settled(
         closed = await made.approvals("s1", is_open=False)
     assert {each.decision for each in closed} == {Decision.ALLOW_FOR_SESSION, Decision.ALLOW_ONCE}
     assert ("is not remembered" in caplog.text) is (scope == "session_stored")
+
+
+MORE = {
+    "reads": [command("cat", "a.txt"), command("ls"), command("touch", "asked.txt")],
+    "edits": [
+        calls("code.write_file", path=path, content="x", overwrite=True)
+        for path in ("b.txt", "src/c.py", "AGENTS.md")
+    ],
+}
+"""Two calls that one answer covers, and one that it does not."""
+
+
+def configured(home: Home, server: ModelServer, permissions: str = "") -> None:
+    home.write_config(
+        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
+        f"[memory]\nenabled = false\n[permissions]\n{permissions}\n"
+    )
+
+
+@pytest.mark.parametrize("what", ["reads", "edits"])
+def test_an_editor_gives_the_wide_answers(home: Home, files: Path, what: str) -> None:
+    with ModelServer.in_thread([*MORE[what], "done"]) as server:
+        configured(home, server)
+        with Editor(home) as editor:
+            editor.answers = [f"allow_{what}", "deny"]
+            reply = editor.prompt(editor.open(files), "go")
+            first, second = editor.asked
+    assert reply.text == "done"
+    options = {each["optionId"]: each for each in first["params"]["options"]}
+    assert options[f"allow_{what}"]["kind"] == "allow_always"
+    said = {"reads": "every command that only reads", "edits": "every edit of ordinary files"}
+    assert said[what] in options[f"allow_{what}"]["name"]
+    assert str(files) in options[f"allow_{what}"]["name"]
+    assert f"allow_{what}" not in {each["optionId"] for each in second["params"]["options"]}
+
+
+@pytest.mark.parametrize("what", ["reads", "edits"])
+def test_the_command_line_gives_the_wide_answers(home: Home, files: Path, what: str) -> None:
+    def soong_agent(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(  # noqa: S603 - our own command
+            [sys.executable, "-m", "agent_core.cli", *arguments, "--path", str(files)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=home.env(),
+        )
+
+    with ModelServer.in_thread([*MORE[what], "done"]) as server:
+        configured(home, server, 'unattended = "park"')
+        soong_agent("run", "go")
+        listed = soong_agent("approvals", "list").stdout
+        assert f"{what} would cover: every " in listed
+        request_id = listed.split()[0]
+        other = {"reads": "edits", "edits": "reads"}[what]
+        assert soong_agent("approvals", "answer", request_id, other).returncode == 2
+        done = soong_agent("approvals", "answer", request_id, what)
+        assert done.returncode == 0, done.stderr
+        (left,) = [
+            json.loads(line)
+            for line in soong_agent("approvals", "list", "--json").stdout.split("\n")
+            if line
+        ]
+    assert Path(left["request"]["metadata"]["target"]).name in {"touch asked.txt", "AGENTS.md"}

@@ -46,6 +46,7 @@ OBEYED = [
     *("app/settings.gradle.kts", "gradle.properties", "gradle/wrapper/gradle-wrapper.properties"),
     *("gradle/wrapper/gradle-wrapper.jar", "mix.exs", "Package.swift", "build.zig", "Gemfile"),
     *("x.gemspec", "flake.nix", "shell.nix", "devbox.json", "devenv.yaml", "docs/HEAD"),
+    *("pylintrc", "mypy.ini", "karma.conf.js", "Directory.Build.props", "build.sbt"),
 ]
 
 
@@ -267,6 +268,12 @@ def _hook_of_an_agent(project: Path) -> str:
     return "tools/a.sh"
 
 
+def _sourced_by_the_shell_of_the_user(project: Path) -> str:
+    text = f"source {project}/tools/env.sh # aliases\n"
+    Path("~/.bashrc").expanduser().write_text(text, encoding="utf-8")
+    return "tools/env.sh"
+
+
 def _last_part_of_a_repository(project: Path) -> str:
     _named(project, "data/HEAD", "ref: refs/heads/main\n")
     return "data/objects/info/packs"
@@ -284,6 +291,7 @@ def _last_part_of_a_repository(project: Path) -> str:
         _task_of_an_editor,
         _server_of_an_agent,
         _hook_of_an_agent,
+        _sourced_by_the_shell_of_the_user,
         _last_part_of_a_repository,
         _hooks_path,
         _hooks_path_is_the_project,

@@ -25,6 +25,12 @@ _FILES = (
 _FOLDERS = (".husky", ".githooks", ".git/hooks")
 """Folders whose files are hooks of Git."""
 
+_OF_THE_USER = (
+    *(".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshrc", ".zshenv", ".zprofile"),
+    *(".config/fish/config.fish", ".ssh/config", ".tmux.conf", ".vimrc", ".config/nvim/init.lua"),
+)
+"""Files below a home that shells, editors and the like read at every start."""
+
 _LONGEST = 262_144
 _MOST_HOOKS = 100
 _VARIABLE = re.compile(r"\$(?:\w+|\{[\w:]+\})/")
@@ -34,12 +40,11 @@ _ADDS_TO_PATH = re.compile(r"\bPATH(?:_add)?\b|\bload_prefix\b")
 
 def is_named_by_caller(path: Path, root: Path) -> bool:
     """Return whether a hook, an editor or an agent runs a file below a project. Blocks on files."""
-    return any(
-        _names(file, path, folder)
-        for folder in path.parents
-        if folder.is_relative_to(root)
-        for file in _callers_in(folder)
-    )
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - there may be no home
+    callers = ((home / name, home) for name in _OF_THE_USER)
+    folders = (folder for folder in path.parents if folder.is_relative_to(root))
+    inside = ((file, folder) for folder in folders for file in _callers_in(folder))
+    return any(_names(file, path, folder) for file, folder in (*inside, *callers))
 
 
 def _callers_in(folder: Path) -> Iterator[Path]:
@@ -72,4 +77,4 @@ def _places(word: str, *folders: Path) -> Iterator[Path]:
     for folder in folders:
         for name in dict.fromkeys((word, word.lstrip("/"))):
             with suppress(OSError, ValueError):
-                yield Path(os.path.realpath(folder / name))
+                yield Path(os.path.realpath(folder / os.path.expanduser(name)))  # noqa: PTH111

@@ -51,7 +51,8 @@ _AUTOMATION = (
     *("*.config.js", "*.config.cjs", "*.config.mjs", "*.config.ts", "*.config.cts"),
     *("*.config.mts", "build.rs", "build.zig", "mix.exs", "package.swift", "gemfile", "*.gemspec"),
     *("*.gradle", "*.gradle.kts", "gradle.properties", "gradle-wrapper.*", "*.nix"),
-    *("devbox.json", "devenv.yaml"),
+    *("devbox.json", "devenv.yaml", "*.conf.js", "*.conf.cjs", "*.conf.mjs", "*.conf.ts"),
+    *("pylintrc", "pylintrc.toml", "mypy.ini", "directory.build.*", "*.targets", "build.sbt"),
     # the file that makes a folder a repository of Git
     "head",
     # agents

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -180,33 +179,33 @@ def _exporters(signal: str, environ: Mapping[str, str]) -> list[Any]:
                 raise ValueError(f"{variable} is {protocol!r}; it may be {', '.join(_PROTOCOLS)}")
             name = _PROTOCOLS[protocol]
         if name not in {"", "none"}:
-            made.append(_exporter(signal, name))
+            made.append(_exporter(signal, name, environ))
     return made
 
 
-def _session(signal: str) -> Any:
+def _session(signal: str, environ: Mapping[str, str]) -> Any:
     """Return the session of an HTTP exporter; None if the environment names one that signs in."""
     own = (_CREDENTIALS.format("OTLP_HTTP"), _CREDENTIALS.format(f"OTLP_HTTP_{signal.upper()}"))
-    if any(os.environ.get(name) for name in own):
+    if any(environ.get(name) for name in own):
         return None
     from agent_core.telemetry.sessions import ExportSession  # noqa: PLC0415 - of the extra
 
     return ExportSession()
 
 
-def _exporter(signal: str, name: str) -> Any:
+def _exporter(signal: str, name: str, environ: Mapping[str, str]) -> Any:
     if name == "otlp_proto_http":  # searching the installed packages takes a while
         if signal == "traces":
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
                 OTLPSpanExporter,
             )
 
-            return OTLPSpanExporter(session=_session(signal))
+            return OTLPSpanExporter(session=_session(signal, environ))
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415
             OTLPMetricExporter,
         )
 
-        return OTLPMetricExporter(session=_session(signal))
+        return OTLPMetricExporter(session=_session(signal, environ))
     for point in entry_points(group=f"opentelemetry_{signal}_exporter", name=name):
         # Standard output belongs to the answer.
         return point.load()(out=sys.stderr) if name == "console" else point.load()()

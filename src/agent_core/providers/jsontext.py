@@ -6,6 +6,7 @@ from JSON. Text that leaves this module can always be encoded as UTF-8.
 """
 
 import json
+import math
 from typing import Any, NoReturn, cast
 
 import orjson
@@ -97,6 +98,14 @@ def _finite(digits: str) -> int | float:
     return number
 
 
+def _number(value: float) -> int | float | None:
+    """Return a number that JSON can hold; None for NaN, infinities and whole numbers as large."""
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
 def _too_deep(value: Any) -> bool:
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
@@ -114,8 +123,10 @@ def _too_deep(value: Any) -> bool:
 def clean(value: Any, depth: int = 0) -> Any:
     """Return the value in a form that JSON and UTF-8 can hold; cut below `MAX_DEPTH` levels."""
     match value:
-        case None | bool() | int() | float():
-            return value if value == value else None  # NaN has no JSON form
+        case None | bool():
+            return value
+        case int() | float():
+            return _number(value)
         case str():
             return join_surrogates(value)
         case _ if depth > MAX_DEPTH:

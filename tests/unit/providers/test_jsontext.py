@@ -37,6 +37,18 @@ def test_everything_can_be_written_and_keys_are_sorted(value: object) -> None:
 
 
 @pytest.mark.parametrize(
+    "number",
+    [float("nan"), float("inf"), float("-inf"), 10**400, 10**5000],
+    ids=["nan", "inf", "-inf", "400", "5000"],
+)
+@pytest.mark.parametrize("slow", ["\ud800", {1}, 2**70])
+def test_numbers_without_a_json_form_become_null(number: float, slow: object) -> None:
+    raw = jsontext.dump({"number": [number], "slow": slow})
+
+    assert orjson.loads(raw)["number"] == [None]
+
+
+@pytest.mark.parametrize(
     "raw", [b"", b"{", b"NaN", b"1" * 5000, b"[" * 100_000, b"[" * 500 + b"]" * 500 + b"\xff"]
 )
 def test_what_is_no_json_is_one_kind_of_error(raw: bytes) -> None:

@@ -100,6 +100,27 @@ def test_without_a_configuration_it_says_so_and_looks_at_the_rest(
     assert checks["provider"]["text"].startswith("not checked")
 
 
+@pytest.mark.parametrize(
+    ("provider", "name", "path"),
+    [
+        ("gemini", "gemini-9", "/v1beta/models/gemini-9"),
+        ("gemini", "models/gemini-9", "/v1beta/models/gemini-9"),
+        ("gemini", "tuned/of?me", "/v1beta/models/tuned%2Fof%3Fme"),
+        ("anthropic", "claude/of?me", "/v1/models/claude%2Fof%3Fme"),
+    ],
+)
+def test_the_window_is_asked_for_at_the_address_of_the_model(
+    home: Home, examine: Examine, provider: str, name: str, path: str
+) -> None:
+    reported = Status(200, b'{"inputTokenLimit": 8192, "max_input_tokens": 8192}')
+    with ModelServer.in_thread([ping(), reported]) as server:
+        home.write_config(model(server.base_url(provider), provider=provider, name=name))
+        _, checks = examine()
+        asked = server.requests[-1].path
+    assert asked == path
+    assert checks["window"]["text"] == "8192 tokens, as the server reports"
+
+
 def test_what_helps_several_checks_is_said_once(
     home: Home, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

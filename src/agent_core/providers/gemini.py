@@ -160,6 +160,11 @@ class GeminiChunks(ChunkParser):
             signed.signature = signature
 
 
+def segment_of(model: str) -> str:
+    """Return the name of a model as one segment of a path; users write it with `models/`, too."""
+    return quote(model.removeprefix("models/"), safe="")
+
+
 class GeminiProvider(HttpProvider):
     """The adapter for `provider = "gemini"`; it keeps the serialised history."""
 
@@ -178,8 +183,7 @@ class GeminiProvider(HttpProvider):
 
     def address(self, model: str) -> str:
         """Return the address for calls of `model`: its name is a part of the path."""
-        name = quote(model.removeprefix("models/"), safe="")
-        return f"{self._url}{name}:streamGenerateContent?alt=sse"
+        return f"{self._url}{segment_of(model)}:streamGenerateContent?alt=sse"
 
     def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:
         """Return whether the schema is allowed: with tools only from Gemini 3 on."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
+from urllib.parse import quote
 
 from agent_core.config.models import ModelConfig
 from agent_core.providers.base import ProviderAdapter
@@ -34,9 +35,12 @@ async def find_window(adapter: ProviderAdapter, model: ModelConfig) -> int | Non
             found = await adapter.look_up("/api/show", {"model": model.name})
             return _window_in([found.get("model_info")])
         case "gemini":
-            return _window_in([await adapter.look_up(f"/v1beta/models/{model.name}")])
+            from agent_core.providers.gemini import segment_of  # noqa: PLC0415 - for Gemini only
+
+            return _window_in([await adapter.look_up(f"/v1beta/models/{segment_of(model.name)}")])
         case "anthropic":
-            return _window_in([await adapter.look_up(f"/v1/models/{model.name}")])
+            name = quote(model.name, safe="")
+            return _window_in([await adapter.look_up(f"/v1/models/{name}")])
         case "openai":
             listed = (await adapter.look_up("/models")).get("data")
             entries = cast("list[Any]", listed) if isinstance(listed, list) else []

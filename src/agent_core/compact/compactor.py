@@ -15,7 +15,7 @@ from agent_core.compact.kept import KeptFacts, collect_kept, escape_kept, fit_ke
 from agent_core.compact.transcript import render_transcript, split_transcript
 from agent_core.errors import ErrorCode, SchemaError
 from agent_core.providers.jsontext import unfenced
-from agent_core.text import estimate_text
+from agent_core.text import estimate_text, join_surrogates
 from agent_core.types import Draft, Node, NodeType, user_text
 
 _CUT = "\n[the summary was cut here: it was longer than allowed]"
@@ -23,6 +23,11 @@ _LEAST_CHARS, _LEAST_WORDS, _LEAST_LETTERS = 40, 4, 4
 _MOST_CHECKED = 20_000
 _WORD = re.compile(r"[^\W\d_]+")
 _BROKEN = re.compile(r"""\A\s*\{\s*"summary"\s*:\s*"(.*)\Z""", re.DOTALL)
+_END = re.compile(r"""(?<!\\)((?:\\\\)*)"\s*(?:[,}][^"]*)?\Z""")
+"""The quote that ends a string at the end of a text, with the escaped backslashes before it."""
+_ESCAPES = re.compile(
+    r"""(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))+|(?P<cut>\\(?:u[0-9a-fA-F]{0,3})?\Z)"""
+)
 
 
 class Summarise(Protocol):
@@ -170,7 +175,7 @@ def summary_of(text: str) -> str:
     Raises:
         SchemaError: there is none, it is shorter than `_LEAST_CHARS`, or it is not prose.
     """
-    summary = (_find_summary(unfenced(text).strip()) or "").strip()
+    summary = join_surrogates(_find_summary(unfenced(text).strip()) or "").strip()
     if len(summary) < _LEAST_CHARS or not _is_prose(summary):
         message = f"the compact agent answered without a summary: {summary[:40]!r}"
         raise SchemaError(ErrorCode.SCHEMA_ERROR, message)
@@ -189,6 +194,11 @@ def _is_prose(text: str) -> bool:
     return is_long_enough and has_letters and not is_page
 
 
+def _unescape(escapes: re.Match[str]) -> str:
+    """Return the characters that escapes of JSON name; nothing for one that was cut off."""
+    return "" if escapes["cut"] is not None else json.loads(f'"{escapes[0]}"')
+
+
 def _find_summary(text: str) -> str | None:
     if not text.startswith(("{", "[")):
         return text
@@ -199,7 +209,7 @@ def _find_summary(text: str) -> str | None:
         match = _BROKEN.match(text)
         if match is None:
             return text
-        rest = re.sub(r'(?<!\\)"\s*(?:[,}][^"]*)?\Z', "", match[1])
-        return rest.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+        rest = _END.sub(r"\1", match[1])
+        return _ESCAPES.sub(_unescape, rest)
     summary = cast("dict[str, object]", value).get("summary") if isinstance(value, dict) else None
     return summary if isinstance(summary, str) else None

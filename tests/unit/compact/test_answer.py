@@ -26,6 +26,26 @@ def test_a_summary_is_found_in_what_models_really_answer(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"C:\\new\\table", r"C:\new\table"),
+        (r"C:\\new\n- C:\\\"x\"", 'C:\\new\n- C:\\"x"'),
+        (r"a\tb\/c\u00e9 \ud83d\ude00", "a\tb/cé 😀"),
+        (r"\d+ stays", r"\d+ stays"),
+        (r"half \ud83d of it", "half \ufffd of it"),
+    ],
+)
+@pytest.mark.parametrize("end", ["", '"', '"}', '" }\n', "\\", "\\u00"])
+def test_escapes_are_read_in_json_that_is_broken(written: str, meant: str, end: str) -> None:
+    assert summary_of(f'{{"summary": "{SAID}: {written}{end}') == f"{SAID}: {meant}"
+
+
+@pytest.mark.parametrize("end", ['"', '",', '"}'])
+def test_a_backslash_may_be_the_last_sign_of_a_broken_summary(end: str) -> None:
+    assert summary_of(f'{{"summary": "{SAID}: C:\\\\{end}') == f"{SAID}: C:\\"
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "用户希望修复登录错误必须保留注释不要改接口已经修改了三个文件下一步是运行测试并更新文档然后提交代码",
@@ -37,7 +57,7 @@ def test_a_summary_may_be_in_any_language_and_form(text: str) -> None:
     assert summary_of(text) == text.strip()
 
 
-@pytest.mark.parametrize("filler", [" ", "{", "`", "```\n", '"', "[", "{ "])
+@pytest.mark.parametrize("filler", [" ", "{", "`", "```\n", '"', "[", "{ ", "\\", "\\u00"])
 def test_no_answer_takes_long_to_read(filler: str) -> None:
     started = process_time()
     for text in (filler * 1_000_000, f"```\n{filler * 1_000_000}", f'{{"summary": "{filler * 999}'):

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent_core.process.confinement import probe
-from confined_work import AUTHOR, git, run_all
+from confined_work import AUTHOR, ON, git, run_all
 from isolation import Home
 
 pytestmark = pytest.mark.skipif(
@@ -286,3 +288,78 @@ async def test_no_hooks_and_settings_come_with_it(home: Home, project: Path, scr
     (project / "hooks").mkdir()
     (answer,), _ = await run_all(home, project, script)
     assert not (project / ".git/config").exists(), answer
+
+
+HALVES = {
+    "switch": "git switch other",
+    "checkout": "git checkout other",
+    "new branch": "git checkout -b x origin/other",
+    "branch": "git branch x origin/other",
+    "rename": "git branch -m new",
+    "upstream": "git branch --set-upstream-to=origin/other",
+    "push": "git push -u origin main",
+    "remote": "git remote add x ../x",
+    "config": "git config pull.rebase true",
+    "unset": "git config --unset remote.origin.url",
+    "submodule": f"{LOCAL} submodule add ../origin m",
+    "plain submodule": "git submodule add ../origin m",
+    "sparse": "git sparse-checkout set b",
+    "with others": "git switch other && make",
+    "worktree": "git worktree add -b x tree origin/other",
+    "lfs": "git lfs install --local",
+}
+
+
+@pytest.mark.parametrize("case", HALVES)
+async def test_what_git_would_do_by_halves_is_refused(home: Home, clone: Path, case: str) -> None:
+    before = git(clone, "for-each-ref"), (clone / ".git/config").read_bytes()
+    config = ON + 'protect = [".git/config", ".git/hooks"]\n'
+    (answer,), _ = await run_all(home, clone, HALVES[case], config=config)
+    assert answer["error"] is not None, answer
+    assert answer["error"].code == "permission_denied"
+    assert str(clone / ".git/") in answer["error"].message
+    assert "outside_sandbox" in answer["error"].message
+    assert (git(clone, "for-each-ref"), (clone / ".git/config").read_bytes()) == before
+    assert git(clone, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "git switch -c new",
+        "git checkout -q -b new && git switch -q main",
+        "git config user.name || git config --list",
+        "git branch more && git branch -a && git remote -v && git submodule status",
+        "git checkout -- a && git checkout main",
+        "git push -q || true",
+    ],
+)
+async def test_what_writes_no_settings_is_not_refused(home: Home, clone: Path, script: str) -> None:
+    config = ON + 'protect = [".git/config", ".git/hooks"]\n'
+    (answer,), _ = await run_all(home, clone, script, config=config)
+    assert answer["error"] is None
+    assert answer["exit_code"] == 0, answer
+
+
+async def test_filters_without_their_hooks_are_refused_in_every_sandbox(
+    home: Home, clone: Path
+) -> None:
+    (answer,), _ = await run_all(home, clone, "git lfs install --local")
+    assert answer["error"].code == "permission_denied"
+    assert f"{clone}/.git/hooks" in answer["error"].message
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+async def test_with_bubblewrap_nothing_is_done_by_halves(
+    home: Home, clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = replace(probe(), namespaces=False, bubblewrap=shutil.which("bwrap"))
+    for module in ("sandbox", "confinement"):
+        monkeypatch.setattr(f"agent_core.process.{module}.probe", lambda: found)
+    scripts = ("git switch other", "git switch -c more", "echo x >> .git/config")
+    before = (clone / ".git/config").read_bytes()
+    answers, _ = await run_all(home, clone, *scripts)
+    assert answers[0]["error"].code == "permission_denied"
+    assert answers[1]["exit_code"] == 0, answers
+    assert answers[2]["blocked_by_sandbox"] == [f"{clone}/.git/config"]
+    assert (clone / ".git/config").read_bytes() == before

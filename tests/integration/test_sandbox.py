@@ -124,7 +124,12 @@ async def test_what_stays_inside_runs_unasked_if_the_user_says_so(
     answer, _, _ = await run_one(home, project, sh("echo in > a.txt"), config=config, asked=asked)
     assert answer["exit_code"] == 0
     assert asked.requests == []
+    (outside / "x").write_text("read\n", encoding="utf-8")
     call = sh(f"cat {outside}/x")
+    answer, _, _ = await run_one(home, project, call, config=config, asked=asked)
+    assert answer["stdout"] == "read\n"
+    assert asked.requests == []
+    call = sh(f"cp {outside}/x .")
     await run_one(home, project, call, config=config, asked=asked)
     assert [request.metadata["reason"] for request in asked.requests] == ["outside_roots"]
 

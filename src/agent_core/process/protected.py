@@ -13,8 +13,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from agent_core.git.harmless import read_text
 from agent_core.git.repository import read_pointer
-from agent_core.git.settings import user_settings
+from agent_core.git.settings import parse_settings, user_settings
 from agent_core.opening import read_beginning
 from agent_core.process.confinement import nearest
 from agent_core.process.repository_states import examine
@@ -38,13 +39,6 @@ _MOST_MATCHES = 500
 _LONGEST_SETTINGS = 65_536
 _MOST_INCLUDED = 50
 _MOST_FOLDERS = 5_000
-_SETTING = re.compile(
-    r"^[ \t]*(?:\[[^\n]*\])?[ \t]*(hookspath|path)[ \t]*=[ \t]*"
-    r"(?:\"((?:[^\"\\\n]|\\.)*)\"|([^;#\"\n]*))[ \t]*(?:[;#].*)?$",
-    re.IGNORECASE | re.MULTILINE,
-)
-"""A line of Git's settings that names a folder of hooks, or another file of settings."""
-
 _POINTER = "commondir"
 """A file in a repository that names another one, whose settings and hooks count then."""
 
@@ -241,11 +235,11 @@ class ProtectedFiles:
         pending, seen = deque(settings), set(settings)
         while pending:
             file = pending.popleft()
-            for key, quoted, plain in _SETTING.findall(_beginning(file)):
-                value = Path(re.sub(r"\\(.)", r"\1", quoted) or plain.strip())
+            for name, given in _named_places(file):
+                value = Path(given)
                 with suppress(RuntimeError):  # of a user who has no home
                     value = value.expanduser()
-                if key.lower() == "hookspath":
+                if name == "core.hookspath":
                     hooks = os.path.realpath(tree / value)
                     if not any(nearest(root, [hooks]) for root in self._folders):
                         self._note_link(tree / value)
@@ -285,6 +279,16 @@ def _is_repository(folder: Path) -> bool:
     return (folder / "HEAD").is_file() and (
         (folder / "objects").is_dir() or (folder / _POINTER).is_file()
     )
+
+
+def _named_places(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a file that name a folder of hooks, or another file of settings."""
+    with suppress(ValueError):  # it is not known how Git reads the rest
+        for name, value in parse_settings(read_text(read_beginning(file, _LONGEST_SETTINGS))):
+            if name == "core.hookspath" or re.fullmatch(
+                r"include(?:if\..*)?\.path", name, re.DOTALL
+            ):
+                yield name, value
 
 
 def _folders(path: Path) -> list[Path]:

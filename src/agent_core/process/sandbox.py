@@ -281,6 +281,12 @@ class SandboxPlan(Struct, frozen=True):
     must_ask: bool = False
 
     @property
+    def holds_protected(self) -> bool:
+        """Whether this system keeps protected paths from being written."""
+        able = probe()
+        return able.has_mounts or able.sandbox_exec is not None
+
+    @property
     def words(self) -> str:
         """What it is, for the person who is asked."""
         it, read = self.confinement, self.confinement.read

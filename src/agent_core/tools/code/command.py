@@ -300,10 +300,38 @@ def _confine(
         runs_git=access.command is None or _may_run_git(access.command),
         makes_repository=access.command is not None and _makes_repository(access.command, sandbox),
     )
+    if access.command is not None:
+        _refuse_halves(access.command, plan, Path(access.cwd or os.curdir))
     scope = f"{access.scope}, in the sandbox{', with the network' if has_network else ''}"
     asks = sandbox.config.ask_inside or plan.must_ask or bool(access.reason) or has_network
     names = tuple(sorted({*access.env_names, "TMPDIR"}))
     return replace(access, confined=plan.words, scope=scope, asks=asks, env_names=names), plan
+
+
+def _refuse_halves(command: CommandViews, plan: "SandboxPlan", cwd: Path) -> None:
+    """Refuse what Git would do by halves, because it cannot write its settings.
+
+    Raises:
+        ToolError: `permission_denied`; nothing has been done.
+    """
+    from agent_core.tools.code import written_settings  # noqa: PLC0415 - in a sandbox only
+
+    names = (Path(view.argv[0]).name for view in command.views if view.argv)
+    if "git" not in names or not plan.holds_protected:
+        return
+    found = written_settings.find_command(command, cwd)
+    if found is None:
+        return
+    settings = written_settings.settings_of(cwd)
+    if found.startswith("git lfs"):
+        settings = settings and os.path.join(os.path.dirname(settings), "hooks")  # noqa: PTH118, PTH120
+    if settings in plan.confinement.protect and settings not in plan.copied:
+        raise ToolError(
+            ErrorCode.PERMISSION_DENIED,
+            f"{found} was not started: it writes {settings}, which is read-only in the sandbox"
+            ' (rule "protect"), and would be done by halves; call it with outside_sandbox',
+            details={"reason": "protected", "path": settings},
+        )
 
 
 def _may_run_git(command: CommandViews) -> bool:

@@ -104,3 +104,26 @@ async def test_a_hook_runs_for_stored_calls_alone(
     lines = heard.read_text(encoding="utf-8").split("\n") if heard.exists() else []
     run_for = [json.loads(line)["tool_call_id"] for line in lines if line]
     assert set(run_for) <= set(stored)
+
+
+@pytest.mark.parametrize("path", ["~nobody-has-this-name/generated/a.txt", "a\0b", "loop/a.txt"])
+async def test_a_path_that_cannot_be_resolved_does_not_avoid_a_hook(
+    home: Home, project: Path, path: str
+) -> None:
+    @tool(name="my.write", permission="readonly")
+    async def write(path: str) -> str:
+        """Write to a path that this tool reads in its own way."""
+        (project / "effect.txt").write_text(path, encoding="utf-8")
+        return "written"
+
+    (project / "loop").symlink_to("loop")
+    deny = {"type": "command", "command": 'echo \'{"decision": "deny", "reason": "guarded"}\''}
+    group = {"matcher": {"path_prefix": "generated/"}, "hooks": [deny]}
+    hooks = {"version": 1, "hooks": {"PreToolUse": [group]}}
+    home.write("hooks.json", json.dumps(hooks))
+    call = Calls(calls=[ScriptedCall(name="my.write", arguments={"path": path})])
+    made = runtime(home, project, [call, "done"])
+    made.register_tool(write)
+    async with made:
+        await ask(made)
+        assert not (project / "effect.txt").exists()

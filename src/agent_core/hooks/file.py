@@ -121,30 +121,43 @@ def matches(
 ) -> bool:
     """Return whether everything the matcher names is true of the call.
 
-    Points without a call match only a matcher that names nothing.
+    Points without a call match only a matcher that names nothing. A condition that cannot be
+    checked matches: a hook that guards something must not be avoided by a path of odd form.
     """
     if matcher is None:
         return True
-    if matcher.tool is not None and (call is None or call.name != matcher.tool):
+    if call is None:
+        return matcher.tool is None and matcher.tag is None and matcher.path_prefix is None
+    if matcher.tool is not None and call.name != matcher.tool:
         return False
-    if matcher.tag is not None and (definition is None or matcher.tag not in definition.tags):
+    if matcher.tag is not None and definition is not None and matcher.tag not in definition.tags:
         return False
-    if matcher.path_prefix is None:
-        return True
-    # A path matches as it is written and as it resolves, so that no link hides it.
-    folders = set(_forms(matcher.path_prefix, project))
-    return call is not None and any(
-        path.is_relative_to(folder)
+    prefix = matcher.path_prefix
+    return prefix is None or any(
+        _may_be_below(given, prefix, project)
         for name in _PATH_ARGUMENTS
-        if isinstance(given := call.arguments.get(name), str)
-        for path in _forms(given, project)
-        for folder in folders
+        if (given := call.arguments.get(name)) is not None
     )
 
 
-def _forms(text: str, project: Path) -> list[Path]:
+def _may_be_below(given: object, prefix: str, project: Path) -> bool:
+    """Return False only if a path certainly lies outside the folder or file of a prefix."""
+    if not isinstance(given, str):
+        return True  # the tool may read any path out of it
     try:
-        path = project / Path(text).expanduser()
-        return [Path(os.path.normpath(path)), path.resolve()]
+        folders = _forms(prefix, project)
+        return any(path.is_relative_to(each) for path in _forms(given, project) for each in folders)
     except (OSError, RuntimeError, ValueError):  # a NUL, a loop of links, an unknown user
-        return []
+        return True
+
+
+def _forms(text: str, project: Path) -> set[Path]:
+    """Return a path as it is written and as it resolves, so that no link hides it.
+
+    Tools differ in whether a `~` at the beginning means a home folder, so both readings count.
+
+    Raises:
+        OSError, RuntimeError, ValueError: the path cannot be resolved.
+    """
+    named = {project / text, project / Path(text).expanduser()}
+    return {form for path in named for form in (Path(os.path.normpath(path)), path.resolve())}

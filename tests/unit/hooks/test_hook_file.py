@@ -108,14 +108,41 @@ def test_all_that_a_matcher_names_must_match(tmp_path: Path) -> None:
         ("src-secret/a.py", False),
         ("lib/src/a.py", False),
         ("", False),
-        ("a\0b", False),
-        (7, False),
+        (None, False),
+        ("~nobody-has-this-name/a.py", True),
+        ("a\0b", True),
+        ("a\ud800", True),
+        ("loop/../src/a.py", True),
+        ("loop/a.py", True),
+        (7, True),
+        (["src/a.py"], True),
     ],
 )
 def test_a_path_prefix_is_a_folder_of_the_project(
     tmp_path: Path, path: object, is_heard: bool
 ) -> None:
+    (tmp_path / "loop").symlink_to("loop")
     assert heard(Matcher(path_prefix="src/"), tmp_path, path=path) is is_heard
+
+
+@pytest.mark.parametrize("prefix", ["~nobody-has-this-name/", "a\0b", "loop/"])
+def test_a_prefix_that_cannot_be_resolved_matches_every_path(tmp_path: Path, prefix: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert heard(Matcher(path_prefix=prefix), tmp_path, path="a.py")
+    assert not heard(Matcher(path_prefix=prefix), tmp_path)
+
+
+def test_a_tilde_counts_as_a_home_and_as_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/somewhere/else")
+    assert heard(Matcher(path_prefix="."), tmp_path, path="~/a.py")
+    assert heard(Matcher(path_prefix="/somewhere"), tmp_path, path="~/a.py")
+
+
+def test_a_tag_matches_a_call_of_an_unknown_tool(tmp_path: Path) -> None:
+    call = ToolCall(tool_call_id="c", name="my.tool", arguments={})
+    assert matches(Matcher(tag="write"), call, None, project=tmp_path)
 
 
 def test_a_path_counts_as_it_is_written_and_as_it_really_is(tmp_path: Path) -> None:

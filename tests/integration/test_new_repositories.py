@@ -330,6 +330,18 @@ def test_what_one_of_two_programs_has_made_was_not_there_for_the_other(root: Pat
     assert watch.end(watch.begin(), restores=True) == []
 
 
+def test_the_end_of_a_confined_program_puts_back_what_an_allowed_one_has_set(root: Path) -> None:
+    watch = RepositoryWatch([root], home=None)
+    before = (root / ".git/config").read_bytes()
+    confined, allowed = watch.begin(), watch.begin()
+    git(root, "config", "core.pager", "less")
+    assert watch.end(allowed, restores=False) == []
+    assert git(root, "config", "core.pager") == "less\n"
+    (text,) = watch.end(confined, restores=True)
+    assert "its former content was put back" in text
+    assert (root / ".git/config").read_bytes() == before
+
+
 def test_a_large_tree_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2_500):
         folder = tmp_path / f"{number % 50}" / f"{number}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.providers.scripted import Hangs, calls
+from agent_core.providers.scripted import Calls, Hangs, ScriptedCall, calls
 from captures import Key, record
 from isolation import Home
 from model_server import ModelServer
@@ -150,6 +150,31 @@ def test_wrong_ids_and_numbers_say_what_is_needed(
     done = soong_agent(home, *arguments, "--path", str(project))
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
+
+
+def test_one_answer_at_an_attached_terminal_settles_what_it_covers(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    (project / "a.txt").write_text("one\n", encoding="utf-8")
+    read = ScriptedCall(name="code.read_file", arguments={"path": "a.txt"})
+    with ModelServer.in_thread([Calls(calls=[read, read, read]), "all done"]) as server:
+        configured(home, server, 'wait"\nreadonly_default = "ask')
+        file = tmp_path / "run"
+        with under_way(home, project, file) as (run, run_id):
+            until(lambda: file.read_text("utf-8").count('"permission_requested"') == 3)
+            command = [sys.executable, "-m", "agent_core.cli", "attach", run_id]
+            scene = record(
+                [*command, "--path", str(project)],
+                env=home.env(),
+                cwd=project,
+                keys=[Key("y once", "a")],
+                seconds=60,
+            )
+            assert run.wait(60) == 0
+    assert scene.code == 0, scene.text
+    assert "all done" in scene.text
+    assert scene.text.count("code.read_file asks for permission") == 1
+    assert "already answered" not in scene.text
 
 
 def test_whoever_is_at_a_terminal_is_asked(home: Home, project: Path, tmp_path: Path) -> None:

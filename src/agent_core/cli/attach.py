@@ -237,6 +237,7 @@ class _Questions:
                 decided_by="terminal",
             )
         except AgentCoreError as error:
-            self._terminal.line(error.message, Style.WARN)
+            if error.details.get("decided_by") != "session":  # by the answer given here before
+                self._terminal.line(error.message, Style.WARN)
             return error.code is ErrorCode.ALREADY_ANSWERED
         return True

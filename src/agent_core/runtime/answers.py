@@ -531,6 +531,8 @@ def _not_found(request_id: object) -> StorageError:
 def _closed(question: "ApprovalRecord") -> AgentCoreError:
     """Return the error for an answer that comes too late."""
     details = {"request_id": question.request_id, "state": question.state.value}
+    if question.decided_by is not None:
+        details["decided_by"] = question.decided_by
     return AgentCoreError(ErrorCode.ALREADY_ANSWERED, _closed_because(question), details=details)
 
 

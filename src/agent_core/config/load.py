@@ -115,14 +115,8 @@ def read_setup(
     if not memory_dir.is_relative_to(home):
         problem = Problem("memory.memory_dir", f"must be below the home {home}, not {memory_dir}")
         raise _invalid(place, [problem])
-    lists = {"write": chosen.sandbox.write or [], "caches": chosen.sandbox.caches}
-    values = [
-        (f"{key}[{at}]", value) for key, each in lists.items() for at, value in enumerate(each)
-    ]
-    for key, value in values:
-        if in_project(value).is_relative_to(home):
-            message = f"must not lie in the home {home}: no program writes there"
-            raise _invalid(place, [Problem(f"sandbox.{key}", message)])
+    for problem in _sandbox_problems(chosen, home, in_project):
+        raise _invalid(place, [problem])
     return Setup(
         home=home,
         project=project,
@@ -178,6 +172,29 @@ def _check_store(
         check_tenant(tenant)
     if message:
         raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+
+
+def _sandbox_problems(
+    config: Config, home: Path, resolve: Callable[[str], Path]
+) -> Iterator[Problem]:
+    """Yield the folders that no confined program may be given.
+
+    Args:
+        config: the settings.
+        home: of this program.
+        resolve: makes a path of an entry.
+    """
+    lists = {"write": config.sandbox.write or [], "caches": config.sandbox.caches}
+    for key, values in lists.items():
+        for at, value in enumerate(values):
+            if resolve(value).is_relative_to(home):
+                message = f"must not lie in the home {home}: no program writes there"
+                yield Problem(f"sandbox.{key}[{at}]", message)
+    own_folder = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 - maybe no home
+    for at, value in enumerate(config.sandbox.caches):
+        if own_folder.is_relative_to(os.path.realpath(resolve(value))):
+            message = "must not contain your home folder: list the folders of package managers"
+            yield Problem(f"sandbox.caches[{at}]", message)
 
 
 def _checked_scope(memory: object) -> str | None:

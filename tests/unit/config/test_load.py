@@ -9,6 +9,7 @@ import pytest
 
 from agent_core.config.load import build_config, load_config, read_setup
 from agent_core.config.models import Config, ModelProfile
+from agent_core.config.paths import Setup
 from agent_core.config.problems import MAX_FILE_BYTES
 from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
@@ -325,3 +326,22 @@ def test_a_sandbox_that_cannot_be_is_refused_with_its_place(
         load_config(tmp_path)
     assert said in caught.value.message
     assert "config.toml" in caught.value.message
+
+
+@pytest.mark.parametrize("folder", ["~", "~/", "/", ".."])
+def test_a_cache_that_contains_the_home_folder_of_the_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    user = tmp_path / "user"
+    for path in (user / "project", user / "cache", tmp_path / "home"):
+        path.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(user))
+
+    def read(cache: str) -> Setup:
+        text = f'{MINIMAL}[sandbox]\nmode = "auto"\ncaches = ["~/cache", "{cache}"]\n'
+        (tmp_path / "home" / "config.toml").write_text(text, encoding="utf-8")
+        return read_setup(user / "project", home_dir=tmp_path / "home")
+
+    assert read("~/cache").config.sandbox.caches
+    with pytest.raises(ConfigError, match=r"sandbox.caches\[1\] must not contain your home"):
+        read(folder)

@@ -248,7 +248,7 @@ def test_making_a_runtime_loads_nothing_that_only_a_run_needs() -> None:
     done = subprocess.run(  # noqa: S603 - our own interpreter and text
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    known = {"aio", "api", "errors", "loading", "runtime", "text", "types"}
+    known = {"aio", "api", "errors", "keywords", "loading", "runtime", "text", "types"}
     assert set(json.loads(done.stdout)) <= known
 
 

@@ -27,6 +27,7 @@ from agent_core.aio.loops import SharedLoop, require_no_loop
 from agent_core.api.handles import RunResult
 from agent_core.config.models import NamedModel
 from agent_core.config.problems import nearest
+from agent_core.keywords import lists_keywords
 from agent_core.providers.base import ProviderAdapter
 from agent_core.types import OutputT
 
@@ -238,6 +239,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         **settings: Unpack[RunSettings],
     ) -> RunResult[_Asked]: ...
 
+    @lists_keywords(RunSettings)
     async def run(
         self,
         message: Prompt,
@@ -307,6 +309,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         **settings: Unpack[RunSettings],
     ) -> RunResult[_Asked]: ...
 
+    @lists_keywords(RunSettings)
     def run_sync(
         self,
         message: Prompt,
@@ -379,6 +382,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         **settings: Unpack[RunSettings],
     ) -> AgentStream[_Asked]: ...
 
+    @lists_keywords(RunSettings)
     def stream(
         self,
         message: Prompt,

@@ -50,6 +50,7 @@ from agent_core.aio.loops import LoopLock, running_loop
 from agent_core.api.handles import RunResult
 from agent_core.config.models import BudgetConfig
 from agent_core.config.problems import nearest
+from agent_core.keywords import lists_keywords
 from agent_core.text import plural
 from agent_core.types import OutputT, RunStatus, new_id
 
@@ -244,6 +245,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         **settings: Unpack[RunSettings],
     ) -> RunResult[_Asked]: ...
 
+    @lists_keywords(RunSettings)
     async def run(
         self,
         message: Prompt,
@@ -324,6 +326,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         **settings: Unpack[RunSettings],
     ) -> AgentStream[_Asked]: ...
 
+    @lists_keywords(RunSettings)
     def stream(
         self,
         message: Prompt,

@@ -16,8 +16,10 @@ from agent_core.api.handles import (
     await_result,
 )
 from agent_core.api.home import RuntimeHome
+from agent_core.api.keywords import run_keywords
 from agent_core.api.session import Session
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.keywords import lists_keywords
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.types import (
     SESSION_ID_PATTERN,
@@ -240,6 +242,7 @@ class AgentRuntime:
         **fields: "Unpack[TypedStartFields[OutputT]]",
     ) -> RunHandle[OutputT]: ...
 
+    @lists_keywords(run_keywords)
     async def start(
         self,
         message: str | UserMessage,
@@ -304,8 +307,8 @@ class AgentRuntime:
         self,
         message: str | UserMessage,
         session_id: str | None = None,
-        *,
         mode: Mode = "normal",
+        *,
         move_session: bool = False,
         events: bool = False,
         output_type: "JsonSchema",
@@ -318,20 +321,24 @@ class AgentRuntime:
         self,
         message: str | UserMessage,
         session_id: str | None = None,
-        *,
         mode: Mode = "normal",
+        *,
         move_session: bool = False,
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
         **fields: "Unpack[TypedStartFields[OutputT]]",
     ) -> RunResult[OutputT]: ...
 
+    @lists_keywords(run_keywords)
     async def run(
         self,
         message: str | UserMessage,
         session_id: str | None = None,
+        mode: Mode = "normal",
         *,
+        move_session: bool = False,
         events: bool = False,
+        options: "RunOptions[Any] | None" = None,
         **fields: Any,
     ) -> RunResult[Any]:
         """Start a run as `start` does, and return its result once it has ended.
@@ -341,22 +348,28 @@ class AgentRuntime:
         Args:
             message: the user's message.
             session_id: the session to continue; a new one by default.
+            mode: as for `start`.
+            move_session: as for `start`.
             events: collect the events of the run, as `RunHandle.events` yields them.
+            options: as for `start`.
             fields: the same as for `start`.
 
         Raises:
             RunError: the run failed or was cancelled; `result` is its partial result.
             AgentCoreError: as for `start`.
         """
-        return await await_result(await self.start(message, session_id, **fields), events=events)
+        handle = await self.start(
+            message, session_id, mode, move_session=move_session, options=options, **fields
+        )
+        return await await_result(handle, events=events)
 
     @overload
     def run_sync(
         self,
         message: str | UserMessage,
         session_id: str | None = None,
-        *,
         mode: Mode = "normal",
+        *,
         move_session: bool = False,
         events: bool = False,
         output_type: "JsonSchema",
@@ -369,16 +382,25 @@ class AgentRuntime:
         self,
         message: str | UserMessage,
         session_id: str | None = None,
-        *,
         mode: Mode = "normal",
+        *,
         move_session: bool = False,
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
         **fields: "Unpack[TypedStartFields[OutputT]]",
     ) -> RunResult[OutputT]: ...
 
+    @lists_keywords(run_keywords)
     def run_sync(
-        self, message: str | UserMessage, session_id: str | None = None, **fields: Any
+        self,
+        message: str | UserMessage,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        *,
+        move_session: bool = False,
+        events: bool = False,
+        options: "RunOptions[Any] | None" = None,
+        **fields: Any,
     ) -> RunResult[Any]:
         """Run like `run`, in threads without an event loop; any number of them may call it at once.
 
@@ -391,7 +413,8 @@ class AgentRuntime:
                 running in this thread, or the one in which the runtime is open does not answer.
         """
         instead = "await runtime.run(...)"
-        return self._home.call(lambda: self.run(message, session_id, **fields), instead)
+        fields |= {"move_session": move_session, "events": events, "options": options}
+        return self._home.call(lambda: self.run(message, session_id, mode, **fields), instead)
 
     def session(
         self, session_id: str | None = None, *, memory: str | bool | None = None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from agent_core.aio.loops import running_loop
 from agent_core.api.handles import AnyDecision, RunHandle, RunResult, await_result
+from agent_core.api.keywords import run_keywords
+from agent_core.keywords import lists_keywords
 from agent_core.types import Mode, OutputT, UserMessage
 
 if TYPE_CHECKING:
@@ -106,17 +108,19 @@ class Session:
         **fields: "Unpack[TypedStartFields[OutputT]]",
     ) -> RunHandle[OutputT]: ...
 
+    @lists_keywords(run_keywords)
     async def start(
         self,
         message: str | UserMessage,
         *,
+        mode: Mode = "normal",
         options: "RunOptions[Any] | None" = None,
         **fields: Any,
     ) -> RunHandle[Any]:
         """Start a run in this session, like `AgentRuntime.start`."""
         fields |= self._default_memory(options, fields)
         self._handles = [each for each in self._handles if not each.status.is_terminal]
-        handle = await self._start(message, self._session_id, options=options, **fields)
+        handle = await self._start(message, self._session_id, mode, options=options, **fields)
         self._handles.append(handle)
         return handle
 
@@ -143,11 +147,19 @@ class Session:
         **fields: "Unpack[TypedStartFields[OutputT]]",
     ) -> RunResult[OutputT]: ...
 
+    @lists_keywords(run_keywords)
     async def run(
-        self, message: str | UserMessage, *, events: bool = False, **fields: Any
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        events: bool = False,
+        options: "RunOptions[Any] | None" = None,
+        **fields: Any,
     ) -> RunResult[Any]:
         """Run in this session, like `AgentRuntime.run`."""
-        return await await_result(await self.start(message, **fields), events=events)
+        handle = await self.start(message, mode=mode, options=options, **fields)
+        return await await_result(handle, events=events)
 
     async def answer(
         self,
@@ -208,16 +220,21 @@ class Session:
         **fields: "Unpack[TypedStartFields[OutputT]]",
     ) -> RunResult[OutputT]: ...
 
+    @lists_keywords(run_keywords)
     def run_sync(
         self,
         message: str | UserMessage,
         *,
+        mode: Mode = "normal",
+        events: bool = False,
         options: "RunOptions[Any] | None" = None,
         **fields: Any,
     ) -> RunResult[Any]:
         """Run in this session, like `AgentRuntime.run_sync`; the session need not be entered."""
         fields |= self._default_memory(options, fields)
-        return self._run_sync(message, self._session_id, options=options, **fields)
+        return self._run_sync(
+            message, self._session_id, mode, events=events, options=options, **fields
+        )
 
     def _default_memory(self, options: object, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the option `memory` of this session, for a run that has none."""

@@ -1,0 +1,37 @@
+"""The keywords of `start` and `run`, as signatures show them."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_core.extensions import Extension
+    from agent_core.loop.guards import RunGuard
+    from agent_core.loop.options import AnyModel
+    from agent_core.tools.toolsets import AnyTool
+    from agent_core.types import Budget, OutputMode, PermissionMode
+
+
+def run_keywords(
+    *,
+    instructions: str | None = None,
+    model: "AnyModel | None" = None,
+    tools: "Sequence[AnyTool] | None" = None,
+    disabled_tools: Sequence[str] = (),
+    output_type: Any = None,
+    output_mode: "OutputMode" = "auto",
+    output_retries: int = 2,
+    deps: Any = None,
+    budget: "Budget | None" = None,
+    max_turns: int | None = None,
+    permission_mode: "PermissionMode | None" = None,
+    memory: str | bool | None = None,
+    guards: "Sequence[RunGuard]" = (),
+    extensions: "Sequence[Extension]" = (),
+    metadata: Mapping[str, Any] | None = None,
+    here: bool | None = None,
+    place: str | None = None,
+    tenant: str | None = None,
+    queue: str | None = None,
+    queue_timeout_s: float | None = None,
+) -> None:
+    """List the options of a run and its placement; see `RunOptions` and `PlacementFields`."""

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from agent_core.errors import ConfigError, ErrorCode
 
 _SCHEMES = ("http", "https", "all")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _CURE = (
     "must be http://host:port or https://host:port, where a name and a password may stand before "
     'the host; [model] proxy sets another one for the models, and proxy = "" none; '
@@ -30,7 +31,8 @@ def proxy_for(url: str, configured: str | None, environ: Mapping[str, str]) -> s
         return checked_proxy(configured, "[model] proxy") if configured else None
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
-    if _is_loopback(host) or _is_exempt(host, parts.port, _variable("no", environ)):
+    port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    if _is_loopback(host) or _is_exempt(host, port, _variable("no", environ)):
         return None
     for scheme in (parts.scheme, "all"):
         if value := _variable(scheme, environ):
@@ -107,16 +109,29 @@ def _address_of(host: str) -> IPv4Address | IPv6Address | None:
 
 def _is_exempt(host: str, port: int | None, no_proxy: str) -> bool:
     """Return whether `NO_PROXY` lists a host: by name, port, domain, address, network or `*`."""
+    address = _address_of(host)
     for entry in no_proxy.lower().replace(",", " ").split():
-        if entry == "*":
-            return True
-        with suppress(ValueError):
-            if ip_address(host) in ip_network(entry.strip("[]"), strict=False):
-                return True
-        name, _, only_port = entry.partition(":")
-        domain = name.removeprefix("*").lstrip(".")
+        name, only_port = _split_port(entry)
         if only_port and only_port != str(port):
             continue
-        if domain and f".{host}".endswith(f".{domain}"):
+        domain = name.removeprefix("*").strip(".")
+        if name == "*" or (address is not None and _includes(name, address)):
+            return True
+        if address is None and domain and f".{host}".endswith(f".{domain}"):
             return True
     return False
+
+
+def _split_port(entry: str) -> tuple[str, str]:
+    """Split `host:port` and `[address]:port`; an IPv6 address without brackets has no port."""
+    name, colon, port = entry.rpartition(":")
+    if not colon or (":" in name and not name.endswith("]")) or "]" in port:
+        name, port = entry, ""
+    return name.replace("[", "").replace("]", ""), port
+
+
+def _includes(name: str, address: IPv4Address | IPv6Address) -> bool:
+    """Return whether a name is this address, or a network with it."""
+    with suppress(ValueError):
+        return address in ip_network(name, strict=False)
+    return address == _address_of(name)

@@ -77,6 +77,35 @@ def test_networks_can_be_exempt() -> None:
     assert proxy_for("https://11.1.2.3/v1", None, environ) == "http://proxy:1"
 
 
+@pytest.mark.parametrize(
+    ("no_proxy", "url", "is_exempt"),
+    [
+        ("[fd00::7]:8443", "https://[fd00::7]:8443/v1", True),
+        ("[fd00::7]:443", "https://[fd00::7]/v1", True),
+        ("[FD00:0::7]:8443", "https://[fd00::7]:8443/v1", True),
+        ("[fd00::7]:8443", "https://[fd00::7]:9/v1", False),
+        ("[fd00::7]", "https://[fd00::7]:9/v1", True),
+        ("fd00::7", "https://[fd00::7]:9/v1", True),
+        ("[fd00::]/8", "https://[fd00::7]:9/v1", True),
+        ("fd00::/8,[fd01::1]:1", "https://[fe00::7]/v1", False),
+        ("10.1.2.3:8443", "https://10.1.2.3:8443/v1", True),
+        ("10.1.2.3:8443", "https://10.1.2.3/v1", False),
+        ("10.0.0.0/8:8443", "https://10.1.2.3:8443/v1", True),
+        ("10.0.0.0/8", "https://[::ffff:10.1.2.3]/v1", True),
+        ("2.3", "https://10.1.2.3/v1", False),
+        ("api.service.test:443", SERVICE, True),
+        ("api.service.test:80", SERVICE, False),
+        ("service.test.", SERVICE, True),
+        ("*:443", SERVICE, True),
+        ("*:80", SERVICE, False),
+    ],
+)
+def test_addresses_and_ports_can_be_exempt(no_proxy: str, url: str, is_exempt: bool) -> None:
+    environ = {**PROXY, "NO_PROXY": no_proxy}
+
+    assert proxy_for(url, None, environ) == (None if is_exempt else "http://proxy:1")
+
+
 def test_what_is_configured_counts_before_the_environment() -> None:
     assert proxy_for("http://127.0.0.1:1/v1", "http://mine:2", PROXY) == "http://mine:2"
     assert proxy_for(SERVICE, "", PROXY) is None

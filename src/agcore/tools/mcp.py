@@ -1,5 +1,6 @@
 """A client for one MCP server, on the engine's connection; the first start imports the SDK."""
 
+import math
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -42,7 +43,7 @@ class McpClient:
         headers: go with every request to that address, and to no other host.
         env: further environment variables of the program.
         cwd: its working folder; the root folder by default, so that no project file is picked up.
-        timeout_s: for the start, and for each call, in seconds.
+        timeout_s: for the start, and for each call, in seconds above 0.
         server_id: becomes part of the tools' names: `mcp.<server_id>.<tool>`.
 
     Raises:
@@ -62,6 +63,9 @@ class McpClient:
         timeout_s: float = TIMEOUT_S,
         server_id: str = "server",
     ) -> None:
+        if not 0 < timeout_s < math.inf:
+            message = f"timeout_s is {timeout_s:g}; give seconds above 0, or leave it out"
+            raise McpToolError(server_id, message)
         milliseconds = max(1, round(timeout_s * 1000))
         fields: dict[str, Any] = {"timeout_ms": milliseconds}
         if command is not None:

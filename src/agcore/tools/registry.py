@@ -160,7 +160,7 @@ class ToolRegistry:
         session_id: the session that the context of a call names.
 
     Raises:
-        ConfigError: `validation_error`; the session id is empty.
+        ConfigError: `validation_error`; the session id is empty, or the time limit is not above 0.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class ToolRegistry:
         if permissions is None or isinstance(permissions, PermissionConfig):
             permissions = PermissionChecker(permissions)
         self._permissions = permissions
-        self._timeout_s = timeout_s
+        self._timeout_s = _checked_timeout(timeout_s)
         self._result_limit = result_limit_bytes
         if not session_id.strip():
             raise ConfigError(ErrorCode.VALIDATION_ERROR, "the session id is empty; leave it out")
@@ -268,7 +268,7 @@ class ToolRegistry:
         Args:
             name: of the tool.
             arguments: the arguments of the call.
-            timeout_s: how long it may take, in seconds.
+            timeout_s: how long it may take, in seconds above 0; the registry's limit by default.
             deps: available to the tool as `ToolContext.deps`.
 
         Raises:
@@ -293,9 +293,8 @@ class ToolRegistry:
                     is_cancelled=opened.is_cancelled,
                     deps=deps,
                 )
-                action = await _with_timeout(tool, timeout_s or self._timeout_s).prepare(
-                    parsed, context
-                )
+                limit = self._timeout_s if timeout_s is None else _checked_timeout(timeout_s)
+                action = await _with_timeout(tool, limit).prepare(parsed, context)
                 await self._permissions.require(
                     call, tool.definition, action.access, run, _NullJournal()
                 )
@@ -328,7 +327,7 @@ class ToolRegistry:
 
         Args:
             invocations: the calls.
-            timeout_s: how long each may take, in seconds.
+            timeout_s: how long each may take, in seconds above 0; the registry's limit by default.
             deps: available to the tools as `ToolContext.deps`.
         """
 
@@ -371,6 +370,18 @@ class _NullJournal:
 
     async def commit(self) -> None:
         """Do nothing."""
+
+
+def _checked_timeout(timeout_s: float) -> float:
+    """Return a time limit, if calls can end within it.
+
+    Raises:
+        ConfigError: `validation_error`; it is 0, negative or NaN.
+    """
+    if timeout_s > 0:
+        return timeout_s
+    message = f"timeout_s is {timeout_s:g}; give seconds above 0, or leave it out for the default"
+    raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
 
 
 def _with_timeout(tool: Tool, timeout_s: float) -> Tool:

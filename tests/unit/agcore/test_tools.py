@@ -21,7 +21,7 @@ from agcore.tools import (
     ToolReturn,
     tool,
 )
-from agent_core.errors import ErrorCode, ToolError as CoreToolError
+from agent_core.errors import ConfigError, ErrorCode, ToolError as CoreToolError
 from agent_core.types import (
     ArtifactRefBlock,
     Decision,
@@ -144,6 +144,17 @@ async def test_phase2_arguments_that_do_not_fit_are_refused_before_anything_runs
 async def test_phase2_a_tool_that_takes_too_long_is_stopped() -> None:
     with pytest.raises(ToolError.Timeout):
         await registry().invoke("sleeps", {"seconds": 60}, timeout_s=0.01)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1.5, float("nan")])
+async def test_a_time_limit_in_which_no_call_can_end_is_refused(timeout_s: float) -> None:
+    with pytest.raises(ToolError.ExecutionFailed, match="give seconds above 0"):
+        await registry().invoke("get_weather", {"city": "Genf"}, timeout_s=timeout_s)
+    wanted = [ToolInvocation("get_weather", {"city": "Genf"})]
+    (outcome,) = await registry().invoke_all(wanted, timeout_s)
+    assert isinstance(outcome.error, ToolError.ExecutionFailed)
+    with pytest.raises(ConfigError, match="give seconds above 0"):
+        ToolRegistry(timeout_s=timeout_s)
 
 
 async def test_a_timeout_inside_a_tool_is_its_own_failure() -> None:

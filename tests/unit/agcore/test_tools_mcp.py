@@ -86,6 +86,12 @@ async def test_a_server_over_http_is_a_server_like_any_other() -> None:
             await server.call_tool("greet", {"name": "Ada"})
 
 
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+def test_a_time_limit_in_which_no_call_can_end_is_refused(timeout_s: float) -> None:
+    with pytest.raises(ToolError.Mcp, match="give seconds above 0"):
+        client(timeout_s=timeout_s)
+
+
 async def test_what_a_result_cannot_carry_is_named_and_its_text_kept() -> None:
     async with McpClient(sys.executable, [str(SERVERS / "workshop.py"), "stdio"]) as server:
         parts: list[Any] = await server.call_tool("everything")

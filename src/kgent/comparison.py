@@ -59,6 +59,8 @@ _RECORDED = re.compile(
 """Files that are compared as part of the records they belong to, and files of git."""
 
 _MESSAGE_KEYS = {"role", "created_at", "content"}
+_CALL_KEYS = {"type", "tool_call_id", "name", "arguments"}
+_RESULT_KEYS = {"type", "tool_call_id", "name", "is_error", "content"}
 
 Area = Literal[
     "run", "config", "prompt", "answer", "conversation", "records", "inputs", "deliverables",
@@ -193,7 +195,7 @@ def _read_message(line: bytes) -> _Message | bytes:
         return line
     message = cast("dict[str, Any]", found)
     role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str) or not isinstance(content, list) or {*message} > _MESSAGE_KEYS:
+    if not isinstance(role, str) or not isinstance(content, list) or {*message} - _MESSAGE_KEYS:
         return line
     blocks = cast("list[object]", content)
     if not all(isinstance(block, dict) for block in blocks):
@@ -223,9 +225,13 @@ def _block_lines(neutral: NeutralTexts, block: Mapping[str, Any]) -> tuple[str, 
     match block:
         case {"type": "text" | "reasoning" as kind, "text": str() as text, **rest} if not rest:
             return kind, neutral.text(text).split("\n")
-        case {"type": "tool_call", "name": str() as name, "arguments": arguments}:
+        case {"type": "tool_call", "name": str() as name, "arguments": arguments} if (
+            block.keys() <= _CALL_KEYS
+        ):
             return f"calls {name}", list(neutral.lines(arguments))
-        case {"type": "tool_result", "name": str() as name, "content": content}:
+        case {"type": "tool_result", "name": str() as name, "content": content} if (
+            block.keys() <= _RESULT_KEYS
+        ):
             content = without_own_sizes(content) if name == "list_files" else content
             how = "fails" if block.get("is_error") else "answers"
             return f"{name} {how}", list(neutral.lines(content))

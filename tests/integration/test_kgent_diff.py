@@ -324,6 +324,12 @@ EDITS: dict[str, Callable[[Path], object]] = {
     "a result is no error": edit_blocks(is_error=True),
     "the names of calls": edit_blocks(name="other"),
     "a message has something else": edit_messages(lambda message: message.update(more=1)),
+    "a message has something else instead of its time": edit_messages(
+        lambda message: (message.pop("created_at"), message.update(more=1))
+    ),
+    "blocks have something else": edit_messages(
+        lambda message: [block.update(more=1) for block in message["content"] if "name" in block]
+    ),
     "a message is no list of blocks": edit_messages(lambda message: message.update(content="x")),
     "blocks are of another kind": edit_blocks(type="image"),
 }

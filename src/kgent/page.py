@@ -361,9 +361,15 @@ def _moment(stamp: str) -> str:
 
 
 def _duration(began: str, ended: str | None) -> str:
+    """Return the time between two stamps; nothing if one is missing, or the clock was set back."""
     try:
-        seconds = (datetime.fromisoformat(ended or "") - datetime.fromisoformat(began)).seconds
-    except ValueError:
+        span = datetime.fromisoformat(ended or "") - datetime.fromisoformat(began)
+    except (TypeError, ValueError):  # of a changed folder: without a zone, or no stamp
         return ""
-    minutes, rest = divmod(seconds, 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    if span.days < 0:
+        return ""
+    minutes, seconds = divmod(span.days * 86_400 + span.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min {seconds} s"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

@@ -16,6 +16,7 @@ from kgent.documents import render_document
 from kgent.page import render_page
 from kgent.review import read_report
 from kgent.verification import verify
+from kgent_forgery import edit_state
 from kgent_pages import a_full_run, picture
 from kgent_runs import a_run, calls
 
@@ -172,6 +173,27 @@ def test_a_changed_folder_is_said_to_be_changed(tmp_path: Path) -> None:
     assert "The folder is not as the run left it" in page
     assert "deliverables/report.md was changed" in page
     assert "It cannot be read any more." in page
+
+
+@pytest.mark.parametrize(
+    ("ended", "took"),
+    [
+        ("2026-03-01T10:00:59.9+00:00", "59 s"),
+        ("2026-03-01T10:59:05+00:00", "59 min 5 s"),
+        ("2026-03-01T11:30:05+00:00", "1 h 30 min 5 s"),
+        ("2026-03-04T12:31:05+00:00", "74 h 31 min 5 s"),
+        ("2026-03-01T09:59:58+00:00", None),
+        ("2026-03-01T10:00:05", None),
+        ("soon", None),
+    ],
+)
+def test_the_page_says_how_long_a_run_took(tmp_path: Path, ended: str, took: str | None) -> None:
+    root = a_run(tmp_path, "Done.").sandbox_root
+    assert root is not None
+    edit_state(root, started_at="2026-03-01T10:00:00+00:00", ended_at=ended)
+    page = render_page(read_report(root))
+    assert ("Took" in page) == (took is not None)
+    assert took is None or took in page.partition("Took")[2][:60]
 
 
 @pytest.mark.parametrize("name", ["report.md", "rows.csv", "data.json", "notes.txt"])

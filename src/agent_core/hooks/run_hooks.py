@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 _SHELL = "/bin/sh"
 MOST_SHOWN = 2000
-"""Characters kept of a hook's stderr, and of each part of its answer."""
+"""Characters kept of a hook's stderr, reason and logs, and bytes of the metadata of its answer."""
 
 
 class HookAnswer(Frozen):
@@ -55,7 +55,8 @@ class HookAnswer(Frozen):
         changes: dict[str, Any] = {"logs": shortened(logs, MOST_SHOWN) if is_long else self.logs}
         if self.reason is not None:
             changes["reason"] = shortened(self.reason, MOST_SHOWN)
-        size = len(json.dumps(self.metadata))
+        written = json.dumps(self.metadata, ensure_ascii=False)
+        size = len(written.encode("utf-8", "surrogatepass"))
         if size > MOST_SHOWN:
             changes["metadata"] = {"left_out": f"{size} bytes; at most {MOST_SHOWN} are kept"}
         return self.model_copy(update=changes)

@@ -331,6 +331,21 @@ async def test_what_a_hook_says_is_kept(place: Place) -> None:
     assert payload["stderr"] == "complaint"
 
 
+@pytest.mark.parametrize("sign", ["x", "é", "汉"])
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_metadata_of_a_hook_is_measured_in_bytes(
+    place: Place, sign: str, is_long: bool
+) -> None:
+    metadata = {"m": sign * ((1991 // len(sign.encode())) + is_long)}
+    size = len(json.dumps(metadata, ensure_ascii=False).encode())
+    (place.project / "said").write_text(json.dumps({"metadata": metadata}), encoding="utf-8")
+    place.write(PreToolUse=[on("cat said")])
+    await place.hooks().before_tool_call(CALL, WRITE)
+    _, payload = place.notes.events[1]
+    left_out = {"left_out": f"{size} bytes; at most 2000 are kept"}
+    assert payload["metadata"] == (left_out if is_long else metadata)
+
+
 async def test_hooks_see_no_more_of_the_environment_than_commands(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -253,12 +253,17 @@ class Session:
         return await self._replay(self._session_id, from_seq, to_seq)
 
     async def inspect_run(self, run_id: str) -> "InspectResult":
-        """Return everything about a run, like `AgentRuntime.inspect_run`.
+        """Return everything about a run of this session, like `AgentRuntime.inspect_run`.
 
         Raises:
-            StorageError: `run_not_found`.
+            StorageError: `run_not_found`: no such run, or it belongs to another session.
         """
-        return await self._inspect(run_id)
+        found = await self._inspect(run_id)
+        if found.session_id != self._session_id:
+            from agent_core.storage.rows import run_not_found  # noqa: PLC0415 - rarely raised
+
+            raise run_not_found(run_id)
+        return found
 
     async def undo(self, *, force: bool = False) -> "SwitchResult":
         """Revert the last message of this session, like `AgentRuntime.undo`.

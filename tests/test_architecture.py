@@ -30,7 +30,7 @@ IMPORTED_WHEN_USED = {
 }
 DATACLASSES = {
     "api/handles.py": {"RunResult"},
-    "extensions.py": {"ExtensionContext"},
+    "extensions.py": {"ExtensionContext", "JudgedCall"},
     "loop/guards.py": {"RunGuard"},
     "loop/options.py": {"RunOptions"},
     "process/jail.py": {"Jail"},

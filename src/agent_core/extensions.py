@@ -28,8 +28,6 @@ from enum import IntEnum
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from msgspec import Struct
-
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, PortableError
 from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
@@ -91,7 +89,8 @@ class ExtensionContext:
     deps: Any = None
 
 
-class JudgedCall(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class JudgedCall:
     """A tool call that is about to be admitted or refused.
 
     Attributes:

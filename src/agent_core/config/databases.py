@@ -5,10 +5,9 @@ Messages name its source instead, because the address may contain a password.
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
 
+from agent_core.config.addresses import POSTGRES_SECRET, parameter_spellings, password_spellings
 from agent_core.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ _URL = r"postgres(?:ql)?://(?:[^\s\x00-\x1f\x7f%]|%[0-9A-Fa-f]{2})+"
 _HOST = r"(?:\[[^][/@]+\]|[^][/@?:,]*)(?::[0-9]{0,5})?"
 _HOSTS = rf"[a-z]+://(?:[^/@]*@)?{_HOST}(?:,{_HOST})*(?:[/?].*)?"
 """Host names and ports, as libpq reads an address."""
-
-_SECRET_PARAMETERS = {"password", "sslpassword"}
 
 
 def find_database_url(setup: "Setup", environ: Mapping[str, str]) -> str | None:
@@ -71,11 +68,7 @@ def database_secrets(variable: str | None, environ: Mapping[str, str]) -> dict[s
 def url_secrets(url: str, kind: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the secrets of an address by kind: the whole address, and the passwords in it."""
     secrets = {kind: url, "PGPASSWORD": environ.get("PGPASSWORD", "")}
-    with suppress(ValueError):
-        parts = urlsplit(url)
-        quoted = parts.netloc.rpartition("@")[0].partition(":")[2]
-        secrets |= {f"{kind}_password": unquote(quoted), f"{kind}_password_quoted": quoted}
-        for name, value in parse_qsl(parts.query):
-            if name in _SECRET_PARAMETERS:
-                secrets[f"{kind}_{name}"] = value
+    if ":" in url.partition("://")[2].rpartition("@")[0]:  # a name alone is no secret
+        secrets |= password_spellings(f"{kind}_password", url)
+    secrets |= parameter_spellings(kind, url, POSTGRES_SECRET)
     return {kind: value for kind, value in secrets.items() if value}

@@ -13,8 +13,9 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
+from agent_core.config.addresses import HTTP_SECRET, parameter_spellings, password_spellings
 from agent_core.config.databases import check_database_url, database_secrets
-from agent_core.config.model_names import model_fields, password_in, public_service
+from agent_core.config.model_names import model_fields, public_service
 from agent_core.config.models import (
     Config,
     ModelConfig,
@@ -393,14 +394,16 @@ def config_secrets(
 ) -> dict[str, str]:
     """Return the secrets of the configuration: of its models, of `profiles`, and of its database.
 
-    API keys are listed by the name of their variable; of an address, only the password is secret.
+    API keys are listed by the name of their variable. In an address, the password is secret, and so
+    are parameters named like secrets.
     """
     models = _resolved(config, *profiles)
     names = [model.api_key_env for model in models if model.api_key_env]
     keys = {name: value for name in names if (value := environ.get(name))}
     for number, model in enumerate(models):
-        if model.base_url and (password := password_in(model.base_url)):
-            keys[f"url_password_{number}"] = password
+        if model.base_url:
+            keys |= password_spellings(f"url_password_{number}", model.base_url)
+            keys |= parameter_spellings(f"url_{number}", model.base_url, HTTP_SECRET)
     keys |= proxy_secrets([model.proxy for model in models], environ)
     return keys | database_secrets(config.store.url_env, environ)
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 FORM = (
     "write provider:name, such as openai:gpt-5, ollama:qwen3 or local:/path/model.gguf; with the"
@@ -71,13 +71,5 @@ def public_service(provider: str, base_url: str | None) -> PublicService | None:
         is_its_own = (address.scheme, address.hostname) == ("https", service.host)
         is_its_own = is_its_own and "@" not in address.netloc  # parsers disagree about it
         return service if is_its_own and address.port in {None, 443} else None
-    except ValueError:
-        return None
-
-
-def password_in(url: str) -> str | None:
-    """Return the password in an address, if it has one."""
-    try:
-        return unquote(urlsplit(url.strip()).password or "") or None
     except ValueError:
         return None

@@ -4,8 +4,9 @@ import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
+from agent_core.config.addresses import password_spellings
 from agent_core.errors import ConfigError, ErrorCode
 
 _SCHEMES = ("http", "https", "all")
@@ -62,11 +63,7 @@ def proxy_secrets(configured: Iterable[str | None], environ: Mapping[str, str]) 
     addresses += [_variable(scheme, environ) for scheme in _SCHEMES]
     found: dict[str, str] = {}
     for number, address in enumerate(addresses):
-        credentials = address.rpartition("@")[0].rpartition("/")[2]
-        name, _, password = credentials.partition(":")
-        for spelling, secret in (("", unquote(password or name)), ("_quoted", password or name)):
-            if secret:
-                found[f"proxy_password_{number}{spelling}"] = secret
+        found |= password_spellings(f"proxy_password_{number}", address)
     return found
 
 

@@ -3,12 +3,14 @@
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from agent_core.config.databases import check_database_url, find_database_url, url_secrets
 from agent_core.config.load import config_secrets, read_setup
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.redaction.redactor import Redactor
 
 URL = "postgresql://ann:s3cr%40t-word@db.example:5432/agents?sslmode=require"
 MODEL = {"provider": "ollama", "name": "gemma4"}
@@ -187,3 +189,45 @@ def test_every_spelling_of_the_password_is_a_secret(tmp_path: Path) -> None:
     assert {URL, "s3cr@t-word", "s3cr%40t-word", "from-libpq"} <= secrets
     found = url_secrets("postgresql:///x?user=a&password=p%2Fw&host=/run", "database_url", {})
     assert "p/w" in found.values()
+
+
+@pytest.mark.parametrize(
+    ("written", "decoded"), [("p%2fw+ord", "p/w+ord"), ("p%2Fw%25d", "p/w%d"), ("p[w#rd", "p[w#rd")]
+)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://app:{}@host/db",
+        "postgresql://app:{}@one:1,two:2/db?x=1",
+        "postgresql://host/db?user=app&password={}",
+        "postgresql:///db?sslpassword={}&host=/run",
+        "postgresql:///db?pass%77ord={}",
+    ],
+)
+def test_a_password_in_an_address_is_redacted_in_every_spelling(
+    url: str, written: str, decoded: str
+) -> None:
+    check_database_url(url.format(written), "it")
+    redactor = Redactor(url_secrets(url.format(written), "database_url", {}))
+    for spelling in (written, decoded, quote(decoded, safe=""), quote(decoded)):
+        assert redactor.secrets_only(f"as {spelling!r} here").startswith("as '[redacted:")
+        assert spelling not in redactor.secrets_only(f"as {spelling!r} here")
+
+
+def test_the_user_and_the_host_of_a_database_are_no_secrets() -> None:
+    url = "postgresql://application@database-host:5432/name?connect_timeout=10"
+    assert url_secrets(url, "database_url", {}) == {"database_url": url}
+
+
+def test_secrets_of_other_addresses_are_learnt_in_every_spelling(tmp_path: Path) -> None:
+    model = {
+        **MODEL,
+        "base_url": "https://me:first%2fkey@host/v1?api-version=2024-10-21&api-key=second%2fkey",
+        "proxy": "http://me:third%2fkey@proxy:1",
+    }
+    config = read_setup(tmp_path, home_dir=tmp_path, config={"model": model}).config
+    redactor = Redactor(config_secrets(config, environ={"HTTPS_PROXY": "fourth%2fkey@proxy"}))
+    for spelling in ("/", "%2f", "%2F"):
+        for number in ("first", "second", "third", "fourth"):
+            assert f"{spelling}key" not in redactor.secrets_only(f"x {number}{spelling}key x")
+    assert redactor.secrets_only("2024-10-21 me host") == "2024-10-21 me host"

@@ -5,6 +5,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 from agent_core.disk.folders import remove_tree
@@ -124,17 +125,22 @@ class _TreeCopy:
 
     def _copy(self, source: int, target: int, top: int, prefix: bytes) -> None:
         self._check()
+        found: list[tuple[str, os.stat_result]] = []
         with os.scandir(source) as entries:
-            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+            for entry in entries:
+                with suppress(FileNotFoundError):  # it is gone by now
+                    found.append((entry.name, entry.stat(follow_symlinks=False)))
         for name, status in found:
             path = prefix + os.fsencode(name)
             kind = status.st_mode & 0o170000
             if path in self._own or kind in _SPECIAL:
                 self._leave_out(path, _SPECIAL.get(kind, LeftOutReason.PROGRAM_HOME))
             elif kind == stat.S_IFREG:
-                if status.st_nlink == 1 or not self._link(name, target, top, path, status):
+                if status.st_nlink == 1 or not self._link(name, target, top, status):
                     self._check()
-                    self._copy_file(name, source, target, path, status)
+                    is_copied = self._copy_file(name, source, target, path, status)
+                    if is_copied and status.st_nlink > 1:
+                        self._linked[status.st_dev, status.st_ino] = path
             elif kind == stat.S_IFDIR:
                 inner = self._open(name, OPEN_FOLDER, source, path)
                 if inner is None:
@@ -151,7 +157,11 @@ class _TreeCopy:
                 finally:
                     os.close(inner)
             elif kind == stat.S_IFLNK:
-                os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+                try:
+                    leads_to = os.readlink(name, dir_fd=source)
+                except FileNotFoundError:
+                    continue
+                os.symlink(leads_to, name, dir_fd=target)
                 times = status.st_atime_ns, status.st_mtime_ns
                 os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
             else:
@@ -170,20 +180,21 @@ class _TreeCopy:
             self._leave_out(path, LeftOutReason.UNREADABLE)
             return None
 
-    def _link(self, name: str, target: int, top: int, path: bytes, status: os.stat_result) -> bool:
-        """Link to the copy of a file with several names; False if this is the first of them."""
-        first = self._linked.setdefault((status.st_dev, status.st_ino), path)
-        if first == path:
+    def _link(self, name: str, target: int, top: int, status: os.stat_result) -> bool:
+        """Link to the copy of a file with several names; False if there is no copy yet."""
+        first = self._linked.get((status.st_dev, status.st_ino))
+        if first is None:
             return False
         os.link(first, name, src_dir_fd=top, dst_dir_fd=target, follow_symlinks=False)
         return True
 
     def _copy_file(
         self, name: str, source: int, target: int, path: bytes, status: os.stat_result
-    ) -> None:
+    ) -> bool:
+        """Copy one file; False if it may not be read, or is gone."""
         old = self._open(name, _SOURCE, source, path)
         if old is None:
-            return
+            return False
         try:
             new = open_descriptor(name, _NEW, 0o600, dir_fd=target)
             try:
@@ -195,6 +206,7 @@ class _TreeCopy:
                 os.close(new)
         finally:
             os.close(old)
+        return True
 
     def _share(self, old: int, new: int) -> bool:
         """Let a file share the blocks of another; False if this is impossible."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agent_core.opening import open_binary, read_bytes
+from agent_core.opening import read_bytes
 from agent_core.snapshots.catalogue import write_whole
 from agent_core.snapshots.records import LeftOutReason
 from agent_core.snapshots.trees import Tree, decode_tree
@@ -21,9 +21,9 @@ Version = tuple[int, int, int, int, int]
 UNSETTLED: Version = (0, 0, 0, 0, 0)
 """Version of a file that changed so recently that a further change might not show."""
 
-_MAGIC = b"soongst1"
+_MAGIC = b"soongst2"
 _RECORD = struct.Struct("<IIIIIIIQ32s")
-_CHECK = struct.Struct("<8sII")  # magic, CRC of the rest, bytes of the note
+_CHECK = struct.Struct("<8sII")  # magic, CRC of the rest and the length, bytes of the note
 _WORD = 1 << 64
 _HALF = 1 << 63
 
@@ -91,14 +91,7 @@ def unpacked(versions: bytes) -> Iterable[int]:
 def load(path: Path) -> tuple[bytes, dict[bytes, FolderRecord]]:
     """Read the note about the records, and the records by path (with a slash at the end)."""
     records: dict[bytes, FolderRecord] = {}
-    try:
-        content = read_bytes(path)
-        magic, checksum, length = _CHECK.unpack_from(content)
-    except (OSError, struct.error):
-        return b"", records
-    if magic != _MAGIC or zlib.crc32(memoryview(content)[_CHECK.size :]) != checksum:
-        return b"", records
-    at = _CHECK.size + length
+    content, at = _read_checked(path)
     about = content[_CHECK.size : at]
     unpack, size = _RECORD.unpack_from, _RECORD.size
     while at < len(content):
@@ -123,12 +116,22 @@ def load(path: Path) -> tuple[bytes, dict[bytes, FolderRecord]]:
 
 
 def read_about(path: Path) -> bytes:
-    """Read only the note about the records; empty if it cannot be read."""
+    """Read the note about the records; empty if the file is damaged or cannot be read."""
+    content, end = _read_checked(path)
+    return content[_CHECK.size : end]
+
+
+def _read_checked(path: Path) -> tuple[bytes, int]:
+    """Read a file of records, and where its note ends; empty if it is damaged or not there."""
     try:
-        with open_binary(path) as file:
-            return file.read(_CHECK.unpack(file.read(_CHECK.size))[2])
+        content = read_bytes(path)
+        magic, checksum, length = _CHECK.unpack_from(content)
     except (OSError, struct.error):
-        return b""
+        return b"", 0
+    rest = memoryview(content)[_CHECK.size :]
+    if magic != _MAGIC or zlib.crc32(rest, length) != checksum:
+        return b"", 0
+    return content, _CHECK.size + length
 
 
 def save(path: Path, about: bytes, records: dict[bytes, FolderRecord]) -> None:
@@ -143,5 +146,5 @@ def save(path: Path, about: bytes, records: dict[bytes, FolderRecord]) -> None:
         pieces.append(_RECORD.pack(*map(len, parts), *record[5:]))
         pieces += parts
     rest = b"".join(pieces)
-    start = _CHECK.pack(_MAGIC, zlib.crc32(rest), len(about))
+    start = _CHECK.pack(_MAGIC, zlib.crc32(rest, len(about)), len(about))
     write_whole(path, start + rest, flush=False)  # a damaged file is ignored

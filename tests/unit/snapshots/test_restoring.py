@@ -1,5 +1,6 @@
 """A restore brings back exactly what was recorded, and destroys nothing else."""
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent_core.errors import StorageError
-from agent_core.snapshots.records import Refusal, SnapshotSettings
+from agent_core.snapshots.records import LeftOutReason, Refusal, SnapshotSettings
 from agent_core.snapshots.store import SnapshotStore
+from rights import as_anyone
 from workspaces import change, fingerprint
 
 
@@ -156,6 +158,40 @@ def test_a_copy_is_the_workspace_as_it_is_or_was(store: SnapshotStore, work: Pat
         with pytest.raises(StorageError):
             store.copy_out(work, into)
     assert fingerprint(place / "was") == before
+
+
+def test_a_copy_leaves_out_every_name_of_an_unreadable_file(
+    store: SnapshotStore, work: Path
+) -> None:
+    for name in ("closed", "open"):
+        (work / name).write_text(name)
+        for twin in ("a", "b", "c"):
+            (work / f"{name}-{twin}").hardlink_to(work / name)
+    (work / "closed").chmod(0)
+    place = work.parent / "copy"
+    with as_anyone():
+        copied = store.copy_out(work, place)
+    expected = {f"closed{end}": LeftOutReason.UNREADABLE for end in ("", "-a", "-b", "-c")}
+    assert {each.path: each.reason for each in copied.left_out} == expected
+    assert names(place) == ["open", "open-a", "open-b", "open-c"]
+    assert len({(place / name).stat().st_ino for name in names(place)}) == 1
+
+
+def test_a_copy_passes_over_what_disappears_meanwhile(
+    store: SnapshotStore, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "kept").write_text("kept")
+    (work / "link").symlink_to("kept")
+    read = os.readlink
+
+    def remove_first(path: str, *, dir_fd: int | None = None) -> str:
+        (work / "link").unlink(missing_ok=True)
+        return read(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "readlink", remove_first)
+    place = work.parent / "copy"
+    assert store.copy_out(work, place).left_out == ()
+    assert names(place) == ["kept"]
 
 
 def test_a_file_system_mounted_in_the_workspace_is_restored_too(

@@ -107,6 +107,23 @@ def test_a_sweep_leaves_what_is_in_use_to_a_later_one(store: SnapshotStore, work
     assert store.sweep([], recorded_before=later()) > 0
 
 
+@pytest.mark.parametrize("size", [0, 5, 15, 16, 17, 60, -1])
+@pytest.mark.parametrize("flips", [False, True])
+def test_a_sweep_ignores_damaged_findings(
+    store: SnapshotStore, work: Path, size: int, flips: bool
+) -> None:
+    (work / "a").write_bytes(os.urandom(100_000))
+    store.record(work)
+    (last,) = (work.parent / "store" / "projects").glob("*/last")
+    content = bytearray(last.read_bytes())
+    if flips:
+        content[size] ^= 0xFF
+    last.write_bytes(content if flips else content[:size])
+    assert store.sweep([], recorded_before=later()) > 0
+    assert last.exists()
+    assert store.verify(store.record(work).snapshot_id) == []
+
+
 def test_many_small_packs_become_one(store: SnapshotStore, work: Path) -> None:
     ids: list[str] = []
     for number in range(45):

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import Any
 
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -20,6 +21,13 @@ from agent_core.types import (
 )
 
 _PHRASE = re.compile(r'"([^"]+)"|(\S+)')
+_VARIABLE = re.compile(
+    r"f[fil]+|st|[ahijtwy]?[^\x00-\x7f]+n?|[ks]|\A[filnt]|[afhijtwy]\Z|(?P<special>[%_^])"
+)
+"""Parts of a folded word that texts may write in other ways: escaped, or as ß, ﬁ, İ or K.
+
+Letters at the ends of a word may be a part of one such sign, so they count, too.
+"""
 _BEFORE, _AFTER = 60, 140
 """Characters of a snippet around the first word."""
 _AT_ONCE = 64
@@ -90,8 +98,8 @@ async def search(
 def _pattern(word: str) -> str:
     """Return a `LIKE` pattern for stored texts with this word; it may match other texts too."""
     stored = json.dumps(word, ensure_ascii=False)[1:-1]
-    escaped = re.sub(r"[%_^]", r"^\g<0>", stored)
-    return "%" + "".join(char if char.isascii() else "_" for char in escaped) + "%"
+    pattern = _VARIABLE.sub(lambda part: f"^{part[0]}" if part["special"] else "%", stored)
+    return f"%{pattern}%"
 
 
 def _snippet(text: str, words: list[str]) -> str | None:
@@ -100,10 +108,18 @@ def _snippet(text: str, words: list[str]) -> str | None:
     places = [folded.find(word) for word in words]
     if -1 in places:
         return None
-    start = max(min(places) - _BEFORE, 0)
-    end = min(places) + _AFTER
+    first = min(places)
+    if len(folded) != len(text):
+        first = _unfolded(text, first)
+    start, end = max(first - _BEFORE, 0), first + _AFTER
     cut = " ".join(text[start:end].split())
     return f"{'…' if start else ''}{cut}{'…' if end < len(text) else ''}"
+
+
+def _unfolded(text: str, place: int) -> int:
+    """Return the place in a text of a place in its case-folded form, which may be longer."""
+    ends = accumulate(len(char.casefold()) for char in text)
+    return next(number for number, end in enumerate(ends) if end > place)
 
 
 def _texts(content: Iterable[ContentBlock]) -> Iterator[str]:

@@ -26,6 +26,7 @@ MAX_SKILL_FILES = 2000
 
 _SKILL_FILE = "SKILL.md"
 _ID = re.compile(r"[\w][\w .:-]{0,79}")
+_ID_RULE = "use up to 80 letters, digits, spaces and _ . : -, and begin with a letter, a digit or _"
 _MAX_DESCRIPTION = 1024
 _FIRST_LINE_BYTES = 512
 _MAX_ENTRIES = 200
@@ -178,7 +179,7 @@ def _read_head(folder: Path) -> _SkillHead:
     if not skill_id or not description:
         raise _unusable(file, "the front matter needs an id or a name, and a description")
     if not _ID.fullmatch(skill_id):
-        raise _unusable(file, f"{skill_id[:80]!r} is too long or has signs an id cannot have")
+        raise _unusable(file, f"the id {skill_id[:80]!r} is not valid: {_ID_RULE}")
     tags: Any = head.fields.get("tags") or ""
     if isinstance(tags, str):
         tags = [tag for tag in tags.split(",") if tag.strip()]

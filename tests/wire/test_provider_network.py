@@ -224,7 +224,7 @@ async def test_a_server_without_tls_is_not_mistaken_for_one_with_a_strange_certi
 
     assert isinstance(last, ModelFailed)
     assert f"cannot be reached over TLS at {address}/v1" in last.error.message
-    assert "[model] base_url begins with http://" in last.error.message
+    assert "begin [model] base_url with http://" in last.error.message
     assert "ca_file" not in last.error.message
     assert "not permitted" not in last.error.message
 

@@ -933,7 +933,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: `since` has no time zone.
         """
         if since is not None and since.tzinfo is None:
-            message = "since needs a time zone, such as datetime.now(UTC) has"
+            message = "since needs a time zone, as in datetime.now(UTC)"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         store = (await self._services()).store
         folder = await asyncio.to_thread(_folder, project)

@@ -89,6 +89,9 @@ def _make_folder(plans_dir: Path, project: Path) -> None:
 
 
 _NAME = r"[\w][\w .:-]{0,79}"
+_NAME_RULE = (
+    "use up to 80 letters, digits, spaces and _ . : -, and begin with a letter, a digit or _"
+)
 _DESCRIPTION_CHARS = 1024
 _SUMMARY_CHARS = 300
 
@@ -180,7 +183,7 @@ def _read_skill(path: Path) -> Skill:
     if not name or not description:
         raise ValueError("the front matter needs a name and a description")
     if not re.fullmatch(_NAME, name):
-        raise ValueError(f"the name {name[:100]!r} is too long or has signs a name cannot have")
+        raise ValueError(f"the name {name[:100]!r} is not valid: {_NAME_RULE}")
     return Skill(name, one_line(description)[:_DESCRIPTION_CHARS], path)
 
 

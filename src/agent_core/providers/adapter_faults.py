@@ -76,8 +76,8 @@ class AdapterCheck:
         calls = {call.tool_call_id for call in reply.tool_calls}
         if lost := sorted(blocks - calls):
             raise self._mistake(
-                f"has the call {lost[0]} in ModelCompleted.content and not in tool_calls; it "
-                "belongs into both"
+                f"has the call {lost[0]} in ModelCompleted.content but not in tool_calls; put it "
+                "in both"
             )
         if calls or reply.stop_reason not in {StopReason.END_TURN, StopReason.TOOL_USE}:
             return
@@ -87,13 +87,13 @@ class AdapterCheck:
         has_text = any(isinstance(block, TextBlock) and block.text for block in reply.content)
         if self._has_shown_text and not has_text:
             raise self._mistake(
-                "completed without the text that its deltas have shown; deltas are only shown, and "
-                "ModelCompleted.content must hold all of the reply"
+                "completed without the text that its deltas have shown; deltas are only shown, so "
+                "ModelCompleted.content must hold the whole reply"
             )
         if is_made_by_hand and not reply.content and not reply.usage.output_tokens:
             raise self._mistake(
-                "completed without content, calls, usage or raw_stop_reason; put the reply into "
-                "ModelCompleted.content, and for a reply that is really empty set raw_stop_reason"
+                "completed without content, calls, usage or raw_stop_reason; put the reply in "
+                "ModelCompleted.content, and set raw_stop_reason if the reply is really empty"
             )
 
     def explain(self, error: Exception) -> Exception:

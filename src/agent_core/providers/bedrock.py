@@ -331,7 +331,9 @@ def _write_image(block: ImageBlock, called: Called) -> Iterator[dict[str, Any]]:
     elif (kind := block.mime_type.removeprefix("image/")) in {"gif", "jpeg", "png", "webp"}:
         yield {"image": {"format": kind, "source": source}}
     else:
-        raise called.unsupported("images", f"{block.mime_type} is no picture that Bedrock takes")
+        raise called.unsupported(
+            "images", f"Bedrock does not take images of the type {block.mime_type}"
+        )
 
 
 def _write_system(blocks: Sequence[SystemBlock], *, caches: bool) -> list[bytes]:
@@ -398,6 +400,6 @@ def _thinking(
         return {}
     raise called.unsupported(
         "thinking",
-        f"how much {model} shall think cannot be said with [model] reasoning; use provider_options."
-        "bedrock.additionalModelRequestFields",
+        f"[model] reasoning cannot set how much {model} thinks; use "
+        "provider_options.bedrock.additionalModelRequestFields",
     )

@@ -559,14 +559,14 @@ class HttpProvider(ABC):
             raise fail(message, code=ErrorCode.PROVIDER_TIMEOUT) from error
         except aiohttp.ClientConnectorSSLError as error:
             raise called.unreachable(
-                f"cannot be reached over TLS at {url}: {_reason(error)}; if it speaks none, "
-                "[model] base_url begins with http://",
+                f"cannot be reached over TLS at {url}: {_reason(error)}; if the server "
+                "does not use TLS, begin [model] base_url with http://",
                 retryable=False,
             ) from error
         except aiohttp.ClientSSLError as error:
             raise called.unreachable(
-                f"cannot be trusted at {url}: {_reason(error)}; the certificates of an authority "
-                "of your own belong into [model] ca_file",
+                f"cannot be trusted at {url}: {_reason(error)}; name the certificates of your "
+                "own authority in [model] ca_file",
                 retryable=False,
             ) from error
         except aiohttp.ClientProxyConnectionError as error:
@@ -593,7 +593,7 @@ class HttpProvider(ABC):
     async def _open_session(self, called: Called) -> aiohttp.ClientSession:
         """Return the session of this event loop: connections belong to the loop that made them."""
         if self._closed:
-            raise called.protocol_error("was asked after its adapter had been closed")
+            raise called.protocol_error("was called after its adapter had been closed")
         here = running_loop("a model's adapter")
         if (session := self._sessions.get(here)) is None:
             for loop in tuple(self._sessions):

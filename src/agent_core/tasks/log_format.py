@@ -192,7 +192,7 @@ def _load_json(text: bytes) -> Any:
 def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
-        raise ValueError("a key stands in an object twice")
+        raise ValueError("an object has the same key twice")
     return table
 
 
@@ -258,7 +258,7 @@ def redact_change(change: Change, redactor: Redactor) -> Change:
     except ValidationError as error:
         places = [".".join(map(str, each["loc"])) for each in error.errors(include_input=False)]
         message = (
-            f"the value of a configured secret stands in {places[0]}, which cannot be without it; "
+            f"{places[0]} contains a configured secret, and is not valid without it; "
             "choose another value"
         )
         raise task_error(ErrorCode.VALIDATION_ERROR, message, places=places[:20]) from None

@@ -50,7 +50,7 @@ def _unavailable(path: Path, why: object, *, retryable: bool = False, line: int 
     message = f"the Task log {path} cannot be used: {why}"
     details: dict[str, object] = {"path": str(path)}
     if line:
-        message += ". Mend or remove the line, or move the file away"
+        message += ". Correct or remove the line, or move the file away"
         details["line"] = line
     return TaskError(ErrorCode.TASK_WAL_UNAVAILABLE, message, retryable, details)
 
@@ -286,7 +286,7 @@ class TaskLogStore:
             descriptor = self._open_file(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileExistsError as error:
             path = str(self.path(name))
-            message = f"{path} exists already; choose another wal_name"
+            message = f"{path} already exists; choose another wal_name"
             raise task_error(ErrorCode.PATH_CONFLICT, message, path=path) from error
         except OSError as error:
             raise self._as_unavailable(name, error) from error
@@ -487,7 +487,7 @@ def cleanup_ended_tasks(
         AgentCoreError: `validation_error`: `older_than` has no time zone.
     """
     if older_than is not None and older_than.tzinfo is None:
-        message = "older_than needs a time zone, such as datetime.now(UTC) has"
+        message = "older_than needs a time zone, as in datetime.now(UTC)"
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
     found: list[tuple[TaskLogStore, str]] = []
     for session_id in _session_ids(wal_dir):

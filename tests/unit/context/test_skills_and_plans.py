@@ -46,7 +46,7 @@ def test_f10_the_catalog_has_names_and_descriptions_and_no_bodies(home: Path) ->
         ("no head", "needs a name and a description"),
         ("---\nname: x\n---\n", "needs a name and a description"),
         ("---\nname: [x\n---\n", "not readable"),
-        ("---\nname: ../x\ndescription: y\n---\n", "cannot have"),
+        ("---\nname: ../x\ndescription: y\n---\n", "use up to 80 letters"),
         ("---\nname: good\ndescription: y\n---\n", "is taken by"),
     ],
 )

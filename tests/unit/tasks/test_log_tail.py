@@ -134,7 +134,9 @@ def test_a_key_that_stands_in_a_line_twice_is_damage(log: bytes) -> None:
     lines = log.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         twice = line.replace(b'"payload":{', b'"payload":{},"payload":{', 1)
-        with pytest.raises(SchemaError, match=f"line {number}: not JSON: a key stands"):
+        with pytest.raises(
+            SchemaError, match=f"line {number}: not JSON: an object has the same key twice"
+        ):
             read_log(b"".join([*lines[: number - 1], twice, *lines[number:]]))
 
 

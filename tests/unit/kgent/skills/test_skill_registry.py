@@ -46,7 +46,7 @@ def test_a_path_may_be_a_skill_itself(tmp_path: Path) -> None:
         ("---\nid: a\n", "no end line"),
         ("---\nid: a\n---\nx", "a description"),
         ("---\ndescription: d\n---\nx", "an id or a name"),
-        ("---\nid: ../evil\ndescription: d\n---\nx", "signs an id cannot have"),
+        ("---\nid: ../evil\ndescription: d\n---\nx", "'../evil' is not valid: use up to 80"),
         ("---\nid: a\ndescription: d\npermissions: 3\n---\nx", "permissions must be"),
         ("---\nid: a\ndescription: d\ntags: 3\n---\nx", "tags must be"),
     ],

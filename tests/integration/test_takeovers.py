@@ -252,17 +252,19 @@ async def test_what_was_cancelled_without_an_owner_ends_without_a_model(
 
 
 async def test_a_run_that_kills_its_processes_fails_in_the_end(home: Home, project: Path) -> None:
-    home.write_config(CONFIG + "\n[worker]\nmax_takeovers = 1\n")
+    home.write_config(CONFIG)
     script = '[calls("note", text="x")]'
-    for is_new in (True, False):
+    for is_new in (True, False, False):
         await die(home, project, script, in_tool="os.kill(os.getpid(), 9)", is_new=is_new)
+    home.write_config(CONFIG + "\n[worker]\nmax_takeovers = 1\n")  # the others had 3
     async with services_of(home.path, project, ScriptedProvider(go_on)) as services:
         queued = await services.store.run("run_1")
         assert queued is not None
         assert await services.runs.turns.take_up(queued) is None
         record, _, events = await history(services)
         assert record.error is not None
-        assert "max_takeovers" in record.error.message
+        assert "3 processes died" in record.error.message
+        assert "at most 1 time ([worker] max_takeovers)" in record.error.message
         assert [event for event in events if event in CLOSING] == [EventType.RUN_FAILED]
         await queue(services, "again", run_id="run_2")
         assert (await carried_out(services, "run_2")).status is RunStatus.COMPLETED

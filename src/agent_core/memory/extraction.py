@@ -206,7 +206,7 @@ class Extractor:
                     raise write_failed(f"{path} was changed while the extraction was under way")
                 planned.append(self._with_entry(current, entry, session_id))
                 done.updated.append(memory_id)
-            elif entry.decision is MemoryDecision.DUPLICATE or _is_there(
+            elif entry.decision is MemoryDecision.DUPLICATE or self._is_there(
                 entry, session_id, [*known.memories, *planned]
             ):
                 done.duplicates += 1
@@ -237,24 +237,35 @@ class Extractor:
         """Return the memory with a new text; its id, its path and a user's own fields stay."""
         return replace(
             memory,
-            summary=one_line(self._clean(entry.summary)),
-            content=self._clean(entry.content).strip(),
+            summary=self._clean_summary(entry),
+            content=self._clean_content(entry),
             tags=[one_line(self._clean(tag)) for tag in entry.tags],
             updated_at=utc_now(),
             source_session_id=session_id,
             source_node_ids=list(dict.fromkeys([*memory.source_node_ids, *entry.source_node_ids])),
         )
 
+    def _is_there(
+        self, entry: ExtractedMemory, session_id: str, memories: Sequence[Memory]
+    ) -> bool:
+        """Return whether an interrupted scan, or this one, has already written the same memory.
 
-def _is_there(entry: ExtractedMemory, session_id: str, memories: Sequence[Memory]) -> bool:
-    """Return whether an interrupted scan, or this one, has already written the same memory."""
-    return any(
-        memory.category == entry.category
-        and memory.source_session_id == session_id
-        and set(memory.source_node_ids) >= set(entry.source_node_ids)
-        and (memory.summary == one_line(entry.summary) or memory.content == entry.content.strip())
-        for memory in memories
-    )
+        The texts are compared as they are stored: without secrets.
+        """
+        summary, content = self._clean_summary(entry), self._clean_content(entry)
+        return any(
+            memory.category == entry.category
+            and memory.source_session_id == session_id
+            and set(memory.source_node_ids) >= set(entry.source_node_ids)
+            and (memory.summary == summary or memory.content == content)
+            for memory in memories
+        )
+
+    def _clean_summary(self, entry: ExtractedMemory) -> str:
+        return one_line(self._clean(entry.summary))
+
+    def _clean_content(self, entry: ExtractedMemory) -> str:
+        return self._clean(entry.content).strip()
 
 
 @asynccontextmanager

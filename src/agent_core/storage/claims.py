@@ -619,13 +619,19 @@ CANCELLED_UNBEGUN = _Closing(
 )
 
 
-def too_many_takeovers(takeovers: int) -> _Closing:
-    """Return the end of a run whose processes died more than max_takeovers times."""
+def too_many_takeovers(takeovers: int, *, died: int, most: int) -> _Closing:
+    """Return the end of a run whose processes died more often than it may be taken over.
+
+    Args:
+        takeovers: how often it was taken over.
+        died: how many processes died during it.
+        most: the setting `max_takeovers`.
+    """
     error = ErrorPayload(
         type="StorageError",
         code=ErrorCode.INTERNAL_ERROR,
-        message=f"{plural(takeovers + 1, 'process', 'processes')} died during this run, and it is"
-        f" taken over at most {plural(takeovers, 'time')} ([worker] max_takeovers); read their"
+        message=f"{plural(died, 'process', 'processes')} died during this run, and it is"
+        f" taken over at most {plural(most, 'time')} ([worker] max_takeovers); read their"
         " logs, then send a message to continue",
         details={"reason": TOO_MANY_TAKEOVERS, "takeovers": takeovers},
     )

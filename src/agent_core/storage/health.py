@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from agent_core.errors import StorageError
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import migrations
 from agent_core.storage.connections import connect
 from agent_core.storage.faults import explain, is_busy
@@ -70,7 +70,7 @@ def _read(path: Path) -> int:
             found = "ok"
     if found != "ok":
         message = f"the session database {path} is damaged: {found}; restore it from a backup"
-        raise StorageError("storage_error", message, details={"path": str(path)})
+        raise StorageError(ErrorCode.STORAGE_ERROR, message, details={"path": str(path)})
     return version
 
 

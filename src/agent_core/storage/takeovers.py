@@ -167,7 +167,8 @@ def _go_on(
     """Record that a run continues; False if it was closed after too many takeovers."""
     takeovers = run.takeovers + was_owned
     if max_takeovers is not None and takeovers > max_takeovers:
-        close_run(connection, run, too_many_takeovers(run.takeovers))
+        end = too_many_takeovers(run.takeovers, died=takeovers, most=max_takeovers)
+        close_run(connection, run, end)
         return False
     settle_time(connection, run.run_id, goes_on=True)
     payload = {"takeovers": takeovers, "reason": "owner_lost" if was_owned else "handed_over"}

@@ -129,14 +129,17 @@ async def test_nothing_to_remember_moves_the_cursor_and_makes_no_file(folder: Me
     assert not (folder.root / "MEMORY.md").exists()
 
 
+@pytest.mark.parametrize(
+    "texts", [{}, {"summary": "Key hunter2", "content": "It is hunter2."}], ids=["plain", "secret"]
+)
 async def test_a_scan_that_was_killed_before_the_cursor_moved_is_repeated_without_harm(
-    folder: MemoryFolder,
+    folder: MemoryFolder, texts: dict[str, str]
 ) -> None:
     class Killed(Cursor):
         async def move(self, position: int) -> None:
             raise AgentCoreError(ErrorCode.STORAGE_ERROR, "killed here")
 
-    model = Model(answer(entry()))
+    model = Model(answer(entry(**texts)))
     with pytest.raises(AgentCoreError):
         await extract(folder, model, Killed())
     cursor = Cursor()

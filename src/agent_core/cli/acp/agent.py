@@ -64,7 +64,7 @@ from agent_core.cli.acp.elicitation import EditorElicitation
 from agent_core.cli.acp.lines import INVALID_PARAMS, Lines
 from agent_core.cli.acp.session import AnyUpdate, EditorSession
 from agent_core.cli.setup import open_runtime, read_command_setup
-from agent_core.errors import StorageError
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.permissions import PermissionCallback
 from agent_core.storage.rows import session_not_found
 from agent_core.types import TextBlock, UserMessage, new_id
@@ -394,4 +394,4 @@ async def _shown(session: EditorSession, update: AnyUpdate) -> None:
 
 def _elsewhere(session_id: str, cwd: str) -> StorageError:
     message = f"session {session_id} works in {cwd}; open it there"
-    return StorageError("session_elsewhere", message, details={"cwd": cwd})
+    return StorageError(ErrorCode.SESSION_ELSEWHERE, message, details={"cwd": cwd})

@@ -446,3 +446,33 @@ async def test_a_tenant_gets_its_sessions_and_no_others(
         wrong = store(home, *other[:-1], tenant, THERE=empty_database_url)
         assert wrong.returncode == 2
         assert "tenant" in wrong.stderr
+
+
+@pytest.mark.timeout(120)  # whole processes, on a machine that may be busy
+@pytest.mark.parametrize("kind", ["file", "server"])
+async def test_an_artifact_that_is_damaged_behind_its_beginning_counts_as_missing(
+    home: Home, zoo: Path, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    source, url = f"sqlite:{zoo}", "not used"
+    if kind == "server":
+        source, url = "env:THERE", request.getfixturevalue("empty_database_url")
+        done = store(home, "copy", "--from", f"sqlite:{zoo}", "--to", source, "story", THERE=url)
+        assert done.returncode == 0
+        with psycopg.connect(url) as connection:
+            connection.execute(
+                "UPDATE blob_pieces SET content = set_byte(content, length(content) - 1, 0)"
+                " WHERE blob IN (SELECT replace(path, 'blob:', '') FROM artifacts)"
+            )
+    else:
+        with sqlite3.connect(zoo) as connection:
+            found = connection.execute("SELECT path FROM artifacts WHERE session_id = 'story'")
+            for (path,) in found:
+                os.truncate(path, Path(path).stat().st_size - 1)
+    other = another_home(home, tmp_path / "other")
+    ends = ("copy", "--from", source, "--to", f"sqlite:{other.path}/sessions.sqlite", "story")
+    done = store(home, *ends, THERE=url)
+    assert done.returncode == 1
+    assert "artifacts are missing or damaged" in done.stderr
+    done = store(home, *ends, "--incomplete", THERE=url)
+    assert done.returncode == 0
+    assert "story is copied without" in done.stderr

@@ -127,19 +127,20 @@ class _Place(Struct, frozen=True, kw_only=True):
         return files.pieces_of(self._file_of(row))
 
     def has_artifact(self, row: Mapping[str, Any]) -> bool:
-        """Return whether the content of an artifact exists.
+        """Return whether the content of an artifact exists and is whole.
 
         Raises:
             StorageError: the content cannot be read.
         """
         try:
             with files.explaining(self.home):
-                next(self.artifact(row), b"")
+                size = sum(map(len, self.artifact(row)))
         except StorageError as error:
-            if error.code is not ErrorCode.FILE_NOT_FOUND:
+            is_damaged = error.details.get("reason") == "damaged"
+            if error.code is not ErrorCode.FILE_NOT_FOUND and not is_damaged:
                 raise
             return False
-        return True
+        return size == row["size_bytes"]
 
     def keep_artifact(self, row: Mapping[str, Any], pieces: Iterator[bytes]) -> str:
         """Store the content of an artifact and return the path for its row.
@@ -298,7 +299,7 @@ class SessionCopies:
         return missing
 
     def _artifacts(self, session_id: str) -> list[Mapping[str, Any]]:
-        columns = ("artifact_id", "session_id", "filename", "path")
+        columns = ("artifact_id", "session_id", "filename", "path", "size_bytes")
         sql = f"SELECT {', '.join(columns)} FROM artifacts WHERE session_id = ?"  # noqa: S608
         rows = self._source.rows.select(sql, session_id)
         return [dict(zip(columns, values, strict=True)) for values in rows]

@@ -28,7 +28,7 @@ from agent_core.runtime.workspaces import Workspaces, latest_snapshot
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import node_not_found, session_not_found
 from agent_core.storage.workspaces import MovedMeanwhileError
-from agent_core.types import EventType, Node, NodeType, Role, RunStatus, SessionRecord, utc_now
+from agent_core.types import EventType, Node, NodeType, Role, SessionRecord, utc_now
 
 if TYPE_CHECKING:
     from agent_core.snapshots.records import GitState, LeftOut, Refusal, Restored
@@ -468,21 +468,15 @@ class NodeMoves:
                 )
 
     async def _idle_session(self, session_id: str) -> SessionRecord:
-        """Return the session if no run uses it and no run in it waits for an answer.
+        """Return the session if no run of this process uses it.
+
+        The store refuses the move if a run elsewhere uses it, or waits for an answer.
 
         Raises:
             StorageError: `session_not_found`, `session_active`.
         """
         await self._runs.require_idle(session_id)
-        session = await self._session(session_id)
-        for run_id in await self._store.active_run_ids(session_id):
-            run = await self._store.run(run_id)
-            if run is not None and run.status is RunStatus.WAITING and run.parent_run_id is None:
-                message = f"run {run_id} of session {session_id} waits for an answer"
-                message += "; answer it, or cancel the run"
-                details = {"session_id": session_id, "run_id": run_id}
-                raise StorageError(ErrorCode.SESSION_ACTIVE, message, details=details)
-        return session
+        return await self._session(session_id)
 
     async def _session(self, session_id: str) -> SessionRecord:
         """Return a session.

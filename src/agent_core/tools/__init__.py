@@ -1,4 +1,4 @@
-"""Tools: what a model may do, how a call is checked, and what the built-in ones do."""
+"""Tools: what a model may do, how a call is checked, and the built-in tools."""
 
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
 from agent_core.tools.decorator import FunctionTool, tool

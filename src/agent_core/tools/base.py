@@ -1,6 +1,6 @@
-"""What a tool is: a definition, a check of its arguments, and an action worked out before it runs.
+"""A tool: a definition, a check of its arguments, and an action planned before it runs.
 
-How the calls of one turn follow one another stands here too.
+The order in which the calls of one turn run is decided here too.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class ToolOutput:
 
 
 class Concurrency(StrEnum):
-    """Which calls of one turn run side by side."""
+    """Group of a call: says which calls of the same turn may run beside it."""
 
     READ = "read"  # consecutive ones run side by side
     AGENT = "agent"  # side by side among themselves; one failing leaves the others alone
@@ -61,7 +61,7 @@ class Concurrency(StrEnum):
 
 
 class ArtifactWriter(Protocol):
-    """Keeps what is too large for a message."""
+    """Keeps content that is too large for a message."""
 
     def __call__(
         self,
@@ -86,14 +86,14 @@ class ArtifactWriter(Protocol):
 
 
 Deps = TypeVar("Deps", default=Any, covariant=True)
-"""What a program gives its tools; `Any` for a plain `ToolContext`."""
+"""Type of the dependencies a program gives its tools; `Any` for a plain `ToolContext`."""
 
 _NO_DEPS: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext(Generic[Deps]):
-    """What a call knows about the run it is part of.
+    """Facts and functions for one call, about the run that makes it.
 
     Attributes:
         run: the ids and the role of the run.
@@ -139,16 +139,16 @@ class ToolContext(Generic[Deps]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run is being cancelled; a long handler checks it now and then."""
+        """Return whether the run is being cancelled; a long handler checks it now and then."""
         return self.is_cancelled()
 
 
 class OutputMisfitError(PortableError):
-    """An answer is not what it has to be.
+    """An answer does not have the expected shape.
 
     Attributes:
         errors: places and reasons, `{"path": "$.city", "message": "Field required"}`.
-        is_json: it is JSON at all.
+        is_json: whether the answer is JSON at all.
     """
 
     def __init__(self, errors: Sequence[Mapping[str, str]], *, is_json: bool = True) -> None:
@@ -159,10 +159,10 @@ class OutputMisfitError(PortableError):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A call whose effects are known and have not happened.
+    """A call that was worked out but has not run.
 
-    `access` says what it would touch; `run` does exactly that and nothing else: an approval
-    given for the one is an approval of the other.
+    `access` lists the effects; `run` has these effects and no others, so that approving `access`
+    approves the run.
     """
 
     access: Access
@@ -222,13 +222,13 @@ _JOINS: Mapping[Concurrency, frozenset[Concurrency]] = {
     Concurrency.TASK: frozenset(),
     Concurrency.WRITE: frozenset(),
 }
-"""Which calls run side by side with the one right before them."""
+"""For each kind of call, the kinds right before it that it may run beside."""
 
 
 def batches(
     calls: Iterable[ToolCall], find_concurrency: Callable[[ToolCall], Concurrency]
 ) -> Iterator[tuple[Concurrency, list[ToolCall]]]:
-    """The calls in order, those that may run side by side in one batch."""
+    """Group the calls in order; calls that may run side by side share a batch."""
     batch: list[ToolCall] = []
     first = last = Concurrency.READ
     for call in calls:
@@ -244,7 +244,7 @@ def batches(
 
 
 def ends_turn(concurrency: Concurrency, result: ToolResult | ToolResultBlock) -> bool:
-    """Whether the later calls of the turn must not run, because they count on this one."""
+    """Return whether the later calls of the turn must not run, because they rely on this one."""
     return concurrency is Concurrency.WRITE and result.is_error
 
 
@@ -266,12 +266,12 @@ LoadedTextSource = Callable[[NodeType], Iterable[Mapping[str, Any]]]
 
 
 class View:
-    """The loaded texts that stand in the latest request of one run.
+    """The loaded texts that are part of the latest request of one run.
 
-    A text that a compaction did not carry over, or that made room for others, is not among them.
+    A text that a compaction dropped, or that was removed to make room, is not included.
 
     Attributes:
-        turn: grows with every request; a text that is being added stands in the next one.
+        turn: grows with every request; a text that is being added is in view from the next one.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Tells what kind of function a callable object is."""
+"""Finds out the kind of function behind a callable object."""
 
 import inspect
 from collections.abc import Callable

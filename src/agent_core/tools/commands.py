@@ -1,10 +1,10 @@
-"""Which commands of a script may be given a value: those that do not read it as a program.
+"""The commands of a script that may be given a value: those that do not run it as a program.
 
 A value is one word of the command, so the shell that runs the script never evaluates it. The
-command itself may: `eval`, `sh -c`, `awk`. Of the shell's own commands those are admitted that
-are known not to. A shell or an interpreter is admitted where the text of its program is written
+command itself may: `eval`, `sh -c`, `awk`. Of the shell's own commands only those known to be safe
+are admitted. A shell or an interpreter is admitted if the text of its program is written
 out before the value. Any other program may be given a value as a word of its own, or after plain
-text such as `--name=`; in a longer text with spaces or quotes only where it is known to be text.
+text such as `--name=`; in a longer text with spaces or quotes only if that is known to be text.
 """
 
 import re
@@ -52,19 +52,19 @@ _INTERPRETERS = words_of(
 _JOINING = JOINERS | words_of(
     ". source trap let declare typeset ssh autossh su runuser at batch crontab"
 )
-"""They make one text of their words, or run what it holds: no value is safe in them."""
+"""Programs that join their words to one text, or run its content: no value is safe in them."""
 
 _ASKING_SHELLS = words_of("eval ssh su runuser")
-"""Those that are looked for among the arguments of unknown programs, too."""
+"""Programs that are looked for among the arguments of unknown programs, too."""
 
 _ALWAYS = {
     "eval": "remove eval: a value could become a part of what it runs",
     "alias": "remove alias: it changes what later commands mean",
 }
-"""Commands that change what the rest of a script means, with or without a placeholder."""
+"""Commands that change the meaning of the rest of a script, with or without a placeholder."""
 
 _HARMLESS = words_of(": [ cd chdir echo exec command false kill printf pwd test true")
-"""Those of them that take a value as data; `exec` and `command` run what follows."""
+"""Shell commands that take a value as data; `exec` and `command` run the words behind them."""
 
 _WRAPPERS = {
     **WRAPPERS,
@@ -80,11 +80,11 @@ _FLAGS = {
     "gsed": re.compile(r"-[nErsuz]+"),
     **{name: re.compile(r"-[euxfnv]+") for name in _SHELLS},
 }
-"""Options without a value that may stand before the program text of an interpreter."""
+"""Options without a value that may precede the program text of an interpreter."""
 
 _REPLACES = re.compile(r"-[0rtx]*[Ii]|--replace")
 _READ_COMMANDS = words_of(". source at batch parallel crontab su runuser")
-"""Programs that run what they read."""
+"""Programs that run their input."""
 
 _RUN_INPUT = (
     _SHELLS
@@ -107,10 +107,10 @@ _TEXT_OPTIONS = {
     "wget": {"--header", "--post-data"},
     "jq": {"--arg"},
 }
-"""Options whose value is text, whatever stands in it."""
+"""Options whose value is always text."""
 
 _PLAIN_FLAGS = words_of("-e -n -i -r -rn -E -F --")
-"""Options of those commands after which comes a text."""
+"""Options of those commands that may precede a text."""
 
 _UNARY = words_of("-n -z -e -f -d -r -w -x -s -L -h -b -c -p -S -g -u -k")
 _BINARY = words_of("= != -eq -ne -gt -ge -lt -le -nt -ot -ef")
@@ -120,7 +120,7 @@ _NESTED = "the script of {} is no place for a value; give it a script file and t
 
 
 def find_problem(words: Sequence[ScriptWord]) -> str | None:
-    """Why a command must not stand in a script with placeholders; None if it may."""
+    """Return why a command must not be in a script with placeholders; None if it may."""
     program = _program(words[0]) if words else None
     if program in _ALWAYS:
         return _ALWAYS[program]
@@ -157,14 +157,14 @@ def _find_builtin_problem(program: str, words: Sequence[ScriptWord]) -> str | No
 
 
 def find_input_problem(words: Sequence[ScriptWord]) -> str | None:
-    """Why a command must not read a value from its standard input; None if it may."""
+    """Return why a command must not read a value from its standard input; None if it may."""
     program, operands = _program(words[0]), words[1:]
     if program is None:
         return "write out the name of a program that reads a placeholder"
     if program in _WRAPPERS:
         return _find_wrapped_input_problem(program, words)
     texts = [word.literal or "" for word in operands]
-    # Does ssh get a command behind the host? What follows an option may be its value.
+    # Without a command after the host, ssh runs its input. An option may have a value.
     plain = [now for before, now in pairwise(["", *texts]) if now[:1] != "-" and before[:1] != "-"]
     if program in _READ_COMMANDS or (program == "ssh" and len(plain) < 2):
         return _NESTED.format(program)
@@ -181,7 +181,7 @@ def find_input_problem(words: Sequence[ScriptWord]) -> str | None:
 
 
 def _find_wrapped_input_problem(wrapper: str, words: Sequence[ScriptWord]) -> str | None:
-    """What a wrapper starts reads in its place; xargs makes words of it."""
+    """Return why the command that a wrapper starts must not read a value; xargs makes it words."""
     parsed = _unwrapped(wrapper, words)
     if parsed is None:
         return _UNKNOWN_INNER.format(wrapper)
@@ -197,7 +197,7 @@ def _find_wrapped_input_problem(wrapper: str, words: Sequence[ScriptWord]) -> st
 
 
 def _with_value(word: ScriptWord, mark: str) -> ScriptWord:
-    """A word in which xargs puts what it has read for the mark."""
+    """Return a word in which the value that xargs read replaces the mark."""
     if mark not in word.text:
         return word
     text, prefix = word.text.replace(mark, ""), word.prefix.partition(mark)[0]
@@ -219,7 +219,10 @@ def nested_scripts(words: Sequence[ScriptWord], *, is_fed: bool) -> Iterator[str
 
 
 def is_plain_test(words: Sequence[str | None]) -> bool:
-    """One operator that is written out: no value can be taken for one. None is not known."""
+    """Return whether a test has one written operator, so that no value can be read as one.
+
+    None in `words` means an unknown word.
+    """
     operands = [word for word in words if word != "]"]
     match operands[1:] if operands[:1] == ["!"] else operands:
         case [_]:
@@ -242,7 +245,7 @@ def _program(word: ScriptWord) -> str | None:
 
 
 def _find_wrapped_problem(wrapper: str, words: Sequence[ScriptWord]) -> str | None:
-    """A command that runs another one is judged as that one, if it can be made out."""
+    """Judge a command that runs another one by that one, if it can be made out."""
     programs = {_program(word) for word in words}
     replaces = any(_REPLACES.match(word.literal or "") for word in words)
     if wrapper == "xargs" and replaces and programs & (_SHELLS | _INTERPRETERS):
@@ -258,7 +261,7 @@ def _find_wrapped_problem(wrapper: str, words: Sequence[ScriptWord]) -> str | No
 def _unwrapped(
     wrapper: str, words: Sequence[ScriptWord]
 ) -> tuple[Mapping[str, str], Sequence[ScriptWord]] | None:
-    """The options of a wrapper and the command it starts; None where they are not known."""
+    """Return the options of a wrapper and the command it starts; None if they are not known."""
     parsed = _WRAPPERS[wrapper].parse([word.text for word in words[1:]])
     if parsed is None:
         return None
@@ -283,7 +286,7 @@ def _find_interpreter_problem(program: str, words: Sequence[ScriptWord]) -> str 
 
 
 def _split_options(program: str, words: Sequence[ScriptWord]) -> tuple[bool, Sequence[ScriptWord]]:
-    """Whether an option such as `-c` stands before the program's text, and that with the rest."""
+    """Skip flags; return whether an option such as `-c` comes next, and the words after it."""
     flags = _FLAGS.get(program)
     while words and flags and flags.fullmatch(words[0].literal or ""):
         words = words[1:]
@@ -297,9 +300,10 @@ def _split_options(program: str, words: Sequence[ScriptWord]) -> tuple[bool, Seq
 
 
 def _find_shell_argument(words: Sequence[ScriptWord]) -> str | None:
-    """A shell that is an argument (`find -exec sh -c`) is judged like one that is a command.
+    """Judge a shell that is an argument (`find -exec sh -c`) like one that is a command.
 
-    So is an interpreter that is given a value as its program, and what asks a shell to run one.
+    An interpreter that is given a value as its program, and a program that asks a shell to run one,
+    are judged the same way.
     """
     for index, word in enumerate(words[1:], 1):
         program, rest = _program(word), words[index:]

@@ -48,7 +48,7 @@ _WHAT = "tool"
 
 
 class ToolFile(Section):
-    """One file of `<home>/tools`. What it leaves out comes from `[tools]`."""
+    """One file of `<home>/tools`. Settings it leaves out come from `[tools]`."""
 
     name: ToolName
     description: str
@@ -93,7 +93,7 @@ def declarative_tools(
     sandbox: "Sandbox | None" = None,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[list[Tool], list[ConfigError]]:
-    """The tools of `<home>/tools/*.json`, by file name, and what is wrong with the others."""
+    """Return the tools of `<home>/tools/*.json`, by file name, and the faults of the others."""
     tools: dict[str, Tool] = {}
     problems: list[ConfigError] = []
     if not setup.config.tools.declarative_enabled:
@@ -165,7 +165,7 @@ def _build_tool(
         if script is not None:
             return script.argv(arguments)
         command = os.path.expanduser(file.command)  # noqa: PTH111 - a Path loses the ./
-        # A relative program is the user's, beside the file; never one of the project's.
+        # A relative program is found beside the tool's file, never in the project.
         program = find_program(command, cwd=folder if "/" in command else cwd, env=env)
         return [str(program), *fill_argv(file.args, arguments)]
 
@@ -194,7 +194,7 @@ def _build_tool(
         context: ToolContext,
         plan: "SandboxPlan | None",
     ) -> ToolResult:
-        """Take what the program prints, a result as JSON or text; any code but 0 is an error."""
+        """Run a program and read its result, JSON or text; any code but 0 is an error."""
         command = Command(argv=argv, cwd=cwd, env=env, stdin=orjson.dumps(arguments))
         left_out, disabled = list[str](), list[str]()
         async with AsyncExitStack() as stack:
@@ -236,7 +236,7 @@ def _build_tool(
 async def _read_outcome(
     finished: CompletedProcess, context: ToolContext, *, name: str, timeout_ms: int
 ) -> ToolResult:
-    """What a program has answered; any code but 0 is an error."""
+    """Return the result of a finished program; any exit code but 0 is an error."""
     content: list[ContentBlock] = []
     faults: list[str] = []
     has_succeeded = not finished.timed_out and not finished.exit_code
@@ -262,7 +262,7 @@ async def _read_outcome(
 
 
 def _read_result(stdout: str) -> ToolResult | None:
-    """A `ToolResult` that the program wrote itself; None if it wrote anything else."""
+    """Read a `ToolResult` that the program wrote itself; None if it wrote anything else."""
     if not stdout.lstrip().startswith("{"):
         return None
     try:

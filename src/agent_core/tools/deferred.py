@@ -1,4 +1,4 @@
-"""Tools of which the model sees a name and a sentence, and the definition once it asks for it.
+"""Deferred tools: the model sees a name and a sentence, and asks for the definition.
 
 A definition that is asked for stands in a message, behind everything that a prompt cache holds:
 the tools of the request stay the same. Services that let a model call nothing but those get the
@@ -27,7 +27,7 @@ FIND_TOOLS = "internal.find_tools"
 CALL_TOOL = "internal.call_tool"
 
 MOST_FOUND = 5
-"""Definitions that one search brings in."""
+"""Most definitions that one search returns."""
 
 _MOST_NAMED = 20
 _SENTENCE_CHARS = 160
@@ -43,7 +43,7 @@ class FindTools(Arguments):
 
 
 def _read_json(given: object) -> object:
-    """What a model has written as text where an object belongs."""
+    """Parse a value that a model wrote as text in place of an object."""
     if isinstance(given, str):
         try:
             return json.loads(given)
@@ -69,7 +69,7 @@ class DeferringToolbox(Toolbox):
         is_deferred: whether the definition of the tool of this name is held back.
         view: the run's own: definitions in it have been asked for.
         room: estimated tokens of the definitions that one search brings in.
-        renew, deps, expected: as for every toolbox.
+        renew, deps, expected: see `Toolbox`.
 
     Attributes:
         own: the two tools that lead to those held back.
@@ -93,21 +93,21 @@ class DeferringToolbox(Toolbox):
         super().__init__(tools, renew=renew, deps=deps, expected=expected)
 
     def take(self, tools: Iterable[Tool]) -> None:
-        """Have these tools from now on, beside its own."""
+        """Use these tools from now on, beside the two of its own."""
         super().take([*tools, *self.own])
 
     def is_offered(self, name: str) -> bool:
-        """Whether the definition of this tool stands in every request."""
+        """Return whether the definition of this tool is part of every request."""
         return not self._is_deferred(name)
 
     def unwrap(self, call: AnyCall) -> AnyCall:
-        """The call that is meant: what `internal.call_tool` names, or the call itself."""
+        """Return the call that `internal.call_tool` names, or the call itself."""
         if call.name != CALL_TOOL or "invalid_arguments" in call.metadata:
             return call
         try:
             meant = CallTool.model_validate(call.arguments)
         except ValidationError:
-            return call  # the tool's own check says what is wrong
+            return call  # the tool's own check reports the fault
         return call.model_copy(update={"name": meant.name, "arguments": meant.arguments})
 
     def resolve(self, call: ToolCall) -> tuple[Tool, Any]:
@@ -131,9 +131,9 @@ class DeferringToolbox(Toolbox):
         return super().resolve(call)
 
     def catalog(self, room: int) -> str:
-        """Name and first sentence of each tool held back; only the names if those do not fit.
+        """List name and first sentence of each deferred tool; only the names if that is too long.
 
-        What does not fit into `room` estimated tokens either way is counted in the last line.
+        Tools that do not fit into `room` estimated tokens either way are counted in the last line.
         """
         held_back = sorted((tool for tool in self if self._is_deferred(tool.name)), key=_name)
         lines = [f"- {tool.name}: {_first_sentence(tool)}".rstrip(": ") for tool in held_back]
@@ -207,7 +207,7 @@ def _version(tool: Tool) -> str:
 
 
 def _search(query: str, tools: Iterable[Tool]) -> list[Tool]:
-    """The tools that fit, the best first: those that are named, else by the words they share."""
+    """Return the matching tools, best first: those named, else those that share the most words."""
     words = set(_WORD.findall(query.casefold()))
     named = set(query.replace(",", " ").split())
 

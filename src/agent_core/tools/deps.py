@@ -1,4 +1,4 @@
-"""The dependencies of a run: whether what its caller gave is what its tools are annotated with."""
+"""Checks that the dependencies given to a run are those its tools are annotated with."""
 
 from collections.abc import Iterable
 from types import NoneType, UnionType
@@ -11,7 +11,7 @@ from agent_core.tools.base import Tool
 
 
 def check_deps(tools: Iterable[Tool], deps: object) -> None:
-    """Make sure that every tool gets the dependencies it is annotated with.
+    """Check that `deps` fits the annotation of every tool.
 
     Raises:
         ConfigError: `validation_error`, naming the tool, the class it takes and what was given.
@@ -30,7 +30,7 @@ def check_deps(tools: Iterable[Tool], deps: object) -> None:
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a value is of a type, as far as that can be seen without looking into it."""
+    """Return whether a value is of a type, as far as that shows without looking into the value."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _fits(value, parts[0])
@@ -42,7 +42,7 @@ def _fits(value: object, hint: Any) -> bool:
         return _fits(value, hint.__supertype__)
     kind = NoneType if hint is None else origin or hint
     if kind is Any or not isinstance(kind, type) or isinstance(hint, TypeVar):
-        return True  # Any, and what only a type checker can tell
+        return True  # Any, and types only a type checker can check
     if is_typeddict(kind):
         return isinstance(value, dict)
     if is_protocol(kind):

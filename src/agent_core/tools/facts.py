@@ -1,4 +1,4 @@
-"""What the event of a call shows of its end: the last lines of a command, the diff of a change."""
+"""Details for the event that ends a call: the last lines of a command, the diff of a change."""
 
 import re
 from collections.abc import Callable, Mapping

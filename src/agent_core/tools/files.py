@@ -58,12 +58,12 @@ _CURES = {
 
 
 class FileState(Struct, frozen=True):
-    """A file as it was looked at.
+    """A file at the time it was looked at.
 
     Attributes:
         status: device, inode, size, times of change; different as soon as it is touched.
         mode: its permission bits, owner and group, which a replacement gets too.
-        content: all of it, None beyond `MAX_LOADED_BYTES`.
+        content: all of it; None beyond `MAX_LOADED_BYTES`.
     """
 
     status: tuple[int, ...]
@@ -78,7 +78,7 @@ class FileState(Struct, frozen=True):
 
 @contextmanager
 def disk_errors(shown: str) -> Generator[None]:
-    """Turn what the system refuses into something a model can read.
+    """Turn an error of the file system into one that a model can read.
 
     Raises:
         ToolError: with the code that fits.
@@ -93,7 +93,7 @@ def disk_errors(shown: str) -> Generator[None]:
 
 
 def belongs_to_kernel(path: Path) -> bool:
-    """Whether it is in a folder whose files are devices, or give access to running processes."""
+    """Return whether a path is in a folder of devices or of access to running processes."""
     is_inside = any(path.is_relative_to(folder) for folder in _KERNEL_FOLDERS)
     return is_inside and not path.is_relative_to(_SHARED_MEMORY)
 
@@ -102,7 +102,7 @@ def open_file(path: Path) -> BinaryIO:
     """Open a resolved path for reading, if it is an ordinary file. Never waits for a writer.
 
     Raises:
-        OSError: it does not exist, or a link stands where there was none.
+        OSError: it does not exist, or a link has replaced a part of the path.
         ToolError: `path_conflict`; it is a folder, a pipe, a device …
     """
     not_ordinary = ToolError(ErrorCode.PATH_CONFLICT, f"{path} is not an ordinary file")
@@ -132,11 +132,11 @@ def open_below(name: str, folder: int) -> Generator[int]:
 
 
 def read_state(path: Path) -> FileState | None:
-    """What a resolved path is now; None if there is nothing.
+    """Read the state of a file at a resolved path; None if there is nothing.
 
     Raises:
         OSError: it cannot be opened.
-        ToolError: `path_conflict`; it is no ordinary file.
+        ToolError: `path_conflict`; it is not an ordinary file.
     """
     try:
         file = open_file(path)
@@ -174,7 +174,7 @@ def replace_file(
         unfinished: where the write is noted, for the case that this process is killed.
 
     Raises:
-        OSError: the disk is full, read-only …; what was there is still there.
+        OSError: the disk is full, read-only …; the old content is still there.
         ToolError: `path_conflict`; the file has changed since it was looked at.
     """
     with ExitStack() as stack:
@@ -232,8 +232,8 @@ def _conflict_error(path: Path) -> ToolError:
 class FileVersionTracker:
     """The version of each file that each agent has read last, in memory only.
 
-    An edit is planned on what was read. If the file has changed since, the plan may undo the work
-    of another, so it has to be read again first. Files that were never read are not tracked.
+    An edit is planned on the version an agent has read. If the file has changed since, the edit may
+    undo the work of another, so the file has to be read again. Files never read are not tracked.
     """
 
     def __init__(self) -> None:
@@ -252,7 +252,7 @@ class FileVersionTracker:
             self._versions.popitem(last=False)
 
     def forget(self, agent_ids: Collection[str]) -> None:
-        """Forget what these agents have read: other versions have taken its place."""
+        """Forget the versions these agents have read, because other versions replaced the files."""
         for key in [key for key in self._versions if key[0] in agent_ids]:
             del self._versions[key]
 

@@ -1,4 +1,4 @@
-"""Raw JSON Schemas: which of them are admitted, and validation that always ends.
+"""Raw JSON Schemas: a check that a schema is usable, and validation that always ends.
 
 A schema may come from a server, a file or a model. Admitted is plain JSON of bounded size that
 its dialect's own schema describes, whose references lead to places in it and never in circles,
@@ -21,7 +21,7 @@ MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64
 MAX_PATTERN = 1_000
 CHECK_SECONDS = 0.5
-"""Processor time that one check may take; patterns and nested choices can ask for years."""
+"""Processor time of one check, in seconds; patterns and nested choices could take years."""
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _PLAIN_PATTERN = r"\^?[\w.\- /:@]*(\.\*|\.\+)?\$?"
@@ -34,7 +34,7 @@ Rule = Callable[[Any, Any, Any, Any], Iterable[Any] | None]
 
 
 class SchemaUnusableError(ValueError):
-    """Why a schema is not admitted, as one clause."""
+    """A schema cannot be used; the text gives the reason as one clause."""
 
 
 class CheckTooSlowError(PortableError):
@@ -92,7 +92,7 @@ class BoundedValidator:
         )
 
     def errors(self, value: Any, *, seconds: float = CHECK_SECONDS) -> Iterator[Any]:
-        """What is wrong with a value, one after another, within so much processor time.
+        """Yield the faults of a value, for at most this processor time in seconds.
 
         Raises:
             CheckTooSlowError: the time is over.
@@ -102,7 +102,7 @@ class BoundedValidator:
         yield from self._validator.iter_errors(value)
 
     def takes(self, value: Any, schema: Mapping[str, Any]) -> bool:
-        """Whether a part of the schema takes the value."""
+        """Return whether a part of the schema accepts the value."""
         self._end = time.thread_time() + CHECK_SECONDS
         return self._validator.evolve(schema=schema).is_valid(value)
 
@@ -199,7 +199,7 @@ def _is_simple_table(value: object) -> bool:
 
 
 def _is_simple(value: object, *, is_root: bool = False) -> bool:
-    """Whether a schema says only what needs no look at its dialect: most of all schemas.
+    """Return whether a schema uses only words that mean the same in every dialect, as most do.
 
     Checking one against the schema of its dialect takes a hundred times as long.
     """
@@ -234,7 +234,7 @@ _SIMPLE: Mapping[str, Callable[[object], bool]] = {
     "additionalProperties": _is_simple_or_truth,
     **dict.fromkeys(("anyOf", "oneOf", "allOf"), _is_simple_list),
 }
-"""Words that mean the same in these dialects and refer to nothing, and what may stand there."""
+"""Words with the same meaning in these dialects and without references, and their values."""
 
 
 def whole_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,7 +246,7 @@ def check_arguments_schema(schema: Mapping[str, Any]) -> None:
     """Make sure that a schema can be met by named arguments.
 
     Raises:
-        SchemaUnusableError: it is not of an object, or requires what it does not allow.
+        SchemaUnusableError: it does not describe an object, or requires a property that it forbids.
     """
     if schema.get("type", "object") != "object":
         raise SchemaUnusableError("its type is not 'object', and arguments always are one")
@@ -315,13 +315,13 @@ def _check_form(schema: object, dialect: Any, *, place: str) -> None:
 
 
 def _check_graph(schema: dict[str, Any], dialect: Any) -> None:
-    """Follow every reference, look at every pattern, and make sure that nothing goes in circles.
+    """Follow every reference, check every pattern, and refuse circular references.
 
-    A reference may lead to a place that is no schema by itself, such as an example; what is there
-    has to be one then.
+    A reference may lead to a place that is not a schema by itself, such as an example; its value
+    must be a schema then.
 
     Raises:
-        SchemaUnusableError: something is not as it has to be.
+        SchemaUnusableError: a reference, a pattern or a value is not valid.
     """
     from referencing import Registry, Resource  # noqa: PLC0415
     from referencing.exceptions import Unresolvable  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """Bounds everything that a call can leave: text, JSON, pictures, errors and metadata.
 
-What is too large for a message moves into an artifact.
+Content that is too large for a message moves into an artifact.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ MAX_FILES = 16
 MAX_IMAGES = 20
 """Pictures of one result that a model is shown."""
 MAX_SHOWN_BYTES = 10_000_000
-"""Bytes of all pictures of one result that a model is shown: they stand in its message."""
+"""Total bytes of the pictures of one result shown to a model: they are part of its message."""
 MAX_IMAGE_BYTES = 3_750_000
 """A larger picture is made smaller or not shown: services refuse more than 5 MB of base64."""
 
@@ -99,7 +99,7 @@ class ResultLimiter:
         )
 
     def writer(self, run: RunIdentity, call: ToolCall) -> ArtifactWriter:
-        """Where this call may keep files."""
+        """Return the writer with which this call may keep files."""
 
         async def write(
             data: ArtifactSource,
@@ -130,9 +130,9 @@ class ResultLimiter:
     async def limit(
         self, returned: ToolReturn | ToolOutput, run: RunIdentity, call: ToolCall, *, tool: Tool
     ) -> BoundedResult:
-        """Wrap a return value; what is too large becomes an artifact, with head and tail here.
+        """Wrap a return value; one that is too large becomes an artifact, shown by head and tail.
 
-        The call has been made by now: whatever is wrong with its value, the result says so.
+        The call has already been made: any fault of its value is reported in the result.
         """
         adds: Sequence[Draft] = ()
         if isinstance(returned, ToolOutput):
@@ -157,7 +157,7 @@ class ResultLimiter:
         return BoundedResult(await self._bound(failed, run, call, limit=self._limit))
 
     def _is_small(self, result: ToolResult, limit: int) -> bool:
-        """Whether it is within all bounds for certain: a few words or values and no more."""
+        """Return whether a result is certainly within all bounds: a few words or values."""
         if result.error is not None or result.metadata or len(result.content) != 1:
             return False
         block = result.content[0]
@@ -212,7 +212,7 @@ class ResultLimiter:
 
 
 class _ResultFiles:
-    """The artifacts of one result. A disk that takes none costs the long form, not the answer."""
+    """The artifacts of one result. If the disk takes none, the result is only shortened."""
 
     def __init__(self, artifacts: ArtifactStore | None, write: ArtifactWriter) -> None:
         self._artifacts = artifacts
@@ -221,7 +221,7 @@ class _ResultFiles:
     async def add(
         self, raw: bytes, filename: str, mime_type: str, *, summary: str
     ) -> ArtifactRefBlock | TextBlock:
-        """Keep a part that is not shown; returns what stands in its place."""
+        """Keep a part that is not shown; return the block that replaces it."""
         if self._artifacts is None:
             return TextBlock(text=f"[{summary}; it is left out]")
         try:
@@ -236,7 +236,7 @@ class _ResultFiles:
     async def copy(
         self, raw: bytes, filename: str, mime_type: str, *, summary: str
     ) -> list[ContentBlock]:
-        """Keep all of a part that is shown, or shown shortened; returns what stands beside it."""
+        """Keep a part that is shown whole or shortened; return the blocks to put beside it."""
         if self._artifacts is None:
             return []
         return [await self.add(raw, filename, mime_type, summary=summary)]
@@ -252,7 +252,7 @@ class _ResultFiles:
 
 
 async def _read(returned: object) -> ReadResult:
-    """Read a return value; what has many parts is read in a thread."""
+    """Read a return value, in a thread if it has many parts."""
     try:
         return read_result(returned, most=QUICK_VALUES)
     except TooManyValuesError:
@@ -281,9 +281,9 @@ async def _keep_files(read: Sequence[KeptFile], files: _ResultFiles) -> list[Con
 
 
 def _shorten_facts(facts: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
-    """As many of the facts as fit into `limit_bytes` of JSON, small ones first.
+    """Return the facts that fit into `limit_bytes` of JSON, small ones first.
 
-    What does not fit is named in `left_out`.
+    The names of the others are listed in `left_out`.
     """
     whole = orjson.dumps(facts)
     if len(whole) <= limit_bytes:
@@ -327,7 +327,7 @@ async def _bound_references(
 async def _shorten(
     content: Sequence[ContentBlock], limit: int, files: _ResultFiles
 ) -> list[ContentBlock]:
-    """The content within the limit: what is large of it, or many small parts, is one artifact."""
+    """Shorten the content to the limit: large parts, or many small ones, become one artifact."""
     sizes = [_size(block) for block in content]
     words = [n for n, block in enumerate(content) if isinstance(block, TextBlock | JsonBlock)]
     share = limit // max(1, len(words))
@@ -360,7 +360,7 @@ def _as_file(blocks: Sequence[TextBlock | JsonBlock]) -> tuple[bytes, str, str]:
 
 
 def _size(block: ContentBlock) -> int:
-    """Bytes that a block takes in a message, pictures aside."""
+    """Return the bytes that a block takes in a message, not counting pictures."""
     match block:
         case TextBlock(text=text):
             return _BLOCK_BYTES + utf8_size(text)
@@ -373,7 +373,7 @@ def _size(block: ContentBlock) -> int:
 
 
 class _PictureRoom(Struct):
-    """How much more may be shown, and the pictures that there was no room for."""
+    """Room left for pictures, and the pictures for which there was none."""
 
     images: int = MAX_IMAGES
     size: int = MAX_SHOWN_BYTES
@@ -395,7 +395,7 @@ async def _bound_pictures(
     kept_above: int,
     max_image_bytes: int,
 ) -> list[ContentBlock]:
-    """The content with pictures that a model can take, and words in place of all others.
+    """Return the content with pictures a model can read, and words in place of all others.
 
     Args:
         content: of the result.
@@ -450,7 +450,7 @@ async def _show_data(
     kept_above: int,
     max_image_bytes: int,
 ) -> list[ContentBlock]:
-    """A picture that stands in the result."""
+    """Show a picture that is part of the result."""
     content = await asyncio.to_thread(decode_base64, data)
     mime_type = shorten_name(declared)
     if content is None:
@@ -487,7 +487,7 @@ async def _show_data(
 
 
 def _image_type(content: bytes) -> str | None:
-    """The media type of a picture that a result may have; None for all else."""
+    """Return the media type of a picture that a result may have; None for anything else."""
     kind = media_type(content)
     return kind if kind in PICTURES else None
 

@@ -1,10 +1,10 @@
-"""Options of programs, read exactly: one that is not in the table means that nothing is known."""
+"""Options of programs, read exactly: with an option that is not in the table nothing is known."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 
 class OptionTable:
-    """The options of a program that are known, as words; `-abc` stands for `-a -b -c`.
+    """The known options of a program, as words; `-abc` means `-a -b -c`.
 
     Args:
         flags: options without a value, and long ones whose value is optional.
@@ -66,7 +66,7 @@ class OptionTable:
 
 
 def _value(rest: Iterator[str]) -> str | None:
-    """Return the next word as a value. One that looks like an option is not taken for one."""
+    """Return the next word as a value, unless it looks like an option."""
     value = next(rest, "-")
     return value if not value.startswith("-") or value[1:].isdecimal() else None
 

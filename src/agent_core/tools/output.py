@@ -1,4 +1,4 @@
-"""Typed answers: what the answer of a run has to be, how it is asked for, and how it is read."""
+"""Typed answers: the expected shape of a run's answer, how to ask for it, and how to read it."""
 
 import inspect
 import json
@@ -44,20 +44,20 @@ _WRAPPED = "answer"
 
 
 class ExpectedOutput:
-    """What the answer of a run has to be.
+    """The expected answer of a run.
 
     Args:
         output_type: whatever pydantic can read as a type, or a JSON Schema.
         mode: how it is asked for.
         retries: how often an answer that does not fit goes back to the model.
-        name: what a JSON Schema is called; by default its title.
+        name: name of a JSON Schema; by default its title.
 
     Attributes:
         schema: the JSON Schema of the answer.
-        name: what the type is called.
+        name: name of the type.
         format: its form in a request.
-        tool: what a model calls to answer; None if it has to answer in the service's schema mode.
-        check: what an answer is checked with.
+        tool: the tool a model calls to answer; None in the service's schema mode.
+        check: validates an answer.
 
     Raises:
         ConfigError: `validation_error`; the type has no form in JSON Schema, or the schema is none
@@ -103,7 +103,7 @@ class ExpectedOutput:
 
     @classmethod
     def stored(cls, options: StoredOptions | None) -> "ExpectedOutput | None":
-        """What a run had to answer with, by its stored options; None for plain text."""
+        """Return the expected answer of a run by its stored options; None for plain text."""
         if options is None or options.output_schema is None:
             return None
         return cls(
@@ -121,14 +121,14 @@ class ExpectedOutput:
         return json.dumps(value, ensure_ascii=False)
 
     def read(self, pieces: Sequence[str]) -> Any:
-        """The value of an answer, of the expected type.
+        """Return the value of an answer, of the expected type.
 
         Args:
-            pieces: the answer; of one that was cut off and went on, its parts. A model may as well
-                have begun anew with the last one.
+            pieces: the answer, in several parts if it was cut off and continued. The last part may
+                also be a complete answer of its own.
 
         Raises:
-            OutputMisfitError: it is not what it has to be.
+            OutputMisfitError: it does not have the expected shape.
         """
         try:
             return self._read("".join(pieces))
@@ -138,7 +138,7 @@ class ExpectedOutput:
             raise
 
     def objection(self, misfit: OutputMisfitError) -> str:
-        """What a model reads of an answer that does not fit."""
+        """Return the message that asks a model to correct an answer."""
         again = "Answer again, with nothing but one JSON value that fits the expected schema"
         if self.tool is not None:
             again = (
@@ -151,7 +151,7 @@ class ExpectedOutput:
         return f"Your answer does not have the expected shape: {misfit}. {again}"
 
     def failure(self, misfit: OutputMisfitError, text: str) -> AgentCoreError:
-        """The end of a run whose answer does not fit after all retries."""
+        """Return the error of a run whose answer is still wrong after all retries."""
         return AgentCoreError(
             ErrorCode.OUTPUT_INVALID,
             f"the answer does not have the expected shape after"
@@ -178,7 +178,7 @@ class ExpectedOutput:
         raise misfits[0]
 
     def candidates(self, value: Any, *, is_open: bool = False) -> Iterator[tuple[Any, int]]:
-        """Yield what the answer may be: as it came, or what it was wrapped in taken off.
+        """Yield the values the answer may mean: as it came, and with wrapping objects removed.
 
         A service in a strict mode writes null for what is absent.
 
@@ -252,7 +252,7 @@ def _expected_once(output_type: Any, mode: OutputMode, retries: int) -> Expected
 
 
 def expected_output(output_type: Any, *, mode: OutputMode, retries: int) -> ExpectedOutput:
-    """What an `output_type` asks for, compiled once for all runs with the same one.
+    """Return the expected answer for an `output_type`, compiled once for all runs with this type.
 
     Raises:
         ConfigError: see `ExpectedOutput`.
@@ -276,7 +276,7 @@ def _unusable(reason: str) -> ConfigError:
 
 
 def _wrapped(schema: Json) -> Json:
-    """The schema of an object whose one property is the answer; definitions stay at the root."""
+    """Return the schema of an object whose one property is the answer; definitions stay on top."""
     moved = _moved(schema)
     inner = {key: value for key, value in moved.items() if key not in _OF_THE_ROOT}
     outer: Json = {
@@ -289,7 +289,7 @@ def _wrapped(schema: Json) -> Json:
 
 
 def _moved(schema: Any) -> Any:
-    """The schema whose references still lead to their places once it is wrapped."""
+    """Return the schema with references that are still correct once it is wrapped."""
     if isinstance(schema, list):
         return [_moved(part) for part in cast("list[Any]", schema)]
     if not isinstance(schema, dict):

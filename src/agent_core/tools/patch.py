@@ -1,8 +1,8 @@
 """Changes of one text: exact replacements, unified diffs applied exactly or not at all, and diffs
 to look at.
 
-The diff libraries that exist apply too much: those that parse do not apply, and those that apply
-guess (fuzz), follow the paths in the diff, or call a program that does.
+The diff libraries that exist apply too much: a library that parses does not apply, and one that
+applies guesses (fuzz), follows the paths in the diff, or calls a program that does.
 """
 
 import re
@@ -44,12 +44,12 @@ class TextEdit(Arguments):
 
 
 def apply_edits(text: str, edits: Sequence[TextEdit], *, newline: str, shown: str) -> str:
-    """The text after all edits, each made on the result of the one before.
+    """Return the text after all edits, each applied to the result of the one before.
 
     Args:
         text: the file.
-        edits: a newline in them stands for the file's line ends, whichever those are.
-        newline: the line end that new lines get.
+        edits: a newline in them stands for the line ends of the file.
+        newline: the line end of new lines.
         shown: the file's name in errors.
 
     Raises:
@@ -132,7 +132,7 @@ class Hunk(Struct, frozen=True):
     body: tuple[tuple[str, str], ...]
 
     def find_start(self, bare: Sequence[str], end: int) -> int:
-        """Where the hunk goes: at its line, or at the only place from `end` where it fits.
+        """Return the index of the hunk: its line, or the only place from `end` where it fits.
 
         Raises:
             ToolError: `patch_apply_failed`.
@@ -222,7 +222,7 @@ class Patch(Struct, frozen=True):
 
 
 def _read_header(line: str, hunks: int) -> str | None:
-    """The path in a line outside hunks; None if there is none in it."""
+    """Return the path in a line outside hunks; None if the line has none."""
     if line.startswith(_REFUSED):
         raise _patch_error(f"the diff does more than change text: {_quote(line)}")
     if line.startswith(("--- ", "+++ ")):
@@ -245,7 +245,7 @@ def _read_hunk(lines: deque[str], number: int) -> Hunk:
         raise _patch_error(f"hunk {number}: its header {_quote(lines[0])} is not readable")
     lines.popleft()
     at, old_left, new_left = (int(header[1]), *(int(size or "1") for size in header.group(2, 3)))
-    start = at - 1 if old_left else at  # nothing old: it stands after that line
+    start = at - 1 if old_left else at  # without old lines, it goes after that line
     body: list[tuple[str, str]] = []
     while lines and (old_left or new_left or lines[0].startswith(_UNTERMINATED)):
         kind, text = lines[0][:1] or " ", lines[0][1:]  # editors strip the space of empty lines

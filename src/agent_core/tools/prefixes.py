@@ -3,7 +3,7 @@
 A beginning is completed at the last places where that is possible: with the text at its end,
 without it, without the last object, and so on. Each is read like a whole answer. What has not ended
 yet is open: the functions of a program, such as validators, are not called for what is open,
-because it is not what the model will have written.
+because the model has not finished it.
 """
 
 import json
@@ -90,7 +90,7 @@ class AnswerReader:
     """Reads the answer of one run while it arrives.
 
     Args:
-        expected: what the answer has to be; None for plain text.
+        expected: the expected answer; None for plain text.
     """
 
     def __init__(self, expected: "ExpectedOutput | None") -> None:
@@ -114,7 +114,7 @@ class AnswerReader:
         self._text = ""
 
     def add(self, text: str, *, from_start: bool = False) -> int:
-        """Add what has arrived of the message, or all of it; return how much there is."""
+        """Add the text that has arrived, or with `from_start` replace it; return its length."""
         self._text = text if from_start else self._text + text
         return len(self._before) + len(self._text)
 
@@ -129,7 +129,7 @@ class AnswerReader:
         if self._before:
             try:
                 return self._read(self._before + self._text, self._expected)
-            except OutputMisfitError:  # it has begun anew, perhaps
+            except OutputMisfitError:  # perhaps it has started over
                 pass
         return self._read(self._text, self._expected)
 
@@ -147,7 +147,7 @@ class AnswerReader:
                 if found is not None:
                     return found[0]
             raise _misfit("it is none of the type yet")
-        if expected.tool is not None:  # words may stand before the call that answers
+        if expected.tool is not None:  # words may come before the call that answers
             for start in [match.start() for match in re.finditer(r"\{", text)][:_MAX_OBJECTS]:
                 try:
                     cuts = _cuts(text[start:])
@@ -181,7 +181,7 @@ class AnswerReader:
         return None
 
     def _validated(self, value: Any, opened: Sequence[Any], expected: "ExpectedOutput") -> Any:
-        """Return the value as the type has it; whatever goes wrong with that, it is none yet."""
+        """Validate a value; raise if anything goes wrong, since it is not of the type yet."""
         if self._is_blind and opened:
             raise _misfit("it has not ended")
         self._open = opened
@@ -217,7 +217,7 @@ class PartialValues:
         length = self._reader.add(text, from_start=from_start)
         if length < self._read_next:
             return []
-        self._read_next = length + length // _READS  # reading costs what is there
+        self._read_next = length + length // _READS  # reading costs time in proportion to the text
         try:
             return self.end(self._reader.read())
         except OutputMisfitError:

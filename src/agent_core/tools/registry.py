@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from agent_core.tools.output import ExpectedOutput
 
 Handler = Callable[[dict[str, Any], ToolContext], Awaitable[ToolReturn] | ToolReturn]
-"""What `register` takes. A plain function runs in a thread of its own."""
+"""Function that `register` accepts. A plain function runs in a thread of its own."""
 
 ALWAYS_ASKS = frozenset({"dangerous", "network"})
 """Tags that ask even where the tool only reads."""
@@ -49,7 +49,7 @@ _MAX_SUMMARY = 1_000_000
 
 
 def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
-    """Make a tool of a raw definition and what handles its calls.
+    """Make a tool of a raw definition and the function that handles its calls.
 
     Raises:
         ConfigError: `validation_error`; the handler cannot be called as one, or the input schema
@@ -107,10 +107,10 @@ def model_tool(
     is_side_effect_free: bool = False,
     kind: ToolKind = "other",
 ) -> Tool:
-    """Make a tool of the program's own, whose arguments are a model that `prepare` takes.
+    """Make a built-in tool from a model of its arguments, which `prepare` takes.
 
-    The docstring of that model is what the model of a run reads about the tool. The concurrency
-    follows from the permission where none is given.
+    The docstring of `arguments` is the tool's description. The concurrency follows from the
+    permission if it is not given.
     """
     definition = model_definition(name, arguments, permission=permission, tags=tags)
     return Tool(
@@ -139,7 +139,7 @@ def model_definition(
 def _definition(
     name: str, arguments: type[Arguments], permission: ToolPermission, tags: frozenset[str]
 ) -> ToolDefinition:
-    """One object for all runs: what is made of a definition is kept by identity."""
+    """Return one definition object for all runs; work done with it is cached by identity."""
     return ToolDefinition(
         name=name,
         description=inspect.cleandoc(arguments.__doc__ or ""),
@@ -150,7 +150,7 @@ def _definition(
 
 
 def plain_access(definition: ToolDefinition, arguments: Mapping[str, Any]) -> Access:
-    """What is known of a call whose effects are not: it asks unless it only reads."""
+    """Return the access of a call whose effects are unknown: it asks unless it only reads."""
     line = orjson.dumps(storable_facts(arguments)).decode()
     writes = definition.permission is ToolPermission.WRITE
     return Access(
@@ -248,7 +248,7 @@ class ToolRegistry:
 AnyCall = TypeVar("AnyCall", bound=ToolCall | ToolCallBlock)
 
 Renew = Callable[[], Awaitable[Iterable[Tool] | None]]
-"""Gives all tools of a run anew if they have changed since they were given last."""
+"""Return all tools of a run if they have changed since the last call, else None."""
 
 
 class Toolbox:
@@ -288,12 +288,12 @@ class Toolbox:
         for known in ("names", "definitions"):
             self.__dict__.pop(known, None)
 
-    def catalog(self, room: int) -> str:  # noqa: ARG002 - for those that hold some back
-        """The list of tools whose definitions are held back: empty, as none are."""
+    def catalog(self, room: int) -> str:  # noqa: ARG002 - subclasses use it
+        """Return the list of deferred tools: empty, since this toolbox defers none."""
         return ""
 
     async def refresh(self) -> None:
-        """Take what has changed: the next turn offers what is there now."""
+        """Take changed tools: the next turn offers the current ones."""
         if self._renew is not None and (tools := await self._renew()) is not None:
             self.take(tools)
 
@@ -303,8 +303,8 @@ class Toolbox:
         self._wrap = (lambda tool: change(before(tool))) if before else change
         self._tools = {name: change(tool) for name, tool in self._tools.items()}
 
-    def is_offered(self, name: str) -> bool:  # noqa: ARG002 - for those that hold tools back
-        """Whether the definition of this tool stands in every request."""
+    def is_offered(self, name: str) -> bool:  # noqa: ARG002 - subclasses use it
+        """Return whether the definition of this tool is part of every request."""
         return True
 
     def unwrap(self, call: AnyCall) -> AnyCall:
@@ -318,7 +318,7 @@ class Toolbox:
 
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """What the model is shown, by name: the same bytes in every turn."""
+        """Return the definitions shown to the model, by name: the same bytes in every turn."""
         offered = (tool.definition for tool in self if self.is_offered(tool.name))
         answer = self.expected.tool if self.expected else None
         every = [*offered, answer] if answer else offered
@@ -360,7 +360,7 @@ class Toolbox:
         return found, found.parse(call.arguments)
 
     def concurrency(self, call: ToolCall | ToolCallBlock) -> Concurrency:
-        """How a call is ordered. One for an unknown tool has no effect: it only reads."""
+        """Return how a call is ordered. A call of an unknown tool has no effect: it only reads."""
         found = self._tools.get(self.unwrap(call).name)
         return found.concurrency if found else Concurrency.READ
 

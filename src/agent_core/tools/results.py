@@ -59,7 +59,7 @@ class ReadResult(Struct, frozen=True):
 
 
 def wrap(value: object) -> ToolResult:
-    """Make a result of what a handler returned, where no files can be kept.
+    """Make a result of a handler's return value, where no files can be kept.
 
     See `read_result`. A picture is shown, and other files are named.
     """
@@ -76,14 +76,14 @@ def wrap(value: object) -> ToolResult:
 
 
 def read_result(value: object, *, most: int = MAX_VALUES) -> ReadResult:
-    """Make a result of what a handler returned: text as text, everything else as JSON.
+    """Make a result of a handler's return value: text as text, everything else as JSON.
 
     A block of content, or a list of nothing but such blocks, is the content of the result.
     Models, dataclasses, paths and times inside become plain JSON, and so do blocks that have no
     place in a result (calls, reasoning). Bytes become text, base64 or files.
 
-    It never fails because of the value: the call has been made. What has no form in JSON is left
-    out, and a text says so.
+    It never fails because of the value: the call has been made. A value that JSON cannot express is
+    left out, and a text says so.
 
     Raises:
         TooManyValuesError: it has more than `most` parts, and might be read in a thread.
@@ -103,7 +103,7 @@ def read_result(value: object, *, most: int = MAX_VALUES) -> ReadResult:
 
 
 def unshown_result(*reasons: str, part: str = "") -> ToolResult:
-    """Return the answer to a call that was made and whose value cannot be shown."""
+    """Return the answer to a call that was made but whose value cannot be shown."""
     what = f"{part}its return value"
     text = f"The call was made; {what} cannot be shown ({'; '.join(reasons)})."
     metadata = {"not_shown": list(reasons)}
@@ -111,7 +111,7 @@ def unshown_result(*reasons: str, part: str = "") -> ToolResult:
 
 
 def _with_note(result: ToolResult, left_out: Iterable[str]) -> ToolResult:
-    """Return the result with a text that says what of it is not shown."""
+    """Return the result with a text that names the parts left out."""
     reasons = [*left_out]
     if len(reasons) > _MAX_REASONS:
         more = plural(len(reasons) - _MAX_REASONS, "more kind")
@@ -231,7 +231,7 @@ async def in_own_thread(function: Callable[[], Any]) -> Any:
     """Run a foreign function in a thread that nothing has to wait for.
 
     A pooled thread that never comes back would keep others waiting and the process from ending.
-    A thread that goes on after its call was cancelled is reported in the log.
+    A thread that keeps running after its call was cancelled is reported in the log.
     """
     outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
     state = contextvars.copy_context()
@@ -257,7 +257,7 @@ async def in_own_thread(function: Callable[[], Any]) -> Any:
 
 
 class OpenCall:
-    """What a call may use while it runs, from the event loop and from any thread.
+    """Functions for a call to use while it runs, from the event loop and from any thread.
 
     Everything is handed to the loop in order. Once the call has ended, progress is ignored and an
     artifact is refused.
@@ -289,7 +289,7 @@ class OpenCall:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Show what waits, and end everything that threads still wait for."""
+        """Show pending progress, and end everything that threads still wait for."""
         with self._lock:
             self._is_over = True
             lines, writing = list(self._lines), list(self._writing)
@@ -318,7 +318,7 @@ class OpenCall:
                 logger.debug("progress of a call came after the end of the event loop")
 
     def is_cancelled(self) -> bool:
-        """Whether the call should stop: its run is being cancelled, or it has ended."""
+        """Return whether the call should stop: its run is being cancelled, or it has ended."""
         return self._is_over or self._is_run_cancelled()
 
     def artifact(

@@ -33,7 +33,7 @@ _OPENERS = {
     *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"),
     *("allOf", "anyOf", "oneOf", "if", "dependentSchemas", "$ref", "$dynamicRef"),
 }
-"""A schema that uses one of these describes by itself what else an object may hold."""
+"""Words with which a schema itself describes the other properties of an object."""
 
 
 class Arguments(BaseModel):
@@ -62,9 +62,9 @@ def model_schema(model: type[BaseModel]) -> Json:
 
 
 def shown_schema(model: type[BaseModel]) -> Json:
-    """What a model is shown of the arguments of a built-in tool.
+    """Return the schema of a built-in tool's arguments that a model is shown.
 
-    Limits, defaults and the closed list of names are left to the check, which says what is wrong:
+    Limits, defaults and the closed list of names are left to the check, which reports faults:
     they would cost tokens in every request.
     """
     return _shown(model_schema(model))
@@ -88,7 +88,7 @@ def _shown(schema: Json) -> Json:
 
 
 def small_schema(schema: Mapping[str, Any]) -> Json:
-    """`schema` without what costs tokens and carries no information.
+    """Return `schema` without the parts that cost tokens and carry no information.
 
     Titles go, `$ref` is put in place unless it is recursive, and an optional property loses its
     "or null": leaving it out means the same.

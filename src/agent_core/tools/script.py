@@ -57,7 +57,7 @@ _PORTABLE = words_of(
     export readonly local unset
     """
 )
-"""Every construct a script with placeholders may have, wherever it stands in it."""
+"""Every construct that a script with placeholders may have, anywhere in it."""
 
 _AROUND = words_of(
     """
@@ -68,7 +68,7 @@ _AROUND = words_of(
     string concatenation
     """
 )
-"""Every construct a placeholder may stand in, at any depth."""
+"""Every construct that a placeholder may be inside of, at any depth."""
 
 _PLACES = {
     "comment": "in a comment",
@@ -120,8 +120,8 @@ class Script(Struct, frozen=True):
     """A script that can be run.
 
     Attributes:
-        text: what the shell reads; the same for every call.
-        fields: the arguments it gets as positional parameters, in this order.
+        text: the script for the shell; the same for every call.
+        fields: the arguments passed as positional parameters, in this order.
     """
 
     text: str
@@ -169,7 +169,7 @@ def check_argv(argv: Sequence[str]) -> None:
     words: list[ScriptWord] = []
     for part in argv:
         if first := PLACEHOLDER.search(part):
-            # What stands around the value is for the program; only what runs text is looked for.
+            # Quotes around the value are for the program; only words that run text are looked for.
             words.append(ScriptWord(None, "", has_value=True, prefix=part[: first.start()]))
         else:
             words.append(ScriptWord(part, part, has_value=False, prefix=part))
@@ -178,7 +178,7 @@ def check_argv(argv: Sequence[str]) -> None:
 
 
 def _find_problem(words: Sequence[ScriptWord], *, is_fed: bool = False) -> str | None:
-    """Why a command, or a script that is its argument, must not be given a value, or read one.
+    """Return why a command, or a script in its arguments, must not get or read a value, or None.
 
     The parameters of such a script are values, so it is read with placeholders in their places.
     """
@@ -203,7 +203,7 @@ class _Place(Struct, frozen=True):
 
     @property
     def is_bare(self) -> bool:
-        """It stands outside double quotes."""
+        """Return whether it is outside double quotes."""
         return self.node.parent is None or self.node.parent.type != "string"
 
     def refused(self, where: str, cure: str = "") -> ValueError:
@@ -246,7 +246,7 @@ class _ParsedScript:
         self._root = parse(self.source)
 
     def places(self) -> Iterator[_Place]:
-        """Where the placeholders are.
+        """Yield the places of the placeholders.
 
         Raises:
             ValueError: the parser sees no expansion there.
@@ -291,7 +291,7 @@ class _ParsedScript:
                 raise ValueError(f"command, line {node.start_point.row + 1}: {problem}")
 
     def _find_node_problem(self, node: "Node") -> str | None:
-        """Why one construct must not stand in the script."""
+        """Return why a construct must not be in the script; None if it may."""
         match node.type:
             case _ if not _is_portable(node):
                 cure = "in a script with placeholders write it in another way"
@@ -318,7 +318,7 @@ class _ParsedScript:
                 return None
 
     def _is_fed(self, node: "Node") -> bool:
-        """Whether it can get a value that was read: from a pipe, or a file that a value names."""
+        """Return whether a node can read a value: from a pipe, or a file that a value names."""
         if self._keeps_input:
             return True
         for each in (node, *_upwards(node)):
@@ -334,7 +334,7 @@ class _ParsedScript:
         return False
 
     def _word(self, node: "Node") -> ScriptWord:
-        """A word with its quotes removed; what is expanded in it has no text."""
+        """Return a word with its quotes removed; a word with expansions has no literal text."""
         parts = [_unquote(piece) for piece in _pieces(node)]
         end = parts.index(None) if None in parts else len(parts)
         text, prefix = ("".join(part or "" for part in some) for some in (parts, parts[:end]))
@@ -344,7 +344,7 @@ class _ParsedScript:
 
 
 def _find_misplacement(place: _Place) -> str | None:
-    """Everything around a placeholder must be known to keep it one word; what is not."""
+    """Return where a placeholder is, if its value may not stay one word there; else None."""
     below = place.node
     for node in _upwards(place.node):
         if node.type not in _AROUND:
@@ -384,7 +384,7 @@ _WRONG_PARTS: Mapping[str, tuple[Callable[["Node", "Node"], bool], str]] = {
 
 
 def _find_neighbour_problem(node: "Node") -> str | None:
-    """What stands beside a placeholder, in the same word and outside quotes, is plain."""
+    """Return a placement error if the rest of an unquoted word is not plain, or None."""
     for part in node.children:
         match part.type:
             case "word" | "number" if _PLAIN.fullmatch(text_of(part)):
@@ -460,6 +460,6 @@ def _line(text: str, position: int) -> str:
 def _is_portable(node: "Node") -> bool:
     if node.is_error or node.is_missing or node.type not in _PORTABLE:
         return False
-    if node.type == "$":  # of `$"…"`, or what the parser has torn from a name
+    if node.type == "$":  # of `$"…"`, or torn from a name by the parser
         return node.parent is not None and node.parent.type in {"simple_expansion", "string"}
     return True

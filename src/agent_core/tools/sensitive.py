@@ -1,4 +1,4 @@
-"""Places that are likely to hold secrets: what the settings list, and what is hidden in a home."""
+"""Places likely to hold secrets: those listed in the settings, and hidden ones in a home."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 from agent_core.tools.shells import words_of
 
 _TEMPLATES = (".dist", ".example", ".sample", ".template")
-"""Ends of the names of files that show which settings there are, and hold none."""
+"""Suffixes of template files, which list settings and hold no secrets."""
 
 _NEVER = re.compile(r"(?!)")
 _OTHER_HOMES = re.compile(
@@ -186,7 +186,7 @@ def _expressions(entry: str, project: Path) -> Iterable[str]:
         starts.append(f"/{expanded}")
     for start in starts:
         named = re.sub(r"/+", "/", start).rstrip("/")
-        # Only what is in front of the first wildcard can be looked up.
+        # Only the part before the first wildcard can be looked up.
         parts = named.split("/")
         wild = next((n for n, part in enumerate(parts) if re.search(r"[*?\[]", part)), len(parts))
         fixed, rest = "/".join(parts[:wild]) or "/", parts[wild:]

@@ -14,7 +14,7 @@ def words_of(text: str) -> frozenset[str]:
 
 
 SHELLS = words_of("ash bash dash sh")
-"""Shells whose language is read."""
+"""Shells whose language this program can read."""
 
 OTHER_SHELLS = words_of(
     """
@@ -55,7 +55,7 @@ WRAPPERS: Mapping[str, OptionTable] = {
 """Programs that only start the one behind them, with the options that are known."""
 
 JOINERS = words_of("entr flock hyperfine parallel screen script sshpass systemd-run tmux watch")
-"""Programs that run what their words say, some by a shell."""
+"""Programs that run the command in their words, some through a shell."""
 
 FIND_ACTIONS = words_of("-exec -execdir -ok -okdir")
-"""What `find` starts the command behind with."""
+"""Options of `find` that start the command behind them."""

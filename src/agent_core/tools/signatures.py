@@ -1,4 +1,4 @@
-"""What a function declares to a model: its parameters with types and defaults, and its docstring.
+"""The parameters of a function, with types, defaults and docstring, as declared to a model.
 
 Three styles of docstrings are read: Google (`Args:`), NumPy (`Parameters` underlined) and Sphinx
 (`:param x:`).
@@ -51,7 +51,7 @@ _ARGUMENT_SECTIONS = frozenset({"Args", "Arguments", "Parameters", "Params"})
 
 
 class UnfitError(Exception):
-    """Why a function cannot be a tool, as one clause."""
+    """A function cannot be a tool; the text gives the reason as one clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def read_parameters(
 ) -> list[Parameter]:
     """Read the parameters that a model or the context fills, in order.
 
-    Those that a `partial` fills by name are left out.
+    Parameters that a `partial` fills by name are left out.
 
     Raises:
         UnfitError: the function cannot be a tool, or one of them cannot be filled by name, or its
@@ -120,7 +120,7 @@ Scope = tuple[dict[str, Any], dict[str, Any]]
 
 
 def require_writable_return(function: Callable[..., Any], signature: inspect.Signature) -> None:
-    """Refuse a function whose return annotation names what can never be written as JSON.
+    """Refuse a function whose return annotation names a type that JSON can never express.
 
     Raises:
         UnfitError: it does.
@@ -129,7 +129,7 @@ def require_writable_return(function: Callable[..., Any], signature: inspect.Sig
         return
     try:
         returned = _evaluate(signature.return_annotation, _scope_of(function))
-    except Exception:  # noqa: BLE001 - what a tool returns needs no annotation that can be read
+    except Exception:  # noqa: BLE001 - a return annotation need not be readable
         return
     misfit = _find_unwritable(returned)
     if misfit is None:
@@ -223,7 +223,7 @@ def _read_parameter(
 
 
 def _without_defaults(name: str, hint: Any, fields: Sequence[FieldInfo]) -> Any:
-    """Leave each `Field` its constraints only; the default is filled in beside pydantic."""
+    """Keep only the constraints of each `Field`; the default is filled in separately."""
     for info in fields:
         if info.alias or info.validation_alias or info.serialization_alias:
             raise UnfitError(f"{name} has an alias; give the parameter that name instead")
@@ -251,7 +251,7 @@ def _evaluate(annotation: object, scope: Scope) -> Any:
 
 
 def _scope_of(function: Callable[..., Any]) -> Scope:
-    """Where the names in a function's annotations are looked up: its globals, and local names.
+    """Return the globals and local names in which a function's annotations are looked up.
 
     The local names are those where the tool is made, if the function is of the same module: an
     annotation that is text may name a class of the function around it.
@@ -289,7 +289,7 @@ def _deps_of(hint: Any) -> Iterator[Any]:
 
 
 def _default_as_json(default: object) -> str | None:
-    """The default as JSON; None for null, for what JSON has no form for, and for what is long."""
+    """Return the default as JSON; None for null, a long default, or one JSON cannot express."""
     if default is None or isinstance(default, set | frozenset | collections.abc.Iterator):
         return None
     try:
@@ -327,7 +327,7 @@ def docstring_of(function: object) -> Docstring:
 
 
 def _read_sphinx(lines: Iterable[str]) -> Docstring:
-    """Fields stand at the margin; what is indented goes on with the field above."""
+    """Read fields, which begin at the margin; indented lines continue the field above."""
     text: list[str] = []
     found: dict[str, list[str]] = {}
     current: list[str] = text
@@ -345,7 +345,7 @@ def _read_sphinx(lines: Iterable[str]) -> Docstring:
 
 
 def _read_entries(lines: Iterable[str], entry: re.Pattern[str], *, margin: int) -> dict[str, str]:
-    """Entries stand at the margin; deeper lines go on with the entry above."""
+    """Read entries, which begin at the margin; deeper lines continue the entry above."""
     found: dict[str, list[str]] = {}
     current: list[str] = []
     for line in filter(str.strip, lines):

@@ -16,7 +16,7 @@ CONTROL = re.compile(r"[^\n\t\x20-\x7e\x80-\U0010ffff]|[\x7f-\x9f]")
 
 
 def parse(source: bytes) -> "Node":
-    """The tree of a script. What the parser cannot read is an error node in it."""
+    """Return the syntax tree of a script. Text that cannot be parsed becomes an error node."""
     from tree_sitter import Parser  # noqa: PLC0415
 
     return Parser(_language()).parse(source).root_node
@@ -40,5 +40,5 @@ def walk(root: "Node") -> Iterator["Node"]:
 
 
 def text_of(node: "Node") -> str:
-    """What stands there in the script."""
+    """Return the text of a node."""
     return (node.text or b"").decode()

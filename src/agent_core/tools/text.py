@@ -3,10 +3,11 @@
 A file that is shown may be approximate, one that is changed may not: text that an edit does not
 touch keeps every byte.
 
-A text in an old encoding is in the one in which its words look like a language's. Each candidate
-reads the text; what counts is the share of letters beyond ASCII that belong to one alphabet and
-stand in words as letters do. For scripts with thousands of signs it is the share of common ones.
-Equal shares go to the earlier candidate, so that a text that could be Western is.
+A text in an old encoding is read with the encoding that makes its words look like a language. Each
+candidate reads the text; its score is the share of letters beyond ASCII that belong to one alphabet
+and are placed in words as letters are. For scripts with thousands of characters it is the share of
+common ones. Of equal scores the earlier candidate wins, so a text that may be Western counts as
+Western.
 """
 
 import codecs
@@ -18,7 +19,7 @@ from msgspec import Struct
 from agent_core.errors import ErrorCode, ToolError
 
 SAMPLE_BYTES = 65_536
-"""How much of a file decides what it is."""
+"""Bytes at the beginning of a file that decide its encoding."""
 
 _MARKS = (  # the longer ones first: UTF-32's begins with UTF-16's
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -49,7 +50,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 _NEUTRAL = frozenset(
     "\u2018\u2019\u201a\u201c\u201d\u201e\u2013\u2014\u2026\u2022\u20ac\u2122\xa0«»°§©®£·\xd7½€№\xb5"
 )
-"""Signs that stand anywhere; the one for micro passes for a letter."""
+"""Characters that may be anywhere; the micro sign passes for a letter."""
 _OPENING = frozenset("¿¡")
 _WESTERN = (
     "àâæçéèêëîïôœùûüÿ",  # French
@@ -85,19 +86,19 @@ _IN_ALPHABETS = {
 
 
 class Encoding(Struct, frozen=True):
-    """A codec's name, and the byte-order mark that stands before the text."""
+    """A codec's name, and the byte-order mark before the text."""
 
     name: str
     mark: bytes = b""
 
     @property
     def shown(self) -> str:
-        """The codec that reads such a file whole: `utf-8-sig` for UTF-8 with a byte-order mark."""
+        """Name of the codec that reads the whole file: `utf-8-sig` for UTF-8 with a mark."""
         return "utf-8-sig" if self.name == "utf-8" and self.mark else self.name
 
 
 def encoding_of(sample: bytes, *, complete: bool) -> Encoding | None:
-    """What encoding a file's beginning is in; None if it is no text.
+    """Return the encoding of a file's beginning; None if it is not text.
 
     Args:
         sample: at least `SAMPLE_BYTES`, or all there is.
@@ -116,7 +117,7 @@ def encoding_of(sample: bytes, *, complete: bool) -> Encoding | None:
     if sum(byte in _CONTROLS for byte in sample) > _MAX_CONTROLS * len(sample):
         return None
     if _is_nearly_utf_8(sample):
-        return Encoding("utf-8")  # any other encoding would spoil what is not broken
+        return Encoding("utf-8")  # any other encoding would garble valid text
     if name := guess_encoding(sample, complete=complete):
         return Encoding(name)
     from charset_normalizer import from_bytes  # noqa: PLC0415 - slow to import, seldom needed
@@ -152,9 +153,9 @@ class DecodedText(Struct, frozen=True):
 
     @classmethod
     def approximate(cls, content: bytes, *, complete: bool = True) -> "DecodedText | None":
-        """Read a file, or its beginning, with a sign in place of what cannot be read.
+        """Read a file, or its beginning, with a mark for every character that cannot be read.
 
-        None if it is no text. It is for what is shown, and for a text that replaces it.
+        Returns None if it is not text. Meant for display, and for a text that replaces the file.
         """
         encoding = encoding_of(content, complete=complete)
         if encoding is None:
@@ -191,7 +192,7 @@ class DecodedText(Struct, frozen=True):
         """
         mine = [(line.removesuffix("\n").removesuffix("\r"), line) for line in lines_of(self.text)]
         old, new = [bare for bare, _ in mine], [line.removesuffix("\n") for line in lines]
-        same: dict[int, int] = {}  # by the number of a new line, that of the old one
+        same: dict[int, int] = {}  # maps the number of a new line to its old one
         start = common_start(old, new)
         end = common_start(old[start:][::-1], new[start:][::-1])
         same |= {at: at for at in range(start)}
@@ -264,13 +265,13 @@ def _is_text(body: bytes, name: str, *, complete: bool) -> bool:
 
 
 def guess_encoding(content: bytes, *, complete: bool = True) -> str | None:
-    """The name of the encoding that reads `content` best; None if none of the known ones does.
+    """Return the name of the encoding that reads `content` best; None if no known one does.
 
     Args:
         content: text with bytes beyond ASCII that is no UTF-8.
         complete: it cannot end within a character.
     """
-    lines: list[bytes] = []  # those that are not plain ASCII
+    lines: list[bytes] = []  # the lines that are not plain ASCII
     room = _GUESSED_BYTES
     for match in _LINE.finditer(content):
         lines.append(match[0][:room])
@@ -291,7 +292,7 @@ def guess_encoding(content: bytes, *, complete: bool = True) -> str | None:
 
 
 def _by_alphabet(text: str, name: str) -> float:
-    """The best share of letters beyond ASCII that one alphabet has; odd signs count against it."""
+    """Return the highest share of letters beyond ASCII in one alphabet; odd signs reduce it."""
     odd = sum(_is_odd(text, at) for at, sign in enumerate(text) if not sign.isascii())
     words = (match[0] for match in _WORD.finditer(text) if not match[0].isascii())
     found = (
@@ -321,7 +322,7 @@ def _share(letters: Iterable[tuple[str, list[str]]], alphabet: frozenset[str]) -
 
 
 def _is_odd(text: str, at: int) -> bool:
-    """A sign beside a letter that no text has there, or one that no text has at all."""
+    """Return whether a sign never occurs in text, or not beside the letter it is next to."""
     sign, before, after = text[at], text[max(at - 1, 0) : at], text[at + 1 : at + 2]
     if sign.isalpha() or sign in _NEUTRAL:
         return False
@@ -331,7 +332,7 @@ def _is_odd(text: str, at: int) -> bool:
 
 
 def _by_rows(rows: Iterable[range], *, kana: bool = False) -> Callable[[str, str], float]:
-    """The share of signs in the rows (first bytes) in which the common ones stand."""
+    """Return a function for the share of characters with a first byte of the common rows."""
     common = frozenset(row for each in rows for row in each)
 
     def rate(text: str, name: str) -> float:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_CLOSE_S = 5.0
 _BREAKS = (Exception, SystemExit, KeyboardInterrupt)
-"""What the code of a program may raise, and must not end the program with."""
+"""Errors that user code may raise without ending the program."""
 
 
 ToolFilter = Collection[str] | Callable[[ToolDefinition], bool]
@@ -46,7 +46,7 @@ class Toolset:
         tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
         prefix: str = "",
-        filter: ToolFilter | None = None,  # noqa: A002 - what it is called everywhere
+        filter: ToolFilter | None = None,  # noqa: A002 - the usual name
     ) -> None:
         self.name = name
         self.tools = list(tools)
@@ -66,11 +66,11 @@ class Toolset:
         return tuple(functions) == (Toolset.open, Toolset.close)
 
     async def open(self) -> Iterable[Tool | Callable[..., Any]]:
-        """Open what the tools need, and return the tools."""
+        """Open the resources of the tools, and return the tools."""
         return self.tools
 
     async def close(self) -> None:
-        """Close what `open` has opened; also called where that has failed halfway."""
+        """Close everything `open` has opened; also called after `open` has failed halfway."""
 
     def claim(self) -> None:
         """Begin to use the toolset; `give_back` has to follow.
@@ -99,7 +99,7 @@ class Toolset:
             return self._given
 
     async def give_back(self) -> None:
-        """Close what was opened, unless another run has it."""
+        """Close the tools, unless another run uses them."""
         self._users -= 1
         async with self._turn:
             if self._is_open and not self._users:
@@ -110,7 +110,7 @@ class Toolset:
                 self._home = None
 
     async def _close_in_time(self) -> None:
-        """Close; what takes too long is left behind, because runs wait for it."""
+        """Close the toolset; give up if it takes too long, because runs wait for it."""
         closing = asyncio.create_task(self._close_or_log())
         done, _ = await asyncio.wait([closing], timeout=_LONGEST_CLOSE_S)
         if not done:
@@ -128,7 +128,7 @@ class Toolset:
 
 
 def keeps(chosen: ToolFilter | None, definition: ToolDefinition, name: str) -> bool:
-    """Whether a filter keeps the tool of this definition, which its group calls `name`."""
+    """Return whether a filter keeps the tool of this definition, which its group calls `name`."""
     if chosen is None:
         return True
     return chosen(definition) if callable(chosen) else name in chosen
@@ -175,8 +175,8 @@ def _unusable(toolset: Toolset, what: str, error: BaseException) -> ToolError:
 
 
 def _made(toolset: Toolset, given: Tool | Callable[..., Any]) -> Tool | None:
-    """The tool under the name that the toolset gives it; None if it is filtered out."""
-    from agent_core.tools.decorator import tool  # noqa: PLC0415 - for those that have functions
+    """Return the tool under the toolset's name for it; None if it is filtered out."""
+    from agent_core.tools.decorator import tool  # noqa: PLC0415 - needed for functions only
 
     made = given if isinstance(given, Tool) else tool(given)
     if not keeps(toolset.filter, made.definition, made.name):

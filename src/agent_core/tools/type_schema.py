@@ -1,4 +1,4 @@
-"""The JSON Schema of a Python type: complete, or none."""
+"""The JSON Schema of a Python type, complete or refused."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -47,9 +47,9 @@ _SAMPLES: Mapping[str, object] = {
 
 
 def with_readable_typed_dicts(hint: Any) -> Any:
-    """The type with each `typing.TypedDict` as one that pydantic can read.
+    """Return the type with each `typing.TypedDict` replaced by one that pydantic can read.
 
-    Before Python 3.12 those of `typing` keep too little.
+    Before Python 3.12, `typing.TypedDict` keeps too little.
     """
     return hint if sys.version_info >= (3, 12) else _readable(hint, {})
 
@@ -82,16 +82,16 @@ def _readable(hint: Any, made: dict[Any, Any]) -> Any:
 
 
 class CompleteJsonSchema(GenerateJsonSchema):
-    """A complete schema of a type, or none.
+    """Makes the complete schema of a type, or fails.
 
-    Pydantic takes every constraint for every type. One that it has no place for is tried on each
-    value, and a value that does not take it raises a TypeError: with each call, not when the type
-    is compiled. So no choice of a union is left out silently, and no constraint stands where it
-    cannot hold for all choices of its type.
+    Pydantic accepts every constraint for every type. A constraint that its schema has no place for
+    is tried on each value, and raises a TypeError if the value does not support it: with each call,
+    not when the type is compiled. This class refuses such types, so that no choice of a union is
+    left out silently, and every constraint holds for all choices of its type.
     """
 
     def function_after_schema(self, schema: AfterValidatorFunctionSchema) -> JsonSchemaValue:
-        """What is checked after the type."""
+        """Return the schema of a type with a check after it."""
         constraint = _function(schema)
         if isinstance(constraint, partial) and _is_pydantics(constraint):
             for sample in _samples(schema["schema"]):
@@ -104,7 +104,7 @@ class CompleteJsonSchema(GenerateJsonSchema):
         return super().function_after_schema(schema)
 
     def chain_schema(self, schema: ChainSchema) -> JsonSchemaValue:
-        """What is checked one after the other."""
+        """Return the schema of checks that run one after the other."""
         first, *steps = schema["steps"]
         if any(_is_pydantics(_function(step)) for step in steps):
             for sample in _samples(first):
@@ -117,7 +117,7 @@ class CompleteJsonSchema(GenerateJsonSchema):
         raise PydanticInvalidForJsonSchema("a class has no form in JSON")
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
-        """Refuse what would be left out; a default that JSON has no form for is not shown."""
+        """Refuse a type that would be incomplete; hide a default that JSON cannot express."""
         if kind == "skipped-choice":
             raise PydanticInvalidForJsonSchema(detail)
 
@@ -137,7 +137,7 @@ def _is_pydantics(function: Any) -> bool:
 
 
 def _samples(schema: Mapping[str, Any]) -> Iterator[object]:
-    """Values that a type can have; none for a type of which that is not known."""
+    """Return values that a type can have; none for an unknown type."""
     match schema["type"]:
         case "literal":
             yield from schema["expected"]

@@ -1,6 +1,6 @@
-"""Writes the values of programs as JSON that every store, service and reader takes.
+"""Writes the values of programs as JSON that every store, service and reader accepts.
 
-Nothing that a value holds makes the conversion fail: what has no form in JSON is named and left
+No value makes the conversion fail: a part that JSON cannot express is named and left
 out, and the rest is kept.
 """
 
@@ -106,7 +106,7 @@ class ValueWriter:
             raise TooManyValuesError(message)
         if value is None or value is True or value is False:
             return value
-        # A proxy may break when it is asked what it is: plain types first, without asking.
+        # A proxy may fail when its type is asked for, so plain types come first, without asking.
         kind = type(value)
         if kind is str:
             return self._text(cast("str", value))
@@ -193,7 +193,7 @@ class ValueWriter:
         text = read_text(content)
         if text is not None:
             return self._text(text)
-        # Few answers have bytes in them; what knows pictures also loads the artifacts.
+        # Few answers contain bytes, and the reader of pictures also loads the artifacts.
         from agent_core.artifacts.images import PICTURES, media_type  # noqa: PLC0415
 
         known = media_type(content)
@@ -268,7 +268,7 @@ class ValueWriter:
 
 
 def storable(value: object) -> Any:
-    """Return `value` as JSON; what has no form in JSON is named by its type.
+    """Return `value` as JSON; a part JSON cannot express is named by its type.
 
     Raises:
         TooManyValuesError: it has too many parts.
@@ -277,7 +277,7 @@ def storable(value: object) -> Any:
 
 
 def storable_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `facts` as JSON; what has no form in JSON is named by its type. Never fails."""
+    """Return `facts` as JSON; a part JSON cannot express is named by its type. Never fails."""
     try:
         written = ValueWriter().write(facts)
     except TooManyValuesError as error:
@@ -292,7 +292,7 @@ def storable_text(text: str) -> str:
 
 
 def read_text(content: bytes) -> str | None:
-    """Return the text that bytes hold in UTF-8; None if they are no text."""
+    """Return the text of bytes in UTF-8; None if they are not text."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -304,7 +304,7 @@ def text_of(value: object) -> str:
     """Return the text of an exception or of its note; never fails."""
     try:
         return str(value)
-    except BaseException:  # noqa: BLE001 - what a program calls an exception may have no text
+    except BaseException:  # noqa: BLE001 - an exception of user code may have no text
         return "(its text cannot be read)"
 
 
@@ -321,7 +321,7 @@ def may_be_written(kind: type[Any]) -> bool:
 
 
 def _number(number: float) -> Any:
-    """Write a number; what JSON or a database cannot hold is text, and no number is null."""
+    """Write a number; one that JSON or a database cannot hold becomes text, never null."""
     if isinstance(number, float):
         return float(number) if math.isfinite(number) else None
     if -(2**63) <= number < 2**64:
@@ -351,7 +351,7 @@ def _member_names(record: object) -> list[str] | None:
 
 
 def _as_its_class_says(value: object) -> Any:
-    """Return what the class of a value says that it is in JSON; the value itself if it does not."""
+    """Return the JSON form that the class of a value defines; without one, the value itself."""
     adapter = _adapter_of(type(value))
     if adapter is None:
         return value

@@ -1,7 +1,7 @@
-"""Where a path given by a model really leads, and what may be done there.
+"""The place a path given by a model really leads to, and the actions allowed there.
 
 Links are resolved before anything is checked, and every answer is about the resolved path: a
-name alone decides nothing, for `..`, a link or another spelling of it may lead anywhere.
+name alone decides nothing, since `..`, a link or another spelling may lead anywhere.
 """
 
 import os
@@ -57,7 +57,7 @@ _SYSTEM = ("/bin/", "/lib/", "/lib32/", "/lib64/", "/nix/store/", "/sbin/", "/sn
 
 
 class ResolvedPath(Struct, frozen=True, kw_only=True):
-    """A resolved path and what is known of it.
+    """A resolved path and the facts known about it.
 
     Attributes:
         path: absolute, no links in it; the last parts need not exist.
@@ -75,23 +75,23 @@ class ResolvedPath(Struct, frozen=True, kw_only=True):
 
     @property
     def is_closed(self) -> bool:
-        """Whether reading it needs a question."""
+        """Return whether reading it needs a question."""
         return self.sensitive or self.is_own
 
 
 class PathPolicy:
-    """The project, the places outside that may be written, and those that must not.
+    """Decides which places may be read and written.
 
     Args:
         project: the project, resolved.
         write_roots: resolved folders outside it that may be written to.
         protected: resolved folders and files of the program itself; they need not exist.
-        own: those of them that are read only after a question.
-        readable: what is below `own` and meant for models: instructions, skills, a project.
-        free: a folder below `protected` that is not: the project of a session.
+        own: the protected places that are read only after a question.
+        readable: places below `own` that models may read: instructions, skills, a project.
+        free: a folder below `protected` that may be written: the project of a session.
         sensitive: entries of `tools.sensitive_paths`, see `SensitivePaths`.
-        homes: of users, where what is hidden is sensitive.
-        denied: what a listing or a search of a folder above it leaves out, by rules of the user's.
+        homes: home folders, in which hidden entries are sensitive.
+        denied: paths that the user's rules keep out of a listing or a search of a folder above.
     """
 
     def __init__(
@@ -192,11 +192,11 @@ class PathPolicy:
         return text.removeprefix(project.rstrip("/") + "/") if path.is_absolute() else text
 
     def is_sensitive(self, path: Path) -> bool:
-        """Whether its name or its folder is one that secrets have. `path` is absolute."""
+        """Return whether the name or folder of an absolute path is one that secrets have."""
         return self._sensitive.hold(path)
 
     def is_closed(self, path: Path) -> bool:
-        """Whether a listing or a search of a folder above it leaves it out. `path` is resolved."""
+        """Return whether a listing or a search of a folder above leaves a resolved path out."""
         if self._denied is not None and self._denied.touch(str(path)):
             return True
         return self.is_sensitive(path) or self._is_own(path)
@@ -231,7 +231,7 @@ class PathPolicy:
         return [path for path in paths if is_secret(path) or (own and self._is_own(Path(path)))]
 
     def find_outside(self, paths: Iterable[str]) -> list[str]:
-        """Return those of many resolved paths that are in no folder that tools write to."""
+        """Return the paths, of many resolved ones, that are in no folder tools write to."""
         roots = tuple(f"{str(root).rstrip('/')}/" for root in self._write_roots)
         exact = {str(root) for root in self._write_roots}
         return [path for path in paths if not path.startswith(roots) and path not in exact]
@@ -250,7 +250,7 @@ class PathPolicy:
             )
 
     def is_protected(self, path: Path) -> bool:
-        """Whether it is one of the program's own places, or below one, however it is spelt."""
+        """Return whether a path is at or below one of the program's own places, in any spelling."""
         folded, protected = _fold(path), self.protected
         if self._is_free(path):
             protected = [root for root in protected if self._is_free(root)]
@@ -259,7 +259,10 @@ class PathPolicy:
         return _is_below_same_folder(path, protected)
 
     def is_linked_from_protected(self, paths: Iterable[Path]) -> bool:
-        """Whether one is a hard link to one of our files. Only files with several names count."""
+        """Return whether a path is a hard link to a protected file, or too many files to be sure.
+
+        Only files with several names are looked at.
+        """
         statuses = (_status(path, follow=False) for path in paths)
         wanted = {
             (status.st_dev, status.st_ino)
@@ -293,7 +296,7 @@ def _filled(patterns: Iterable[str], setup: Setup) -> list[str]:
 
 
 def _denied_paths(setup: Setup) -> PathGlobs | None:
-    """What the rules of the configuration keep from every agent's tools that read."""
+    """Return the paths that rules of the configuration keep from every agent's reading tools."""
     patterns: list[str] = []
     for rule in setup.config.permissions.rules:
         tools = rule.tool or ["*"]
@@ -320,7 +323,7 @@ class _Folders(Struct, frozen=True):
 
 
 def _is_below_same_folder(path: Path, roots: Iterable[Path]) -> bool:
-    """Whether it is below a root, by another spelling or another mount of the same folder."""
+    """Return whether a path is below a root, by another spelling or mount of the same folder."""
     above = {_identity(part) for part in (path, *path.parents)}
     return any(identity and identity in above for identity in map(_identity, roots))
 
@@ -347,7 +350,7 @@ def _status(path: Path, *, follow: bool = True) -> os.stat_result | None:
 
 
 class Reading(Struct, frozen=True):
-    """What reading a file means to the conversation, beyond the text in the result.
+    """Effects on the conversation of reading a file, beyond the text in the result.
 
     Attributes:
         already_loaded: the conversation has this very version of the file.
@@ -377,18 +380,18 @@ class Workspace(Struct, frozen=True, kw_only=True):
     """The collaborators of the code tools, the same for every call.
 
     Attributes:
-        boundaries: where things are, and where writing needs a question or is out of the question.
+        boundaries: resolves paths, and decides where writing asks or is refused.
         limits: sizes and times.
-        env: all that commands see of the environment.
+        env: the whole environment of commands.
         asks_to_read: reading asks too (`permissions.readonly_default = "ask"`).
-        plans_dir: in this folder file names are restricted, and nothing is overwritten.
+        plans_dir: folder of plans, with restricted file names and no overwriting.
         register: recognises instruction files.
         seen: which versions of files the agents know.
         launcher: starts programs.
-        sandbox: confines them; None: nothing does.
+        sandbox: confines programs; None: they run unconfined.
         unfinished: notes of writes in progress.
-        watch: looks for repositories that a program made; None: nothing does.
-        protect: what `[sandbox]` protects beside the settings of repositories.
+        watch: looks for repositories that a program made; None: no search.
+        protect: the places that `[sandbox]` protects besides the settings of repositories.
     """
 
     boundaries: PathPolicy
@@ -437,7 +440,7 @@ class Workspace(Struct, frozen=True, kw_only=True):
         )
 
     def look(self, place: ResolvedPath, *, summary: str, line: int | None = None) -> Access:
-        """What reading takes: a question if a place may hold a secret or is the program's own."""
+        """Return the access of reading a file: it asks if it may hold a secret or is our own."""
         own = "program_home" if place.is_own else None
         return Access(
             confined=self._confined,
@@ -495,7 +498,7 @@ def code_tool(
     tag: str = "filesystem",
     keeps_own_limits: bool = False,
 ) -> Tool:
-    """A `code.*` tool, described by the docstring of its argument model.
+    """Make a `code.*` tool, described by the docstring of its argument model.
 
     Args:
         name: without the `code.` in front.
@@ -551,7 +554,7 @@ def show_denial(
     context: ToolContext,
     connects: bool = True,
 ) -> dict[str, Any]:
-    """What a program's output says that its sandbox has refused, for the result; shown at once.
+    """Return the refusals of the sandbox that a program's output reports; shown at once.
 
     Args:
         plan: what it may touch; None if it is not confined.
@@ -586,7 +589,7 @@ def show_disabled(disabled: Sequence[str], *, context: ToolContext) -> dict[str,
 
 
 def timeout_result(program: str, timeout_ms: int, content: Sequence[ContentBlock]) -> ToolResult:
-    """The answer for a program whose time was up, with what it had written until then."""
+    """Return the result of a program that ran out of time, with its output so far."""
     message = f"{program} was stopped after {timeout_ms} ms"
     details = {"timed_out": True, "timeout_ms": timeout_ms}
     error = ErrorPayload.of(ToolError(ErrorCode.TIMEOUT, message, details=details))

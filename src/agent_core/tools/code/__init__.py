@@ -19,7 +19,7 @@ CODE_TOOLS: Mapping[str, str] = {
 
 
 def maker_of(name: str) -> Callable[[Workspace], Tool]:
-    """What makes the `code.*` tool of this name for a workspace."""
+    """Return the function that makes the `code.*` tool of this name for a workspace."""
     module = import_module(f"{__name__}.{CODE_TOOLS[name]}")
     return cast("Callable[[Workspace], Tool]", getattr(module, name.removeprefix("code.")))
 

@@ -1,7 +1,7 @@
 """Files in which hooks, editors and agents name the programs that they run.
 
-A commit, an opened editor, an entered folder and a started agent run what these files name: such a
-program is obeyed as much as the file that names it.
+A commit, an opened editor, an entered folder and a started agent run the programs named in these
+files, so writing such a program is as dangerous as writing the file that names it.
 """
 
 import os
@@ -71,7 +71,7 @@ def _names(file: Path, path: Path, folder: Path) -> bool:
 
 
 def _places(word: str, *folders: Path) -> Iterator[Path]:
-    """Yield where a word leads; a slash in front may stand behind something computed."""
+    """Yield the paths a word may lead to; a leading slash may follow a computed folder."""
     if not re.search(r"\w", word):
         return
     for folder in folders:

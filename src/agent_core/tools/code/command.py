@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from agent_core.tools.code.views import ReadCommand
 
 _MAX_ARGUMENT = 131_071
-"""What Linux takes as one argument, in bytes."""
+"""Longest single argument that Linux accepts, in bytes."""
 _MAX_WORDS = 5_000
 
 _BETWEEN = re.compile(r"[\s'\"=;|&<>()`,:{}]+")
@@ -58,12 +58,12 @@ _ADDRESS = re.compile(r"\b(?!file:)[a-z][a-z0-9+.-]{0,31}://[^\s'\"`;|&<>()]*", 
 _DIVISION = re.compile(r"(?<=\w\s)//?(?=\s\w)")
 _HOME_VARIABLE = re.compile(r"\$(?:HOME\b|\{HOME\})")
 _FOLDER_VARIABLE = re.compile(r"(?:\$PWD\b|\$\{PWD\}|~\+)(?=/|$)")
-_OF_ANOTHER_PROCESS = (Path("/proc"), Path("/dev"))  # what these lead to depends on who looks
+_OF_ANOTHER_PROCESS = (Path("/proc"), Path("/dev"))  # the target depends on the process that looks
 _LONGEST_BUNDLE = 32
 _OF_THE_SHELL = frozenset(
     (":", "break", "cd", "continue", "exit", "return", "set", "shift", "wait")
 )
-"""What the shell has no file for, and what changes no more than the shell itself."""
+"""Shell commands without a file of their own, which change nothing outside the shell."""
 
 _REPLACING = frozenset(
     (
@@ -71,7 +71,7 @@ _REPLACING = frozenset(
         *("revert", "rm", "stash", "status", "switch"),
     )
 )
-"""The commands of Git that replace and remove tracked files, or show what was done."""
+"""Commands of Git that replace or remove tracked files, or show what was done."""
 
 _EXECUTING = ("-x", "--ex", "--up")
 """The beginnings of options that run something; Git takes every beginning that is clear."""
@@ -86,7 +86,7 @@ _INIT = re.compile(r"-q|--quiet|-b|--initial-branch(?:=.*)?|[^-].*", re.DOTALL)
 
 _TESTS = frozenset(("[", "test"))
 _PATH = re.compile(r"(?=.*[/.])[^-\s'\"=;|&<>()`,:{}$*?\[][^\s'\"=;|&<>()`,:{}$*?\[]*")
-"""What is read as a path even where there is nothing of that name yet."""
+"""Word that is read as a path even if nothing of that name exists yet."""
 
 
 class RunCommand(Arguments):
@@ -222,7 +222,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
 
 
 def _meet_all(read: "ReadCommand", cwd: Path) -> "Met":
-    """Return what the programs of a command meet below the folders that they open."""
+    """Return the entries that the programs of a command reach below the folders they open."""
     from agent_core.tools.code.opened import Met, meet  # noqa: PLC0415 - see above
 
     met = Met()
@@ -237,7 +237,7 @@ def _meet_all(read: "ReadCommand", cwd: Path) -> "Met":
 
 
 def _meet_guesses(policy: PathPolicy, read: "ReadCommand", cwd: Path) -> "Met":
-    """Return what a command may meet whose options are unknown; no rule allows a secret in it."""
+    """Return the entries a command with unknown options may reach; rules allow no secret there."""
     from agent_core.tools.code.opened import Met, meet  # noqa: PLC0415 - see above
 
     guessed = Met()
@@ -250,7 +250,7 @@ def _meet_guesses(policy: PathPolicy, read: "ReadCommand", cwd: Path) -> "Met":
 
 
 def _changes_nothing(read: "ReadCommand", command: "CommandLine") -> bool:
-    """Whether all that a command runs certainly only reads, in each folder that it works in."""
+    """Return whether everything that a command runs only reads, in each folder it works in."""
     from agent_core.tools.code.programs import reading_subcommand  # noqa: PLC0415 - see above
 
     def reads(view: CommandView, cwd: Path) -> bool:
@@ -277,7 +277,7 @@ def _changes_nothing(read: "ReadCommand", command: "CommandLine") -> bool:
 def _confine(
     sandbox: "Sandbox", arguments: RunCommand, access: Access
 ) -> tuple[Access, "SandboxPlan | None"]:
-    """What the sandbox does with a command; None: it runs outside, which is always asked for.
+    """Return a call with the plan of its sandbox; None: it runs outside, which always asks.
 
     Raises:
         ToolError: `tool_not_available`; the sandbox is required, and cannot be kept.
@@ -335,9 +335,9 @@ def _refuse_halves(command: CommandViews, plan: "SandboxPlan", cwd: Path) -> Non
 
 
 def _may_run_git(command: CommandViews) -> bool:
-    """Return whether a command may run Git: all but programs that are known, and run no others.
+    """Return whether a command may run Git; only known programs that run no others may not.
 
-    They see the real settings, so that a copy of a repository is whole.
+    Programs that do not run Git see the real settings, so that a copy of a repository is complete.
     """
     from agent_core.tools.code.readers import is_known  # noqa: PLC0415 - in a sandbox only
 
@@ -507,9 +507,9 @@ def _find_named_places(
 def _own_names(
     policy: PathPolicy, words: Iterable[str], *, known: frozenset[str], cwd: Path
 ) -> Iterator[str]:
-    """The words that name one of the program's places without being a path that is known.
+    """Return the words that name one of the program's places and are not known to be paths.
 
-    No path of a rule covers what they may become.
+    No rule for paths covers what such a word may expand to.
     """
     roots = (rf"(?i:{re.escape(str(root))})(?![\w.-])" for root in policy.protected)
     names_own = re.compile("|".join(("SOONG_AGENT_HOME", *roots)))
@@ -522,10 +522,10 @@ def _own_names(
 
 
 def _words(argv: Iterable[str]) -> Iterator[str]:
-    """The words, and the pieces of those that are options or scripts; addresses are no paths.
+    """Yield the words and the pieces of options and scripts; addresses are not paths.
 
-    Each is given unchanged, without the `@` of a file with arguments, and as the value behind a
-    short option.
+    Each word is yielded unchanged, without the `@` of a file with arguments, and as the value
+    behind a short option.
     """
     for argument in argv:
         pieces = _BETWEEN.split(_DIVISION.sub(" ", _ADDRESS.sub(" ", argument)))
@@ -540,7 +540,7 @@ def _words(argv: Iterable[str]) -> Iterator[str]:
 
 
 def _resolve(policy: PathPolicy, word: str, cwd: Path) -> Iterator[ResolvedPath]:
-    """Where a word leads, read as a program does and as a shell does."""
+    """Yield the places a word leads to, read as a program does and as a shell does."""
     expanded = _FOLDER_VARIABLE.sub(".", _HOME_VARIABLE.sub("~", word, count=1), count=1)
     for form in dict.fromkeys((word, expanded, f"./{word}" if word.startswith("~") else word)):
         try:

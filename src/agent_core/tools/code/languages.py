@@ -1,4 +1,4 @@
-"""Git, find and tar: programs whose words are a language of their own."""
+"""Git, find and tar: programs whose words form a language of their own."""
 
 import os
 import re
@@ -89,7 +89,7 @@ _SUMMARIES = frozenset(
 
 
 def split_git(words: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return the subcommand of git and the words behind it, without what changes nothing."""
+    """Return the subcommand of git and its words, without global options that change nothing."""
     while words and words[0] in {"--no-pager", "-P"}:
         words = words[1:]
     return (words[0], words[1:]) if words else ("", [])
@@ -103,7 +103,7 @@ _LEADS_OUT = re.compile(r"\A[/~]|(?:\A|/)\.\.(?:/|\Z)")
 """The signs of a path that may be outside of the repository."""
 
 _COMMIT = re.compile(r"(?:HEAD|@)(?:[~^]\d*)*")
-"""A name that is certainly that of a commit, not of a file that is stored."""
+"""A name that certainly means a commit, not a stored file."""
 
 
 def _behind_colons(word: str) -> list[str]:
@@ -165,7 +165,7 @@ def open_git(words: Sequence[str]) -> Opening | None:
 
 
 def paths_from_top(words: Sequence[str]) -> list[str]:
-    """Return what git may take for paths from the top of the working tree: `HEAD:x`, `:/x`."""
+    """Return the words git may read as paths from the top of the working tree: `HEAD:x`, `:/x`."""
     found = list[str]()
     for word in words:
         for piece in _behind_colons(word)[:_MOST_COLONS]:

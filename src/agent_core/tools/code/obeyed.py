@@ -1,11 +1,11 @@
-"""Files that other programs execute or obey without being told to.
+"""Files that other programs execute or obey without being asked to.
 
 A commit, an opened editor, an entered folder, a started agent, a push: each of these runs or reads
-files that nobody has named. Whoever writes such a file decides what happens then. Programs that
+files that the user did not name. The author of such a file decides what happens then. Programs that
 people start by name (scripts, makefiles, tests, package scripts) are ordinary work.
 
-Hidden files and folders are obeyed unless they are known to be lists and notes. Elsewhere names
-decide, and Git's settings, and links by which a file is reached under another name.
+Hidden files and folders count as obeyed unless they are known lists or notes. Other files count by
+their names, by Git's settings, and by links that reach them under another name.
 """
 
 import os
@@ -88,7 +88,7 @@ _PARTS = frozenset(
         *("objects", "packed-refs", "refs", "reftable", "worktrees"),
     }
 )
-"""The entries of a repository beside its HEAD."""
+"""The entries of a repository that lie beside its HEAD."""
 
 _DEPENDENCIES = frozenset({"node_modules", "bower_components", "site-packages", "__pycache__"})
 _ENVIRONMENT = "pyvenv.cfg"
@@ -118,7 +118,7 @@ def is_obeyed(path: Path, *, root: Path) -> bool:
 
 
 def _is_in_repository(path: Path, root: Path) -> bool:
-    """Return whether a file is in the place of a repository's part: beside a file called HEAD."""
+    """Return whether a file is where a part of a repository would be: beside a file called HEAD."""
     for folder in path.parents:
         if not folder.is_relative_to(root):
             return False
@@ -235,7 +235,7 @@ def _links_below(root: Path) -> Iterator[Path]:
 
 
 def _resolve(name: str, folder: Path) -> Path | None:
-    """Return where a name in settings leads; None if it can be no path."""
+    """Return the path that a name in settings leads to; None if it cannot be a path."""
     with suppress(OSError, ValueError, RuntimeError):
         return Path(os.path.realpath(folder / Path(name).expanduser()))
     return None

@@ -25,13 +25,13 @@ _NEVER = re.compile(r"(?!)")
 
 
 class Met(Struct):
-    """The files and folders that a program meets below the places that it is given.
+    """The files and folders that a program reaches below the places it is given.
 
     Attributes:
         opened: resolved paths of all that it opens or enters.
-        tracked: resolved paths that git shows the committed content of.
+        tracked: resolved paths whose committed content git shows.
         shows_history: git may show files of earlier commits, which its index does not name.
-        is_complete: there is no more; otherwise the folders are too large to look through.
+        is_complete: the list is complete; otherwise the folders are too large to look through.
     """
 
     opened: dict[str, None] = field(default_factory=dict[str, None])
@@ -41,7 +41,7 @@ class Met(Struct):
 
 
 def meet(opening: Opening, base: Path, met: Met) -> None:
-    """Add what a program meets when it runs in a folder. Blocks on files."""
+    """Add what a program reaches when it runs in a folder. Blocks on files."""
     if opening.depth != "itself":
         for word in opening.paths:
             entries = _Walk(opening).below(os.path.realpath(base / word))
@@ -156,13 +156,13 @@ class _Walk:
             self._note_shown(file)
 
     def _note_excludes(self, tree: Path) -> None:
-        """Note what the list of a repository itself may show."""
+        """Note the names that the exclude list of the repository itself shows again."""
         repository = Repository.at(tree)
         folder = tree / ".git" if repository is None else repository.common
         self._note_shown(folder / "info" / "exclude")
 
     def _note_shown(self, file: Path) -> list[str]:
-        """Note what an ignore file shows although it is hidden, and return its lines."""
+        """Note the hidden names that an ignore file shows again, and return its lines."""
         try:
             content = read_text_file(file, _MAX_IGNORE_FILE + 1)
         except (FileNotFoundError, NotADirectoryError):
@@ -207,7 +207,7 @@ def _excludes_of_user() -> Iterator[Path]:
 
 
 def _name_parts(glob: str) -> Iterator[str]:
-    """Yield the globs for single names in one for a path; any name for those of any depth."""
+    """Yield the parts of a path glob that match a single name; `**` becomes any name."""
     parts = [part for part in glob.split("/") if part not in {"", "**"}]
     yield from parts if parts and not _UNCLEAR.search(glob) else ["*"]
 

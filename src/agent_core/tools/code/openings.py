@@ -1,4 +1,4 @@
-"""The places that a program opens, told by its options and its operands."""
+"""The places that a program opens, derived from its options and its operands."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -51,7 +51,7 @@ class Opening(Struct, kw_only=True):
 Options = list[tuple[str, str]]
 
 NOTHING_OPENED = 10_000
-"""As many operands as no command has: none of them is opened."""
+"""More operands than any command has: with this value none of them is opened."""
 
 
 class Program:

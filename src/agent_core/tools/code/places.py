@@ -1,8 +1,8 @@
-"""Places outside of the project that reading programs may open without a reason of its own to ask.
+"""Places outside of the project that reading programs may open without asking for that reason.
 
-They are files and folders of the disk. Devices are not, and neither is what the kernel shows of
-processes: their environment and memory hold what others keep secret. What the system keeps from
-ordinary users is none of them either, whoever this process runs as.
+They are files and folders of the disk. Devices are excluded, and so is what the kernel shows of
+processes: their environment and memory may hold secrets. Files that the system keeps from ordinary
+users are excluded too, whichever user this process runs as.
 """
 
 import re
@@ -23,17 +23,17 @@ _SHOWN = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-"""What the kernel tells everybody about the machine, and about processes nothing that they keep."""
+"""Files in which the kernel describes the machine, and of processes nothing confidential."""
 
 _OF_THE_SYSTEM = ("/boot/", "/etc/", "/run/", "/var/")
 _SECRETS = ("/run/secrets", "/var/run/secrets")
 
 
 def may_be_read(place: str) -> bool:
-    """Return whether a place needs no question only because it is outside of the project.
+    """Return whether a place needs no question if it merely lies outside of the project.
 
     Args:
-        place: resolved, and known not to hold secrets by its name; or what is named in its stead.
+        place: resolved, and known not to hold secrets by its name; or the path named in its stead.
     """
     if not place.startswith("/"):
         return False

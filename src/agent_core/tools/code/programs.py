@@ -47,7 +47,7 @@ class CommandLine(Struct, frozen=True, kw_only=True):
 
 
 def session_scope(command: CommandLine) -> str:
-    """What an `allow_for_session` of this command would cover.
+    """Return the scope that an `allow_for_session` answer to this command would cover.
 
     The name it is called by counts as well as its file: one file may be many programs. It is read
     in the question; every word is quoted, so that no two commands read the same.
@@ -70,7 +70,7 @@ def _harmless_subcommand(command: CommandLine) -> str | None:
 
 
 def reading_subcommand(command: CommandLine) -> str | None:
-    """Return the subcommand of a command that certainly changes nothing; None of any other."""
+    """Return the subcommand of a command that certainly changes nothing, or None."""
     policy, name, words = command.policy, command.program.name, command.argv[1:]
     real = Path(os.path.realpath(command.program))
     if not is_program_of_its_name(command.program, real):
@@ -95,11 +95,11 @@ def reading_subcommand(command: CommandLine) -> str | None:
 
 
 def is_program_of_its_name(program: Path, real: Path) -> bool:
-    """Return whether a file that is found by a known name is the program of this name.
+    """Return whether the file found under a known name really is the program of this name.
 
     Args:
         program: where it is found.
-        real: the same with links followed; systems add what tells variants apart (`which.gnu`).
+        real: the same path with links followed; systems add a variant's suffix (`which.gnu`).
     """
     name = program.name
     if not is_known(name):

@@ -1,4 +1,4 @@
-"""`code.read_file`: one page of a text file, streamed; `code.list_dir`: what is in a folder."""
+"""`code.read_file`: one page of a text file, streamed; `code.list_dir`: the entries of a folder."""
 
 import asyncio
 import codecs
@@ -24,7 +24,7 @@ _COUNTED_BYTES = 4 * 2**20
 _CHUNK = 2**18
 _ASCII = bytes(range(128))
 _CONTEXT_BYTES = 256
-"""What stands before the first sign beyond ASCII helps to recognise its encoding."""
+"""Bytes before the first character beyond ASCII that help to recognise the encoding."""
 _NOT_ENTERED = frozenset({".git", ".hg", ".svn"})
 _MAX_DEPTH = 400
 
@@ -71,9 +71,9 @@ def read_file(workspace: Workspace) -> Tool:
 def _read_page(
     place: ResolvedPath, arguments: ReadFile, limit_bytes: int, is_cancelled: Callable[[], bool]
 ) -> tuple[dict[str, Any], Version]:
-    """What the model sees of a file, and its version.
+    """Return one page of a file for the model, and the file's version.
 
-    `total_lines` is None where counting would mean reading it all.
+    `total_lines` is None if counting them would mean reading the whole file.
     """
     kept: list[str] = []
     cut: list[int] = []
@@ -161,7 +161,7 @@ class _TextStream:
             yield begun
 
     def count_all(self) -> int:
-        """How many lines there are; reads what has not been read."""
+        """Return the number of lines; reads the rest of the file."""
         for _ in self._chunks:
             pass
         return self._ends + (self._last != "\n")
@@ -232,7 +232,7 @@ def _list(
 def _entries(
     folder: int, path: Path, prefix: str, *, depth: int, enters: Callable[[Path], bool]
 ) -> Iterator[dict[str, Any]]:
-    """Depth first, by name; beneath descriptors, so that neither length nor links lead astray."""
+    """Yield entries depth first, by name, through descriptors, so that no link is followed."""
     with os.scandir(folder) as found:
         ordered = sorted(found, key=lambda entry: entry.name)
     for entry in ordered:

@@ -77,7 +77,7 @@ def _adjust_rg(opening: Opening, options: Options, _: list[str]) -> bool:
 
 
 _SED_ADDRESS = r"(?:\d+(?:~\d+)?|\$|/(?:[^/\\\n\[]|\\.|\[\^?\]?[^\]/\n]*\])*/[IM]?)"
-# Seds differ in whether a separator in brackets ends the pattern: there must be none.
+# Versions of sed differ in whether a separator in brackets ends the pattern, so none may be there.
 _SED_REPLACED = (
     r"(?P<d>[^\w\s\\\[])(?:(?!(?P=d))[^\\\n\[]|\\.|\[\^?\]?(?:(?!(?P=d))[^\]\n])*\])*(?P=d)"
     r"(?:(?!(?P=d))[^\\\n]|\\.)*(?P=d)"
@@ -130,7 +130,7 @@ def _adjust_ag(opening: Opening, options: Options, _: list[str]) -> bool:
 
 
 def _adjust_diff(opening: Opening, options: Options, _: list[str]) -> bool:
-    """Add what every operand is compared with; it may be a folder, too."""
+    """Add the files that every operand is compared with; one may be a folder, too."""
     values = values_of(options, "--from-file", "--to-file")
     opening.paths += [value for value in values if value != "-"]
     return True
@@ -143,7 +143,7 @@ def _adjust_ls(opening: Opening, options: Options, _: list[str]) -> bool:
 
 
 def _adjust_copy(opening: Opening, options: Options, _: list[str]) -> bool:
-    """Take the last operand of a copy for what it writes."""
+    """Treat the last operand of a copy as its target."""
     targets = values_of(options, "-t", "--target-directory")
     if not targets and opening.paths:
         opening.places.append(opening.paths.pop())
@@ -432,7 +432,7 @@ _UNTOLD = words_of("7z 7za ack bsdtar cpio pax scp ugrep")
 
 
 def opened_by(name: str, words: Sequence[str]) -> Opening | None:
-    """Return what a program of this name opens with these words; None if that cannot be told."""
+    """Return what a program of this name opens with these words; None if that is not known."""
     match name:
         case "git":
             return open_git(words)
@@ -446,7 +446,7 @@ def opened_by(name: str, words: Sequence[str]) -> Opening | None:
 
 
 def is_known(name: str) -> bool:
-    """Return whether the table says what a program of this name opens."""
+    """Return whether the table describes a program of this name."""
     return name in PROGRAMS or name in {"find", "git", "tar"} or name in _UNTOLD
 
 
@@ -457,7 +457,7 @@ def may_walk(name: str) -> bool:
 
 
 def opens_nothing(name: str) -> bool:
-    """Return whether a program of this name opens none of its operands."""
+    """Return whether a program of this name opens no operand."""
     return name in PROGRAMS and PROGRAMS[name].opens_nothing
 
 
@@ -472,7 +472,7 @@ _GIT_CHANGES = words_of(
 
 
 def is_reader(name: str, words: Sequence[str]) -> bool:
-    """Return whether a program of the table may show what is in files, with whatever options."""
+    """Return whether a program of the table may show the content of files, with any options."""
     return name != "git" or split_git(words)[0] not in _GIT_CHANGES
 
 

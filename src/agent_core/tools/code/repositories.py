@@ -1,11 +1,11 @@
-"""Repositories of git: whether reading one runs anything else, and what it tracks.
+"""Repositories of git: the files git tracks, and whether reading a repository runs anything else.
 
-Git runs what a repository's own settings name even when it only reads: a file monitor, filters,
-converters, one hook, a signature checker, and the same in every repository below. Settings come
-with a project, so those that make a reading git run or connect to something are looked for; all
-others (a default branch, a rebase strategy, what editors note) change nothing. A file of settings
-that cannot be read beyond doubt counts as one that runs something. The user's own settings of git
-are trusted.
+Git runs programs named in a repository's own settings even when it only reads: a file monitor,
+filters, converters, one hook, a signature checker, and the same in every repository below.
+Settings come with a project, so this module looks for those that make a reading git run or connect
+to something; all others (a default branch, a rebase strategy, notes of editors) change nothing. A
+file of settings that cannot be read with certainty counts as one that runs something. The user's
+own settings of git are trusted.
 """
 
 import os

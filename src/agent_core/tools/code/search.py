@@ -36,7 +36,7 @@ _EXCLUDE = Path(".git", "info", "exclude")
 _ALWAYS = (
     *("--no-config", "--no-messages", "--color=never", "--no-heading", "--with-filename"),
     *("--line-number", "--null", "--no-context-separator", "--sort=path"),
-    # Hidden files count, except what version control keeps; ignore files count without it too.
+    # Hidden files count, except version control's own; ignore files also apply without Git.
     *("--hidden", "--no-require-git", *(f"--glob=!{name}" for name in _VERSION_CONTROL)),
     *(f"--max-columns={MAX_LINE_BYTES}", "--max-columns-preview"),
 )
@@ -269,7 +269,7 @@ async def _read_lines(child: Child) -> AsyncGenerator[tuple[str, int, str, bool]
         async for chunk in chunks:
             *records, rest = (rest + chunk).split(b"\n")
             rest = rest[:_MAX_RECORD]
-            # What is no record is a remark about a binary file, or part of a strange name.
+            # Anything but a record is a remark about a binary file, or part of a strange name.
             for record in filter(None, map(_RECORD.fullmatch, records)):
                 path = os.fsdecode(record["path"]).removeprefix("./")
                 text = record["text"].decode(errors="replace").removesuffix("\r")
@@ -284,7 +284,7 @@ async def _read_complaint(child: Child) -> str:
 
 
 def _check_file(place: ResolvedPath) -> bool:
-    """Whether it is a file (True) or a folder (False).
+    """Return whether a place is a file (True) or a folder (False).
 
     Raises:
         ToolError: it is neither, or is not there.
@@ -297,9 +297,9 @@ def _check_file(place: ResolvedPath) -> bool:
 
 
 def _has_unfit_ignore_file(folder: Path, stop: Event) -> bool:
-    """Look above `folder` and below it, until `stop` is set, for an ignore file that is none.
+    """Look above and below `folder`, until `stop` is set, for an ignore file that cannot be used.
 
-    One that is no regular file, or is too long to be one, is unfit.
+    A file that is not regular, or is too long for an ignore file, cannot be used.
     """
     above = (parent / name for parent in folder.parents for name in (*_IGNORE_FILES, _EXCLUDE))
     if any(map(_is_unfit, above)):
@@ -327,7 +327,7 @@ def _is_unfit(path: Path) -> bool:
 
 @cache
 def ripgrep() -> Path:
-    """The `rg` that was installed with this package, whatever stands first in PATH.
+    """Return the `rg` that was installed with this package, whatever is first in PATH.
 
     Raises:
         ToolError: `internal_error`; the installation is not complete.

@@ -1,8 +1,8 @@
-"""What a shell would run of a script: simple commands, with words as the shell makes them.
+"""The simple commands that a shell would run for a script, with words as the shell makes them.
 
-Only what is known is read as such: a list of constructs, a pattern for the text of each word, and
-for what stands between the words. Everything else is a problem, and so is a construct that the
-shell at hand reads in another way than bash does. With a problem the commands found are a guess.
+Only known syntax is accepted: a list of constructs, a pattern for the text of each word, and
+a pattern for the text between the words. Everything else is a problem, and so is a construct that
+the shell in use reads differently from bash. With a problem the commands found are a guess.
 """
 
 import re
@@ -54,7 +54,7 @@ class SimpleCommand(Struct):
 
 
 class ReadScript(Struct):
-    """What was found in a script.
+    """Commands and words found in a script.
 
     Attributes:
         commands: in the order of the text; those in words stand before the command of the word.
@@ -147,7 +147,7 @@ def read_script(text: str, *, is_bash: bool, env_names: Sequence[str] = ()) -> R
 
 
 def _body_of(root: "Node") -> "Node":
-    """Return what a script consists of, without parentheses around all of it."""
+    """Return the content of a script, without parentheses around all of it."""
     body = root.children[0] if len(root.children) == 1 else root
     while body.type == "subshell" and len(body.children) == 3:
         body = body.children[1]
@@ -155,7 +155,7 @@ def _body_of(root: "Node") -> "Node":
 
 
 def _is_chain(body: "Node") -> bool:
-    """Return whether a script is `a && b && c`, and nothing of it runs at another time."""
+    """Return whether a script is `a && b && c`, with no part of it run at another time."""
     if body.type == "list":
         is_joined = [each.type for each in body.children[1:-1]] == ["&&"]
         return is_joined and all(_is_chain(body.children[at]) for at in (0, -1))
@@ -227,7 +227,7 @@ class _Reader:
         self._problem(f"the script has a construct that is not looked into: {name}")
 
     def _between(self, node: "Node", pattern: re.Pattern[bytes]) -> None:
-        """What stands between the parts of a node must be nothing that a shell reads."""
+        """Report a problem if the text between the parts of a node means something to a shell."""
         for before, after in pairwise(node.children):
             if not pattern.fullmatch(self._source, before.end_byte, after.start_byte):
                 self._problem("a part of the script cannot be read")
@@ -300,7 +300,7 @@ class _Reader:
                 self._problem(f"not all shells read {child.type} alike")
 
     def _for(self, node: "Node") -> None:
-        """A loop sets a variable: one that is of no use to any program, or to the shell."""
+        """Read a loop; its variable must mean nothing to any program, or to the shell."""
         self._between(node, _BLANKS)
         self._found.repeats = True
         for index, child in enumerate(node.children):
@@ -327,7 +327,7 @@ class _Reader:
             self._problem("the script has a comment that shells may read differently")
 
     def _command(self, node: "Node") -> None:
-        """A simple command with its redirections, or a construct with redirections of its own."""
+        """Read a simple command with its redirections, or a construct with redirections."""
         command = SimpleCommand([])
         body = node.child_by_field_name("body") if node.type == "redirected_statement" else node
         first = len(self._found.commands)
@@ -371,7 +371,7 @@ class _Reader:
             end = child.end_byte
 
     def _test(self, node: "Node", command: SimpleCommand) -> None:
-        """`[ … ]` is a command like any other; `[[ … ]]` has a language of its own."""
+        """Read a test: `[ … ]` is a command like any other; `[[ … ]]` has a language of its own."""
         opening = text_of(node.children[0]) if node.children else ""
         if opening != "[":
             self._unknown(node)
@@ -441,7 +441,7 @@ class _Reader:
                 self._unknown(node)
 
     def _heredoc(self, node: "Node", command: SimpleCommand) -> None:
-        """The lines up to one that is the word; maybe with expansions in them."""
+        """Read a here-document, whose lines may contain expansions."""
         parts = {child.type: child for child in node.children}
         start, body, end = map(parts.get, ("heredoc_start", "heredoc_body", "heredoc_end"))
         rest = [child for child in node.children if child.type not in _HEREDOC_PARTS]
@@ -559,7 +559,7 @@ class _Reader:
         return Word("".join(parts), is_known=is_known, is_one=is_one)
 
     def _joined(self, node: "Node") -> Word:
-        """Parts of one word that stand side by side."""
+        """Join the adjacent parts of one word."""
         self._between(node, _NOTHING)
         words = [self._word(child) for child in node.children]
         bare = "".join(
@@ -599,7 +599,7 @@ class _Reader:
 
 
 def _read_escape(found: re.Match[str]) -> str:
-    """What an escape of `$'…'` stands for; one that the shell does not know stays as it is."""
+    """Return the character of a `$'…'` escape; an escape unknown to the shell is unchanged."""
     *hexadecimal, octal, sign = found.groups()
     if sign is not None:
         return _SIGNS.get(sign, sign)
@@ -608,5 +608,5 @@ def _read_escape(found: re.Match[str]) -> str:
 
 
 def is_reserved(word: str) -> bool:
-    """Whether a shell reads it as a part of its language where a program could stand."""
+    """Return whether a shell reads a word as syntax where a program could be named."""
     return word in _RESERVED

@@ -67,7 +67,7 @@ _RUNNERS = (
     *(("bundle", "exec"), ("hatch", "run"), ("npm", "exec"), ("pdm", "run"), ("pipenv", "run")),
     *(("pnpm", "exec"), ("poetry", "run"), ("uv", "run"), ("bunx",), ("npx",), ("pnpx",)),
 )
-"""Programs that run the one behind them, among those of the project."""
+"""Programs that run the one named in their words, among those used in projects."""
 
 _HOST = re.compile(r"[\w.-]+@[\w.-]+:[^:]*", re.ASCII)
 """A repository of another machine, as in `git clone git@example.org:/srv/shop`."""
@@ -128,7 +128,7 @@ def _without_texts(
 
 
 def _paths_of_containers(words: Sequence[str]) -> Iterator[str]:
-    """Yield what may be a path of this machine; a container has paths of its own."""
+    """Yield words that may be paths of this machine; paths inside a container are left out."""
     inner = list(words)
     if inner[:1] == ["compose"] or inner[:1] == ["container"]:
         inner = inner[1:]
@@ -151,5 +151,5 @@ def _paths_of_containers(words: Sequence[str]) -> Iterator[str]:
 
 
 def runs_its_input(name: str, words: Sequence[str]) -> bool:
-    """Return whether a program may run what it reads, or take it for words of commands."""
+    """Return whether a program may run its input, or turn it into words of commands."""
     return name in _RUNS_INPUT and all(word.startswith("-") for word in words)

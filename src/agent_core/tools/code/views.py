@@ -1,4 +1,4 @@
-"""What a command runs, as views: each a program with its words.
+"""The programs that a command runs, as views: each a program with its words.
 
 Programs that only start another one are looked through, shells are read by `shell`, and both again
 in what they start. A wrapper, an option or a construct that is not in a table is a problem: then
@@ -64,7 +64,7 @@ _RUNNERS = JOINERS | words_of(
     numactl prlimit proot rlwrap setarch setpriv softlimit strace taskset unbuffer unshare valgrind
     """
 )
-"""Programs that run others, with options that are in no table: a view, and so is what they run."""
+"""Programs that run others, with options that are in no table: both become views."""
 
 _SHELL_FLAGS = re.compile(r"-[ceuxnfl]*[ceuxnflo]")
 _SHELL_LONG = words_of("--login --noprofile --norc")
@@ -88,7 +88,7 @@ _ADDED = Word("…", is_known=False, is_one=False)
 
 
 class ReadCommand(Struct):
-    """What was found in a command.
+    """Views and paths found in a command.
 
     Attributes:
         words: every word of it and of what it runs that may be a path, where it is not known what
@@ -120,7 +120,7 @@ class ReadCommand(Struct):
 
     @property
     def for_rules(self) -> CommandViews:
-        """What rules are matched with."""
+        """Return the views that rules are matched with."""
         problems = self.problems
         if not self.views:
             problems = [*problems, "it runs no program"]
@@ -172,7 +172,7 @@ class _Reader:
 
     def finish(self) -> ReadCommand:
         found = self._found
-        if self._uses_output:  # what one program writes may be a path that another opens
+        if self._uses_output:  # the output of one program may be a path that another opens
             found.words |= self._texts
             for opening in found.openings:  # the names that it lists may be opened
                 if opening.names_only:
@@ -181,7 +181,7 @@ class _Reader:
             if self._consumers > 1:
                 found.words |= self._passed_on
             if self._texts or self._has_option_value:
-                found.words |= self._doubtful  # an option may make a path of what is none
+                found.words |= self._doubtful  # an option may make a path of a word that is not one
         if found.folders:
             found.starts = self._starts()
             if not found.starts:
@@ -288,7 +288,7 @@ class _Reader:
     def _wrapper(
         self, kind: str, words: Sequence[Word], *, language: str | None, depth: int
     ) -> None:
-        """What a wrapper starts; it is no view of its own."""
+        """Read the command that a wrapper starts; the wrapper itself is not a view."""
         parsed = WRAPPERS[kind].parse([word.text for word in words])
         options, inner = parsed or ({}, [])
         count = len(words) - len(inner)
@@ -316,7 +316,7 @@ class _Reader:
         self.command(words, language=language, depth=depth + 1)
 
     def _find(self, words: Sequence[Word], *, depth: int) -> None:
-        """The commands that `find` runs for what it finds."""
+        """Read the commands that `find` runs for the files it finds."""
         if not all(word.is_known for word in words):
             self._problem("it gives find words that are known only when it runs")
         inner: list[Word] | None = None
@@ -327,7 +327,7 @@ class _Reader:
                     if "dir" in word.text:
                         self._problem("find runs a program in other folders")
             elif word.text == ";" or (word.text == "+" and inner and inner[-1].text == "{}"):
-                self._is_in_find = True  # it opens what find meets
+                self._is_in_find = True  # it opens the files that find reaches
                 self.command(
                     [_with_unknown(each, "{}") for each in inner], language=None, depth=depth + 1
                 )
@@ -342,7 +342,7 @@ class _Reader:
     def _shell(
         self, words: Sequence[Word], program: str | None, *, language: str, depth: int
     ) -> None:
-        """A shell: the script of `-c` is read; a file, or what it reads, is run as it is."""
+        """Read a shell: the script of `-c` is read; a file, or standard input, is run unread."""
         has_script, position = False, 1
         while position < len(words) and words[position].text[:1] in {"-", "+"}:
             word = words[position].text
@@ -467,7 +467,7 @@ class _Reader:
                 self._guess(rest, depth=depth, language=language)
 
     def _is_plain(self, name: str, words: Sequence[Word]) -> bool:
-        """Whether a command of the shell changes nothing in it, and evaluates nothing."""
+        """Return whether a command of the shell leaves it unchanged and evaluates nothing."""
         texts = [word.text if word.is_known else None for word in words]
         match name:
             case "cd":
@@ -488,7 +488,7 @@ class _Reader:
                 return True
 
     def _enter(self, texts: Sequence[str | None]) -> bool:
-        """Note the folder of `cd`; whether it is known which one that is."""
+        """Record the target of `cd`; return False if it cannot be determined."""
         target = texts[0] if len(texts) == 1 else None
         if target is None or target.startswith("-") or not target:
             return False
@@ -550,7 +550,7 @@ class _Reader:
         )
 
     def _note_opening(self, name: str, words: Sequence[Word]) -> Opening | None:
-        """Note what a program of the table opens; return it if all of it is known."""
+        """Note what a program of the table opens; return it if everything about it is known."""
         texts = self._expand(words)
         opening = opened_by(name, texts)
         is_whole = all(word.is_known or word.is_glob for word in words)
@@ -561,7 +561,7 @@ class _Reader:
             self._note_words(_named_by(words, named))
         others = [text for text in texts if text not in named]
         if writes_its_words(name, texts):
-            # A program that opens what another prints may print for a third.
+            # The output of a program that opens printed names may name files for a third program.
             is_first = is_whole or opens_nothing(name)
             kept = self._texts if is_first else self._passed_on
             kept |= dict.fromkeys(others)
@@ -583,7 +583,7 @@ class _Reader:
         return None
 
     def _expand(self, words: Sequence[Word]) -> list[str]:
-        """Return the words as a program gets them, with the names that patterns stand for now."""
+        """Return the words as a program gets them, with the names that patterns match now."""
         texts: list[str] = []
         for word in words:
             if not word.is_glob:
@@ -604,7 +604,7 @@ class _Reader:
                 self._found.words |= dict.fromkeys(self._match(word.text))
 
     def _match(self, pattern: str, base: Path | None = None) -> list[str]:
-        """Return the names that a pattern of the shell stands for now, and some more."""
+        """Return the names that a shell pattern matches now, and some more."""
         key = (pattern, base or self._cwd)
         if key in self._matches:
             return self._matches[key]
@@ -612,7 +612,7 @@ class _Reader:
         if is_wide or len(self._matches) > _MAX_PATTERNS or "[:" in pattern:
             self._problem(f"what the pattern {pattern} stands for is not known")
             return []
-        # Shells differ in what stands in brackets: it is one character.
+        # Shells differ in how they read brackets, so a bracket matches any one character.
         glob = _BRACKETS.sub("?", pattern)
         names = list(islice(iglob(glob, root_dir=key[1]), _MAX_MATCHES))  # noqa: PTH207 - as shells do
         self._matches[key] = names
@@ -646,7 +646,7 @@ class _Reader:
     def _is_trusted(
         self, name: str, program: str | None, *, is_found_by_shell: bool = True
     ) -> bool:
-        """Whether it is a program of this name that lies where tools do not write."""
+        """Return whether a word finds the program of this name in a folder tools do not write."""
         if program is None:
             return False
         if "/" not in name and is_found_by_shell and self._is_shadowed(name):
@@ -660,7 +660,7 @@ class _Reader:
         )
 
     def _is_shadowed(self, name: str) -> bool:
-        """Whether tools write to a folder of PATH that a program would be found in first."""
+        """Return whether tools write to a PATH folder that is searched before the program's."""
         for folder in self._search_path():
             if not folder.startswith("/"):
                 return True
@@ -684,7 +684,7 @@ def _named_by(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
 
 
 def _with_unknown(word: Word, replaced: str) -> Word:
-    """A word in which a text is replaced by what is known only then."""
+    """Return a word in which a text is replaced by a value known only at run time."""
     return Word(word.text, is_known=False) if replaced in word.text else word
 
 

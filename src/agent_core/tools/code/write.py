@@ -1,4 +1,4 @@
-"""`code.write_file` and `code.edit_file`: the whole change, or nothing of it."""
+"""`code.write_file` and `code.edit_file`: a change is made whole or not at all."""
 
 import asyncio
 import re
@@ -150,7 +150,7 @@ def _prepare_edit(workspace: Workspace, arguments: EditFile, context: ToolContex
 
 
 def _text_before(place: ResolvedPath, before: FileState | None) -> DecodedText | None:
-    """Return the text that is replaced, of a large file its beginning; None if there is none."""
+    """Return the text that is replaced (the beginning, of a large file), or None."""
     if before is None:
         return None
     if before.content is not None:
@@ -179,7 +179,7 @@ def _encode(source: DecodedText, text: str, place: ResolvedPath) -> bytes:
 def _look_up(
     workspace: Workspace, path: str, agent_id: str
 ) -> tuple[ResolvedPath, FileState | None]:
-    """Where the path leads, and what is there, if it may be changed and the agent knows it."""
+    """Resolve a path and read its file, if the agent may change it and knows its content."""
     place = workspace.boundaries.resolve(path)
     workspace.boundaries.refuse_protected(place)
     with disk_errors(place.shown):
@@ -224,7 +224,7 @@ def _replacement(
 
 
 def _check_target(workspace: Workspace, place: ResolvedPath, named: str, *, exists: bool) -> None:
-    """A path in a diff must mean this file: as it stands, or after `a/` or `b/`."""
+    """Check that a path in a diff means this file: as written, or after `a/` or `b/`."""
     if named == "/dev/null":
         if exists:
             message = f"the diff creates {place.shown}, which exists already"
@@ -241,7 +241,7 @@ def _check_target(workspace: Workspace, place: ResolvedPath, named: str, *, exis
 
 
 def _check_plan_name(workspace: Workspace, place: ResolvedPath) -> bool:
-    """Whether it is a plan: those have plain names and are never replaced by writing.
+    """Return whether a path is a plan; plans have plain names and are never replaced by writing.
 
     Raises:
         ToolError: `validation_error`; it is in the plans folder and has another name.

@@ -1,7 +1,7 @@
 """Commands of Git that write the settings of their repository.
 
-Git does some of them by halves where it cannot: a branch is made or renamed, and its upstream is
-not noted. Where the settings are read-only, such a command is refused before it starts.
+Git does some of them by halves if it cannot write: it makes or renames a branch without noting its
+upstream. Where the settings are read-only, such a command is refused before it starts.
 """
 
 import os

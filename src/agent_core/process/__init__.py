@@ -1,6 +1,6 @@
 """Child processes: started by a supervisor, bounded, and never left behind.
 
-What starts one is imported when it is first used: many runs start none.
+The modules that start processes are imported on first use: many runs start none.
 """
 
 from typing import TYPE_CHECKING

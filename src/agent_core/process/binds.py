@@ -1,4 +1,4 @@
-"""What is mounted where, so that of a tree that can be written to a part cannot."""
+"""The mounts that keep a part of a writable tree from being written to."""
 
 import os
 import stat
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 PLACEHOLDER_MODE = 0o1555
-"""Of an empty folder that stands where there is nothing, and nothing may be made."""
+"""Mode of an empty placeholder folder: nothing exists there, and nothing may be made there."""
 
 
 class Kind(StrEnum):
-    """What is mounted on a path: itself, ..."""
+    """Kind of mount on a path: the path itself, ..."""
 
     WRITE = "writable"
     PIN = "as it is: what something is mounted on can be neither renamed nor removed"
@@ -22,10 +22,10 @@ Bind = tuple[Kind, bytes]
 
 
 def plan(write: list[bytes], protect: list[bytes], hidden: Iterable[bytes] = ()) -> list[Bind]:
-    """Return what to mount in a tree that is read-only, in this order.
+    """Return the mounts in a read-only tree, in order.
 
-    Of a protected path that does not exist it is the first folder that is missing. Of a link it is
-    what the link points to.
+    For a protected path that does not exist, the first missing folder is protected; for a link, its
+    target.
     """
     rules = dict.fromkeys(write, Kind.WRITE)
     for path in protect:
@@ -48,10 +48,10 @@ def _plan_protection(path: bytes, rules: dict[bytes, Kind], planned: dict[bytes,
 
 
 def _pin_above(path: bytes, rules: dict[bytes, Kind], planned: dict[bytes, Kind]) -> bool:
-    """Pin what lies between a path and the writable folder it is in, so that it stays in its place.
+    """Pin the folders between a path and its writable folder, so that none of them can be moved.
 
     Returns:
-        False where the path is in none, or something between is missing, and cannot be made.
+        False if the path is in no writable folder, or a folder between is protected or missing.
     """
     folders = list[bytes]()
     folder = os.path.dirname(path)  # noqa: PTH120
@@ -78,7 +78,7 @@ def is_beneath(path: bytes, folder: bytes) -> bool:
 
 
 def is_vacant(path: bytes) -> bool:
-    """Whether there is nothing, or what an earlier or another program's rule has put there."""
+    """Return whether a path is free: nothing exists there, or only a program's placeholder."""
     try:
         return os.lstat(path).st_mode == stat.S_IFDIR | PLACEHOLDER_MODE and not os.listdir(path)  # noqa: PTH208
     except (FileNotFoundError, NotADirectoryError):

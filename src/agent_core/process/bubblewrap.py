@@ -8,18 +8,18 @@ from agent_core.process.binds import Bind, Kind, is_beneath
 
 
 def options(*, network: bool) -> list[bytes]:
-    """What every program gets: processes and, without `network`, a network of its own."""
+    """Return the options for every program: own processes, and without `network` no network."""
     words = [b"--die-with-parent", b"--unshare-user-try", b"--unshare-pid", b"--unshare-ipc"]
     return [*words, b"--cap-drop", b"ALL", *([] if network else [b"--unshare-net"])]
 
 
 def view(binds: list[Bind], read: list[bytes] | None, files: ExitStack) -> list[bytes]:
-    """What the program sees of the file system, and what of it can be written to.
+    """Return the options for the file system: the paths a program sees, and those it can write.
 
     Args:
-        binds: what is mounted in it, in this order.
-        read: all that can be read besides; None: everything.
-        files: closes what has to stay open until the program has ended.
+        binds: the mounts, in this order.
+        read: the other readable paths; None: everything.
+        files: closes the files that stay open until the program has ended.
     """
     words = [b"--ro-bind", b"/", b"/"] if read is None else []
     for path in read or ():
@@ -39,7 +39,7 @@ def view(binds: list[Bind], read: list[bytes] | None, files: ExitStack) -> list[
 
 
 def _hide(path: bytes, *, seen: list[bytes]) -> list[bytes]:
-    """Cover what cannot be opened, where it would be seen at all."""
+    """Cover the paths that must not be opened, if they would be visible."""
     if not any(is_beneath(path, each) for each in seen):
         return []
     if os.path.isdir(path):  # noqa: PTH112

@@ -10,18 +10,18 @@ from msgspec import Struct
 from agent_core.text import noun
 
 SPOOL_LIMIT_BYTES = 64 * 2**20
-"""What is kept on disk at most: a program that floods must not fill it."""
+"""Bytes kept on disk at most: a program that floods its output must not fill the disk."""
 
 
 class Output(Struct, frozen=True):
-    """What a program wrote to one of its streams.
+    """The output of a program on one of its streams.
 
     Attributes:
-        text: all of it, or head and tail with a line between them that counts what is left out.
-        size_bytes: how much there was.
-        truncated: `text` is not all there was.
-        spool: then, an open file with all of it (at most 64 MiB), unless the disk would not take
-            it. It has no name: it is gone when it is closed, or when this process ends.
+        text: all of it, or head and tail with a line between them that counts the bytes left out.
+        size_bytes: bytes written in total.
+        truncated: `text` is not complete.
+        spool: then, an open file with all of it (at most 64 MiB), unless the disk refused it. It
+            has no name: it is gone when it is closed, or when this process ends.
     """
 
     text: str
@@ -69,7 +69,7 @@ class Capture:
             del self._tail[: -self._half]
 
     def take(self) -> Output:
-        """What was kept. The spool file, if there is one, now belongs to the caller."""
+        """Return the output that was kept. The spool file, if any, now belongs to the caller."""
         file, self._file = self._file, None
         if not self._truncated:
             return Output(self._head.decode(errors="replace"), self._size)
@@ -96,7 +96,7 @@ class Capture:
         kept = chunk[: self._room]
         try:
             written = self._file.write(kept)
-        except OSError:  # the disk is full: what is there is kept
+        except OSError:  # the disk is full: keep the part that was written
             written = 0
         self._room = self._room - written if written == len(kept) else 0
 

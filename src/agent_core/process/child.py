@@ -46,10 +46,10 @@ GRACE_S = 0.5
 
 _START_S = 30.0
 _END_S = 2.0
-"""How long to wait for killed processes; one that hangs in a disk ends when the disk answers."""
+"""Seconds to wait for killed processes; one that hangs in a disk ends when the disk answers."""
 
 _DRAIN_S = 0.25
-"""How long to wait for the rest of the output where a descendant could not be ended."""
+"""Seconds to wait for the rest of the output if a descendant could not be ended."""
 
 _CHUNK = 65_536
 _KILLED = 128 + 9
@@ -62,15 +62,15 @@ _LATE = (
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """What to start.
+    """A program to start.
 
     Attributes:
         argv: the program's absolute path (see `find_program`), and its arguments.
-        cwd: where it runs.
-        env: all of its environment.
-        stdin: what it can read; nothing by default.
+        cwd: the folder it runs in.
+        env: its whole environment.
+        stdin: the bytes it can read; nothing by default.
         is_fed: its standard input is a pipe instead, for `Child.write`.
-        confinement: what it may touch; None: whatever this user may.
+        confinement: the limits of what it may touch; None: those of this user.
     """
 
     argv: Sequence[str]
@@ -82,7 +82,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 class CompletedProcess(Struct, frozen=True, kw_only=True):
-    """How a program ended. `exit_code` is 128 + N if signal N ended it."""
+    """Exit code and output of a program. `exit_code` is 128 + N if signal N ended it."""
 
     exit_code: int
     stdout: Output
@@ -96,10 +96,10 @@ class CompletedProcess(Struct, frozen=True, kw_only=True):
 
 
 def find_program(name: str, *, cwd: Path, env: Mapping[str, str]) -> Path:
-    """The absolute path of the program, links not followed.
+    """Return the absolute path of the program, links not followed.
 
-    It is looked up once, so that what was agreed to is what runs. A name with a slash is relative
-    to `cwd`, any other is looked up in the child's `PATH`.
+    It is looked up once, so that the program the user agreed to is the one that runs. A name with a
+    slash is relative to `cwd`, any other is looked up in the child's `PATH`.
 
     Raises:
         ToolError: `file_not_found` or `validation_error`; there is none, or it cannot be run.
@@ -143,7 +143,7 @@ async def run(
         command: what to start.
         launcher: starts it.
         timeout_s: after this it is stopped, and `timed_out` is set.
-        stdout_limit_bytes: what of its output is kept in memory.
+        stdout_limit_bytes: bytes of its output kept in memory.
         stderr_limit_bytes: likewise for its standard error.
 
     Raises:
@@ -232,12 +232,12 @@ class Child:
     """A program and this side of its pipes. Made by `open_child`, which also ends it.
 
     Attributes:
-        failed_step: the part of its sandbox for whose failure it was not started.
+        failed_step: the part of its sandbox that failed, so that it was not started.
         was_late: it was ended because its lease was not renewed in time.
 
     Raises:
         OSError: its folder cannot be opened, or there is no supervisor.
-        ValueError: something of the command cannot be handed to a program.
+        ValueError: a part of the command cannot be passed to a program.
     """
 
     def __init__(
@@ -289,17 +289,17 @@ class Child:
 
     @property
     def stdout(self) -> AsyncGenerator[bytes]:
-        """What it writes, as it comes, until all writers are gone."""
+        """Yield its output as it comes, until all writers are gone."""
         return _chunks(self._stdout)
 
     @property
     def stderr(self) -> AsyncGenerator[bytes]:
-        """What it writes to its standard error, as it comes."""
+        """Yield its standard error as it comes."""
         return _chunks(self._stderr)
 
     @property
     def exit_code(self) -> int | None:
-        """The program's code, 128 + N if signal N ended it; None as long as it runs."""
+        """Return the program's code, 128 + N if signal N ended it; None while it runs."""
         return _KILLED if self._code is None and self._is_gone else self._code
 
     async def write(self, data: bytes) -> None:
@@ -388,7 +388,7 @@ class Child:
                     os.kill(self._keeper, signal.SIGKILL)
 
     async def _receive(self) -> None:
-        """Take in what the keeper reports next."""
+        """Read the keeper's next report."""
         await _readable(self._control.fileno())
         try:
             chunk = self._control.recv(1024)

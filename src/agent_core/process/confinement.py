@@ -1,8 +1,8 @@
-"""What a program may touch, and how much of that this system can hold it to.
+"""The limits of a program, and the ones among them that this system can enforce.
 
-A `Command` with a `Confinement` is started inside of it or not at all. What this system cannot
-enforce is a `Hole` (`missing`): a program is started with the holes that its confinement does not
-require to be closed.
+A `Command` with a `Confinement` is started inside of it or not at all. A limit that this system
+cannot enforce is a `Hole` (`missing`): a program is started with the holes that its confinement
+does not require to be closed.
 """
 
 import json
@@ -33,7 +33,7 @@ Rule = Literal[
     "signals",
     "kernel",
 ]
-"""What a confinement holds a program to.
+"""Rules that a confinement holds a program to.
 
 - `write`: it changes, makes, moves and removes files only beneath `Confinement.write`.
 - `attributes`: nor does it change mode, owner, times or attributes of other files.
@@ -56,14 +56,14 @@ _MACOS_SYSTEM = ("/System", "/usr", "/bin", "/sbin", "/Library", "/opt", "/dev",
 
 
 class Confinement(Struct, frozen=True, kw_only=True):
-    """What a program and all its descendants may touch. Paths are absolute, links resolved.
+    """The limits of a program and all its descendants. Paths are absolute, links resolved.
 
     Attributes:
         write: files and folders they may change. One that does not exist is left out.
-        read: what they may read besides `write` and what programs need to run; None: everything.
-        protect: what stays as it is although it lies in `write`, existing or not. Of two paths
+        read: other paths they may read, besides those programs need to run; None: everything.
+        protect: paths in `write`, existing or not, that must not change. Of two paths
             where one holds the other, the longer one decides.
-        hidden: what they cannot open, wherever it is: a lock on it would stop this program.
+        hidden: paths they cannot open, wherever those are: a lock on it would stop this program.
         links: protected files, each with a link that is seen in its place; see `has_links`.
         network: whether they may use the network.
         required: rules without which the program is not started.
@@ -79,15 +79,15 @@ class Confinement(Struct, frozen=True, kw_only=True):
 
 
 class Abilities(Struct, frozen=True, kw_only=True):
-    """What this system offers to a program that confines another.
+    """The means of this system to confine a program.
 
     Attributes:
         landlock: the version of its interface, 0 if the kernel has none.
         seccomp: filters of system calls, on a processor whose numbers are known here.
         namespaces: mounts that only the program sees.
         network_namespace: a network of its own, with nothing but a loopback.
-        bubblewrap: the path of a `bwrap` that works, looked for where `namespaces` is not to be had
-            or `landlock` is missing.
+        bubblewrap: the path of a `bwrap` that works, looked for if `namespaces` or
+            `landlock` is missing.
         sandbox_exec: the path of macOS' `sandbox-exec`.
     """
 
@@ -100,12 +100,12 @@ class Abilities(Struct, frozen=True, kw_only=True):
 
     @property
     def has_mounts(self) -> bool:
-        """Whether a tree can be made read-only for the program alone."""
+        """Return whether a tree can be made read-only for the program alone."""
         return self.namespaces or self.bubblewrap is not None
 
     @property
     def has_links(self) -> bool:
-        """Whether a link can be seen in the place of a file, by the program alone."""
+        """Return whether the program alone can be shown a link in place of a file."""
         return self.namespaces and self.bubblewrap is None
 
 
@@ -113,8 +113,8 @@ class Hole(Struct, frozen=True, kw_only=True):
     """A rule that cannot be enforced here.
 
     Attributes:
-        rule: which.
-        text: what a program can do because of it, and what would close it.
+        rule: the rule.
+        text: the actions of a program that it allows, and how to close it.
     """
 
     rule: Rule
@@ -123,7 +123,7 @@ class Hole(Struct, frozen=True, kw_only=True):
 
 @cache
 def probe() -> Abilities:
-    """What this system can enforce: tried once per process, in one of its own, in about 50 ms."""
+    """Return the means of this system: tried once, in a process of its own, in about 50 ms."""
     if sys.platform == "darwin":
         return Abilities(sandbox_exec=shutil.which("/usr/bin/sandbox-exec"))
     if not sys.platform.startswith("linux") or not sys.executable:
@@ -200,10 +200,10 @@ def _uncovered(confinement: Confinement, abilities: Abilities) -> Iterator[Hole]
 
 
 def prepare(confinement: Confinement) -> tuple[list[str], bytes]:
-    """What starting a program in a confinement takes. Looks at files, and may wait for `probe`.
+    """Prepare the start of a program in a confinement. Looks at files, and may wait for `probe`.
 
     Returns:
-        What to put before the program's arguments, and what the supervisor has to know.
+        The words to put before the program's arguments, and the message for the supervisor.
 
     Raises:
         ToolError: `tool_not_available`; a required rule cannot be enforced.
@@ -268,7 +268,7 @@ def _quoted(path: str) -> str:
 
 
 def nearest(path: str, folders: Iterable[str]) -> int:
-    """How long the longest of the folders is that a path is or lies beneath; 0 for none."""
+    """Return the length of the longest folder that is a path or lies above it; 0 for none."""
     return max((len(folder) for folder in folders if _holds(folder, path)), default=0)
 
 

@@ -1,7 +1,7 @@
-"""Whether it was the sandbox that a program failed for, as far as its output says so.
+"""Finds out from a program's output whether it failed because of the sandbox.
 
-The kernel reports a refusal to the program and to no other process. What is left of it is what the
-program prints; what it does not print is not known.
+The kernel reports a refusal to the program and to no other process. The program's output is the
+only trace of it; a refusal that the program does not print stays unknown.
 """
 
 import os
@@ -28,7 +28,7 @@ _CREATED = re.compile(
 _TRIED = re.compile(
     rf"{_CREATED.pattern}|\b(?:lock\w*|open\w*|remov\w+|unpack\w*)\b", re.IGNORECASE
 )
-"""What a program tells of a file some lines before the reason why it failed."""
+"""Line in which a program names a file, some lines before the reason why it failed."""
 
 _CREATED_WITH_PARENTS = re.compile(r"\bENOENT\b.*, (?:mkdir|mkdtemp|copyfile) ['\"]")
 """The message of Node for a folder that it could not make with the folders above."""
@@ -57,7 +57,7 @@ _NOT_FETCHED = re.compile(
     r"|could not (?:download|get|transfer|fetch) .*://|unable to (?:access|connect to) '?http",
     re.IGNORECASE,
 )
-"""The last words of package managers for what they could not get; the cause stands further up."""
+"""Last words of package managers about a failed download; the cause is further up."""
 
 _PUSHED = re.compile(r"failed to push some refs to '(?:file://(?:localhost)?(?=/))?([^':]+)'")
 """The last line of Git when a repository of this machine took nothing; it names no other file."""
@@ -79,19 +79,19 @@ _CACHES = (
 """The usual folders of package managers, which a user may list as caches."""
 
 _LINES_OF_A_CALL = 6
-"""How far above an error a traceback shows the call that it is the error of."""
+"""Most lines between the call shown in a traceback and its error."""
 
 _MOST_LINES, _LONGEST_LINE = 2_000, 8_192
 
 
 class Denial(Struct, frozen=True, kw_only=True):
-    """What a program was refused.
+    """The actions that were refused to a program.
 
     Attributes:
         paths: files that it could have changed or read without its confinement.
         network: it tried to reach the network.
         socket: it tried to make a socket, of Unix above all.
-        unnamed: it tried to write to what it has not named.
+        unnamed: it tried to write to a file that it has not named.
     """
 
     paths: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class Denial(Struct, frozen=True, kw_only=True):
     unnamed: bool = False
 
     def named(self, most: int) -> list[str]:
-        """What it is, in words: the paths, so many of them, and what has none."""
+        """Describe it in words: at most `most` paths, then the refusals without a path."""
         more = len(self.paths) - most
         rest = [f"… (+{more} more)"] if more > 0 else []
         rest += ["the network"] if self.network else []
@@ -117,16 +117,16 @@ class Denial(Struct, frozen=True, kw_only=True):
 def find_denial(
     output: str, confinement: Confinement, *, cwd: Path | str, connects: bool = True
 ) -> Denial | None:
-    """Return what a program was refused, as far as its output and the confinement show it.
+    """Return the actions refused to a program, as far as its output and the confinement show it.
 
     Its exit code tells nothing: in a pipe it is another program's.
 
-    A path counts if the confinement refuses it and this process itself could use it: what the
-    user may not touch either is not the sandbox's doing.
+    A path counts if the confinement refuses it and this process itself could use it: a path that
+    the user may not touch either is not refused by the sandbox.
 
     Args:
-        output: what it has printed, standard error in front.
-        confinement: what it was started in.
+        output: its output, standard error first.
+        confinement: the limits it was started with.
         cwd: where it ran.
         connects: it may have tried to reach the network: it does not only show files.
     """
@@ -188,9 +188,9 @@ def _cache_of(path: str) -> str | None:
 
 
 def _cannot_be_missing(path: str, line: str) -> bool:
-    """Return whether a program says that something is missing which it was about to make.
+    """Return whether a program reports as missing a thing that it was about to make.
 
-    Some programs look for a folder that they could not make, and report what they then find.
+    Some programs look for a folder that they could not make, and report its absence.
     """
     if not _CREATED.search(line) or os.path.lexists(path):
         return False
@@ -198,7 +198,7 @@ def _cannot_be_missing(path: str, line: str) -> bool:
 
 
 def _names(line: str) -> Iterator[str]:
-    """What may be a path: what is in quotes, words with a slash, and the word before an error."""
+    """Yield words that may be paths: quoted text, words with a slash, the word before an error."""
     if (speaker := _SPEAKER.match(line)) and not _REFUSED.match(line, speaker.end()):
         line = line[speaker.end() :]  # the program that prints it
     for match in _QUOTED.finditer(line):
@@ -212,7 +212,7 @@ def _is_refused(path: str, confinement: Confinement, *, is_busy: bool = False) -
         if nearest(real, confinement.hidden):
             return True
         held = (*confinement.protect, *confinement.write) if is_busy else ()
-        if any(nearest(each, [real]) for each in held):  # what lies above it cannot be moved
+        if any(nearest(each, [real]) for each in held):  # a folder above it cannot be moved
             return True
         protected = [*confinement.protect, *map(_first_missing, confinement.protect)]
         if nearest(real, confinement.write) > nearest(real, protected):

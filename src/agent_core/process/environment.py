@@ -11,7 +11,7 @@ UNATTENDED = {
     **dict.fromkeys(("PAGER", "GIT_PAGER"), "cat"),
     "GIT_TERMINAL_PROMPT": "0",
 }
-"""Nobody can use an editor, a pager or a prompt of a command: with these it ends at once.
+"""Variables that make editors, pagers and prompts of a command end at once: no user is there.
 
 Git takes its variables before its settings: a `core.editor` or `sequence.editor` is not started.
 """
@@ -33,10 +33,10 @@ def command_environment(names: Collection[str], environ: Mapping[str, str]) -> d
 
 
 def configured_names(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names in the environment of a command that its allowlist brings, sorted.
+    """Return the names in the environment of a command that its allowlist adds, sorted.
 
-    What every command gets is left out: a question does not list it, and its answer holds in a
-    process without a terminal or a locale too.
+    Variables of every command are left out: a question does not list them, and its answer is also
+    valid in a process without a terminal or a locale.
     """
     return tuple(
         sorted(
@@ -56,7 +56,7 @@ _HARMLESS = re.compile(
 
 
 def changing_names(env: Mapping[str, str]) -> list[str]:
-    """Return the variables that may change what a program does that only reads, sorted.
+    """Return the variables that may change the effect of a program that only reads, sorted.
 
     With one of them no command is known to only read.
     """

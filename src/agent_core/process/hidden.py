@@ -22,7 +22,7 @@ class HiddenFiles(Struct, frozen=True):
     """The files that are hidden from the programs of one runtime.
 
     Attributes:
-        database: of the sessions; what else this process has open is hidden, too.
+        database: database of the sessions; other files that this process has open are hidden, too.
         places: files and folders with other locks.
         folders: where further names of the database's files are looked for.
     """
@@ -32,7 +32,7 @@ class HiddenFiles(Struct, frozen=True):
     folders: tuple[Path, ...]
 
     def find(self) -> tuple[list[str], list[str]]:
-        """Return the resolved paths of all of it, and in words what stays open. Blocks on files."""
+        """Return the resolved paths to hide, and texts about files left open. Blocks on files."""
         found = [os.path.realpath(place) for place in self.places if place.exists()]
         present, may_come = list[str](), list[str]()
         opened = open_database_paths()
@@ -47,7 +47,7 @@ class HiddenFiles(Struct, frozen=True):
         return list(dict.fromkeys((*present, *may_come, *names, *found))), holes
 
     def _find_names(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Return further names of the files (hard links), and in words what was not found."""
+        """Return other names of the files (hard links), and texts about those not found."""
         wanted: dict[tuple[int, int], tuple[str, int]] = {}
         for path in paths:
             with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Holds a program to its confinement on Linux; loaded by the supervisor for the first such one.
+"""Holds a program to its confinement on Linux; loaded when the first one is started.
 
 The keeper enters namespaces of its own, and a thread of it gives up everything else and starts the
-program: capabilities, Landlock and a filter of system calls belong to a thread and what it starts.
+program: capabilities, Landlock and a filter of system calls belong to a thread and its children.
 """
 
 import _thread
@@ -39,22 +39,22 @@ _USUAL_DEVICES = (*_DEVICES, b"/dev/random", b"/dev/urandom")
 
 @dataclass(slots=True, kw_only=True)
 class Jail:
-    """What a confinement comes to on this system; made of what a request brings.
+    """A confinement as this system can enforce it; made from a request.
 
     Attributes:
         write: paths that may be written to.
-        read: paths that may be read, the system's own not among them; None: everything.
+        read: paths that may be read, besides the system's own; None: everything.
         unmasked: paths that cannot be opened, and that no mount covers.
-        binds: what is mounted where.
-        links: protected files in whose place a link is seen.
+        binds: the mounts.
+        links: protected files that are shown as a link.
         network: the network may be used.
         landlock: the version to use, 0 for none.
         seccomp: filter system calls.
         namespaces: make mounts.
-        network_namespace: without `network`, give it one of its own.
+        network_namespace: without `network`, give the program a network of its own.
         bubblewrap: let this program make the mounts.
-        devices: those that are its own.
-        step: what is being set up.
+        devices: devices of the program alone.
+        step: the part that is being set up.
     """
 
     write: list[bytes]
@@ -72,14 +72,14 @@ class Jail:
     step: str = ""
 
     def enter(self, folder: int, files: ExitStack) -> int:
-        """Move this process to where its program is to run, without giving up a right.
+        """Move this process to the folder of its program, without giving up a right.
 
         Args:
             folder: where the program runs.
-            files: closes what has to stay open until the program has ended.
+            files: closes the files that stay open until the program has ended.
 
         Returns:
-            The folder as it is found there: the descriptor that was given leads outside.
+            The folder inside the namespaces: the given descriptor leads outside of them.
 
         Raises:
             OSError: `step` cannot be done.
@@ -129,7 +129,7 @@ class Jail:
         return [*words, b"--chdir", cwd, b"--", *argv]
 
     def start(self, spawn: Callable[[], int]) -> int:
-        """Start a program from a thread that has given up what the program must not have.
+        """Start a program from a thread that has given up the rights the program must not have.
 
         Raises:
             OSError: `step` cannot be done, or, if there is none, the program cannot be started.
@@ -186,7 +186,7 @@ class Jail:
 
     @property
     def has_own_network(self) -> bool:
-        """Whether it gets a network with nothing but a loopback."""
+        """Return whether the program gets a network with nothing but a loopback."""
         return self.namespaces and self.network_namespace and not self.network
 
 
@@ -198,15 +198,15 @@ def shared() -> mounts.Shared:
 
 @cache
 def system_paths() -> list[bytes]:
-    """What programs need to read, links resolved."""
+    """Return the paths that programs need to read, links resolved."""
     paths = map(os.path.realpath, (*_SYSTEM, *_READABLE_DEVICES))
     return [path for path in dict.fromkeys(paths) if os.path.exists(path)]  # noqa: PTH110
 
 
 def all_but(hidden: list[bytes], roots: list[bytes]) -> list[bytes]:
-    """Return what lies in some folders besides what is hidden: whole folders as far as possible.
+    """Return the content of some folders without the hidden paths: whole folders if possible.
 
-    What is made later in a folder above a hidden path is not among it.
+    Files made later in a folder above a hidden path are not included.
     """
     found: list[bytes] = []
     pending = list(roots)
@@ -224,16 +224,16 @@ def all_but(hidden: list[bytes], roots: list[bytes]) -> list[bytes]:
 
 @cache
 def filter_header(internet: bool, shared_memory: bool) -> bytes:
-    """What leads to a filter of system calls in this process and those that it forks."""
+    """Return a header for a filter of system calls in this process and those that it forks."""
     return seccomp.header(seccomp.program(internet=internet, shared_memory=shared_memory))
 
 
 @cache
 def capabilities(has_landlock: bool) -> tuple[bytes, bytes]:
-    """What `capset` takes to keep no privilege, but for the superuser what trees of many take.
+    """Return arguments of `capset` that keep no privilege; root keeps access to others' files.
 
-    Together with `PR_SET_NO_NEW_PRIVS` none comes back when a program is started. Where Landlock
-    does not keep it from looking into processes, it may not become the user of others.
+    Together with `PR_SET_NO_NEW_PRIVS` no privilege comes back when a program is started. If
+    Landlock does not keep root from looking into processes, it may not switch to other users.
     """
     numbers = (*_KEPT_OF_ROOT, *_OTHER_USERS) if has_landlock else _KEPT_OF_ROOT
     kept = sum(1 << number for number in numbers) if os.geteuid() == 0 else 0
@@ -245,7 +245,7 @@ def capabilities(has_landlock: bool) -> tuple[bytes, bytes]:
 
 
 def prepare() -> None:
-    """Do once, in the supervisor, what each keeper would have to do."""
+    """Do the work of every keeper once, in the supervisor."""
     capabilities(landlock.version() > 0)
     system_paths()
     if seccomp.is_known_processor():
@@ -257,7 +257,7 @@ def prepare() -> None:
 
 
 def abilities() -> str:
-    """What this system can enforce: `agent_core.process.confinement.Abilities` as JSON."""
+    """Return `agent_core.process.confinement.Abilities` of this system as JSON."""
     version = landlock.version()
     has_mounts = _succeeds(_try_mounts)
     bwrap = None
@@ -276,7 +276,7 @@ def abilities() -> str:
 
 
 def _succeeds(attempt: Callable[[], object]) -> bool:
-    """Whether something works, tried in a process of its own."""
+    """Return whether an attempt succeeds, made in a process of its own."""
     pid = os.fork()
     if not pid:
         code = 1

@@ -24,7 +24,7 @@ Argument = int | bytes | None
 
 
 def system_call(number: int, *arguments: Argument) -> int:
-    """Make a call by its number, one that all processors share.
+    """Make a system call by its number, which must be the same on all processors.
 
     Raises:
         OSError: the kernel refuses.
@@ -53,17 +53,17 @@ def _checked(result: int) -> int:
 
 
 def open_path(path: bytes, flags: int = 0) -> int:
-    """A descriptor for a path that has no link in it; the file itself is not opened.
+    """Return a descriptor for a path that has no link in it; the file itself is not opened.
 
     Raises:
-        OSError: there is none, or a link is in the way (ELOOP).
+        OSError: the path does not exist, or a link is in the way (ELOOP).
     """
     how = struct.pack("=QQQ", O_PATH | os.O_CLOEXEC | flags, 0, _RESOLVE_NO_SYMLINKS)
     return system_call(OPENAT2, AT_FDCWD, path, how, len(how))
 
 
 def keep(content: bytes) -> int:
-    """Where a copy of bytes lies from now on in this process and those that it forks."""
+    """Return the address of a copy of bytes, kept in this process and those that it forks."""
     array = ctypes.create_string_buffer(content, len(content))
     _kept.append(array)
     return ctypes.addressof(array)

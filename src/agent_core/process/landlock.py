@@ -1,7 +1,8 @@
-"""Landlock: what a thread and all that it starts may do with files, TCP ports and processes.
+"""Landlock limits the use of files, TCP ports and processes by a thread and its children.
 
-A rule belongs to a file or folder itself, whatever its path is later, and holds beneath it. Of the
-rights that are *handled*, what no rule allows is refused; each version of the interface has more.
+A rule belongs to a file or folder itself, whatever its path is later, and applies to everything
+beneath it. Of the rights that are *handled*, all that no rule allows are refused; each version of
+the interface handles more.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ def version() -> int:
 
 
 def known(rights: int, abi: int) -> int:
-    """Those of some rights to files that a version has."""
+    """Return the file rights that a version of the interface has, of some rights."""
     bits = 13 + (abi >= 2) + (abi >= 3) + (abi >= 5)
     return rights & ((1 << bits) - 1)
 
@@ -66,7 +67,7 @@ class Ruleset:
         self._fd = kernel.system_call(kernel.LANDLOCK_CREATE, fields[:size], size, 0)
 
     def allow(self, paths: Iterable[bytes], rights: int) -> None:
-        """Allow rights to what lies at and beneath each path that exists.
+        """Allow rights to each path that exists, and to everything beneath it.
 
         Raises:
             OSError: a link is in a path, or it cannot be looked at.
@@ -91,7 +92,7 @@ class Ruleset:
             kernel.system_call(kernel.LANDLOCK_ADD, self._fd, _PATH_BENEATH, rule, 0)
 
     def restrict(self) -> None:
-        """Hold this thread, and what it starts from now on, to the rules.
+        """Hold this thread, and everything it starts from now on, to the rules.
 
         Raises:
             OSError: the kernel refuses.

@@ -1,8 +1,8 @@
 """Starts programs through a supervisor, so that nothing of them outlives their call.
 
-The supervisor (`supervisor.py`) is a process of its own: it is there when this one was killed, and
-it has no threads, so that it may fork and change itself before it starts a program. There is one
-for each launcher, from the first program on.
+The supervisor (`supervisor.py`) is a process of its own: it survives a kill of this one, and
+it has no threads, so that it may fork and change itself before it starts a program. Each launcher
+has one, started with its first program.
 """
 
 import array
@@ -30,11 +30,11 @@ class Launcher:
     Everything it has started ends when it is closed, or when this process ends in any way.
 
     Args:
-        more_env: variables that each program gets beside those of its command, as they are when it
-            starts; not one that is fed, which may work for many callers.
+        more_env: variables that each program gets besides those of its command, as they are when it
+            starts. A program that is fed gets none: it may work for many callers.
 
     Attributes:
-        deadline: until when the programs may go on, by `supervisor.now`; None: for ever.
+        deadline: time until which programs may run, by `supervisor.now`; None: for ever.
     """
 
     def __init__(self, more_env: Callable[[], Mapping[str, str]] | None = None) -> None:
@@ -51,7 +51,7 @@ class Launcher:
             self._close()
 
     def keep_until(self, deadline: float) -> None:
-        """Let the programs go on until then, those that are started later too.
+        """Let the programs run until then, including those that are started later.
 
         Their keepers end them then, even if this process is paused.
         """
@@ -60,7 +60,7 @@ class Launcher:
             self._renew(control, deadline)
 
     def has_started(self, control: socket.socket) -> None:
-        """A keeper has been sent what to start; `deadline` may have been moved meanwhile."""
+        """Note that a keeper got its request; send it `deadline` if that has moved meanwhile."""
         self._started.add(control)
         if self.deadline is not None:
             self._renew(control, self.deadline)
@@ -121,7 +121,7 @@ class Launcher:
         weakref.finalize(self, requests.close)  # a launcher that is not closed leaves no process
         null_device = open_descriptor(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         with its_end, os.fdopen(null_device, "r+b", buffering=0) as null:
-            # What is started here only forks the supervisor and ends.
+            # The process started here only forks the supervisor and ends.
             self._boot = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", str(Path(__file__).with_name("supervisor.py"))],
@@ -145,7 +145,7 @@ class Launcher:
         self._requests = None
 
     def _wait_for_boot(self, flags: int) -> None:
-        """Once only: later its number may be that of another child of the surrounding program."""
+        """Wait for the boot process, once: later its number may belong to another child."""
         if self._boot:
             try:
                 has_ended = os.waitpid(self._boot, flags)[0] != 0

@@ -1,4 +1,4 @@
-"""A view of the file system that only the program has: read-only but for what it may write.
+"""A view of the file system for the program alone: read-only except for the paths it may write.
 
 It takes a mount namespace, and where this user may not make one, a user namespace around it. Both
 are made by the keeper, which stays in them and gives up nothing; its program gets no privilege.
@@ -39,7 +39,7 @@ class Shared:
 
     Attributes:
         user: a descriptor of the user namespace; None where this user needs none.
-        network: one of a network with nothing but a loopback; None where there can be none.
+        network: a descriptor of a network with nothing but a loopback; None if none can be made.
     """
 
     user: int | None
@@ -111,7 +111,7 @@ def enter_namespaces(shared: Shared, *, network: bool) -> None:
     """Move this process, which must have one thread only, into namespaces of its own.
 
     Args:
-        shared: those that are not its own.
+        shared: the shared namespaces.
         network: into the shared network, too.
 
     Raises:
@@ -131,14 +131,14 @@ def make_read_only(
     only_devices: Iterable[bytes] = (),
     links: Mapping[bytes, bytes] | None = None,
 ) -> list[bytes]:
-    """Make the whole file system read-only in this namespace but for some paths.
+    """Make the whole file system read-only in this namespace, except for some paths.
 
     Args:
-        binds: what is mounted in it, in this order.
-        files: closes what has to stay open until the program has ended.
-        only_devices: if there are any, no others can be opened: a device on what is read-only
+        binds: the mounts, in this order.
+        files: closes the files that stay open until the program has ended.
+        only_devices: if there are any, no others can be opened: a device on a read-only mount
             can be written to nevertheless.
-        links: protected files in whose place a link is seen, which leads to a copy of the file.
+        links: protected files, each shown as a link to a copy of the file.
 
     Returns:
         Devices that are the program's own, and may be written to.
@@ -178,13 +178,13 @@ def make_read_only(
 
 
 def hold_placeholder(path: bytes, files: ExitStack) -> bool:
-    """Keep an empty folder where there is nothing: only what exists can be made read-only.
+    """Keep an empty folder at a path where nothing exists: only existing paths can be read-only.
 
-    It is removed when the last program has ended that must not write there. Each holds a lock on
-    it, because a folder that is removed takes the mounts of others with it.
+    It is removed when the last program that must not write there has ended. Each of them holds a
+    lock on it, because removing a folder removes the mounts of others with it.
 
     Returns:
-        False where nothing can be made, neither here nor by the program.
+        False if nothing can be made there, neither by this process nor by the program.
     """
     if not is_vacant(path):
         return True
@@ -226,7 +226,7 @@ def _lock(fd: int) -> bool:
 
 
 def _mount_own_devices(binds: list[Bind]) -> list[bytes]:
-    """Mount shared memory and terminals that no program outside has; return what was mounted."""
+    """Mount shared memory and terminals that no program outside has; return the mounts."""
     mounted: list[bytes] = []
     memory, terminals, new_terminal = b"/dev/shm", b"/dev/pts", b"/dev/ptmx"
     with contextlib.suppress(OSError):
@@ -249,7 +249,7 @@ def _mount(
 
 
 def _hide(path: bytes) -> None:
-    """Mount something that nobody can open on a file, and an empty folder on a folder."""
+    """Mount an inaccessible file over a file, and an empty folder over a folder."""
     try:
         target = kernel.open_path(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""What stays as it is inside of the folders that programs write to: found by looking for it."""
+"""Finds the protected files inside of the folders that programs write to."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from agent_core.process.confinement import nearest
 from agent_core.process.repository_states import examine
 
 REPOSITORY = (".git/hooks", ".git/config")
-"""What Git runs, and what says what it runs."""
+"""Hooks that Git runs, and the settings that name programs it runs."""
 
 _DEPENDENCIES = frozenset(
     (
@@ -33,25 +33,25 @@ _DEPENDENCIES = frozenset(
 """Folders that a package manager fills, replaces and removes."""
 
 _FIRST_ENTRIES, _MORE_ENTRIES = 50_000, 2_000
-"""How far folders are searched at first, and for each further program; upper levels first."""
+"""Most entries searched at first, and for each further program; upper levels first."""
 
 _MOST_MATCHES = 500
 _LONGEST_SETTINGS = 65_536
 _MOST_INCLUDED = 50
 _MOST_FOLDERS = 5_000
 _POINTER = "commondir"
-"""A file in a repository that names another one, whose settings and hooks count then."""
+"""A file in a repository that names another repository, whose settings and hooks then count."""
 
 
 class Found(Struct, frozen=True):
-    """What is protected.
+    """The protected paths.
 
     Attributes:
-        paths: all of it, links resolved.
-        holes: what stays open nevertheless, in words.
-        unwanted: files that are not there, and must not be there afterwards: in their place no
-            folder can stand meanwhile, because Git would not work.
-        left: hooks in working trees, and included settings, that are looked at afterwards instead.
+        paths: all of them, links resolved.
+        holes: texts about places that could not be protected.
+        unwanted: files that do not exist, and must not exist afterwards: no folder can be put in
+            their place meanwhile, because Git would not work.
+        left: hooks in working trees, and included settings, that are checked afterwards instead.
     """
 
     paths: list[str]
@@ -61,10 +61,10 @@ class Found(Struct, frozen=True):
 
 
 class ProtectedFiles:
-    """Finds what is protected, again for each program.
+    """Finds the protected files, again for each program.
 
-    What was found stays protected as long as it is there: a program that fills the upper folders
-    hides nothing by it.
+    A file that was found stays protected while it exists, so a program cannot hide it by filling
+    the upper folders.
 
     Args:
         patterns: one without a slash is a glob for a name, wherever it is but in folders of
@@ -72,7 +72,7 @@ class ProtectedFiles:
             glob for one. Those that begin with `.git/` are meant of every repository, and of the
             one that the project may become.
         project: where relative paths start.
-        folders: those that are written to; nothing else is looked at.
+        folders: the folders that programs write to; no others are searched.
         is_watched: a `RepositoryWatch` looks at repositories afterwards. Those below the folders
             can then be changed and removed, unless they have more than it can put back.
     """
@@ -99,7 +99,7 @@ class ProtectedFiles:
         self._lock = threading.Lock()
 
     def find(self, *, makes_repository: bool = False) -> Found:
-        """Look for all of it; blocks on files.
+        """Search for all protected files; blocks on files.
 
         Args:
             makes_repository: a program may make the project's own repository, where there is none.
@@ -117,7 +117,7 @@ class ProtectedFiles:
             return Found(list(self._known), sorted(self._holes), unwanted, sorted(self._left))
 
     def is_protected(self, path: Path) -> bool:
-        """Whether a path below the project is protected, or in a repository's own folder.
+        """Return whether a path below the project is protected, or in a repository's own folder.
 
         Only the folders above it are looked at. Blocks on files.
         """
@@ -178,7 +178,7 @@ class ProtectedFiles:
         return state.is_whole
 
     def _find_by_name(self, path: str) -> Iterator[str]:
-        """What is protected of what is called `.git`: a repository, or a file that names one."""
+        """Yield the protected files of a `.git`: a repository, or a file that names one."""
         folder = Path(path)
         self._note_link(folder)
         if folder.is_file():
@@ -190,7 +190,7 @@ class ProtectedFiles:
             yield from self._find_in_repository(folder, tree=folder.parent)
 
     def _find_in_repository(self, folder: Path, *, tree: Path | None = None) -> Iterator[str]:
-        """What is protected of a repository, of its submodules, and of its other working trees.
+        """Yield the protected files of a repository, its submodules and its other working trees.
 
         Args:
             folder: of the repository, or of one of its working trees.
@@ -270,7 +270,7 @@ def _is_dependency(path: Path, roots: Sequence[str]) -> bool:
 
 
 def _as_far_as_it_goes(found: Iterator[str]) -> Iterator[str]:
-    """Until a name in a file turns out to be none that a path can have."""
+    """Yield paths until a name in a file cannot be a path."""
     with suppress(OSError, ValueError):
         yield from found
 
@@ -306,7 +306,7 @@ def _beginning(path: Path) -> str:
 
 
 def _entries(root: str) -> Iterator[str]:
-    """What is below a folder, the upper levels first; links are not followed."""
+    """Yield everything below a folder, upper levels first; links are not followed."""
     pending = deque([root])
     while pending:
         with suppress(OSError), os.scandir(pending.popleft()) as entries:

@@ -1,4 +1,4 @@
-"""The files of a repository that Git follows, and those of them that make it execute something."""
+"""The files of a repository that Git follows, and those that make it execute something."""
 
 import hashlib
 import os
@@ -41,10 +41,10 @@ class State(Struct, frozen=True):
         folder: of the repository, links resolved.
         is_pointer: the entry is a file or a link that names the folder.
         is_owned: the repository names the entry as its working tree, too.
-        executed: the files that make Git execute something, each with what does in it.
+        executed: the files that make Git execute something, each with the part that does.
         contents: of the files of settings, of pointers and of hooks.
         followed: files that the settings include, and hooks in a folder that they name.
-        is_whole: all of them are here with all that is in them.
+        is_whole: all of them were found and read completely.
     """
 
     folder: str
@@ -57,12 +57,12 @@ class State(Struct, frozen=True):
 
 
 def examine(entry: str) -> State:
-    """Read what Git would follow for an entry. Blocks on files."""
+    """Read the files Git would follow for an entry. Blocks on files."""
     return _Examination(entry).state()
 
 
 def read_content(path: str) -> Content | None:
-    """Return a regular file of reasonable size, links followed; None of anything else."""
+    """Return the content of a regular file of reasonable size, links followed; else None."""
     with suppress(OSError, ValueError):
         status = os.stat(path)  # noqa: PTH116
         if stat.S_ISREG(status.st_mode) and status.st_size < LARGEST_FILE:
@@ -81,7 +81,7 @@ class _Examination:
         self._is_whole = True
 
     def state(self) -> State:
-        """Return what was found."""
+        """Return the files that were found."""
         entry = self._entry
         is_pointer = os.path.islink(entry) or not os.path.isdir(entry)  # noqa: PTH112, PTH114
         folder = os.path.realpath(entry)
@@ -173,7 +173,7 @@ class _Examination:
     def _read_hooks(self, folder: str) -> None:
         try:
             names = os.listdir(folder)  # noqa: PTH208
-        except PermissionError:  # Git opens what is in it all the same
+        except PermissionError:  # Git opens the entries of such a folder all the same
             self._executed.add((folder, "it cannot be listed"))
             self._is_whole = False
             return
@@ -237,7 +237,7 @@ def find_hooks(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def tracked_paths(state: State) -> Iterator[str]:
-    """Yield the paths in the index of a repository; none of one that is broken."""
+    """Yield the paths in the index of a repository; none if it is broken."""
     index = read_index(Path(state.folder), digest_bytes=digest_bytes(state))
     yield from map(os.fsdecode, index.items if index else ())
 
@@ -249,10 +249,10 @@ def digest_bytes(state: State) -> int:
 
 
 def find_replaceable(paths: list[str]) -> list[str]:
-    """Return those of some paths in working trees that Git may replace.
+    """Return the paths, of some in working trees, that Git may replace.
 
-    Git tracks the file, or a file in the folder; or there is nothing, and another branch may bring
-    it. Blocks on files.
+    Git tracks the file, or a file in the folder; or nothing exists there, and another branch may
+    bring it. Blocks on files.
     """
     by_tree: dict[str, list[str]] = {}
     for path in paths:
@@ -278,8 +278,8 @@ def find_outer(project: Path) -> str | None:
     """Return the repository that a project belongs to, if it lies outside of the project.
 
     The project is a linked working tree, a submodule or a folder of a larger repository. A `.git`
-    file counts only if the repository names its folder, too: otherwise whoever wrote the file
-    would choose what can be written to. Blocks on files.
+    file counts only if the repository names its folder, too: otherwise the author of the file
+    would choose which folders can be written to. Blocks on files.
     """
     for tree in (project, *project.parents):
         entry = f"{tree}/.git"
@@ -308,14 +308,14 @@ def _first_line(content: bytes) -> str:
 
 
 def resolve(folder: str, name: str) -> str:
-    """Return where a name leads from a folder; the folder itself if no path has such a name."""
+    """Return where a name leads from a folder; the folder itself if the name cannot be a path."""
     with suppress(OSError, ValueError):
         return os.path.realpath(os.path.join(folder, name))  # noqa: PTH118
     return folder
 
 
 def free_name(path: str) -> str:
-    """Return a name beside a file that nothing has, and that Git does not read."""
+    """Return an unused name beside a file that Git does not read."""
     name, number = f"{path}.disabled", 2
     while os.path.lexists(name):
         name, number = f"{path}.{number}.disabled", number + 1

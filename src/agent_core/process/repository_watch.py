@@ -1,9 +1,9 @@
-"""Finds repositories that a program made or changed, and disables what Git would execute for them.
+"""Finds repositories that a program made or changed, and disables files Git would execute.
 
 A program may make repositories in the folders it writes to, and Git follows their settings: also
 from outside, where the index of the project's own repository names one as a submodule. Settings
 that are known to execute nothing are left alone. A file with any other setting, and every hook, is
-moved aside, and what was there before is put back.
+renamed, and its earlier content is put back.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class _Folder(Struct, frozen=True):
 
 
 class Known(Struct):
-    """The repositories there were before a program, and the note that they are to be looked at.
+    """The repositories that existed before a program, and the note to check them afterwards.
 
     Attributes:
         unlisted: folders that could not be looked through.
@@ -78,9 +78,9 @@ class RepositoryWatch:
     by a program.
 
     Args:
-        folders: resolved; those that are looked at, with all that is in them.
-        home: where notes are kept, so that a look is made up for after the process was killed;
-            without one, none are.
+        folders: resolved folders to search, with everything in them.
+        home: where notes are kept, so that the check is made later if this process is killed;
+            None: no notes.
     """
 
     def __init__(self, folders: Sequence[Path], *, home: Path | None) -> None:
@@ -101,7 +101,7 @@ class RepositoryWatch:
     async def watch(
         self, *, restores: bool, replaceable: Sequence[str] = (), holds_roots: bool = False
     ) -> AsyncGenerator[list[str]]:
-        """Look before and after a program; the list that is yielded then says what was disabled.
+        """Check before and after a program; the yielded list then describes what was disabled.
 
         Args:
             restores: settings that a repository had before are put back, too: the program was
@@ -131,10 +131,10 @@ class RepositoryWatch:
             disabled += await to_the_end(asyncio.to_thread(end))
 
     def begin(self) -> Known:
-        """Return the repositories that there are, and note that they are to be looked at."""
+        """Return the existing repositories, and note that they have to be checked."""
         with self._lock:
             self._recover()
-            if self._under_way:  # what a program has made meanwhile was not there before
+            if self._under_way:  # repositories that a program has made meanwhile are new
                 first = self._under_way[0]
                 known = Known(first.states, unlisted=first.unlisted)
             else:
@@ -154,7 +154,7 @@ class RepositoryWatch:
         replaceable: Sequence[str] = (),
         holds_roots: bool = False,
     ) -> list[str]:
-        """Disable what was not known, and return what was done, in words. Blocks on files."""
+        """Disable unknown repositories; return texts about what was done. Blocks on files."""
         with self._lock:
             try:
                 done = self._disable(
@@ -174,7 +174,7 @@ class RepositoryWatch:
             return disabled
 
     def recover(self) -> None:
-        """Look at what killed processes have left; the next program's result says what was done."""
+        """Check the notes of killed processes; the next program's result reports the changes."""
         with self._lock:
             self._recover()
 
@@ -191,7 +191,7 @@ class RepositoryWatch:
             self._forget(Known({}, note))
 
     def _note(self, known: Known) -> None:
-        """Note what is known. The program starts afterwards: without the file it has not started.
+        """Write the known repositories to a note. The program starts only if this succeeds.
 
         Raises:
             OSError: it cannot be written.
@@ -213,7 +213,7 @@ class RepositoryWatch:
                     (self._notes_folder / f"{known.note.token}{suffix}").unlink()
             Notes(self._notes_folder).remove(known.note)
             known.note = None
-            with suppress(OSError):  # others have notes beside it
+            with suppress(OSError):  # other processes have notes in the folder, too
                 self._notes_folder.parent.rmdir()
 
     def _find(self) -> list[str]:
@@ -273,7 +273,7 @@ class RepositoryWatch:
                 done = [self._move(path, entry, before) for path in sorted(paths)]
                 disabled += [text for text, _ in done]
                 if not (done and all(has_moved for _, has_moved in done)):
-                    break  # otherwise look again: what was moved may have hidden more
+                    break  # otherwise look again: the renamed file may have hidden more
         if not self._is_whole:
             disabled.append(
                 f"more than {_MOST_FOLDERS} folders: those further down were not looked through"
@@ -282,10 +282,10 @@ class RepositoryWatch:
         return list(dict.fromkeys(disabled))
 
     def _move(self, path: str, entry: str, before: State | None) -> tuple[str, bool]:
-        """Move a file aside; put back what it was before the program, if that is known.
+        """Rename a file; put back its content from before the program, if that is known.
 
         Returns:
-            What was done, in words, and whether the file was moved.
+            A text about what was done, and whether the file was renamed.
         """
         target = next(filter(self._is_inside, (path, os.path.dirname(path))), entry)  # noqa: PTH120
         aside = free_name(target)
@@ -336,13 +336,13 @@ def _find_fresh(
     *,
     with_followed: bool,
 ) -> set[str]:
-    """Return the files by which Git would execute what it did not execute before.
+    """Return the files that would make Git execute anything it did not execute before.
 
     Args:
-        now: what an entry leads to.
-        entry: it leads to the repository.
-        before: what it led to; None: it is new.
-        executed: what Git executed before for any repository.
+        now: the files an entry leads to.
+        entry: the entry of the repository.
+        before: the files it led to before; None: it is new.
+        executed: the parts Git executed before for any repository.
         with_followed: hooks in its working tree count, too.
     """
     if not now.is_pointer or now.is_owned:
@@ -360,7 +360,7 @@ def _find_fresh(
 
 
 def _read_folder(path: str, known: _Folder | None) -> _Folder | None:
-    """Return what is in a folder, without reading it if it is the same as when it was read."""
+    """Return the content of a folder; a folder unchanged since the last time is not read again."""
     try:
         status = os.lstat(path)
         if not stat.S_ISDIR(status.st_mode):
@@ -402,9 +402,9 @@ def _target(link: str) -> str:
 
 
 def _repositories_around(link: str) -> Iterator[str]:
-    """Yield the repositories in a folder called `.git` that somebody enters through a link.
+    """Yield the repositories around a folder called `.git` that was entered through a link.
 
-    Git looks for none there by itself, so that such folders are not searched.
+    Git does not look for repositories there, so such folders are not searched.
     """
     folder = os.path.realpath(link)
     while "/.git/" in folder:

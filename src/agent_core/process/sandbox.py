@@ -1,8 +1,8 @@
-"""What `[sandbox]` lets the programs that are started touch: a confinement for each of them.
+"""Applies `[sandbox]` to the programs that are started: gives each of them a confinement.
 
-It is for commands, hooks, declarative tools and stdio MCP servers. A program writes to the project,
-to the allowed roots and to a temporary folder of its own, which goes with it; inside of those, what
-is protected stays as it is. How that is enforced stands in `agent_core.process.confinement`.
+It covers commands, hooks, declarative tools and stdio MCP servers. A program writes to the project,
+to the allowed roots and to a temporary folder of its own, which is removed with it; inside of
+those, protected files stay unchanged. `agent_core.process.confinement` enforces it.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from agent_core.process.repository_watch import RepositoryWatch
 from agent_core.process.settings_copies import SettingsCopies, find_settings
 
 _INSTALLATION = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
-"""What this program is run from: in a project's own environment, a command could change it."""
+"""Folders this program runs from: in the project's environment, commands could change it."""
 
 _LOCKED = ("sessions/.owners", "snapshots", "rules.lock", "memory-backlog.lock")
 """Files in the home that the program locks, besides the database and memory."""
@@ -62,22 +62,23 @@ _CACHES = {
 """The variables that tell package managers where their cache is, and where it is without them."""
 
 Kind = Literal["command", "tool", "own"]
-"""Whose program it is: the model's command; a tool of the user's that the model calls; a hook or a
+"""Owner of a program: the model's command; a tool of the user's that the model calls; a hook or a
 server of the user's own."""
 
 
 class Sandbox(Struct, frozen=True, kw_only=True):
-    """The `[sandbox]` of one runtime; there is none where its mode is off.
+    """The `[sandbox]` of one runtime; None is used where its mode is off.
 
     Attributes:
         config: the settings.
         write: resolved folders and files that programs may write to, caches among them.
-        read: those that they may read, beside; None is everything.
-        home: of the program; what the user has put there may be read by programs of the user's.
-        own: places of the program itself, which stay as they are.
-        protected: finds what else does, for commands and tools, whose repositories are watched.
+        read: other paths that they may read; None is everything.
+        home: of the program; the user's own programs may read what the user has put there.
+        own: places of the program itself, which must not change.
+        protected: finds further protected files for commands and tools, whose repositories are
+            watched.
         protected_from_own: the same, for programs of the user's own.
-        hidden: finds what programs cannot open.
+        hidden: finds files that programs cannot open.
         watch: looks for repositories that commands and tools made.
         unfinished: notes of temporary folders.
     """
@@ -140,10 +141,10 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         )
 
     def has_network(self, kind: Kind, *, wanted: bool = False) -> bool:
-        """Whether a program has the network.
+        """Return whether a program has the network.
 
         Args:
-            kind: whose it is.
+            kind: owner of the program.
             wanted: the call, or the tool's tags, say that it needs it.
         """
         if self.config.network == "ask":
@@ -159,7 +160,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         runs_git: bool = True,
         makes_repository: bool = False,
     ) -> "SandboxPlan":
-        """Decide what one program may touch, and what of that cannot be kept; blocks on files.
+        """Decide the limits of one program, and the parts that cannot be enforced; blocks on files.
 
         Args:
             kind: whose it is.
@@ -207,7 +208,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             required = {"write", "network"}
             required |= {"read"} if read is not None else set()
             required |= {"protect"} if config.protect is not None else set()
-        # What is not there yet is not held free: the program itself may be about to make it.
+        # Missing files of our own are not kept from being made: this program may need to make them.
         own = (str(path) for path in self.own if nearest(str(path), write) and path.exists())
         protected = self.protected_from_own if kind == "own" else self.protected
         found = protected.find(makes_repository=makes_repository)
@@ -242,10 +243,10 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         )
 
     def _must_ask(self, confinement: Confinement, holes: list[Hole]) -> bool:
-        """Return whether a command is asked for because of what this system cannot enforce.
+        """Return whether a command asks because of limits that this system cannot enforce.
 
-        Where there is only Landlock, it is not for what Landlock cannot hold a program to, and the
-        watch puts the settings of repositories back. What the user protects is asked for.
+        If only Landlock is available, limits beyond Landlock do not count, since the watch puts the
+        settings of repositories back. Files that the user protects make the command ask.
         """
         able = probe()
         if able.has_mounts or not able.landlock or self.config.protect is not None:
@@ -258,16 +259,16 @@ class Sandbox(Struct, frozen=True, kw_only=True):
 
 
 class SandboxPlan(Struct, frozen=True):
-    """What one program may touch.
+    """The limits of one program.
 
     Attributes:
-        sandbox: whose rules these are.
-        confinement: what it may touch, its temporary folder aside.
-        holes: what of that this system cannot keep.
+        sandbox: the sandbox with these rules.
+        confinement: the limits, without its temporary folder.
+        holes: the limits that this system cannot enforce.
         unwanted: files that are not there yet, and are removed if the program makes them.
         tracked: protected paths that Git may replace, because it tracks them or may bring them.
         copied: settings of repositories of which the program gets a copy.
-        absent: the same that are not there, and that Git would read.
+        absent: such settings that do not exist, and that Git would read.
         must_ask: the holes are such that a command is asked for despite `ask_inside = false`.
     """
 
@@ -282,13 +283,13 @@ class SandboxPlan(Struct, frozen=True):
 
     @property
     def holds_protected(self) -> bool:
-        """Whether this system keeps protected paths from being written."""
+        """Return whether this system keeps protected paths from being written."""
         able = probe()
         return able.has_mounts or able.sandbox_exec is not None
 
     @property
     def words(self) -> str:
-        """What it is, for the person who is asked."""
+        """Describe the limits to the person who is asked."""
         it, read = self.confinement, self.confinement.read
         said = [f"on, network {'on' if it.network else 'off'}"]
         said.append(f"writes only to {', '.join([*it.write, 'a temporary folder of its own'])}")
@@ -312,11 +313,11 @@ class SandboxPlan(Struct, frozen=True):
     async def confine(
         self, command: Command, *, left_out: list[str] | None = None
     ) -> AsyncGenerator[Command]:
-        """The command as it may run: confined, with a temporary folder that goes with it.
+        """Return the command as it may run: confined, with a temporary folder removed after it.
 
         Args:
             command: what to start.
-            left_out: gets in the end, in words, the settings of repositories that were not kept.
+            left_out: gets in the end texts about the settings of repositories that were not kept.
 
         Raises:
             ToolError: `internal_error`; the folder cannot be made.
@@ -358,7 +359,7 @@ class SandboxPlan(Struct, frozen=True):
 
     @contextmanager
     def _scratch(self) -> Generator[str]:
-        """A folder; one that a killed process has left is removed by the next start."""
+        """Make a folder; the next start removes one that a killed process has left."""
         root = Path(tempfile.gettempdir()).resolve()
         with self.sandbox.unfinished.noted(root, is_folder=True) as name:
             folder = root / name
@@ -390,7 +391,7 @@ def _own_variables(env: Mapping[str, str], folder: str, write: Sequence[str]) ->
 
 
 def _is_below_link(path: Path) -> bool:
-    """Whether it lies elsewhere by now, because a program has put a link above it."""
+    """Return whether a path now leads elsewhere, because a program put a link above it."""
     return os.path.realpath(path.parent) != str(path.parent)
 
 

@@ -1,7 +1,7 @@
-"""A filter of system calls: what no file rule reaches.
+"""A filter of system calls, for actions that no file rule covers.
 
 The filter is a program for the kernel's packet filter (BPF), built here for the processor it runs
-on. It admits the calls that were known when it was written but for those listed here; later ones,
+on. It admits the calls that were known when it was written, except those listed here; later ones,
 and those of another instruction set (32 bits, x32), do not exist for the program.
 """
 
@@ -74,7 +74,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "sysfs": (139, None),
     "_sysctl": (156, None),
 }
-_ABSENT = {  # a caller falls back on the older call, whose arguments can be seen here
+_ABSENT = {  # the caller falls back on an older call, whose arguments can be seen here
     "clone3": (435, 435),
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
@@ -122,7 +122,7 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 
 
 def is_known_processor() -> bool:
-    """Whether the numbers of this processor's calls are known here."""
+    """Return whether the numbers of this processor's calls are known here."""
     return os.uname().machine in _ARCHITECTURES and struct.calcsize("P") == 8
 
 
@@ -164,7 +164,7 @@ def program(*, internet: bool, shared_memory: bool, machine: str | None = None) 
 
 
 def _without_time_namespace(lines: list[bytes]) -> list[bytes]:
-    """For `clone`, whose lowest byte is a signal and not a set of flags."""
+    """Return lines for `clone`, whose lowest byte is a signal and not a set of flags."""
     return [lines[0], *_if(_ANY_BIT, _NEW_NAMESPACES & ~0xFF, [_refuse(errno.EPERM)]), lines[-1]]
 
 
@@ -176,7 +176,7 @@ def _ioctl() -> list[bytes]:
 
 
 def _socketpair() -> list[bytes]:
-    """Only pairs that stay connected to each other: a datagram socket can be addressed anew."""
+    """Return lines that admit only stream pairs: a datagram socket can be given a new address."""
     lines = [_line(_LOAD, _argument(1)), _line(_AND, _SOCK_TYPE)]
     for kind in (_SOCK_STREAM, _SOCK_SEQPACKET):
         lines += _if(_EQUAL, kind, [_line(_RETURN, _ALLOW)])
@@ -198,12 +198,12 @@ def _socket(*, internet: bool) -> list[bytes]:
 
 
 def header(filter_program: bytes) -> bytes:
-    """What leads the kernel to a filter, which is kept in memory for good."""
+    """Return the header of a filter, which stays in memory for the life of the process."""
     return struct.pack("@HP", len(filter_program) // 8, kernel.keep(filter_program))
 
 
 def install(filter_header: bytes) -> None:
-    """Hold this thread, and what it starts from now on, to a filter.
+    """Hold this thread, and everything it starts from now on, to a filter.
 
     Raises:
         OSError: the kernel refuses.
@@ -216,7 +216,7 @@ def _line(code: int, operand: int, when_true: int = 0, when_false: int = 0) -> b
 
 
 def _if(test: int, operand: int | None, then: list[bytes]) -> list[bytes]:
-    """Lines that are skipped unless the test holds for what was loaded last."""
+    """Return lines that are skipped unless the test holds for the value loaded last."""
     return [] if operand is None else [_line(test, operand, 0, len(then)), *then]
 
 
@@ -225,5 +225,5 @@ def _refuse(number: int) -> bytes:
 
 
 def _argument(index: int) -> int:
-    """Where the lower half of an argument lies; both processors are little-endian."""
+    """Return the offset of an argument's lower half; both processors are little-endian."""
     return _ARGUMENT + 8 * index

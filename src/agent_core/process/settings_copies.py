@@ -1,7 +1,7 @@
-"""Copies of Git's protected settings, which a confined program sees and writes in their place.
+"""Copies of Git's protected settings, which a confined program sees and writes instead.
 
-The real files never have what a program writes. When it has ended, the settings that execute
-nothing are taken over into the real file, as one change. The rest stays in a file beside it, which
+The real files never contain what a program writes. When it has ended, the settings that execute
+nothing are copied into the real file, as one change. The rest stays in a file beside it, which
 Git does not read.
 """
 
@@ -32,9 +32,9 @@ class _Copy(Struct):
 
     Attributes:
         file: the real one.
-        copy: what the program writes.
-        before: what both had first.
-        was_made: there was no real one.
+        copy: the one that the program writes.
+        before: the content of both before the program.
+        was_made: the real file did not exist.
     """
 
     file: str
@@ -44,7 +44,7 @@ class _Copy(Struct):
 
 
 def find_settings(protected: Iterable[str]) -> list[str]:
-    """Return those of some protected paths that are settings of a repository, and can be copied."""
+    """Return the protected paths that are settings of a repository, and can be copied."""
     found: list[str] = []
     for path in protected:
         folder, name = os.path.split(path)
@@ -88,7 +88,7 @@ class SettingsCopies:
             self._copies.append(_Copy(file, copy, content.data, was_made))
 
     def take_over(self) -> list[str]:
-        """Take over what executes nothing; return what was left out, in words. Blocks on files."""
+        """Take over settings that execute nothing; return texts about the rest. Blocks on files."""
         said: list[str] = []
         for each in self._copies:
             try:
@@ -132,7 +132,7 @@ class SettingsCopies:
         """Put settings into the real file, as Git does: with a lock, and by renaming.
 
         Returns:
-            What was written; None where somebody else has changed the same part meanwhile.
+            The content written; None if another process has changed the same part meanwhile.
         """
         lock, folder = f"{each.file}.lock", Path(each.file).parent
         with self._unfinished.noted(folder) as name:
@@ -179,7 +179,7 @@ def _take_lock(lock: str, temporary: str) -> None:
 
 
 def _without_executing(wrote: bytes, each: _Copy) -> tuple[bytes, list[str]]:
-    """Return settings whose sections that may execute something new are what they were before.
+    """Return settings without the changes that may make Git execute something new.
 
     Raises:
         ValueError: it is not known how Git reads what was written.
@@ -214,7 +214,7 @@ def _without_executing(wrote: bytes, each: _Copy) -> tuple[bytes, list[str]]:
 
 
 def _parse(content: bytes) -> list[tuple[str, str]]:
-    """Return the settings of a file; none of one that cannot be read."""
+    """Return the settings of a file; none if it cannot be read."""
     with suppress(ValueError):
         return list(parse_settings(read_text(content)))
     return []
@@ -227,7 +227,7 @@ def _executing_before(before: bytes) -> set[tuple[str, str]]:
 
 
 def _merge(each: _Copy, kept: bytes, current: bytes) -> bytes | None:
-    """Add to the present file what a program has changed; None where both changed a section.
+    """Add a program's changes to the present file; None if both changed the same section.
 
     Raises:
         ValueError: it is not known how Git reads the result.

@@ -43,31 +43,31 @@ LENGTH_BYTES = 8
 _PR_SET_CHILD_SUBREAPER = 36
 _LONGEST_PAUSE_S = 0.05
 _LOOK_S = 0.5
-"""How often a keeper with a deadline looks at the clock: a wait does not end while all sleeps."""
+"""Seconds between looks at the clock by a keeper with a deadline: waits do not end in sleep."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _SHELL = b"/bin/sh"
 _DEFAULT_AGAIN = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def message(kind: bytes, number: int = 0) -> bytes:
-    """What a keeper sends: what has happened, and its code."""
+    """Return a keeper's message: the event, and its code."""
     return kind + number.to_bytes(4, "big", signed=True)
 
 
 def now() -> float:
-    """Seconds of a clock that goes on while the process is paused, or the machine asleep."""
+    """Return the seconds of a clock that runs while the process is paused or the machine asleep."""
     return time.clock_gettime(_CLOCK)
 
 
 def renewal(deadline: float) -> bytes:
-    """What lets the program of a keeper go on until then, by `now`."""
+    """Return a message that lets the keeper's program run until `deadline`, by `now`."""
     return RENEW + int(deadline * 1000).to_bytes(LENGTH_BYTES, "big")
 
 
 def adoption() -> Callable[[], object]:
-    """What makes a process the parent of every descendant that loses its own.
+    """Return a function that makes its caller the parent of every descendant that loses its own.
 
-    It holds for the process that calls it, and not for those that it forks.
+    It applies to the process that calls it, and not to those that it forks.
     """
     if sys.platform.startswith("linux"):
         with contextlib.suppress(ImportError, OSError, AttributeError):
@@ -79,7 +79,7 @@ def adoption() -> Callable[[], object]:
 
 
 def children() -> list[int]:
-    """The processes whose parent this one is, dead ones that were not waited for included."""
+    """Return the children of this process, including dead ones that were not waited for."""
     own = os.getpid()
     try:
         with open(f"/proc/self/task/{own}/children", "rb", buffering=0) as listed:  # noqa: PTH123
@@ -105,8 +105,8 @@ def kill_children(pids: Iterable[int]) -> None:
     """End children that were not waited for yet, and their groups unless this process is in one.
 
     Only children are ever sent a signal: the number of one that was not waited for cannot mean
-    another process. What they leave behind becomes a child, and is next. A group is killed once:
-    for each of its members again ending a large one would take its square.
+    another process. Processes they leave behind become children, and are next. A group is
+    killed once: killing it for each member would take quadratic time.
     """
     groups = {os.getpgrp()}
     for pid in pids:
@@ -120,14 +120,14 @@ def kill_children(pids: Iterable[int]) -> None:
 
 
 def end_children(spared: Iterable[int] = ()) -> None:
-    """Kill children, and what they leave, until there are none but the spared ones."""
+    """Kill children, and the processes they leave, until only the spared ones are left."""
     spared, pause = set(spared), 0.0005
     while True:
         doomed = [pid for pid in children() if pid not in spared]
         kill_children(doomed)
         if [pid for pid in doomed if _has_ended(pid)]:
             continue
-        # The list may miss one while others end; with none to wait for, -1 counts as ended.
+        # The list may miss a child while others end; with none to wait for, -1 counts as ended.
         if not doomed and (spared or _has_ended(-1)):
             return
         time.sleep(pause)
@@ -154,7 +154,7 @@ class Keeper:
         self._is_late = False
 
     def run(self, folder: int, streams: list[int]) -> None:
-        """Start the program, follow it, and leave nothing of it."""
+        """Start the program, follow it, and end everything it leaves behind."""
         with ExitStack() as files:
             try:
                 self._start(folder, streams, files)
@@ -259,7 +259,7 @@ def _spawn_file(argv: list[bytes], env: dict[bytes, bytes], streams: list[int]) 
 
 
 class Request(NamedTuple):
-    """What a keeper reads: a program's arguments, its environment, and what confines it."""
+    """A keeper's request: a program's arguments, its environment, and its confinement."""
 
     argv: list[bytes]
     env: dict[bytes, bytes]
@@ -267,7 +267,7 @@ class Request(NamedTuple):
 
 
 def read_request(control: socket.socket) -> Request:
-    """Read what to start.
+    """Read a request.
 
     Raises:
         OSError: the runtime has gone away in the middle of it.
@@ -301,7 +301,7 @@ def import_jail() -> ModuleType:
 
 
 def _receive_descriptors(requests: socket.socket) -> list[int] | None:
-    """The descriptors of the next request; None when there will be no more."""
+    """Receive the descriptors of the next request; None when there will be no more."""
     flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
     fds = array.array("i")
     data, ancillary, _, _ = requests.recvmsg(
@@ -313,7 +313,7 @@ def _receive_descriptors(requests: socket.socket) -> list[int] | None:
     for fd in fds:
         os.set_inheritable(fd, False)
     if data == CONFINED:
-        import_jail().prepare()  # here, so that the keepers have it already
+        import_jail().prepare()  # here, so that the keepers inherit it
     return list(fds) if data else None
 
 
@@ -322,7 +322,7 @@ def serve(requests: socket.socket) -> None:
     adopt = adoption()
     adopt()
     wake = _open_exit_pipe()
-    gc.freeze()  # what a keeper shares with us is not collected, and so not copied
+    gc.freeze()  # objects shared with keepers are not collected, and so not copied
     keepers = set[int]()
     is_open = True
     while is_open or keepers:
@@ -330,7 +330,7 @@ def serve(requests: socket.socket) -> None:
         if wake in ready:
             os.read(wake, 4096)
             keepers = {pid for pid in keepers if not _has_ended(pid)}
-            end_children(spared=keepers)  # what a keeper has left that was killed
+            end_children(spared=keepers)  # end processes left by a keeper that was killed
         if requests in ready:
             fds = _receive_descriptors(requests)
             is_open = fds is not None
@@ -371,7 +371,7 @@ def _fork_keeper(requests: socket.socket, fds: list[int], adopt: Callable[[], ob
 
 
 def main() -> None:
-    """Serve the socket that is the standard input, in the background; or say what jails can do."""
+    """Serve the socket that is the standard input, or print the abilities of jails."""
     if sys.argv[1:] == ["probe"]:
         sys.stdout.write(import_jail().abilities())
         return

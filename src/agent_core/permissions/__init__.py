@@ -1,4 +1,4 @@
-"""Whether a call may run: the policy, the user's answers, and what was allowed for a session."""
+"""Permission of calls: the policy, the user's answers, and the grants of a session."""
 
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.permissions.questions import PermissionCallback, UnattendedError

@@ -1,8 +1,8 @@
-"""Which hosts a network call names, so that the network policy can judge it before it is made.
+"""Finds the hosts that a network call names, so that the network policy can judge it first.
 
-Every string of the arguments is searched, keys included, at any depth, as it stands and without
-its percent-encoding. What may be a host and cannot be read beyond doubt is given back with a `?`
-in front: no list of allowed hosts has it.
+Every string of the arguments is searched, keys included, at any depth, both unchanged and without
+its percent-encoding. A possible host that cannot be read with certainty is returned with a `?`
+in front: no list of allowed hosts contains it.
 """
 
 import ipaddress
@@ -38,7 +38,7 @@ _USER_AT = re.compile(r"@((?:[^\s@/\\?#:\"'<>`|^{}()\[\],;=&]+)|\[[0-9a-f:.%]+\]
 _TOKEN = re.compile(r"[^\s\"'<>`|^{}(),;=&]+")
 _NAME = re.compile(
     r"(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)+(?:[a-z]{2,}|xn--[a-z0-9-]+)\.?"
-    # A last part with digits, as inside a company; a number such as `3.11rc1` is none.
+    # A last part with digits, as inside a company; a number such as `3.11rc1` does not count.
     r"|[0-9-]*[a-z_][a-z0-9_-]*\.(?:[a-z0-9_-]+\.)*[0-9]*[a-z][a-z0-9-]+\.?",
     re.IGNORECASE,
 )
@@ -53,7 +53,7 @@ _MAX_SHOWN = 200
 
 
 def hosts_in(arguments: Mapping[str, Any], views: Sequence[CommandView] = ()) -> list[str]:
-    """The hosts of all addresses in the arguments, sorted, each once, in lower case.
+    """Return the hosts of all addresses in the arguments, sorted, each once, in lower case.
 
     Args:
         arguments: of a call.
@@ -74,15 +74,15 @@ def hosts_in(arguments: Mapping[str, Any], views: Sequence[CommandView] = ()) ->
 
 
 def is_host(host: str, name: str) -> bool:
-    """Whether a host that was found is the one of a name: `*.x` is every name below `x`."""
+    """Return whether a host is the one of a name: `*.x` is every name below `x`."""
     wanted = _ascii(name)
     return host.endswith(wanted[1:]) if wanted.startswith("*.") else host == wanted
 
 
 def may_be_host(host: str, name: str) -> bool:
-    """The same for whatever some client reads as that name, or as another form of that number.
+    """Return whether some client may read a host as a name, or as another form of a number.
 
-    One that cannot be read beyond doubt has the name in it.
+    A host that cannot be read with certainty has the name in it.
     """
     if not host.startswith("?"):
         return is_host(_number(host) or host, name)
@@ -124,9 +124,9 @@ def _number(host: str) -> str | None:
 
 
 def _texts(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every string, with the name of the argument it belongs to; numbers that are named too.
+    """Yield every string, with the name of the argument it belongs to; numbers that are named too.
 
-    What stands in an object belongs to its key, or to the object's own name if that promises a
+    A string in an object belongs to its key, or to the object's own name if that promises a
     host and none of the keys does: `{"server": {"name": "intranet"}}`.
     """
     waiting: list[tuple[str, object]] = [("", dict(arguments))]
@@ -189,7 +189,7 @@ def _is_like_a_host(name: str) -> bool:
     if len(name) > _LONGEST_NAME:
         return False
     if not name.isascii():
-        # What clients make of it differs; a dot between letters is enough to be careful.
+        # Clients read it differently; a dot between letters is enough to be careful.
         first, _, last = normalize("NFKC", name).translate(_DOTS).rpartition(".")
         return bool(first) and len(last) > 1
     if name.lower() == "localhost" or _NAME.fullmatch(name) or _HEX_NUMBER.fullmatch(name):
@@ -206,10 +206,10 @@ def _ip(text: str) -> str | None:
 
 
 def _host(text: str) -> str:
-    """The host of an address or of `host:port`.
+    """Return the host of an address or of `host:port`.
 
-    Clients disagree about backslashes, white space and what is not ASCII: one goes where another
-    would not. Such an address is shown whole and is on no list.
+    Clients disagree about backslashes, white space and characters beyond ASCII, and may connect to
+    different hosts. Such an address is shown whole and is on no list.
     """
     address = text.strip()
     address = address if _ADDRESS.match(address) else f"//{address}"

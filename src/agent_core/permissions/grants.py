@@ -1,4 +1,4 @@
-"""What was allowed for a session, in memory."""
+"""The grants of a session, kept in memory."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Decides about every tool call: passes what is allowed, asks, and remembers answers."""
+"""Decides about every tool call: allows it, asks the user, or refuses it; remembers answers."""
 
 import asyncio
 import logging
@@ -62,18 +62,18 @@ _PLAN = "plan mode"
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What becomes of a call, and why.
+    """The decision about a call, and the reason.
 
     Attributes:
         decision: `allow`, `ask` or `deny`.
-        by: what has decided it: a rule, an answer that is remembered, a setting.
-        grant: what an answer for the session would cover, or the given one covers; None: this
-            call only.
-        wide: the wider answer that the question offers; None: there is none.
+        by: the source of the decision: a rule, a remembered answer, a setting.
+        grant: the coverage of an answer for the session, given or possible; None: this call
+            only.
+        wide: the wider answer that the question offers, or None.
         always: the rule that would allow such calls from now on, where it can be saved.
         asked_by: the user's rule that asks, if one does.
-        hosts: what a network call, or a command, names; None for others.
-        refusal: what the model reads of a call that is denied.
+        hosts: the hosts that a network call, or a command, names; None for others.
+        refusal: the message to the model about a denied call.
     """
 
     decision: RuleDecision
@@ -89,28 +89,28 @@ class Verdict(Struct, frozen=True, kw_only=True):
 class PermissionGuard(Extension):
     """Decides about every call of one runtime, of one toolkit or of one run folder.
 
-    What was allowed for a session is for the calls that its question named. A call with a reason
-    of its own is asked for whatever was allowed before.
+    A grant for a session covers the calls that its question named. A call with a reason of its own
+    asks whatever was allowed before.
 
     Args:
         callback: asks the user; None means that no question can be asked.
-        config: `[permissions]`; the defaults of the configuration if there is none.
+        config: `[permissions]`; by default the default configuration.
         rules: the user's rules, if there are any.
-        open_saved: opens the file to which a question that is answered with "always" adds a rule;
-            None: none is added.
+        open_saved: opens the file to which the answer "always" adds a rule; None: no rules are
+            added.
         network: `[tools.network]`; its hosts need no question either.
-        allowed: names of tools, or patterns like `mcp.files.*`; None allows all that are not
-            denied.
-        denied: names or patterns; what is on both lists is denied.
-        mode: `ask` follows the settings; with `allow` what neither the lists nor a rule keeps
-            back is allowed.
-        project_dir: shown as the folder of calls that have none of their own.
-        redactor: removes secrets from what the user is shown.
+        allowed: names of tools, or patterns like `mcp.files.*`; None allows all tools that
+            are not denied.
+        denied: names or patterns; a tool on both lists is denied.
+        mode: `ask` follows the settings; with `allow` every call is allowed that
+            neither the lists nor a rule keeps back.
+        project_dir: shown as the folder of calls without a folder.
+        redactor: removes secrets from text shown to the user.
         timeout_s: how long one answer may take, in seconds; None waits as long as it takes.
 
     Attributes:
-        rules: the user's rules; None: there are none.
-        grants: what was allowed for sessions.
+        rules: the user's rules, or None.
+        grants: the grants of sessions.
     """
 
     place = Place.PERMISSIONS
@@ -149,7 +149,7 @@ class PermissionGuard(Extension):
         )
 
     def is_listed(self, name: str) -> bool:
-        """Whether the lists of names allow a tool."""
+        """Return whether the lists of names allow a tool."""
         allowed, denied = self._lists
         if any(fnmatchcase(name, pattern) for pattern in denied):
             return False
@@ -158,7 +158,7 @@ class PermissionGuard(Extension):
     async def decide(
         self, call: ToolCall, definition: ToolDefinition, access: Access, run: RunIdentity
     ) -> Verdict:
-        """Judge one call. Nothing is asked and nothing changes.
+        """Judge one call, without asking and without changing anything.
 
         Args:
             call: what the model asked for.
@@ -244,7 +244,7 @@ class PermissionGuard(Extension):
 
     @property
     def saves_rules(self) -> bool:
-        """Whether an answer "always" can add a rule."""
+        """Return whether an answer "always" can add a rule."""
         return self._open_saved is not None
 
     @cached_property
@@ -272,7 +272,7 @@ class PermissionGuard(Extension):
     async def save_rule(self, request: "PermissionRequest", decision: Decision) -> bool:
         """Save the rule that a question offers for this decision; return whether there is one.
 
-        What cannot be written is logged: the answer counts all the same.
+        A failure to write it is logged: the answer counts all the same.
         """
         text = rule_of(request, decision)
         if text is None or self._saved is None:
@@ -283,7 +283,7 @@ class PermissionGuard(Extension):
     def _refuse(
         self, definition: ToolDefinition, access: Access, run: RunIdentity
     ) -> Verdict | None:
-        """What no rule allows: a tool that is not listed, and a change in plan mode."""
+        """Refuse a tool that is not listed, and a change in plan mode; None for other calls."""
         name = definition.name
         if not self.is_listed(name):
             refusal = f"the permission lists do not allow {name}"
@@ -303,7 +303,7 @@ class PermissionGuard(Extension):
         run: RunIdentity,
         hosts: Sequence[str] | None,
     ) -> Verdict | None:
-        """What the user's rules say of a call; None if they do not decide it."""
+        """Return the decision of the user's rules about a call; None if they do not decide it."""
         if self.rules is None:
             return None
         named = self.rules.named(definition, access, run, hosts)
@@ -435,7 +435,7 @@ class PermissionGuard(Extension):
 
 
 def _own(access: Access) -> str:
-    """Why a command that names the program's own files is refused."""
+    """Return why a command that names the program's own files is refused."""
     named = ", ".join(access.places)[:_MAX_SHOWN]
     return (
         f"{named} belongs to the program itself, or names its home: a command that names it is"
@@ -445,7 +445,7 @@ def _own(access: Access) -> str:
 
 
 def _why(definition: ToolDefinition, access: Access) -> str:
-    """Why a call is asked for where no rule says so."""
+    """Return why a call asks where no rule decides."""
     if access.reason is not None:
         return access.reason
     if access.command is not None and access.places:

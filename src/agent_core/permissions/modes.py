@@ -1,6 +1,6 @@
-"""What a permission mode leaves a run to do, and what the model reads about it.
+"""The permission modes: the calls they allow a run, and the note about them for the model.
 
-A note before the user's message names the mode, so that what a prompt cache holds stays as it is:
+A note before the user's message names the mode, so that the content of a prompt cache stays valid:
 the tools are the same in every mode, and calls are refused.
 """
 
@@ -17,15 +17,15 @@ PLAN_MODE_IS_OVER = (
 )
 
 _BUILT_IN = ("agent.", "internal.")
-"""These serve the conversation and its plan; no tool of others has such a name."""
+"""Prefixes of tools for the conversation and its plan; no other tool has such a name."""
 
 
 def may_change(definition: ToolDefinition, access: Access) -> bool:
-    """Whether a call could change anything but the run's own records, as far as is known.
+    """Return whether a call could change anything but the run's own records, as far as is known.
 
     Known to only read: tools of permission `readonly` that are not dangerous, and commands that
-    consist of programs and options that only read. A tool that writes files does so whatever
-    permission the settings give it.
+    consist of programs and options that only read. A tool that writes files counts as
+    changing, whatever permission the settings give it.
     """
     if definition.name.startswith(_BUILT_IN) or access.only_reads:
         return False

@@ -1,4 +1,4 @@
-"""Which calls need a question, by the settings alone."""
+"""Decides from the settings alone which calls need a question."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ _PLAIN = r"[a-z0-9._-]+(?::[0-9]*)?|\[?[0-9a-f:.]+\]?(?::[0-9]*)?"
 
 
 class PolicyDecision(StrEnum):
-    """What has to happen before a call."""
+    """The step that has to come before a call."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -19,7 +19,7 @@ class PolicyDecision(StrEnum):
 
 
 class Policy:
-    """What has to be asked where no rule of the user's says otherwise.
+    """The settings for calls that no rule of the user's decides.
 
     Args:
         config: the `[permissions]` section.
@@ -38,7 +38,7 @@ class Policy:
     def decide(
         self, definition: ToolDefinition, access: Access, hosts: Sequence[str] | None = None
     ) -> PolicyDecision:
-        """Judge one call. A refusal here is final; no question follows it.
+        """Judge one call. A refusal here is final: the user is not asked.
 
         Args:
             definition: the tool, with the user's overrides.
@@ -52,7 +52,7 @@ class Policy:
             if not all(map(self.allows_host, hosts)):
                 return PolicyDecision.ASK
             if not hosts:
-                return PolicyDecision.ASK  # where the call goes cannot be seen
+                return PolicyDecision.ASK  # the destination of the call is unknown
             if reads and not access.dangerous and access.reason is None:
                 return PolicyDecision.ALLOW  # the host was the only question
         if access.asks:
@@ -61,11 +61,11 @@ class Policy:
         return PolicyDecision.ASK if asks_anyway else PolicyDecision.ALLOW
 
     def refuses(self, hosts: Iterable[str]) -> bool:
-        """Whether one of the hosts is refused, and not asked for."""
+        """Return whether one of the hosts is refused rather than asked for."""
         return self._refuses_hosts and not all(map(self.allows_host, hosts))
 
     def allows_host(self, host: str) -> bool:
-        """Whether a host, with or without a port, needs no question."""
+        """Return whether a host, with or without a port, needs no question."""
         with_port = host.strip().lower()
         if not re.fullmatch(_PLAIN, with_port):
             return False  # unclear to some client, whatever it ends with

@@ -71,10 +71,10 @@ _LATE = "the question was not answered in time"
 _WITHDRAWN = "the question was withdrawn"
 _UNANSWERED = "there was no answer"
 NOBODY = "nobody"
-"""Who decided, where a call was denied because its question got no answer."""
+"""Decider of a call that was denied because its question got no answer."""
 _MOST_OPEN = 1_000
 _LOOK_S, _RARE_LOOK_S = 0.5, 5.0
-"""How often an open question is looked up, while other processes may answer it."""
+"""Seconds between looks at an open question, while other processes may answer it."""
 
 
 class UnattendedError(Exception):
@@ -82,7 +82,7 @@ class UnattendedError(Exception):
 
 
 class PermissionJournal(Protocol):
-    """Where questions and answers are written down."""
+    """Journal in which questions and answers are written down."""
 
     def note(
         self,
@@ -101,7 +101,7 @@ class PermissionJournal(Protocol):
 
 
 class _Asked(Struct, frozen=True):
-    """A question that is asked without a store, and the answer of another one that covers it."""
+    """A question without a store, and the answer of another question that covers it."""
 
     request: "PermissionRequest"
     covered: "asyncio.Future[PermissionDecision]"
@@ -113,7 +113,7 @@ class Questions:
     Args:
         callback: asks the user; None: only another process can answer.
         redactor: removes secrets from reasons, and from what is logged.
-        unattended: what becomes of a question that the callback cannot answer.
+        unattended: the treatment of a question that the callback cannot answer.
         timeout_s: how long one answer may take, in seconds; None waits as long as it takes.
     """
 
@@ -138,7 +138,7 @@ class Questions:
 
     @property
     def has_callback(self) -> bool:
-        """Whether the user can be asked here."""
+        """Return whether the user can be asked here."""
         return self._callback is not None
 
     def keep_in(self, store: QuestionStore, *, is_shared: bool, has_notices: bool = False) -> None:
@@ -218,7 +218,7 @@ class Questions:
             event.set()
 
     def is_asking(self, run_id: str) -> bool:
-        """Whether a question of this run waits for an answer here."""
+        """Return whether a question of this run waits for an answer here."""
         return run_id in self._runs
 
     def holds_secret(self, arguments: dict[str, Any]) -> bool:
@@ -268,7 +268,7 @@ class Questions:
         may_park = self._unattended == "park" and obstacle is None
         can_ask = self._callback is not None or may_park or self._unattended == "wait"
         root_id = run.parent_run_id or run.run_id
-        # Of a run that goes on, an answer may be there already.
+        # A resumed run may have an answer already.
         if not can_ask and not await store.approval_of(root_id, run.run_id, call.tool_call_id):
             raise _no_way_to_ask(definition, access, obstacle)
         question = ApprovalRecord(
@@ -311,7 +311,7 @@ class Questions:
         return _note_answer(record, journal)
 
     def _find_obstacle(self, call: ToolCall, run: RunIdentity) -> str | None:
-        """Why a run that asks about this call cannot be parked, where it would be."""
+        """Return why a run with this question cannot be parked; None if it can, or need not."""
         if self._unattended != "park":
             return None
         if run.mode is RunMode.ORCHESTRATOR:
@@ -377,11 +377,11 @@ class Questions:
         may_park: bool,
         obstacle: str | None,
     ) -> "ApprovalRecord":
-        """The question with its first answer, the callback's or one from elsewhere.
+        """Return the question with its first answer, the callback's or one from elsewhere.
 
         Raises:
-            PermissionDeniedError: there is none.
-            ParkedError: the run is to wait for it.
+            PermissionDeniedError: there is no answer.
+            ParkedError: the run has to wait for it.
         """
         from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
 
@@ -452,7 +452,7 @@ class Questions:
     def _start(
         self, callback: PermissionCallback, request: "PermissionRequest"
     ) -> "asyncio.Task[PermissionDecision | UnattendedError | str]":
-        """Ask in a task of its own: one that does not let go must not keep a cancelled run."""
+        """Ask in a separate task, so that a callback that hangs does not keep a cancelled run."""
         asking = asyncio.create_task(
             _call(callback, request, self._redactor), name="permission callback"
         )
@@ -490,7 +490,7 @@ async def _call(
     request: "PermissionRequest",
     redactor: Redactor,
 ) -> "PermissionDecision | UnattendedError | str":
-    """The callback's answer, or why there is none."""
+    """Return the callback's answer, or the reason why there is no answer."""
     from agent_core.types import PermissionDecision  # noqa: PLC0415 - few runs need it
 
     try:
@@ -562,12 +562,12 @@ def _no_way_to_ask(
 def denial_of(
     answer: "PermissionDecision", name: str, code: ErrorCode = ErrorCode.PERMISSION_DENIED
 ) -> PermissionDeniedError:
-    """Return the error of a call that was denied; it says who denied it.
+    """Return the error of a denied call; it names who denied it.
 
     Args:
         answer: the denial.
         name: the name of the tool.
-        code: of the error, if nobody could be asked.
+        code: code of the error, if there was no way to ask.
     """
     if answer.metadata.get("decided_by") == NOBODY:
         return PermissionDeniedError(code, _unanswered(name, answer.reason))

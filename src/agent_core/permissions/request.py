@@ -1,4 +1,4 @@
-"""The question about a call: what a person reads, and what an answer "for the session" covers.
+"""The question about a call: the text for a person, and the coverage of an answer for the session.
 
 The question is complete, bounded and not deceiving. A grant never covers more than its question
 names. A call with a reason of its own has no grant: its answer is for this call only.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from agent_core.types import PermissionRequest
 
 MAX_SUMMARY = 1_000_000
-"""More characters than a command can have: what is asked is there as a whole."""
+"""Characters of a summary: more than a command can have, so that it is shown whole."""
 MAX_REASON = 2_000
 MAX_DIFF = 1_000_000
 MAX_LINE = 4_000
@@ -41,7 +41,7 @@ MAX_PLACES = 50
 MAX_COVERS = 2_000
 _MAX_IN_EVENT = 8_000
 _SMALL = 1_048_576
-"""Bytes of a file that is compared by what is in it."""
+"""Bytes of the largest file that is compared by its content."""
 
 _ALL_READS = (
     "every command that only reads, and opens only what may be read without a question, in the"
@@ -50,18 +50,18 @@ _ALL_READS = (
 _ALL_EDITS = "every edit of ordinary files of the project"
 UNTIL_END = ", until the session ends"
 WIDE_DECISIONS = frozenset({Decision.ALLOW_READS, Decision.ALLOW_EDITS})
-"""The answers that cover more than calls like the one that is asked about."""
+"""The answers that cover more than calls like the one in question."""
 WIDE = "wide"
-"""In the metadata of a request: the wider answer that it takes, and what that covers."""
+"""Metadata key of a request: the wider answer that it takes, and the coverage of that answer."""
 RULE, ALWAYS = "rule", "always"
-"""In the metadata of a request: what may be saved. In that of an answer: that it is to be."""
+"""Metadata keys: the rule that a request may save, and in its answer the order to save it."""
 THIS_CALL_ONLY = "this call only"
 REMOVED = "[redacted:"
-"""How the mark begins that stands in place of a secret."""
+"""First part of the mark that replaces a secret."""
 
 
 class Grant(Struct, frozen=True):
-    """What one answer covers: `covers` says it to people; calls with the same `key` share it."""
+    """Coverage of an answer: `covers` describes it; calls with the same `key` share the answer."""
 
     covers: str
     key: str
@@ -72,9 +72,9 @@ class WideGrant(Struct, frozen=True):
 
     Attributes:
         decision: the answer.
-        grant: what it covers until the session ends.
+        grant: its coverage until the session ends.
         project: the folder of the project.
-        rule: what would cover the same in every session, where it can be saved.
+        rule: the rule that covers the same in every session, if it can be saved.
     """
 
     decision: Decision
@@ -84,12 +84,12 @@ class WideGrant(Struct, frozen=True):
 
 
 def build_wide_grant(access: Access, project_dir: Path) -> WideGrant | None:
-    """Return the wider answer that a question about this call offers; None of any other call."""
+    """Return the wider answer that a question about this call offers, or None."""
     project = os.path.realpath(project_dir)
     if access.reason is not None:
         return None
     if access.command is not None and access.reads:
-        # Places outside need no question, or the call had a reason of its own.
+        # Places outside need no question here: otherwise the call had a reason of its own.
         inside = (path for path in access.paths if path not in access.places)
         named = (access.cwd or project, *inside)
         if not all(Path(each).is_relative_to(project) for each in named):
@@ -106,10 +106,10 @@ def build_wide_grant(access: Access, project_dir: Path) -> WideGrant | None:
 def build_grant(
     call: ToolCall, definition: ToolDefinition, access: Access, hosts: Sequence[str] | None
 ) -> Grant | None:
-    """What agreeing to this call for the session would cover; None for this call only.
+    """Return the coverage of an answer for the session; None: this call only.
 
-    The key holds the whole definition of the tool, so that a tool that has changed since is
-    asked for again, and what the words may have left out.
+    The key contains the whole definition of the tool, so that a tool that has changed since asks
+    again, and the parts that the words may have left out.
     """
     if access.reason is not None:
         return None
@@ -154,7 +154,7 @@ def build_request(
     project_dir: Path,
     redactor: Redactor,
 ) -> "PermissionRequest":
-    """The question whether `run` may make this call. No secret and no control character gets in.
+    """Build the question whether `run` may make this call, free of secrets and control characters.
 
     Args:
         call: what the model asked for.
@@ -162,11 +162,11 @@ def build_request(
         access: what the call would touch.
         run: who makes it.
         hosts: the hosts it names, if it is a network call.
-        covers: what an answer for the session would cover; None for this call only.
-        wide: the wider answer that the question offers, if it does.
-        rule: what an answer "always" would add to the user's rules, if it can.
-        asked_by: the user's rule that asks, if one does.
-        project_dir: the folder of calls that have none of their own.
+        covers: the coverage of an answer for the session; None for this call only.
+        wide: the wider answer that the question offers, if any.
+        rule: the rule that an answer "always" would add, if it can.
+        asked_by: the user's rule that asks, if any.
+        project_dir: the folder of calls without one.
         redactor: removes secrets.
     """
     from agent_core.types import PermissionRequest  # noqa: PLC0415 - few runs need it
@@ -229,13 +229,13 @@ def shown_line(text: str, redactor: Redactor, limit: int = MAX_LINE) -> str:
 
 
 def _visible_lines(text: str) -> str:
-    """Return a text of several lines whose other control characters are spelled out."""
+    """Return a text of several lines with its other control characters spelled out."""
     lines = (visible(each, one_line=True) for each in text.split("\n"))
     return shortened("\n".join(lines), MAX_SUMMARY)
 
 
 def _agent_facts(run: RunIdentity, line: Callable[[str], str]) -> dict[str, Any]:
-    """Return what tells a child agent from others; nothing for the agent that the user talks to."""
+    """Return facts that identify a child agent; none for the agent that the user talks to."""
     if run.parent_agent_id is None:
         return {}
     facts: dict[str, Any] = {"agent_path": agent_path(run)}
@@ -247,7 +247,7 @@ def _agent_facts(run: RunIdentity, line: Callable[[str], str]) -> dict[str, Any]
 
 
 def wide_of(request: "PermissionRequest") -> tuple[Decision, str] | None:
-    """Return the wider answer that a question takes, and what it covers in words."""
+    """Return the wider answer that a question takes, and its coverage in words."""
     match request.metadata.get(WIDE):
         case {"decision": str(decision), "covers": str(covers)}:
             return Decision(decision), covers
@@ -256,10 +256,9 @@ def wide_of(request: "PermissionRequest") -> tuple[Decision, str] | None:
 
 
 def coverage_of(request: "PermissionRequest", decision: Decision) -> tuple[str, ...] | None:
-    """Return what an answer covers beyond its call: questions of a session that share it are
-    covered by one answer.
+    """Return the coverage of an answer beyond its call; questions that share it get one answer.
 
-    None if it covers no other call, or if the words of the question do not tell it from others.
+    None if it covers no other call, or if the words of the question do not identify it.
     """
     if decision in WIDE_DECISIONS:
         offered = wide_of(request)
@@ -273,7 +272,7 @@ def coverage_of(request: "PermissionRequest", decision: Decision) -> tuple[str, 
 
 
 def rule_of(request: "PermissionRequest", decision: Decision) -> str | None:
-    """Return the rule that an answer with "always" saves; None where the question offers none."""
+    """Return the rule that an answer with "always" saves; None if the question offers no rule."""
     if decision is Decision.DENY:
         return None
     facts: object = request.metadata
@@ -293,7 +292,7 @@ def shown_rule(rule: str) -> str:
 
 
 def without_rules(request: "PermissionRequest") -> "PermissionRequest":
-    """Return a request that offers no rule, for where none can be saved."""
+    """Return a request without its rule, for runtimes that cannot save rules."""
     facts = {key: value for key, value in request.metadata.items() if key != RULE}
     if (offered := wide_of(request)) is not None:
         facts[WIDE] = {"decision": offered[0].value, "covers": offered[1]}
@@ -308,7 +307,7 @@ def agent_path(run: RunIdentity) -> list[str]:
 def access_hash(
     call: ToolCall, definition: ToolDefinition, access: Access, request: "PermissionRequest"
 ) -> str:
-    """What one answer is for: all that the call would do, and the files as they are now.
+    """Return a hash of everything one answer is for: all effects, and the files as they are now.
 
     Blocks on files: not for the event loop.
     """
@@ -323,7 +322,7 @@ def access_hash(
 
 
 def _state(path: str) -> list[Any]:
-    """What tells a changed file from the same one; of a folder that it is there."""
+    """Return facts that change with a file's content; for a folder only its kind."""
     try:
         found = Path(path).stat()
         if not stat.S_ISREG(found.st_mode):

@@ -1,8 +1,8 @@
-"""The user's rules: which calls are allowed unasked, which are asked for, which are refused.
+"""The user's rules: the calls that are allowed unasked, that ask, and that are refused.
 
-A rule that allows covers what it says and no more. One that denies or asks means whatever may be
-meant: another spelling of a path or of a program's name, what lies below a folder, a word that is
-known only when a command runs.
+A rule that allows covers exactly its words and no more. A rule that denies or asks applies to
+everything it may mean: another spelling of a path or of a program's name, paths below a folder, a
+word that is known only when a command runs.
 """
 
 import os
@@ -36,17 +36,17 @@ _PLAIN_LINE = re.compile(r"[\w/.-]+(?: +[\w@%+:,./=-]+)*", re.ASCII)
 
 
 class Named(Struct, frozen=True, kw_only=True):
-    """What a call names, as far as rules are about it.
+    """The subjects of a call that rules can name.
 
     Attributes:
         tool: the canonical name; None for an example of a rule, which is for its tools.
-        agents: who calls: the role, and the id of the definition; None for an example.
+        agents: the caller: the role, and the id of the definition; None for an example.
         hosts: of a network call or of a command; None for other calls.
         paths: resolved.
-        met: what a command reads below the folders that it names, resolved.
-        places: those of them that are a reason of their own to ask, or outside of the project.
-        command: what a command would run.
-        cwd: where it would run.
+        met: resolved paths a command reads below the folders that it names.
+        places: the paths that are a reason of their own to ask, or outside of the project.
+        command: the programs a command would run.
+        cwd: the folder it would run in.
         kinds: the values of `only` that fit the call; None for an example.
     """
 
@@ -62,13 +62,13 @@ class Named(Struct, frozen=True, kw_only=True):
 
 
 class RuleContext(Struct, frozen=True, kw_only=True):
-    """What the words of rules are read with.
+    """The context in which the words of rules are read.
 
     Attributes:
         home: of the program, for paths that begin with its placeholder.
         project: a resolved folder: relative paths start there.
         search_path: the folders where commands are looked up.
-        is_writable: whether tools may write there: a program there is not the user's.
+        is_writable: tells whether tools may write to a path: such a program is not the user's.
     """
 
     home: Path
@@ -77,10 +77,10 @@ class RuleContext(Struct, frozen=True, kw_only=True):
     is_writable: Callable[[Path], bool]
 
     def build(self, name: str, table: PermissionRule) -> "Rule":
-        """A rule, with its paths expanded.
+        """Return a rule with its paths expanded.
 
         Args:
-            name: where it stands: `config.toml#2`.
+            name: its place: `config.toml#2`.
             table: as it is written.
 
         Raises:
@@ -104,7 +104,7 @@ class RuleContext(Struct, frozen=True, kw_only=True):
         return [self.build(f"{file}#{at}", table) for at, table in enumerate(tables, 1)]
 
     def find_program(self, name: str) -> str | None:
-        """The file of a bare name, links followed, outside of what tools write to."""
+        """Return the file of a bare name, links followed, where tools do not write."""
         for folder in map(Path, self.search_path.split(os.pathsep)):
             if folder.is_absolute() and (found := shutil.which(name, path=str(folder))):
                 real = Path(os.path.realpath(found))
@@ -117,10 +117,10 @@ class Rule(Struct, frozen=True, dict=True):
     """One rule, ready to be matched.
 
     Attributes:
-        name: where it stands: `config.toml#2` is the second one there.
+        name: its place: `config.toml#2` is the second rule there.
         table: as it is written.
         paths: its paths, expanded.
-        around: what its words are read with.
+        around: the context in which its words are read.
     """
 
     name: str
@@ -133,7 +133,7 @@ class Rule(Struct, frozen=True, dict=True):
         return f"rule {self.name}{reason}"
 
     def concerns(self, named: Named) -> bool:
-        """Whether it denies, or asks for, the call: something of all it names is in the call."""
+        """Return whether a rule that denies or asks applies: the call may mean all its keys."""
         table = self.table
         hosts, command = named.hosts or (), named.command
         return (
@@ -148,9 +148,9 @@ class Rule(Struct, frozen=True, dict=True):
         )
 
     def covers(self, named: Named) -> bool:
-        """Whether it allows the call, the words of a command aside: all of it, and its reason.
+        """Return whether the rule allows the whole call and its reason, except the command's words.
 
-        A command is a matter of the rules that name commands, or the tool for them.
+        Only rules that name commands, or the tool for them, decide about a command.
         """
         table = self.table
         if table.host is not None and not (named.hosts and all(map(self._means, named.hosts))):
@@ -173,14 +173,14 @@ class Rule(Struct, frozen=True, dict=True):
         return self.table.command == [["*"]]
 
     def allows_writes(self, views: Iterable[CommandView]) -> bool:
-        """Whether its paths cover what redirections write, which its words do not name."""
+        """Return whether its paths cover the files that redirections write."""
         if self.table.command is None or self.is_for_every_command:
             return True
         written = [path for view in views for path in view.writes]
         return not written or (self.table.path is not None and all(map(self._open.cover, written)))
 
     def allows_view(self, view: CommandView, cwd: str, *, is_example: bool = False) -> bool:
-        """Whether its words cover one program of a command, and its paths the words of the `*`."""
+        """Return whether its words cover one program of a command, and its paths the `*`."""
         words = self.table.command
         if words is None:
             return True
@@ -220,7 +220,7 @@ class Rule(Struct, frozen=True, dict=True):
         )
 
     def _is_of_kind(self, named: Named) -> bool:
-        """Return whether the call is what `only` limits the rule to."""
+        """Return whether `only` admits the call."""
         only = self.table.only
         return only is None or named.kinds is None or only in named.kinds
 
@@ -263,9 +263,9 @@ class Rule(Struct, frozen=True, dict=True):
         return any(may_be_host(host, name) for name in self.table.host or ())
 
     def _covers_words(self, view: CommandView, start: int, cwd: str) -> bool:
-        """Whether the words from `start` on are none but options, numbers and paths it covers.
+        """Return whether the words from `start` on are only options, numbers and covered paths.
 
-        A word may be a file that is not there yet, and one that is not known any file.
+        A word may be a file that does not exist yet, and an unknown word may be any file.
         """
         if view.unknown_from is not None or view.only_reads:
             return view.unknown_from is None
@@ -280,7 +280,7 @@ class Rule(Struct, frozen=True, dict=True):
         return True
 
     def _is_program(self, name: str, view: CommandView, *, is_example: bool) -> bool:
-        """Whether the name in a rule is the program of a view, and not just one called so."""
+        """Return whether the name in a rule is the program of a view, and not just its name."""
         called = view.argv[0]
         if _name(called) != _name(name):  # one file may be many programs
             return False
@@ -348,11 +348,11 @@ def unusable_rule(name: str, problem: str) -> ConfigError:
 
 
 def find_misfit(rule: Rule, views_of: Callable[[list[str]], CommandViews]) -> str | None:
-    """What is wrong with the examples of a rule.
+    """Return the first fault of the examples of a rule, or None.
 
     Args:
         rule: a rule.
-        views_of: what a command runs; a command line is one for a shell.
+        views_of: returns the programs a command runs; a command line is one for a shell.
     """
     for key, wanted in (("match", True), ("not_match", False)):
         for example in getattr(rule.table, key):
@@ -370,7 +370,7 @@ def find_misfit(rule: Rule, views_of: Callable[[list[str]], CommandViews]) -> st
 def _named_by(
     rule: Rule, example: str | list[str], views_of: Callable[[list[str]], CommandViews]
 ) -> Named:
-    """What an example names: it is one for the first of the rule's keys that is not `agent`."""
+    """Return the subjects of an example: it belongs to the first of the rule's keys but `agent`."""
     from agent_core.permissions.addresses import hosts_in  # noqa: PLC0415 - few rules
 
     table, text = rule.table, example if isinstance(example, str) else " ".join(example)
@@ -416,8 +416,8 @@ class RuleSet:
     """All rules together: deny before ask before allow, whatever their order.
 
     Attributes:
-        rules: those that are in force.
-        around: what more of them are built with.
+        rules: the rules in force.
+        around: the context for further rules.
     """
 
     def __init__(self, rules: Iterable[Rule], around: RuleContext) -> None:
@@ -425,13 +425,13 @@ class RuleSet:
         self.around = around
 
     def replace_saved(self, file: str, tables: Iterable[PermissionRule]) -> None:
-        """Have these rules in place of those of the same file."""
+        """Replace the rules of a file with these."""
         others = [rule for rule in self.rules if not rule.name.startswith(f"{file}#")]
         self.rules = (*others, *self.around.build_all(file, tables))
 
     @property
     def have_hosts(self) -> bool:
-        """Whether one of them is about hosts."""
+        """Return whether a rule is about hosts."""
         return any(rule.table.host is not None for rule in self.rules)
 
     def named(
@@ -441,7 +441,7 @@ class RuleSet:
         run: RunIdentity,
         hosts: Sequence[str] | None,
     ) -> Named:
-        """What a call names."""
+        """Return the subjects of a call."""
         target = access.target or "(not known)"
         return Named(
             tool=definition.name,
@@ -461,10 +461,10 @@ class RuleSet:
         return next((rule for rule in mine if rule.concerns(named)), None)
 
     def find_allowing(self, named: Named) -> list[Rule]:
-        """The rules that allow the call together; none if something of it is not covered.
+        """Return the rules that allow the call together; none if a part of it is not covered.
 
-        One rule covers a call. A command may run several programs: each needs a rule, and none
-        is allowed if what it runs is not known beyond doubt.
+        One rule covers a call. A command may run several programs: each needs a rule, and the
+        command is not allowed if its programs are not known with certainty.
         """
         fitting = [
             rule for rule in self.rules if rule.table.decision == "allow" and rule.covers(named)
@@ -486,9 +486,9 @@ class RuleSet:
         return list(found.values())
 
     def _find_allowing_all(self, fitting: Iterable[Rule], command: CommandViews) -> list[Rule]:
-        """Return a rule for every command, which needs no views that are beyond doubt.
+        """Return a rule for every command, even if the programs of the command are uncertain.
 
-        Where rules deny or ask for commands, what is in doubt may be one of those.
+        If rules deny or ask for commands, an uncertain program may be one they name.
         """
         if command.asks_anyway or any(
             rule.table.decision != "allow" and rule.table.command is not None for rule in self.rules

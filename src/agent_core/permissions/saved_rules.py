@@ -51,10 +51,10 @@ class _File(Section):
 
 
 def read_rules(path: Path) -> list[PermissionRule]:
-    """The rules of the file; none if there is no file.
+    """Return the rules of the file; none if there is no file.
 
     Raises:
-        ConfigError: it cannot be read, or is no file of rules. Names the file and the key.
+        ConfigError: it cannot be read, or is not a file of rules. Names the file and the key.
     """
     try:
         text = read_text(path)
@@ -64,10 +64,10 @@ def read_rules(path: Path) -> list[PermissionRule]:
 
 
 def parse_rules(text: str) -> list[PermissionRule]:
-    """The rules in a text.
+    """Return the rules in a text.
 
     Raises:
-        ValueError: it has none; says what is wrong.
+        ValueError: it has none; names the fault.
     """
     try:
         table = tomllib.loads(text)
@@ -82,7 +82,7 @@ def parse_rules(text: str) -> list[PermissionRule]:
 
 
 class SavedRules:
-    """Adds rules to the file, and to those that are in force.
+    """Adds rules to the file, and to the rules in force.
 
     Args:
         home: where the file is.
@@ -105,9 +105,9 @@ class SavedRules:
         run: RunIdentity,
         hosts: Sequence[str] | None,
     ) -> str | None:
-        """The narrowest rule that allows calls like this one, as it would be written.
+        """Return the narrowest rule that allows calls like this one, as written in the file.
 
-        None where no rule says just that: for a call with a reason of its own, one that is
+        None if no rule says just that: for a call with a reason of its own, one that is
         remembered with its arguments, and a command that runs several programs or is not
         understood.
         """
@@ -119,18 +119,18 @@ class SavedRules:
     def propose_wide(
         self, wide: WideGrant, definition: ToolDefinition, access: Access, run: RunIdentity
     ) -> str | None:
-        """Return the rule that allows in every session what the wider answer allows in this one."""
+        """Return the rule that gives the wider answer of this session to every session."""
         kind = {Decision.ALLOW_READS: "reads", Decision.ALLOW_EDITS: "edits"}[wide.decision]
         below = f"{_escaped(Path(wide.project)).rstrip('/')}/**"
         subject = [("path", below), ("only", kind)]
         return self._written(subject, self.rules.named(definition, access, run, None))
 
     def _written(self, subject: list[tuple[str, Any]], named: Named) -> str | None:
-        """Return a rule as it would be written; None if it cannot be, or does not allow the call.
+        """Return the text of a rule; None if it cannot be written, or does not allow the call.
 
         Args:
             subject: its keys, and their values.
-            named: what the call names.
+            named: the subjects of the call.
         """
         lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in subject]
         text = "\n".join(["[[permissions.rules]]", 'decision = "allow"', *lines, ""])
@@ -144,10 +144,10 @@ class SavedRules:
         return text if RuleSet([rule], self.rules.around).find_allowing(named) else None
 
     def save(self, text: str) -> None:
-        """Write a rule behind those that are there, and let it count from now on.
+        """Append a rule to the file, and put it in force.
 
-        What stands in the file stays as it is, comments included. Nothing is written if the file
-        would not be one of rules then.
+        The rest of the file stays unchanged, comments included. Nothing is written if the file
+        would no longer be a file of rules.
 
         Raises:
             ConfigError: the file cannot be used as it is.
@@ -181,7 +181,7 @@ class SavedRules:
         try:
             self.save(text)
         except (AgentCoreError, OSError) as error:
-            # The call itself is allowed: what was not written is asked for again.
+            # The call itself is allowed: a rule that was not saved means the next call asks again.
             logger.warning("the rule was not saved: %s", self._redactor.text(str(error)))
 
     @contextmanager
@@ -222,7 +222,7 @@ def _subject(
     hosts: Sequence[str] | None,
     is_writable: Callable[[Path], bool],
 ) -> list[tuple[str, Any]] | None:
-    """Return the keys that a rule about a call would have; None where a rule cannot say it."""
+    """Return the keys of a rule about a call; None if a rule cannot express it."""
     if access.reason is not None:
         return None
     tool = ("tool", definition.name)

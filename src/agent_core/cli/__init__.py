@@ -1,4 +1,4 @@
-"""The command line. Nothing is imported before it is known what is wanted."""
+"""The command line. Modules are imported only once the command is known."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""Where the answers to questions come from, and what is said where there were none."""
+"""The source of answers to questions, and the report about unanswered ones."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from agent_core.types import PermissionRequest, ToolPermission
 _LONGEST_CALL = 120
 _LONGEST_TARGET = 1_000
 _PLAIN = re.compile(r"[\w./=:@%+, -]+")
-"""A command without anything that a shell, or a rule, reads in its own way."""
+"""A command without any sign that is special to a shell, or a rule."""
 _RUN_COMMAND = "code.run_command"
 _STANDARD = {None, "-"}
 _CONTROLLING = "/dev/tty"
@@ -28,7 +28,7 @@ _CONTROLLING = "/dev/tty"
 
 @contextmanager
 def open_answers(options: Options) -> Generator[InputLines]:
-    """The lines of `--answers`, else of standard input; none where that is the message's content.
+    """Return the lines of `--answers`, else of standard input; none if that is the message.
 
     Raises:
         AgentCoreError: `validation_error`: the file cannot be read, or is the content.
@@ -76,10 +76,10 @@ class _Screen(Terminal):
 
 @contextmanager
 def open_screen(terminal: Terminal, lines: InputLines) -> Generator[tuple[Terminal, InputLines]]:
-    """Yield where questions are shown, and where they are answered.
+    """Yield the terminal that shows questions, and the lines that answer them.
 
-    A person who does not see standard error is asked on the controlling terminal. Where there is
-    none, nobody is asked: a question that is not seen must not wait for a key.
+    A person who does not see standard error is asked on the controlling terminal. Without one,
+    no question is asked: a question that is not seen must not wait for a key.
     """
     if terminal.is_watched or not lines.is_terminal:
         yield terminal, lines
@@ -97,7 +97,7 @@ def open_screen(terminal: Terminal, lines: InputLines) -> Generator[tuple[Termin
 
 
 def how_to_allow(denied: Sequence[PermissionRequest]) -> str:
-    """One line that says what was denied without a question, and how the next run may do it."""
+    """Return one line about calls denied without a question, and how the next run may do them."""
     calls = list(dict.fromkeys(map(_call, denied)))
     more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
     count = "1 call was" if len(denied) == 1 else f"{len(denied)} calls were"
@@ -117,7 +117,7 @@ def _call(request: PermissionRequest) -> str:
 
 
 def _rule(request: PermissionRequest) -> str | None:
-    """A rule that would allow the call; None if none is known that does."""
+    """Return a rule that would allow the call; None if no such rule is known."""
     if saved := request.metadata.get("rule"):
         return shown_rule(str(saved))
     target = str(request.metadata.get("target") or "")
@@ -134,7 +134,7 @@ def _rule(request: PermissionRequest) -> str | None:
 
 
 def _is_edit(request: PermissionRequest) -> bool:
-    """Whether the mode that accepts edits may let it pass."""
+    """Return whether the mode that accepts edits may let a call pass."""
     is_write = request.permission is ToolPermission.WRITE and not request.dangerous
     return (
         is_write and "reason" not in request.metadata and request.metadata.get("diff") is not None

@@ -96,7 +96,7 @@ def _show(question: ApprovalRecord, terminal: Terminal, clean: Clean) -> None:
 
 
 async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path | None:
-    """Find the question, and say in which project its run goes on; None if it is answered here.
+    """Find the question and the project in which its run continues; None if it is answered here.
 
     Raises:
         StorageError: `approval_not_found`: there is no such question.

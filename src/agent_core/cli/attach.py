@@ -32,7 +32,7 @@ _ABOUT_QUESTIONS = {
 }
 _MOST = 1_000
 _LOOK_S = 0.5
-"""How often it is looked whether an answered run goes on."""
+"""Seconds between looks at an answered run, to see whether it continues."""
 
 _STEP_S = 0.02
 
@@ -41,7 +41,7 @@ def attach_run(options: Options) -> int:
     """Watch a run to its end and return the exit code; every error has been shown."""
     home = resolve_home()
     if not os.environ.get(MODEL_VARIABLE) and not os.path.lexists(home / CONFIG_NAME):
-        options.model = NO_MODEL  # none is asked here
+        options.model = NO_MODEL  # this command asks no model
 
     async def begin(runtime: AgentRuntime) -> RunHandle:
         return await runtime.attach(await runtime.resolve_run_id(options.id), options.after_seq)
@@ -103,7 +103,7 @@ async def _attend(scene: Scene) -> int:
                 shown.events.facts["status"] = (await runtime.attach(handle.run_id)).status
             last_seq = max(shown.last_seq, options.after_seq)
             seen = f" --after {last_seq}" if last_seq else ""
-            shown.view.end(None, None, None)  # what is there of a message stays above
+            shown.view.end(None, None, None)  # keep the part of a message that was shown
             _say_left(handle.run_id, seen, shown.terminal)
             return INTERRUPTED
         except OutputClosedError:
@@ -131,9 +131,9 @@ def _say_left(run_id: str, seen: str, terminal: Terminal) -> None:
 
 
 async def _end(handle: RunHandle, questions: "_Questions", *, may_ask: bool) -> RunStatus:
-    """The status of a run that has ended, or waits for an answer that is not given here.
+    """Return the status of a run that has ended, or waits for an answer that is not given here.
 
-    One that is answered goes on in a worker, or where it is answered if it has none.
+    An answered run continues in a worker, or without one in the process that answers it.
     """
     while (status := await handle.wait()) is RunStatus.WAITING and handle.is_for_workers:
         if may_ask:
@@ -186,7 +186,7 @@ class _Questions:
             await self.look()
 
     async def look(self) -> None:
-        """Ask what is open, and ask no longer what was answered elsewhere."""
+        """Ask the open questions, and withdraw those that were answered elsewhere."""
         mine = await self._open()
         for question in mine:
             if question.request_id not in self._asked:
@@ -195,17 +195,17 @@ class _Questions:
             self._asked[request_id].cancel()
 
     async def are_open(self) -> bool:
-        """Whether a question has no answer."""
+        """Return whether a question has no answer."""
         return bool(await self._open())
 
     async def show_unasked(self) -> None:
-        """Show what is open and was not asked here."""
+        """Show the open questions that were not asked here."""
         for question in await self._open():
             if question.request_id not in self._asked:
                 self._prompt.show(question.request)
 
     async def are_answered(self) -> bool:
-        """Whether every question that was asked has an answer, once none is open here."""
+        """Return whether every question asked here has an answer, once the asking has ended."""
         if not self._asked:
             return False
         await asyncio.wait(self._asked.values())

@@ -1,4 +1,4 @@
-"""`soong-agent agents` and `skills`: what runs have beside their tools."""
+"""`soong-agent agents` and `skills`: lists them as runs would find them."""
 
 import json
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _words(value: object) -> str:
 
 
 def _agents(setup: Setup) -> Iterator[dict[str, object]]:
-    """The definitions; what another one of the same id replaces is left out."""
+    """Return the definitions, without those replaced by another one of the same id."""
     definitions, pools = AgentDefinitions(setup.settings_home), setup.config.agents.worker_pools
     for each in definitions.listed():
         workers = [

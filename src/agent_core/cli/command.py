@@ -22,7 +22,7 @@ from agent_core.loading import installed_version, without_collection
 
 
 def execute(argv: Sequence[str] | None = None) -> int:
-    """Do what the arguments say and return the exit code; nothing is raised."""
+    """Carry out the arguments and return the exit code; nothing is raised."""
     open_missing_streams()
     try:
         code = _execute(argv)
@@ -36,7 +36,7 @@ def execute(argv: Sequence[str] | None = None) -> int:
 def _execute(argv: Sequence[str] | None) -> int:
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
-    except SystemExit as leaving:  # how argparse ends: help, version, wrong usage
+    except SystemExit as leaving:  # argparse exits: help, version, wrong usage
         return leaving.code if isinstance(leaving.code, int) else MISUSED
     options.execute = execute
     module, _, name = options.work.partition(":")
@@ -82,7 +82,7 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 def build_parser() -> Parser:
-    """The parser of all commands."""
+    """Build the parser of all commands."""
     parser = _parser_of(name for names in GROUPS.values() for name in names)
     lines = [DESCRIPTION]
     for group, names in GROUPS.items():
@@ -96,7 +96,7 @@ def build_parser() -> Parser:
 
 
 def _parser_of(names: Iterable[str]) -> Parser:
-    """A parser that knows these commands; to make that of all takes as long as to load argparse."""
+    """Build a parser for the named commands; building all takes as long as loading argparse."""
     parser = Parser(prog="soong-agent")
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     commands = parser.add_subparsers(

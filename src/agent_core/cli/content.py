@@ -1,4 +1,4 @@
-"""What a run is given on standard input, and the message that is made of it."""
+"""Reads the standard input of a run, and makes the message from it."""
 
 import os
 import sys
@@ -15,11 +15,11 @@ MOST_CONTENT = 10 * 2**20
 
 
 class GivenMessage(Struct, frozen=True):
-    """What the user says.
+    """The user's message.
 
     Attributes:
         words: of the command line.
-        content: of standard input, as a marked block; None if none is asked for.
+        content: of standard input, as a marked block; None if it is not used.
         text: both, in their order.
     """
 

@@ -1,4 +1,4 @@
-"""`soong-agent cost`: what runs have cost, as tables or as JSON."""
+"""`soong-agent cost`: shows the cost of runs, as tables or as JSON."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ _NARROW = 60
 
 
 def show_costs(options: Options) -> int:
-    """Show what was spent, and return the exit code."""
+    """Show the costs, and return the exit code."""
     return run_on_terminal(None, partial(_show, options), asks_model=False)
 
 
@@ -81,7 +81,7 @@ def _line(name: str, row: CostSummary, clean: Clean) -> str:
 
 
 def _price(row: CostSummary) -> str:
-    """The sum in dollars; `unknown` where nothing of it is known, `+ ?` where a part is not."""
+    """Return the sum in dollars; `unknown` if no cost is known, with `+ ?` if a part is not."""
     if row.unpriced and not row.known_cost:
         return "unknown"
     return f"{format_dollars(row.known_cost)}{' + ?' if row.unpriced else ''}"

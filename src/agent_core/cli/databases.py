@@ -1,4 +1,4 @@
-"""Checks of session databases: files, and those of several machines; and of secrets."""
+"""Checks of session databases, in files and on servers, and of secrets."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _ORDINARY = re.compile(r".{,7}|[A-Za-z_.-]{,11}|[0-9]{,11}", re.DOTALL).fullmatc
 
 
 def examine_file(path: Path) -> list[Finding]:
-    """Whether sessions can be read and stored in a file; nothing is written."""
+    """Check that sessions can be read and stored in a file; nothing is written."""
     name = "database"
     try:
         health = examine(path)
@@ -43,7 +43,7 @@ def examine_file(path: Path) -> list[Finding]:
 
 
 def examine_server(url: str, setup: Setup) -> list[Finding]:
-    """Whether sessions can be read and stored in a Postgres database; nothing is written."""
+    """Check that sessions can be read and stored in a Postgres database; nothing is written."""
     name = "database"
     try:
         with needing_postgres():
@@ -58,7 +58,7 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
         "the address of the primary server, not of one that is read-only": found.is_read_only,
         f"the right to read and write {found.closed_tables}": bool(found.closed_tables),
         "the right to create tables, and schemas in the database": not found.can_create
-        and not found.closed_tables  # where the version may not be read
+        and not found.closed_tables  # if the version may not be read
         and found.version < found.newest,
     }
     if wanted := [what for what, is_missing in problems.items() if is_missing]:
@@ -83,9 +83,9 @@ def examine_server(url: str, setup: Setup) -> list[Finding]:
 
 
 def examine_secrets(secrets: Mapping[str, str]) -> list[Finding]:
-    """What is wrong with removing these values, by their names, from all that is stored or shown.
+    """Return problems with removing these values, by their names, from stored and shown text.
 
-    An address is no finding of its own: the password in it is.
+    An address is not a finding of its own: the password in it is.
     """
     findings: list[Finding] = []
     for name, value in secrets.items():

@@ -1,7 +1,7 @@
-"""`soong-agent doctor`: checks what a run needs, and says what helps where something is missing.
+"""`soong-agent doctor`: checks the needs of a run, and proposes a cure for each fault.
 
-Nothing is written, and no check waits for long: those of the model and of the servers are made side
-by side. Without a configuration that can be used, what depends on it is not checked.
+Nothing is written, and no check waits for long: those of the model and of the servers run side
+by side. Without a usable configuration, the checks that depend on it are skipped.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ _MOST_TOKENS = 512
 
 
 class _Opened(Struct, frozen=True, kw_only=True):
-    """What a runtime reads when it opens, as far as it can be used."""
+    """The files that a runtime reads when it opens, as far as they can be used."""
 
     finding: Finding
     redactor: Redactor
@@ -70,7 +70,7 @@ class _Opened(Struct, frozen=True, kw_only=True):
 
 
 def examine_all(options: Options) -> int:
-    """Make every check, show what it has found, and return the exit code."""
+    """Make every check, show the findings, and return the exit code."""
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     try:
         findings = asyncio.run(_examine(options))
@@ -132,7 +132,7 @@ def _open_project(options: Options, launcher: Launcher) -> _Opened:
         with suppress(AgentCoreError, OSError, ValueError):
             home = resolve_home()
             if setup is None and not os.path.lexists(home / CONFIG_NAME):
-                # What asks no model is checked with the defaults.
+                # Checks that ask no model use the defaults.
                 bare = read_setup(options.path, home_dir=home, model=NO_MODEL)
                 project = Project(bare, RuntimeOptions(), redactor=redactor, launcher=launcher)
                 opened = replace(opened, setup=bare, project=project)
@@ -148,7 +148,7 @@ def _unknown(name: str, because: str = "the configuration cannot be used") -> Fi
 
 
 async def _examine_model(setup: Setup | None) -> list[Finding]:
-    """Whether the provider can be reached, the model answers and takes tools, and its window."""
+    """Check that the provider can be reached, the model answers and takes tools, and its window."""
     if setup is None:
         return [_unknown(name) for name in ("provider", "model", "tools", "window")]
     try:
@@ -197,10 +197,10 @@ async def _ask_model(adapter: ProviderAdapter, model: ModelConfig) -> list[Findi
 async def _ask(
     adapter: ProviderAdapter, model: ModelConfig, tools: list[ToolDefinition]
 ) -> ModelCompleted:
-    """One reply.
+    """Return one reply.
 
     Raises:
-        AgentCoreError: there is none.
+        AgentCoreError: there is no reply.
         TimeoutError: it takes too long.
     """
     request = ModelRequest(
@@ -227,7 +227,7 @@ def _is_about_tools(error: Exception) -> bool:
 
 
 def _failed(error: Exception, shown: str, place: str) -> list[Finding]:
-    """What a failed call says: a service that refuses it was reached."""
+    """Return the findings of a failed call: a service that refuses it was reached."""
     message = str(error) or f"{shown} did not answer within {_MODEL_S:g} s"
     is_reached = isinstance(error, AgentCoreError) and error.details.get("status") is not None
     rest = ("tools", "window")
@@ -248,7 +248,7 @@ def _failed(error: Exception, shown: str, place: str) -> list[Finding]:
 async def _examine_window(
     adapter: ProviderAdapter, model: ModelConfig, provider: Finding
 ) -> Finding:
-    """Compare the configured window with what the server reports."""
+    """Compare the configured window with the one that the server reports."""
     from agent_core.providers.windows import find_window  # noqa: PLC0415 - needs the HTTP client
 
     name, own = "window", model.context_window
@@ -321,7 +321,7 @@ async def _examine_ripgrep(launcher: Launcher) -> list[Finding]:
 
 
 def _examine_terminal() -> list[Finding]:
-    """Whether questions can be asked, and what the screen can show."""
+    """Check that questions can be asked, and the abilities of the screen."""
     name = "terminal"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         cure = (
@@ -370,7 +370,7 @@ def _examine_permissions(setup: Setup | None) -> list[Finding]:
 
 
 def _examine_sandbox(setup: Setup | None) -> list[Finding]:
-    """What this system can keep of the sandbox that is configured, or of the default one."""
+    """Check how much of the configured sandbox, or the default one, this system can enforce."""
     name = "sandbox"
     if setup is None:
         holes = missing(Confinement(write=(str(Path.cwd()),)), probe())
@@ -410,7 +410,7 @@ def _cannot_write(holes: list[Hole]) -> bool:
 
 
 def _examine_database(setup: Setup | None) -> list[Finding]:
-    """Whether sessions can be read and stored; nothing is written."""
+    """Check that sessions can be read and stored; nothing is written."""
     if setup is None:
         return [_unknown("database")]
     try:
@@ -421,7 +421,7 @@ def _examine_database(setup: Setup | None) -> list[Finding]:
 
 
 def _examine_memory(setup: Setup | None) -> list[Finding]:
-    """Count what is remembered, and who has a memory apart; nothing is written."""
+    """Count the memories, and the users and tenants with their own; nothing is written."""
     name = "memory"
     if setup is None:
         return [_unknown(name)]

@@ -1,6 +1,6 @@
 """Puts the questions of MCP servers to the person at the terminal: forms, addresses, log-ins.
 
-What a server says is shown as its words. Values that promise to be secret are not shown while
+Texts of a server are marked as its words. Values that promise to be secret are not shown while
 they are typed.
 """
 
@@ -37,10 +37,10 @@ class TerminalElicitation:
     Args:
         terminal: where to ask.
         lines: where to read from.
-        turn: shared with whatever else asks there.
+        turn: lock shared with other questions there.
         descriptor: the input's, to hide what is typed.
-        waits_for_login: a log-in is what the command is for: it is asked for without a terminal
-            too.
+        waits_for_login: the command exists for the log-in, and asks for it even without a
+            terminal.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class TerminalElicitation:
         return _CANCELLED
 
     async def _open(self, url: str) -> bool:
-        """Open the address in a browser that has a window of its own."""
+        """Open the address in a graphical browser."""
         has_window = sys.platform == "darwin" or any(
             os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
         )
@@ -225,7 +225,7 @@ def _line(text: str | None) -> str:
 
 
 def _choices(field: Mapping[str, Any]) -> dict[str, Any]:
-    """What can be chosen, by title: `enum` with `enumNames`, or constants with titles."""
+    """Return the choices, by title: `enum` with `enumNames`, or constants with titles."""
     source = field.get("items", field) if field.get("type") == "array" else field
     if titled := source.get("oneOf") or source.get("anyOf"):
         pairs = ((each.get("title", each.get("const")), each.get("const")) for each in titled)
@@ -245,10 +245,10 @@ def _shown(value: Any, choices: Mapping[str, Any]) -> str:
 
 
 def _parse(text: str, field: Mapping[str, Any], choices: Mapping[str, Any]) -> Any:
-    """What was typed, as the field's type wants it.
+    """Return a typed text as a value of the field's type.
 
     Raises:
-        ValueError: it is none of that type; the message says what would be.
+        ValueError: it is not of that type; the message describes the type.
     """
     kind = field.get("type")
     if kind == "array":
@@ -284,7 +284,7 @@ def _choose(text: str, choices: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _hidden(descriptor: int) -> Generator[None]:
-    """Show nothing of what is typed; a pipe shows nothing anyway."""
+    """Hide the typed text; a pipe shows nothing anyway."""
     try:
         before = termios.tcgetattr(descriptor)
     except (termios.error, OSError):

@@ -20,16 +20,16 @@ from agent_core.types.content import Frozen
 
 
 class RunSummary(Frozen):
-    """The last line of the file: what came of the run.
+    """The last line of the file: the outcome of the run.
 
     Attributes:
-        type: tells it from an event.
-        status: of the run; `not_started` if none was begun.
+        type: marks the line, which is not an event.
+        status: of the run; `not_started` if no run was begun.
         exit_code: of the process.
         text: the answer; None unless the run has completed.
         output: the value of a typed answer.
         pending_requests: the questions that the run waits for.
-        denied: questions that could not be asked, and were answered by that.
+        denied: questions that could not be asked, and were denied for that reason.
     """
 
     type: Literal["result"] = "result"
@@ -46,18 +46,18 @@ class RunSummary(Frozen):
 
 
 class EventsFile:
-    """Where the events of a run are written, one by one.
+    """The file to which the events of a run are written, one by one.
 
-    A line that cannot be written is the last one; the run goes on, and ends with exit code 1.
+    A line that cannot be written is the last one; the run continues, and ends with exit code 1.
 
     Attributes:
-        facts: what the result line says, as far as it is known.
+        facts: content of the result line, as far as it is known.
 
     Args:
-        path: of the file; what is in it is replaced.
-        terminal: where it is said that a line cannot be written.
+        path: of the file, whose content is replaced.
+        terminal: shows that a line cannot be written.
         redactor: removes secrets from the result.
-        others: what the run reads or writes besides, as paths and descriptors.
+        others: other files that the run reads or writes, as paths and descriptors.
 
     Raises:
         AgentCoreError: `validation_error`: it cannot be opened, or is one of the others.

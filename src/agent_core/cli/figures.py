@@ -22,7 +22,7 @@ def format_dollars(amount: float) -> str:
 
 
 def format_cost(usage: Usage) -> str:
-    """What it has cost; one that is not known is not 0."""
+    """Return the cost as text; an unknown cost is not 0."""
     if usage.cost is None:
         return "cost unknown" if usage.total_tokens or usage.is_estimated else "$0"
     return format_dollars(usage.cost)
@@ -35,7 +35,7 @@ def format_usage(usage: Usage) -> str:
 
 
 def format_duration(milliseconds: float) -> str:
-    """How long something took."""
+    """Return a duration as text."""
     seconds = milliseconds / 1000
     if seconds < 1:
         return f"{milliseconds:.0f} ms"
@@ -49,7 +49,7 @@ def format_elapsed(seconds: float) -> str:
 
 
 def format_age(moment: datetime) -> str:
-    """How long ago that was."""
+    """Return the time since a moment as text."""
     minutes = int((utc_now() - moment).total_seconds() // 60)
     if minutes < 1:
         return "now"

@@ -1,4 +1,4 @@
-"""What checks have found, as lines or as JSON."""
+"""The findings of checks, as lines or as JSON."""
 
 import json
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ State = Literal["ok", "remark", "broken"]
 
 
 class Finding(Struct, frozen=True):
-    """What one check has found.
+    """The finding of one check.
 
     Attributes:
         name: of the check.
-        state: `broken` if something is missing that a run needs.
-        text: what is so.
-        cure: what helps; None where all is well.
+        state: `broken` if a need of a run is missing.
+        text: the facts.
+        cure: the remedy; None if all is well.
     """
 
     name: str
@@ -31,12 +31,12 @@ class Finding(Struct, frozen=True):
 
 
 def show_findings(findings: Sequence[Finding], terminal: Terminal, *, as_json: bool) -> int:
-    """Show them, and return the exit code: whether nothing is broken.
+    """Show the findings, and return the exit code: 0 if none is broken.
 
-    Lines say once what helps several checks; in JSON each check has it.
+    Lines show a cure of several checks once; in JSON each check has it.
 
     Raises:
-        OutputClosedError: standard output takes no more text.
+        OutputClosedError: standard output is closed.
     """
     is_well = all(finding.state != "broken" for finding in findings)
     if as_json:

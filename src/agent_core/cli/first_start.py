@@ -1,4 +1,4 @@
-"""The first start, without a configuration: which models there are here, and what to write.
+"""The first start, without a configuration: lists the models here, and the settings to write.
 
 Nothing is written, and no key leaves the machine.
 """
@@ -50,10 +50,10 @@ _MODEL_FOLDERS = (
 
 
 class FoundModel(Struct, frozen=True):
-    """A model that could be used as things are.
+    """A model that could be used right away.
 
     Attributes:
-        what: where it was found.
+        what: the place where it was found.
         settings: the `[model]` section that uses it.
     """
 
@@ -77,7 +77,7 @@ class FoundModel(Struct, frozen=True):
 
 
 def is_first_start(options: Options) -> bool:
-    """Whether no model is named, and there is no configuration that could name one."""
+    """Return whether no model is named, and there is no configuration that could name one."""
     if options.model is not None or os.environ.get(MODEL_VARIABLE):
         return False
     try:
@@ -87,7 +87,7 @@ def is_first_start(options: Options) -> bool:
 
 
 def show_first_start(options: Options) -> int:
-    """Show what there is and what to write, and return the exit code."""
+    """Show the models found and the settings to write, and return the exit code."""
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     config = resolve_home() / CONFIG_NAME
     problem = f"error: there is no configuration yet: {config} does not exist"
@@ -102,7 +102,7 @@ def show_first_start(options: Options) -> int:
 
 
 def describe(found: Sequence[FoundModel], config: Path, *, command: str) -> Iterator[str]:
-    """What was found and what to write, line by line."""
+    """Yield the lines about the models found and the settings to write."""
     if not found:
         keys = ", ".join(f"${service.key}" for _, service in _services())
         yield f"Found no Ollama at {_ollama_url()}, no key in {keys}, and no GGUF file."
@@ -125,7 +125,7 @@ def describe(found: Sequence[FoundModel], config: Path, *, command: str) -> Iter
 
 
 def cure_of(found: Sequence[FoundModel]) -> str:
-    """What was found and what to write, in one line."""
+    """Return the models found and the settings to write, in one line."""
     if not found:
         return "write it with [model] provider and name, or name a model with --model"
     first = found[0]
@@ -141,7 +141,7 @@ async def find_models(project: str | None) -> list[FoundModel]:
 
 
 async def _ask_ollama() -> list[FoundModel]:
-    from agent_core.providers.base import ProviderRegistry  # noqa: PLC0415 - needs what HTTP needs
+    from agent_core.providers.base import ProviderRegistry  # noqa: PLC0415 - needs the HTTP modules
     from agent_core.providers.http_provider import HttpProvider  # noqa: PLC0415
 
     url = _ollama_url()
@@ -228,7 +228,7 @@ def _look_for_files(project: str | None) -> list[FoundModel]:
 
 
 def _is_model_file(path: str) -> bool:
-    """Whether it begins as such a file does; the first of several parts stands for them all."""
+    """Return whether a file begins like a GGUF file; only the first of several parts counts."""
     name = Path(path).name
     is_other_part = "-of-" in name and "-00001-of-" not in name
     if is_other_part or "mmproj" in name or not path.isprintable():

@@ -56,18 +56,18 @@ _WORDS = {
 
 
 class MessageEntry(Struct):
-    """A message, with what the model call that wrote it has cost."""
+    """A message, with the cost of the model call that wrote it."""
 
     node: Node
     usage: Usage | None = None
 
 
 class CallEntry(Struct):
-    """A tool call: what was asked, who allowed or refused it, and how it ended.
+    """A tool call: its arguments, the answers about it, and its outcome.
 
     Attributes:
         started: the facts of its `tool_started`.
-        ended: those of its end.
+        ended: the facts of its end.
         outcome: `completed`, `failed`, `denied`, `interrupted` (its effect is unknown), `not run`,
             or `open`: it waits, is under way, or was lost.
     """
@@ -89,14 +89,14 @@ class CallEntry(Struct):
 
     @property
     def quality(self) -> Literal["good", "fair", "bad"]:
-        """How it went, for those who only glance at it."""
+        """Return the quality of the outcome, for a quick look."""
         if self.is_bad:
             return "bad"
         return "fair" if self.outcome == "open" else "good"
 
     @property
     def why(self) -> str:
-        """Why it failed or was refused, where no answer to a question says it."""
+        """Return why it failed or was refused, unless the answer to a question tells it."""
         if self.outcome not in {"failed", "denied"}:
             return ""
         is_answered = any(answer.get("decision") == "deny" for answer in self.answers)
@@ -104,7 +104,7 @@ class CallEntry(Struct):
 
     @property
     def word(self) -> str:
-        """How it ended, in a word or two."""
+        """Return the outcome, in a word or two."""
         if self.outcome == "completed":
             code = self.ended.get("exit_code")
             return f"exit {code}" if code else "ok"
@@ -114,7 +114,7 @@ class CallEntry(Struct):
 
     @property
     def summary(self) -> str:
-        """What it was about."""
+        """Return the subject of the call in a few words."""
         if said := self.started.get("summary"):
             return str(said)
         for question in self.questions:
@@ -139,7 +139,7 @@ Entry = MessageEntry | CallEntry | NoteEntry
 
 
 class Exchange(Struct):
-    """A run with all that was said and done in it; without a run, what stands outside of any."""
+    """A run with everything said and done in it; without a run, the entries outside of any run."""
 
     run: RunRecord | None
     agent: AgentRecord | None = None
@@ -153,7 +153,7 @@ class Exchange(Struct):
 
     @property
     def prompt(self) -> str:
-        """What the user said, or why there is nothing."""
+        """Return the user's message, or the run's stored prompt; empty if there is neither."""
         for node in self.nodes:
             if node.role is Role.USER and node.node_type is NodeType.MESSAGE:
                 return spoken(node)
@@ -163,13 +163,13 @@ class Exchange(Struct):
 
     @property
     def failure(self) -> str:
-        """The error that its run has ended with; empty if there is none."""
+        """Return the error that ended its run; empty if there is none."""
         error = self.run.error if self.run is not None else None
         return f"{error.code}: {error.message}" if error is not None else ""
 
 
 class History(Struct):
-    """A session, or some of its runs, with the nodes that stand on the active path."""
+    """A session, or some of its runs, with the nodes on the active path."""
 
     session: SessionRecord
     exchanges: list[Exchange]
@@ -177,7 +177,7 @@ class History(Struct):
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
 
     def is_beside(self, exchange: Exchange) -> bool:
-        """Whether nothing of a run of the user is part of the conversation as it goes on."""
+        """Return whether a run of the user has left no message on the active path."""
         is_child = exchange.run is not None and exchange.run.parent_run_id is not None
         is_active = any(node.node_id in self.active for node in exchange.nodes)
         return bool(exchange.entries) and not is_child and not is_active
@@ -226,7 +226,7 @@ async def read_history(
             await reader.add_run(run.run_id)
         roots = chosen
     for run in roots:
-        reader.exchange_of(run.run_id)  # one that has not begun has no event
+        reader.exchange_of(run.run_id)  # a run that has not begun has no event
     for call in reader.calls.values():
         _settle(call)
     active = await _active_path(runtime, page.session, reader.nodes)
@@ -248,7 +248,7 @@ def _is_root(exchange: Exchange) -> bool:
 async def _active_path(
     runtime: AgentRuntime, session: SessionRecord, known: Mapping[str, Node]
 ) -> frozenset[str]:
-    """The ids of the nodes that the session goes on from."""
+    """Return the ids of the nodes that the session continues from."""
     found: set[str] = set()
     at = session.active_node_id
     while at is not None:
@@ -272,7 +272,7 @@ class _HistoryReader:
         self._runs = {run.run_id: run for run in runs}
         self._agents: dict[str, AgentRecord] = {}
         self._usage: dict[str | None, Usage] = {}
-        self._latest: Exchange | None = None  # what happens between runs follows the last one
+        self._latest: Exchange | None = None  # events between runs follow the last one
 
     def add_rows(self, agents: Iterable[AgentRecord], nodes: Iterable[Node]) -> None:
         self._agents |= {agent.agent_id: agent for agent in agents}
@@ -347,7 +347,7 @@ class _HistoryReader:
 
 
 def _settle(call: CallEntry) -> None:
-    """Say of a call without an end of its own what its answer says."""
+    """Derive the outcome of a call without an end event from its result."""
     error = call.result.error if call.result is not None else None
     code = str(error.code) if error is not None else ""
     if code == "interrupted_effect_unknown":
@@ -389,7 +389,7 @@ _DECISIONS = {
 
 
 def verdict(answer: Mapping[str, Any]) -> str:
-    """Who has answered a question about a call, how, and why."""
+    """Return who answered a question about a call, the decision and the reason."""
     decision = str(answer.get("decision", ""))
     decided_by = answer.get("decided_by") or "the program"
     if decided_by == NOBODY:
@@ -401,12 +401,12 @@ def verdict(answer: Mapping[str, Any]) -> str:
 
 
 def spoken(node: Node) -> str:
-    """The text of a message, and what else it holds, in words."""
+    """Return the text of a message, and its other content described in words."""
     return spoken_of(node.content)
 
 
 def spoken_of(content: Iterable[Any]) -> str:
-    """The text of some content, and what else it holds, in words."""
+    """Return the text of some content, and the other parts described in words."""
     parts: list[str] = []
     for block in content:
         match block:
@@ -422,7 +422,7 @@ def spoken_of(content: Iterable[Any]) -> str:
 
 
 def result_text(result: ToolResultBlock) -> str:
-    """What a tool has answered, as text."""
+    """Return the answer of a tool as text."""
     parts: list[str] = []
     for block in result.content:
         match block:
@@ -438,7 +438,7 @@ def result_text(result: ToolResultBlock) -> str:
 
 
 def _fields(data: object) -> str:
-    """A line for each field that says something; text of several lines stands below its name."""
+    """Return a line for each field with a value; text of several lines is below its name."""
     if not isinstance(data, dict):
         return shown_json(data)
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Makes text fit a screen: how wide it is, where it is cut, where it goes on in a new line."""
+"""Makes text fit a screen: measures its width, cuts it, and breaks lines."""
 
 from msgspec import Struct
 
@@ -6,7 +6,7 @@ from agent_core.text import visible
 
 
 class Signs(Struct, frozen=True):
-    """What stands for what, in the letters that a stream can write."""
+    """Signs of the screen, in the letters that a stream can write."""
 
     call: str = "●"
     more: str = "…"
@@ -19,7 +19,7 @@ ASCII_SIGNS = Signs(call="*", more="...", bar="|", spinner="|/-\\")
 
 
 def cells(text: str) -> int:
-    """How many columns a text takes: letters of some scripts take two."""
+    """Return the columns that a text takes: letters of some scripts take two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len  # noqa: PLC0415 - few lines need it
@@ -36,7 +36,7 @@ def fitted(text: str, room: int, signs: Signs = SIGNS) -> str:
         return text
     room -= len(signs.more)
     kept, used = 0, 0
-    for kept, character in enumerate(text):  # noqa: B007 - where it stops is what is cut
+    for kept, character in enumerate(text):  # noqa: B007 - the text is cut where the loop stops
         used += cells(character)
         if used > room:
             break

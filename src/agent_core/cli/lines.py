@@ -1,4 +1,4 @@
-"""Reads what is typed, or comes through a pipe, and notices whether a person is typing."""
+"""Reads lines from a terminal or a pipe, and notices whether a person is typing."""
 
 import asyncio
 import contextlib
@@ -36,14 +36,14 @@ class InputLines:
         self._ended = False
 
     def end(self) -> None:
-        """Read nothing more: what follows was not meant for this."""
+        """Stop reading: further input was not meant for this reader."""
         self._buffer.clear()
         self._ended = True
 
     def forget_typed_ahead(self) -> None:
-        """Drop what was typed at a terminal before the question was on the screen.
+        """Drop the text typed at a terminal before the question was on the screen.
 
-        Lines that come through a pipe or from a file were meant as answers and are kept.
+        Lines from a pipe or a file were meant as answers and are kept.
         """
         with contextlib.suppress(OSError, termios.error):
             if os.isatty(self.descriptor):
@@ -55,7 +55,7 @@ class InputLines:
         return bool(self._buffer) or (not self._ended and await self._goes_on(AT_ONCE_S))
 
     def take_typed(self) -> str:
-        """Return what was typed and not read yet, an unfinished line included."""
+        """Return the typed text that was not read yet, an unfinished line included."""
         if not self.is_terminal:
             return ""
         with self._unbuffered():
@@ -69,10 +69,10 @@ class InputLines:
         self._buffer[:0] = text.encode()
 
     async def rest(self, show: Callable[[str], object]) -> str:
-        """Wait until nobody types, and return the text that was being typed.
+        """Wait until the user stops typing, and return the unfinished text.
 
-        Typing rests when no key was pressed for a second, or at Enter. Where no key has been
-        pressed, nothing is waited for.
+        Typing has stopped when no key was pressed for a second, or at Enter. If no key was
+        pressed at all, it returns at once.
 
         Args:
             show: shows that a question waits, and the text so far; it is called for each change.
@@ -102,7 +102,7 @@ class InputLines:
         return draft
 
     def _read_available(self) -> None:
-        """Read what is there, without waiting."""
+        """Read the available input, without waiting."""
         try:
             while len(self._buffer) < _LONGEST_LINE:
                 if not select.select([self.descriptor], [], [], 0)[0]:
@@ -126,14 +126,14 @@ class InputLines:
             return False
 
     async def answer(self, ask: Callable[[], object], *, is_key: bool = False) -> str | None:
-        """Return the line entered after `ask` was called; None if nothing can come.
+        """Return the line entered after `ask` was called; None at the end of the input.
 
-        At a terminal, what comes at once is one answer: neither a pasted text nor what was typed
+        At a terminal, text that arrives at once is one answer: neither a pasted text nor text typed
         ahead holds an answer among other words.
 
         Args:
             ask: writes the question; again after the process was suspended while a key is awaited.
-            is_key: a key alone is enough, where a person is asked, and is not shown.
+            is_key: a single key is enough at a terminal, and is not shown.
         """
         if not self.is_terminal:
             ask()
@@ -163,10 +163,10 @@ class InputLines:
 
     @contextlib.contextmanager
     def _unbuffered(self, again: Callable[[], object] = lambda: None) -> Generator[None]:
-        """Have the terminal hand on each key at once, and not show it; signals stay.
+        """Make the terminal pass on each key at once, without showing it; signals stay.
 
-        A shell sets modes of its own before a suspended process continues: then they are set anew,
-        and `again` is called.
+        A shell sets modes of its own before a suspended process continues: then these are set
+        again, and `again` is called.
         """
         try:
             before = termios.tcgetattr(self.descriptor)
@@ -196,7 +196,7 @@ class InputLines:
                 termios.tcsetattr(self.descriptor, termios.TCSANOW, before)
 
     async def next(self) -> str | None:
-        """The next line without its end, or None if there is none any more."""
+        """Return the next line without its end, or None at the end of the input."""
         while b"\n" not in self._buffer and not self._ended:
             await self._read()
         if not self._buffer:
@@ -232,7 +232,7 @@ class InputLines:
 
 
 def _edited(text: str, keys: str) -> str:
-    """Return the text after more keys: letters, those that erase, and line ends that end it."""
+    """Return the text after more keys: letters are added, erasing keys erase; others do nothing."""
     for key in keys:
         if key in "\x7f\b":
             text = text[:-1]

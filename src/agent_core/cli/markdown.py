@@ -19,7 +19,7 @@ from agent_core.cli.layout import wrapped
 from agent_core.text import visible
 
 _LONGEST_MESSAGE = 100_000
-"""What comes after so many characters is shown as it is: laying out so much takes long."""
+"""Characters that are laid out; the rest is shown as it is, since layout takes long."""
 _LONGEST_CODE = 60_000
 _LONGEST_BLOCK = 10_000
 _LONGEST_LOOK = 4_000
@@ -27,14 +27,14 @@ _LONGEST_COLOURED = 20_000
 _DEEPEST = 12
 _PAUSE_S = 0.1
 _SHARE = 5
-"""Looking at what is unfinished takes no more than one part in so many of the time."""
+"""Reading unfinished text takes at most one part in this many of the time."""
 
 _PARSER = (
     MarkdownIt("commonmark", {"html": False})
     .enable(["strikethrough", "table"])
     .disable(["reference", "entity"])
 )
-"""HTML and addresses of references are text like any other: what is not shown would be lost."""
+"""Parser that takes HTML and reference addresses as text, so that none of it is lost."""
 _LOOK = re.compile(r"(\x1b\[[0-9;]*m)")
 _BLANK_END = re.compile(r"(?:\x1b\[[0-9;]*m *\x1b\[0m| )+$")
 
@@ -116,7 +116,7 @@ class _Document(md.Markdown):
 
 
 def _inline(tokens: list[Token]) -> Iterator[Token]:
-    """The tokens without links whose text is their address, and with words for pictures."""
+    """Return the tokens without links whose text is their address, and with words for pictures."""
     for token in tokens:
         if token.type == "image":
             yield Token("text", "", 0, content=f"{token.content} ({token.attrs.get('src')})")
@@ -194,11 +194,11 @@ class MarkdownStream:
         return rest.strip("\n")
 
     def _last_block(self) -> int:
-        """Where the last block begins; 0 if there is only one."""
+        """Return the start of the last block; 0 if there is only one."""
         return ([0, *_starts(self._rest)])[-1]
 
     def _spaced(self, text: str, width: int) -> str:
-        """The text laid out, with an empty line before it if some stands there already."""
+        """Lay out the text, with an empty line before it if other text comes before."""
         if not text.strip():
             return ""
         before = "\n" if self._has_taken and self._room > 0 else ""
@@ -238,7 +238,7 @@ class MarkdownStream:
 
 
 def _starts(text: str) -> list[int]:
-    """Where the second block begins and those after it, in characters."""
+    """Return the starts of the second block and later ones, in characters."""
     tokens = _PARSER.parse(text)
     numbers = [
         token.map[0] for token in tokens if not token.level and token.nesting >= 0 and token.map

@@ -1,4 +1,4 @@
-"""`soong-agent memory`: what is remembered, for the person it is about."""
+"""`soong-agent memory`: shows a person the memories about them."""
 
 import sys
 from functools import partial
@@ -85,7 +85,7 @@ def _summary(memory: Memory, clean: Clean) -> str:
 
 
 def _find(memory_id: str, known: MemoryList) -> Memory | str:
-    """The memory with this id, or the only one whose id begins like this; else what is wrong."""
+    """Return the memory with this id, or the only one with this prefix; else an error."""
     like = [one for one in known.memories if one.memory_id.startswith(memory_id)]
     if (memory := known.get(memory_id)) is not None or len(like) == 1:
         return memory or like[0]

@@ -26,14 +26,14 @@ _CURES = {
     "argument command: invalid choice": '; write "run" first: soong-agent run … "message"',
     "arguments are required: message": AFTER_DASHES,
 }
-"""What helps, by the message of argparse."""
+"""Cures by the message of argparse."""
 _EXAMPLE = re.compile(r"^  .*soong-agent .*$", re.MULTILINE)
 
 
 class Options(argparse.Namespace):
     """The arguments of every command; each command reads its own.
 
-    `work` names what carries the command out, as `module:function`; `execute` carries out another
+    `work` names the function of the command, as `module:function`; `execute` carries out another
     command line, for the one command that takes them; `build_parser` makes the parser of all
     commands.
     """
@@ -136,8 +136,8 @@ class Parser(PlainParser):
     """Shows arguments in errors as text, never as terminal commands, and knows no abbreviations.
 
     Attributes:
-        what: what its command is for, in a few words.
-        commands: those below it, by name: the commands of the program, the actions of a command.
+        what: purpose of its command, in a few words.
+        commands: its subparsers, by name: the commands of the program, the actions of a command.
         options: its options and arguments, in the order of the help.
     """
 
@@ -165,7 +165,7 @@ class Parser(PlainParser):
         )
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a word that is no choice; unlike the original, name what may be meant."""
+        """Refuse a word that is not a choice; unlike the original, suggest a near one."""
         if action.choices is not None and value not in action.choices:
             names = ", ".join(map(str, action.choices))
             near = did_you_mean(value, map(str, action.choices))
@@ -173,7 +173,7 @@ class Parser(PlainParser):
             raise argparse.ArgumentError(action, message)
 
     def format_help(self) -> str:
-        """The help; that of a command with actions has the first example of each of them."""
+        """Return the help; for a command with actions, with the first example of each action."""
         text = super().format_help()
         if not self.what or not self.commands:
             return text
@@ -189,11 +189,11 @@ class Parser(PlainParser):
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-"""What `add_subparsers` returns; `argparse` has no other name for it."""
+"""Return type of `add_subparsers`; `argparse` has no public name for it."""
 
 
 def add_actions(parser: Parser) -> Commands:
-    """Let a command have actions, of which one has to be named."""
+    """Give a command actions, one of which has to be named."""
     actions = parser.add_subparsers(
         dest="action", metavar="action", required=True, parser_class=Parser
     )
@@ -202,7 +202,7 @@ def add_actions(parser: Parser) -> Commands:
 
 
 def add_command(commands: Commands, name: str, what: str, **settings: Any) -> Parser:
-    """Add a command, or an action of one; its help begins with what it is for."""
+    """Add a command, or an action of one; its help begins with its purpose."""
     settings = {"description": f"{what[0].upper()}{what[1:]}."} | settings
     command = commands.add_parser(name, help=what, **settings)
     command.what = what
@@ -210,7 +210,7 @@ def add_command(commands: Commands, name: str, what: str, **settings: Any) -> Pa
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The known word that is nearest, as the end of a message; empty if none is near."""
+    """Return the nearest known word, as the end of a message; empty if no word is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - for wrong usage only
 
     near = get_close_matches(word, list(known), n=1)
@@ -239,10 +239,10 @@ def add_mode(parser: Parser) -> None:
 
 
 def amount(text: str) -> float:
-    """A positive number of an option.
+    """Parse a positive number.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: it is not a positive number.
     """
     try:
         number = float(text)

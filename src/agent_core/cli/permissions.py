@@ -1,4 +1,4 @@
-"""`soong-agent permissions`: what becomes of a call and why, rules, and remembered answers."""
+"""`soong-agent permissions`: explains decisions about calls, and shows rules and answers."""
 
 import json
 import shlex
@@ -55,7 +55,7 @@ async def _explain(options: Options, setup: Setup, terminal: Terminal, clean: Cl
 
 
 def _named_call(options: Options) -> tuple[str, dict[str, Any]] | str:
-    """The tool and its arguments, or what is wrong with what was asked."""
+    """Return the named tool and its arguments, or an error about the options."""
     if options.words:
         if options.tool not in {None, "code.run_command"} or options.args is not None:
             return "give the words of a command, or --tool and --args"
@@ -152,7 +152,7 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
 
 
 def _compact(value: str | list[Any]) -> str:
-    """Return a value as it would be written by hand: a list of one as what is in it."""
+    """Return a value as written by hand: a list of one item as that item."""
     if isinstance(value, str):
         return json.dumps(value)
     items = [_compact(item) if isinstance(item, list) else json.dumps(item) for item in value]  # pyright: ignore[reportUnknownArgumentType]
@@ -160,7 +160,7 @@ def _compact(value: str | list[Any]) -> str:
 
 
 async def _named(runtime: AgentRuntime, prefix: str) -> str:
-    """The one stored answer, or session with some, whose id begins so; else what was named.
+    """Return the only stored answer, or session with some, with this prefix; else the prefix.
 
     Raises:
         AgentCoreError: `validation_error`: several do; nothing is forgotten.

@@ -54,7 +54,7 @@ line-height: {line_height}px; }}
 
 
 def build_tree(dag: Dag, *, clean: Clean, session_id: str | None = None) -> "Tree":
-    """A Task with its steps below what they depend on, its texts cleaned.
+    """Build a tree of a Task, each step below the one it depends on, with cleaned texts.
 
     A step that depends on several is shown once, below the first, and names the others.
     """
@@ -97,7 +97,7 @@ def render_svg(tree: "Tree", *, title: str, width: int = 100) -> str:
 
 
 def summary_lines(dag: Dag, *, clean: Clean) -> list[str]:
-    """How a Task stands, in plain lines: itself, and each of its steps."""
+    """Return the state of a Task and each of its steps, in plain lines."""
     task = dag.task
     counts = ", ".join(f"{count} {status}" for status, count in dag.counts().items())
     lines = [f"task {_line(task.task_id, clean)} {task.status}: {counts or 'no steps'}"]

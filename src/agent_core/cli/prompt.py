@@ -52,7 +52,7 @@ _HELP = {
     "w": "show the rules that would allow it in all sessions, and add one to rules.toml",
 }
 _CUT = re.compile(r"… (\d+) more lines?")
-"""How a diff ends that was cut when it was made."""
+"""Last line of a diff that was cut when it was made."""
 _REASONS = {
     "sensitive": "this is a sensitive path",
     "outside_roots": "this is outside the project and the allowed folders",
@@ -185,7 +185,7 @@ class TerminalPrompt:
 
     async def _ask_person(self, request: PermissionRequest) -> PermissionDecision:
         terminal = self._terminal
-        if terminal.can_draw:  # set off from what happened before
+        if terminal.can_draw:  # separate it from earlier output
             terminal.line("")
         rules = _rules_of(request)
         is_remembered = _scope_beside_target(request) != THIS_CALL_ONLY
@@ -228,9 +228,9 @@ class TerminalPrompt:
                 terminal.line("that is none of the keys:", Style.WARN)
 
     def _show_question(self, request: PermissionRequest, choices: list[str]) -> list[str]:
-        """Show what fits of a question, its head in any case; return all of it, if more is there.
+        """Show as much of a question as fits, with its head; return all of it, if there is more.
 
-        Where there is more, or a diff, a choice is added that shows it.
+        If there is more, or a diff, a choice to show it is added.
         """
         terminal, diff = self._terminal, _diff_of(request)
         see = "v the diff" if diff else "v the whole"
@@ -276,7 +276,7 @@ class TerminalPrompt:
         return answer
 
     async def _choose_rule(self, rules: Mapping[str, "_OfferedRule"]) -> Decision | None:
-        """Show what each key would add to the file of rules, and return the answer it gives."""
+        """Show the rule that each key would add to the file, and return the chosen answer."""
         terminal = self._terminal
         for key, offered in rules.items():
             title = f"  +++ rules.toml, {key} adds it" if len(rules) > 1 else "  +++ rules.toml"
@@ -335,11 +335,11 @@ class TerminalPrompt:
             self._terminal.line(f"    … {hidden} not shown, v shows the whole", Style.WARN)
 
     def _rows(self, lines: Sequence[str]) -> int:
-        """How much of the screen they take."""
+        """Return the rows of the screen that lines take."""
         return sum(max(-(-cells(visible(line)) // self._terminal.width), 1) for line in lines)
 
     def _count_fitting(self, diff: Sequence[str], rows: int) -> int:
-        """How many lines of a diff fit, one at least."""
+        """Return how many lines of a diff fit, one at least."""
         for count, line in enumerate(diff):
             rows -= self._rows([f"{_INDENT}{shortened(line, _LONGEST_VALUE)}"])
             if rows < 0:
@@ -358,7 +358,7 @@ def _is_text(pressed: str, *, settle_s: float) -> bool:
 
 
 def _explain(choices: Sequence[str]) -> str:
-    """What the keys of a question do; of the diff and of a rule only where it has them."""
+    """Explain the keys of a question; diff and rule keys only if it has them."""
     absent = {"r", "d", "v", "w"} - {choice[0] for choice in choices}
     lines = [f"  {key}  {what}" for key, what in _HELP.items() if key not in absent]
     return "\n".join([*lines, "  1, 2, 3 are y, a, n; Ctrl-C ends the run"])
@@ -372,7 +372,7 @@ def _answered(
 
 
 def _scope_beside_target(request: PermissionRequest) -> str:
-    """What an answer for the session covers, where the target and its folder are shown above."""
+    """Return the coverage of an answer for the session, since target and folder are shown above."""
     scope = request.target_scope or THIS_CALL_ONLY
     exactly = f" as exactly: {request.metadata.get('target')} in {shlex.quote(request.cwd)}"
     if scope.endswith(exactly):
@@ -381,7 +381,7 @@ def _scope_beside_target(request: PermissionRequest) -> str:
 
 
 def _wide_of(request: PermissionRequest) -> dict[Decision, tuple[str, str, str]]:
-    """Return the wider answer that a question takes: its key, its name, what it covers."""
+    """Return the wider answer that a question takes: its key, its name, its coverage."""
     offered = wide_of(request)
     if offered is None or offered[0] not in _WIDE_KEYS:
         return {}
@@ -391,7 +391,7 @@ def _wide_of(request: PermissionRequest) -> dict[Decision, tuple[str, str, str]]
 
 
 class _OfferedRule(Struct, frozen=True):
-    """A rule that a question offers to save: its text, the key for it, what it covers in words."""
+    """A rule that a question offers to save: its text, its key, and its coverage in words."""
 
     decision: Decision
     text: str
@@ -430,7 +430,7 @@ def _diff_of(request: PermissionRequest) -> list[str]:
 
 
 def _count_hidden(diff: Sequence[str], shown: int) -> int:
-    """How many lines follow those that are shown, with those that the diff was cut by."""
+    """Return the number of lines after the shown ones, including those cut from the diff."""
     cut = _CUT.match(diff[-1])
     return max(len(diff) - shown, 0) - bool(cut) + (int(cut[1]) if cut else 0)
 
@@ -447,12 +447,12 @@ def _folded(words: Sequence[str], width: int) -> list[str]:
 
 
 def parse_decision(line: str | None) -> Decision:
-    """What an answer means; None is the end of the input."""
+    """Return the decision of an answer; None is the end of the input."""
     return _ANSWERS.get((line or "").strip().casefold(), Decision.DENY)
 
 
 def is_answer(line: str) -> bool:
-    """Whether a line is one of the answers to a question."""
+    """Return whether a line is one of the answers to a question."""
     return line.strip().casefold() in _ANSWERS
 
 
@@ -471,7 +471,7 @@ def fact_lines(request: PermissionRequest) -> list[str]:
 
 
 def request_facts(request: PermissionRequest) -> list[tuple[str, str]]:
-    """What a person needs to know to decide, most important first."""
+    """Return the facts a person needs to decide, most important first."""
     metadata = request.metadata
     reason = str(metadata.get("reason") or "")
     target = str(metadata.get("target") or "")

@@ -1,4 +1,4 @@
-"""What events say in words, and what a call did, line by line, for any width and any colours."""
+"""Describes events in words, and calls line by line, for any width and any colours."""
 
 import re
 import signal
@@ -32,10 +32,10 @@ class Call(Struct, frozen=True):
 
     Attributes:
         name: of the tool.
-        summary: what it was called with.
-        kind: what it does, in the words of the events.
-        has_shown_diff: the person was shown what it changes when they were asked.
-        confined: what the sandbox does with it, in words; empty if nothing.
+        summary: its arguments in short.
+        kind: kind of tool, in the words of the events.
+        has_shown_diff: the question about it has shown its diff.
+        confined: its confinement in words; empty without a sandbox.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Call(Struct, frozen=True):
 
     @property
     def box(self) -> str:
-        """Whether it is confined, where that is a question."""
+        """Return `sandboxed` or `outside the sandbox`; empty without a sandbox."""
         if not self.confined:
             return ""
         return "outside the sandbox" if self.confined.startswith("off") else "sandboxed"
@@ -58,18 +58,18 @@ class Call(Struct, frozen=True):
 
 
 class CallLayout(Struct, frozen=True):
-    """How calls are laid out.
+    """Layout of calls.
 
     Attributes:
         width: columns that a line may take.
-        signs: what stands for what.
+        signs: the signs to use.
     """
 
     width: int
     signs: Signs = SIGNS
 
     def end(self, call: Call, event: str, payload: Mapping[str, Any]) -> Iterator[Line]:
-        """A call that has ended: what it was, how it went, and what it leaves to be seen."""
+        """Yield the lines of a call that has ended: its title, its outcome and its effects."""
         yield from self.headline(call, event, payload)
         yield from self._why(event, payload)
         yield from self.output(payload, is_failure=outcome(event, payload)[1] is Style.BAD)
@@ -77,7 +77,7 @@ class CallLayout(Struct, frozen=True):
             yield from self.diff(payload)
 
     def headline(self, call: Call, event: str, payload: Mapping[str, Any]) -> Iterator[Line]:
-        """What a call that has ended was, and how it went."""
+        """Yield the title and the outcome of a call that has ended."""
         words, style = outcome(event, payload)
         words = "" if words == "ok" and call.is_quiet else words
         facts = list(filter(None, [words, _took(event, payload), call.box]))
@@ -103,11 +103,11 @@ class CallLayout(Struct, frozen=True):
             yield [(f"  {line}", look)]
 
     def plain_head(self, call: Call) -> Line:
-        """A call that begins, for what cannot draw."""
+        """Return the line of a call that begins, for a screen that cannot draw."""
         return [(fitted(f"> {self._named(call)}", self.width, self.signs), Style.BOLD)]
 
     def plain_end(self, call: Call, event: str, payload: Mapping[str, Any]) -> Iterator[Line]:
-        """A call that has ended, for what cannot draw: in words alone."""
+        """Return the line of a call that has ended, for a screen that cannot draw."""
         words, style = outcome(event, payload)
         line = f"> {self._named(call)}" if call.is_quiet else f"  {call.name}"
         line += f" {words or 'ok'}"
@@ -164,7 +164,7 @@ class CallLayout(Struct, frozen=True):
     def diff(
         self, payload: Mapping[str, Any], *, most: int | None = LINES_OF_DIFF
     ) -> Iterator[Line]:
-        """What a call has changed, with the numbers of the lines; None: all that is known."""
+        """Yield the numbered changes of a call, at most `most` lines; None: all known ones."""
         lines = str(payload.get("diff") or "").splitlines()
         rows = list(_numbered(lines))
         hidden = int(payload.get("diff_hidden_lines") or 0) + len(rows[most:] if most else ())
@@ -180,12 +180,12 @@ class CallLayout(Struct, frozen=True):
 
 
 def name_of(payload: Mapping[str, Any]) -> str:
-    """Whom or what an event is about; empty if it names nothing."""
+    """Return the name of the subject of an event; empty if it has none."""
     return next((str(payload[key]) for key in _NAMING if payload.get(key)), "")
 
 
 def reason_of(payload: Mapping[str, Any]) -> str:
-    """Why something went wrong, as its event has it."""
+    """Return the reason of a failure, as its event has it."""
     error = payload.get("error")
     if isinstance(error, Mapping):
         return reason_of(error)  # pyright: ignore[reportUnknownArgumentType]
@@ -194,7 +194,7 @@ def reason_of(payload: Mapping[str, Any]) -> str:
 
 
 def outcome(event: str, payload: Mapping[str, Any]) -> tuple[str, Style]:
-    """How a call ended, in words, and how they look."""
+    """Return the outcome of a call in words, and their style."""
     code = str(payload.get("code") or "")
     if event == "tool_denied":
         return "denied", Style.BAD
@@ -212,14 +212,14 @@ def outcome(event: str, payload: Mapping[str, Any]) -> tuple[str, Style]:
 
 
 def _reason(event: str, payload: Mapping[str, Any]) -> str:
-    """Why a call did not do what it was to do, without the words of its outcome."""
+    """Return why a call failed, without the words of its outcome."""
     if event == "tool_completed":
         return ""
     return str(payload.get("message") or "").removeprefix(f"{outcome(event, payload)[0]}: ")
 
 
 def _took(event: str, payload: Mapping[str, Any]) -> str:
-    """How long a call took, if it has done anything."""
+    """Return the duration of a call as text, if it has done anything."""
     took = payload.get("duration_ms")
     if not isinstance(took, int | float) or payload.get("code") == "cancelled":
         return ""
@@ -227,7 +227,7 @@ def _took(event: str, payload: Mapping[str, Any]) -> str:
 
 
 def _signal(exit_code: int) -> str:
-    """The signal that has ended a program whose shell says so."""
+    """Return the name of the signal that ended a program, by the exit code of a shell."""
     try:
         return signal.Signals(exit_code - 128).name if exit_code > 128 else ""
     except ValueError:

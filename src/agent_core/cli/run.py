@@ -58,11 +58,11 @@ if TYPE_CHECKING:
 CONTINUES_LATER = "answered; the run continues with the next message to the session %s"
 
 Begin = Callable[["AgentRuntime"], Awaitable["RunHandle"]]
-"""Starts a run, or has one go on."""
+"""Starts a run, or continues one."""
 
 
 Prepare = Callable[[Terminal], Begin]
-"""Reads what a run is given, before anything is opened."""
+"""Reads the input of a run, before anything is opened."""
 
 
 SeeThrough = Callable[["Scene"], Coroutine[Any, Any, int]]
@@ -96,14 +96,14 @@ def run_message(options: Options) -> int:
 def carry_out(options: Options, prepare: Prepare, *, see_through: SeeThrough | None = None) -> int:
     """Begin a run, show it to its end, and return the exit code; every error has been shown.
 
-    A run of another process is seen through in a way of its own.
+    `see_through` replaces the way to follow a run of another process.
     """
     if not options.detach and is_output_closed():  # a run costs money, and its answer would be lost
         return OUTPUT_CLOSED
     try:
         setup = read_command_setup(options.path, options.model)
         redactor = build_terminal_redactor(os.environ, setup)
-    except ConfigError:  # the runtime will say what is wrong
+    except ConfigError:  # the runtime reports the fault
         redactor = build_terminal_redactor(os.environ)
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     terminal.streams_answer &= options.output_schema is None
@@ -149,13 +149,13 @@ def carry_out(options: Options, prepare: Prepare, *, see_through: SeeThrough | N
 
 
 class Shown(Struct, dict=True):
-    """Where a run is shown.
+    """The outputs that show a run.
 
     Attributes:
         terminal: for people.
-        view: writes there.
-        events: for programs; None if no file is asked for.
-        last_line: what is said when all else has been.
+        view: writes to the terminal.
+        events: file of events for programs; None if not requested.
+        last_line: shows the very last line.
         last_seq: number of the last stored event of the run that was shown.
         on_event: is called with each event after it was shown.
     """
@@ -194,7 +194,7 @@ class Shown(Struct, dict=True):
 
 
 class Scene:
-    """Where a run is begun and shown, who is asked, and what stops it."""
+    """The runtime, the outputs, the questions and the stop signal of a run."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class Scene:
         self.elicit = TerminalElicitation(screen, lines, turn=turn, descriptor=lines.descriptor)
 
     def open_runtime(self) -> "AgentRuntime":
-        """The runtime of the project, whose questions are put here."""
+        """Open the runtime of the project, whose questions are asked here."""
         setup = read_command_setup(self.options.path, self.options.model)
         return open_runtime(
             setup,
@@ -256,7 +256,7 @@ async def _run(scene: Scene) -> int:
         except asyncio.CancelledError:
             view.interrupted()
             interrupt.stop_with(None)
-            # Show what still comes of the run, its end included.
+            # Show the remaining events of the run, its end included.
             if (await handle.cancel()).timed_out:
                 watching.cancel()
             await asyncio.wait([watching])
@@ -275,7 +275,7 @@ async def _run(scene: Scene) -> int:
 
 
 def exit_code_of_run(handle: "RunHandle", view: RunView) -> int:
-    """The exit code that says how a run ended; if it was cancelled, say how to go on."""
+    """Return the exit code for the end of a run; after a cancellation, show how to continue."""
     if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
         view.resumable(handle.session_id)
         return INTERRUPTED
@@ -315,7 +315,7 @@ async def _warn_of_unknown_price(options: Options, terminal: Terminal) -> None:
 async def show_end(
     runtime: "AgentRuntime", handle: "RunHandle", scene: Scene, *, is_typed: bool
 ) -> None:
-    """Show what came of a run that has ended, or waits for an answer."""
+    """Show the outcome of a run that has ended, or waits for an answer."""
     shown = scene.shown
     answer, output = None, None
     if handle.status is RunStatus.COMPLETED:
@@ -362,7 +362,7 @@ async def _denied(
 
 
 async def _session_id(runtime: "AgentRuntime", options: Options) -> str | None:
-    """The session that the run is for; None is a new one."""
+    """Return the session for the run; None is a new one."""
     if not options.goes_on:
         return options.session_id
     if (session_id := await runtime.last_session(options.path or Path.cwd())) is None:
@@ -372,7 +372,7 @@ async def _session_id(runtime: "AgentRuntime", options: Options) -> str | None:
 
 
 def _run_options(options: Options) -> dict[str, Any]:
-    """What the run does differently, as keywords of `start`."""
+    """Return the settings of this run, as keywords of `start`."""
     asked: dict[str, Any] = {
         "instructions": options.instructions,
         "permission_mode": options.mode,
@@ -393,7 +393,7 @@ def _run_options(options: Options) -> dict[str, Any]:
 async def _compose(
     runtime: "AgentRuntime", said: GivenMessage, options: Options
 ) -> str | UserMessage:
-    """What the user says, with pictures; `/server:prompt words` is a prompt of an MCP server."""
+    """Build the user's message, with pictures; `/server:prompt words` is an MCP prompt."""
     message: str | UserMessage = said.text
     if named := MCP_PROMPT.match(said.words):
         message = await runtime.mcp_prompt(*named.groups(default=""))
@@ -408,13 +408,13 @@ async def _compose(
 
 
 def blocks_of(message: str | UserMessage) -> Sequence[ContentBlock]:
-    """What a message is made of."""
+    """Return the content blocks of a message."""
     content = message if isinstance(message, str) else message.content
     return [TextBlock(text=content)] if isinstance(content, str) else content
 
 
 MCP_PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL)
-"""What a message looks like that names a prompt of an MCP server."""
+"""Pattern of a message that names a prompt of an MCP server."""
 
 
 _MOST_DENIED = 1_000
@@ -425,7 +425,7 @@ _CATCH_UP_S = 5.0
 
 
 async def watch(handle: "RunHandle", shown: Shown, tasks: "LiveTasks | None") -> None:
-    """Show what happens in a run, and in its children, to its end."""
+    """Show the events of a run, and of its children, to its end."""
     drawing = asyncio.create_task(tasks.watch()) if tasks is not None else None
     children: dict[str, asyncio.Task[None]] = {}
     try:
@@ -458,10 +458,10 @@ class _InterruptedError(BaseException):
 
 
 class Interrupt:
-    """The signal that asked the program to stop, and what is done then.
+    """The signal that asked the program to stop, and the reaction to it.
 
     Attributes:
-        exit_code: that of the interrupted process; None as long as no signal has come.
+        exit_code: exit code of the interrupted process; None before the signal.
     """
 
     def __init__(self) -> None:
@@ -470,7 +470,7 @@ class Interrupt:
         self._stop: Callable[[], object] | None = None
 
     def stop_with(self, stop: "Callable[[], object] | None") -> None:
-        """What is called in the event loop; None only remembers the signal."""
+        """Set the function to call in the event loop; None only remembers the signal."""
         self._loop = asyncio.get_running_loop()
         self._stop = stop
 

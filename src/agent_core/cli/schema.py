@@ -1,4 +1,4 @@
-"""`soong-agent schema`: the published forms of what other commands write."""
+"""`soong-agent schema`: prints the published schemas of the output of other commands."""
 
 import json
 from typing import Any

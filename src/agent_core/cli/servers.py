@@ -67,7 +67,7 @@ def manage_servers(options: Options) -> int:
 
 
 def _facts(server_id: str, server: ServerConfig, setup: Setup) -> dict[str, str]:
-    """What is known of a server that is not asked."""
+    """Return the facts known about a server without asking it."""
     login, place = "", ""
     if isinstance(server, HttpServer):
         place = server.url
@@ -85,13 +85,13 @@ def _facts(server_id: str, server: ServerConfig, setup: Setup) -> dict[str, str]
 
 
 class _Connected(Struct, frozen=True):
-    """What came of connecting to a server.
+    """The outcome of connecting to a server.
 
     Attributes:
         tools: that it offers.
-        offered: the names of what else it has, by kind; only for a test.
-        problems: what went wrong.
-        took_s: how long connecting took.
+        offered: the names of its other offers, by kind; only for a test.
+        problems: the errors.
+        took_s: duration of connecting, in seconds.
     """
 
     tools: Sequence[Tool]
@@ -106,7 +106,7 @@ class _Connected(Struct, frozen=True):
 
 
 async def _look_at(options: Options, server: ServerConfig, setup: Setup, terminal: Terminal) -> int:
-    """Connect to the server, logging in where that is what is wanted, and say what it has."""
+    """Connect to the server, logging in if that is the command, and show its offers."""
     redactor = build_terminal_redactor(os.environ, setup)
     found = await _connect(options, server, setup, terminal, redactor)
     if options.json:
@@ -191,7 +191,7 @@ async def _connect(
 
 
 async def _offered(mcp: McpTools, server_id: str) -> dict[str, list[str]]:
-    """What a server has beside tools, by kind; a part that it does not list is left out."""
+    """Return the offers of a server besides tools, by kind; a part it does not list is left out."""
     found: dict[str, list[str]] = {}
     offer = mcp.offers.get(server_id)
     if offer is not None and offer.has_resources:

@@ -24,7 +24,7 @@ _WIDE = 110
 
 
 def manage_sessions(options: Options) -> int:
-    """Do what the action says, and return the exit code."""
+    """Carry out the action, and return the exit code."""
     asks_model = options.action == "compact"
     return run_on_terminal(options.path, partial(_manage, options), asks_model=asks_model)
 
@@ -216,9 +216,9 @@ async def fork_session(
         runtime: of the project.
         session_id: the session.
         terminal: where to show it.
-        clean: takes secrets out of what is shown.
+        clean: takes secrets out of shown text.
         at: the message, or the beginning of its id.
-        into: for the copy of the project; a folder beside it by default.
+        into: folder for the copy of the project; a folder beside it by default.
     """
     from agent_core.cli.undo import show_move  # noqa: PLC0415 - shown here only
 
@@ -232,7 +232,7 @@ async def fork_session(
 
 
 def _free_folder(session: SessionRecord) -> Path:
-    """A folder beside the project that is not there yet."""
+    """Return an unused folder beside the project."""
     project = Path(session.cwd)
     number = 1
     while True:

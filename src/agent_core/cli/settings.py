@@ -34,9 +34,9 @@ class Setting(Struct, frozen=True):
 
     Attributes:
         key: with dots, as error messages have it.
-        value: what counts; None: nothing.
+        value: effective value; None: not set.
         origin: a line of the file, an option, a variable, or `default`.
-        is_set: of the name of a variable: whether there is one.
+        is_set: for the name of a variable: whether it is set.
     """
 
     key: str
@@ -135,11 +135,11 @@ def _settings(setup: Setup, *, is_model_named: bool, by: str) -> Iterator[Settin
 
 
 def find_lines(text: str) -> dict[str, int]:
-    """The line of each key of a TOML file, from 1; of an array of tables, that of the first."""
+    """Return the line of each key of a TOML file, from 1; the first of an array of tables."""
     lines, prefix, begin, statement = dict[str, int](), "", 1, ""
     for number, line in enumerate(text.split("\n"), 1):
         statement += f"{line}\n"
-        # What goes on in the next lines ends with one of these.
+        # A value over several lines ends with one of these.
         if number > begin and not any(end in line for end in ("]", "}", '"""', "'''")):
             continue
         try:
@@ -160,7 +160,7 @@ def find_lines(text: str) -> dict[str, int]:
 
 
 def _line_above(key: str, lines: Mapping[str, int]) -> int | None:
-    """The line of what a key is a part of: a model that is named by one string, say."""
+    """Return the line of the value that contains a key: a model named by a string, say."""
     while key := key.rpartition(".")[0]:
         if key in lines:
             return lines[key]
@@ -168,7 +168,7 @@ def _line_above(key: str, lines: Mapping[str, int]) -> int | None:
 
 
 def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The keys and values below all tables; one that is empty is a value."""
+    """Return the keys and values below all tables; an empty table is a value."""
     pending: list[tuple[str, Any]] = [("", table)]
     while pending:
         key, value = pending.pop()
@@ -183,7 +183,7 @@ def _leaves(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _without_gaps(value: Any) -> Any:
-    """An item of a list; of a table what is set."""
+    """Return an item of a list; of a table only the keys that are set."""
     if not isinstance(value, dict):
         return value
     table = cast("dict[str, Any]", value)

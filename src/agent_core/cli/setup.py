@@ -1,4 +1,4 @@
-"""How a command gets its settings, a runtime of them, and what keeps secrets out of its words."""
+"""Gives a command its settings and runtime, and keeps secrets out of its output."""
 
 import asyncio
 import logging
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from agent_core.permissions import PermissionCallback
 
 NO_MODEL = "ollama:none"
-"""Stands for the model of commands that ask none, where none is configured."""
+"""Placeholder for the model of commands that ask none, if no model is configured."""
 
 
 def read_command_setup(path: "str | Path | None", model: str | None) -> Setup:
-    """The settings for a project, as the user has named it; `model` is that of `--model`.
+    """Return the settings for a project, as the user has named it; `model` is from `--model`.
 
     Raises:
-        ConfigError: something of this cannot be used; the message names the place and the cure.
+        ConfigError: a setting cannot be used; the message names the place and the cure.
     """
     if model is None:
         return read_setup(path, default_snapshots="turn")
@@ -96,8 +96,8 @@ def run_on_terminal(
 
     Args:
         path: the project, as the user has named it.
-        work: gets the settings, where to write, and what takes secrets out of a text; a coroutine
-            is run to its end.
+        work: gets the settings, the terminal, and the function that takes secrets out of a text; a
+            coroutine is run to its end.
         asks_model: whether it may ask a model; otherwise none has to be configured.
     """
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
@@ -121,7 +121,7 @@ def run_on_terminal(
 
 
 def build_terminal_redactor(environ: Mapping[str, str], setup: Setup | None = None) -> Redactor:
-    """A redactor that knows the variables whose names promise a secret, and all that is configured.
+    """Return a redactor that knows variables whose names promise a secret, and configured secrets.
 
     The runtime's own redactor cleans events. This one is for errors before there is a runtime,
     for log lines that come past it, and for what lies on the disk: it may have been written by
@@ -166,7 +166,7 @@ class _LogLines(logging.Handler):
 def show_warnings(
     show: Callable[[str], object], redactor: Redactor, *, progress_of: Sequence[str] = ()
 ) -> None:
-    """Show what is logged as a warning, without secrets and without tracebacks, from here on.
+    """Show warnings from the log, without secrets and without tracebacks, from now on.
 
     Of the modules in `progress_of` what goes well is shown as well.
     """
@@ -176,4 +176,4 @@ def show_warnings(
         logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger().handlers = [lines]
     logging.captureWarnings(capture=True)
-    logging.getLogger("mcp").propagate = False  # what a server does wrong comes as an event
+    logging.getLogger("mcp").propagate = False  # faults of a server are reported as events

@@ -26,7 +26,7 @@ Piece = str | tuple[str, Style]
 
 
 class Sheet:
-    """Writes lines; what is in them cannot act on the terminal.
+    """Writes lines whose content cannot act on the terminal.
 
     Attributes:
         is_screen: the lines are read on a terminal, whose `width` they fit.
@@ -43,7 +43,7 @@ class Sheet:
         self.width = max(columns, 20)
 
     def line(self, *pieces: Piece, cut: bool = False) -> None:
-        """Write one line of pieces; `cut` leaves out what does not fit.
+        """Write one line of pieces; `cut` shortens it to the width.
 
         Raises:
             OutputClosedError: it cannot be written.
@@ -63,7 +63,7 @@ class Sheet:
     def block(self, text: str, *, indent: str, style: Style = Style.PLAIN, first: str = "") -> None:
         """Write text of several lines, wrapped on a terminal, behind an indent.
 
-        `first` stands in the place of the first line's indent.
+        `first` replaces the first line's indent.
 
         Raises:
             OutputClosedError: it cannot be written.
@@ -84,7 +84,7 @@ class Sheet:
 
 
 def write_output(text: str) -> None:
-    """Write to standard output what is fit for a terminal as it is.
+    """Write text that is safe for a terminal to standard output.
 
     Raises:
         OutputClosedError: it cannot be written.
@@ -99,15 +99,15 @@ def write_output(text: str) -> None:
 
 
 def title_of(session: SessionSummary | SessionRecord | SessionMatch) -> str:
-    """The title, or what stands for it."""
+    """Return the title, or a replacement for it."""
     return session.title or "(no title)"
 
 
 def status_of(summary: SessionSummary) -> str:
-    """How the last run of a session has ended, or is."""
+    """Return the status of the last run of a session."""
     return "waiting" if summary.is_waiting else str(summary.status or "new")
 
 
 def style_of(status: str) -> Style:
-    """How the status of a run looks."""
+    """Return the style for the status of a run."""
     return _STATUS_STYLES.get(status, Style.PLAIN)

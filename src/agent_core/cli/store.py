@@ -21,7 +21,7 @@ from agent_core.text import visible
 
 
 def manage_store(options: Options) -> int:
-    """Do what the action says, and return the exit code."""
+    """Carry out the action, and return the exit code."""
 
     def manage(setup: Setup, terminal: Terminal, clean: Clean) -> int:
         secrets = Redactor({})
@@ -47,7 +47,7 @@ def manage_store(options: Options) -> int:
 
 
 def _address(text: str, setup: Setup) -> StoreAddress:
-    """The database that was named, or else that of the settings."""
+    """Return the named database, or else the one of the settings."""
     if text:
         return StoreAddress.parse(text, os.environ)
     url = find_database_url(setup, os.environ)

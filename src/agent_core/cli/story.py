@@ -75,7 +75,7 @@ class _Story:
         self._is_full = is_full
 
     def head(self) -> None:
-        """Write what the session is."""
+        """Write the facts of the session."""
         session = self._history.session
         self.sheet.line((self._clean(title_of(session)), Style.BOLD))
         origin = session.parent_session_id
@@ -186,7 +186,7 @@ class _Story:
             self.exchange(child, f"{indent}    ")
 
     def _call_line(self, call: CallEntry, indent: str) -> None:
-        """Write what was called, how it ended and how long it took."""
+        """Write the title, the outcome and the duration of a call."""
         ended = call.ended
         took = ended.get("duration_ms")
         times = [] if took is None else [format_duration(took)]
@@ -206,7 +206,7 @@ class _Story:
         )
 
     def _left(self, call: CallEntry, inner: str) -> None:
-        """Write what a call has changed, and the end of what it has put out."""
+        """Write the changes of a call, and the end of its output."""
         ended = {
             **call.ended,
             **{key: self._clean(str(call.ended.get(key) or "")) for key in _TEXTS},

@@ -17,7 +17,7 @@ _IS_CLOSED = "standard output is closed: redirect it to a file, or to /dev/null 
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether a write has failed because the reader is gone."""
+    """Return whether a write has failed because the reader is gone."""
     return error.errno in _GONE
 
 
@@ -25,7 +25,7 @@ def open_missing_streams() -> None:
     """Put `/dev/null` where a standard stream is closed, and let every stream show any text.
 
     Otherwise the next file that is opened, perhaps the database, would take the free number and
-    get whatever is written to the stream. A write to a closed standard output still fails; what
+    get everything written to the stream. A write to a closed standard output still fails; what
     is written to a closed standard error is dropped.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
@@ -46,7 +46,7 @@ def open_missing_streams() -> None:
 
 
 def is_output_closed() -> bool:
-    """Whether standard output was closed, or not open for writing, when the process started."""
+    """Return whether standard output was closed, or read-only, when the process started."""
     try:
         os.write(1, b"")
     except OSError as error:
@@ -81,7 +81,7 @@ def catch_signals(
             os._exit(128 + number)
         stop(signal.Signals(number))
 
-    # What the starter of the process has ignored (`nohup`) stays ignored.
+    # Signals ignored by the parent of the process (`nohup`) stay ignored.
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     heard = [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, receive) for number in heard}
@@ -106,11 +106,12 @@ def report_output_error(program: str, error: OSError) -> int:
 
 
 def flush_output(code: int, program: str) -> int:
-    """Write out what is buffered, and return the exit code.
+    """Write out the buffered output, and return the exit code.
 
-    What cannot be written is dropped, so that the interpreter does not complain about it when it
-    ends. If that is standard output, and the code was no error before, it is reported and becomes
-    the exit code. A standard output that was closed from the beginning is reported here for all.
+    Output that cannot be written is dropped, so that the interpreter does not complain about it
+    when it ends. If that is standard output, and the code was no error before, it is reported and
+    becomes the exit code. A standard output that was closed from the beginning is reported here
+    for all.
     """
     is_closed = is_output_closed()
     for stream in (sys.stdout, sys.stderr):

@@ -76,7 +76,7 @@ def _fail(text: str, code: int) -> int:
 
 
 def _session_of(folder: Path, prefix: str | None) -> str | None:
-    """The one session with Tasks whose id begins so; else what was named."""
+    """Return the only session with Tasks whose id has this prefix; else the prefix."""
     if prefix is None or not folder.is_dir() or (folder / prefix).exists():
         return prefix
     starts = (prefix, f"sess_{prefix}")
@@ -85,9 +85,9 @@ def _session_of(folder: Path, prefix: str | None) -> str | None:
 
 
 class LiveTasks:
-    """The Tasks that one session works on now, as a picture that stays below the output.
+    """The present Tasks of one session, as a picture that stays below the output.
 
-    The logs are the source: what is shown is what is written, by whichever process.
+    It is read from the logs, so it shows the Tasks of every process.
     """
 
     def __init__(self, setup: Setup, session_id: str, terminal: Terminal) -> None:
@@ -100,7 +100,7 @@ class LiveTasks:
 
     @classmethod
     def of(cls, options: Options, session_id: str, terminal: Terminal) -> "LiveTasks | None":
-        """The Tasks of a session; None where there is no project to look at."""
+        """Return the Tasks of a session; None if there is no project to look at."""
         try:
             return cls(read_command_setup(options.path, options.model), session_id, terminal)
         except ConfigError:
@@ -117,7 +117,7 @@ class LiveTasks:
             self._terminal.show_below("")
 
     async def summary(self) -> None:
-        """Show how each Task of this run stands in the end."""
+        """Show the final state of each Task of this run."""
         for task in await asyncio.to_thread(self._tasks):
             for line in summary_lines(task.dag, clean=self._clean):
                 self._terminal.line(line, Style.DIM)
@@ -141,7 +141,7 @@ class LiveTasks:
         return read_stored_tasks(folder, project_dir=project, session_id=self._session_id)[0]
 
     def _log_state(self) -> object:
-        """What changes when a log is written."""
+        """Return a value that changes whenever a log is written."""
         state: list[tuple[str, int, int]] = []
         try:
             logs = sorted((self._setup.tasks_dir / self._session_id).iterdir())

@@ -1,4 +1,4 @@
-"""What is shown: nothing of it can act on a terminal, crash the program, or give a secret away."""
+"""Shows text that cannot act on a terminal, crash the program, or reveal a secret."""
 
 import os
 import select
@@ -23,7 +23,7 @@ Clean = Callable[[str], str]
 
 
 class Style(StrEnum):
-    """How a piece of text looks where colours are welcome: by those that every terminal has."""
+    """Style of a piece of text where colours are welcome, with colours every terminal has."""
 
     PLAIN = ""
     DIM = "\x1b[2m"
@@ -55,8 +55,8 @@ class OutputClosedError(PortableError):
 class Terminal:
     """Writes the answer to `out` and everything else, line by line, to `err`.
 
-    Where both are one screen that can be drawn on, there is a region below all that was written,
-    which is drawn anew whenever something is written above it. It has slots, one for each user.
+    If both are one screen that can be drawn on, there is a region below the output, which is
+    redrawn whenever text is written above it. It has slots, one for each user.
 
     Args:
         out: takes the answer.
@@ -68,7 +68,7 @@ class Terminal:
         is_watched: `err` is a terminal.
         can_draw: a region can be drawn on it.
         has_colours: styles are shown.
-        shares_screen: the answer and all else stand on one screen.
+        shares_screen: the answer and all other text are on one screen.
         streams_answer: text is written before it is known to be the answer.
         has_signs: signs beyond ASCII can be written.
     """
@@ -128,7 +128,7 @@ class Terminal:
             self._write(shown)
 
     def record(self, line: str) -> None:
-        """Write a line that says what has been made.
+        """Write a line that names a new object.
 
         Raises:
             OutputClosedError: it cannot be written; standard error has it instead.
@@ -174,7 +174,7 @@ class Terminal:
             return
 
     def draw(self, slot: str, lines: Sequence[str]) -> None:
-        """Show lines in the region below all that was written; none: the slot is empty.
+        """Show lines in the region below the output; without lines the slot is empty.
 
         They must be fit for a terminal and no wider than one. Nothing is shown in the middle of a
         line or of a question.
@@ -189,7 +189,7 @@ class Terminal:
         self.draw("picture", picture.splitlines())
 
     def _region(self) -> str:
-        """What draws the region anew."""
+        """Return the text that draws the region again."""
         is_mid_line = self.shares_screen and self._is_mid_line
         if self._is_asking or self._questions or is_mid_line or not self.can_draw:
             return ""
@@ -199,20 +199,20 @@ class Terminal:
         return "".join(f"{line}\n" for line in self._drawn)
 
     def _clear_region(self) -> str:
-        """What takes the region off the screen.
+        """Return the text that takes the region off the screen.
 
-        Some terminals have wrapped its lines when their window became narrower. What is left of
-        them then stays: going up further would take what was written above from the others.
+        Some terminals have wrapped its lines when their window became narrower. The rest of them
+        then stays: going up further would erase output written above.
         """
         up, self._drawn = len(self._drawn), []
         return f"\x1b[{up}A\r\x1b[J" if up else ""
 
     def line(self, text: str, style: Style = Style.PLAIN) -> None:
-        """Write lines to standard error; they are dropped where it takes none."""
+        """Write lines to standard error; they are dropped if it is closed."""
         self.parts((text, style))
 
     def wrap(self, text: str) -> list[str]:
-        """The text in lines whose words stay whole where a person reads them."""
+        """Break the text into lines between words, if a person reads them."""
         if not self.is_watched:
             return [text]
         room = self.width - 1
@@ -229,8 +229,9 @@ class Terminal:
         return f"{style.value}{text}{_RESET}" if self.has_colours and style and text else text
 
     def leave_line(self) -> None:
-        """Make what comes next begin on a new line: the cursor may stand behind a question, a
-        piece of the answer, or the `^C` that a terminal shows.
+        """Make the next output begin on a new line.
+
+        The cursor may be behind a question, a piece of the answer, or the `^C` of a terminal.
         """
         if self.shares_screen and self._is_mid_line:
             return  # the next line does that by itself
@@ -259,10 +260,10 @@ class Terminal:
 
     @asynccontextmanager
     async def question_at_rest(self, lines: "InputLines", about: str) -> AsyncGenerator[None]:
-        """Keep the screen for a question, once nobody types.
+        """Keep the screen for a question, once the user has stopped typing.
 
         Args:
-            lines: where the answer comes from.
+            lines: source of the answer.
             about: names the question while it waits.
         """
         await self.rest(lines, about)
@@ -284,7 +285,7 @@ class Terminal:
         return (answer or "").strip().casefold() in {"y", "yes"}
 
     async def rest(self, lines: "InputLines", about: str) -> None:
-        """Wait until nobody types, and show that a question waits."""
+        """Wait until the user stops typing, and show that a question waits."""
         is_shown = False
 
         def show(_: str) -> None:
@@ -307,7 +308,7 @@ class Terminal:
         return False
 
     def wait_for_answer(self, go_on: Callable[[], object]) -> bool:
-        """Have `go_on` called after the question that is open; False: none is."""
+        """Call `go_on` after the open question; return False if no question is open."""
         if self._questions:
             self._on_answer.append(go_on)
         return bool(self._questions)
@@ -347,7 +348,7 @@ class Terminal:
 
 
 def waiting_question(about: str) -> str:
-    """Return the line that says that a question waits until nobody types."""
+    """Return the line which shows that a question waits for the user to stop typing."""
     name = visible(about, one_line=True)
     return f"{name} has a question, which waits: type nothing for a second, or press Enter"
 
@@ -381,7 +382,7 @@ def exit_code_of(error: Exception) -> int:
 
 
 def report_closed_output(closed: OutputClosedError, terminal: Terminal) -> int:
-    """The exit code of a command whose output was not taken; a reader that left is no error."""
+    """Return the exit code after a closed output; a reader that left is no error."""
     if closed.is_gone:
         return OUTPUT_CLOSED
     terminal.line(f"error: standard output cannot be written: {closed}", Style.BAD)

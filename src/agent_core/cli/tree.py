@@ -1,4 +1,4 @@
-"""`soong-agent sessions tree`: the branches of a session, and which of them goes on."""
+"""`soong-agent sessions tree`: shows the branches of a session, and marks the active one."""
 
 import sys
 from collections.abc import Iterable
@@ -18,11 +18,11 @@ _MOST_FORKS = 100
 
 
 class Branch(Struct):
-    """A message of the user, with what it led to.
+    """A message of the user, with its answer and the later messages.
 
     Attributes:
         node: the message, or the summary.
-        exchange: the run that it is of.
+        exchange: the run it belongs to.
         answer: the last words of the agent.
         children: the messages that followed it; several are branches.
     """
@@ -34,7 +34,7 @@ class Branch(Struct):
 
 
 async def show_tree(runtime: AgentRuntime, session_id: str, clean: Clean) -> None:
-    """Show the messages of the user as a tree, with what was answered; `*` marks the active path.
+    """Show the messages of the user as a tree, with the answers; `*` marks the active path.
 
     Raises:
         StorageError: `session_not_found`.
@@ -59,7 +59,7 @@ async def show_tree(runtime: AgentRuntime, session_id: str, clean: Clean) -> Non
 
 
 def grow_tree(history: History) -> list[Branch]:
-    """The messages of the user that stand at the beginning, each with what followed it."""
+    """Return the first messages of the user, each with the messages that followed it."""
     branches: dict[str, Branch] = {}
     holder: dict[str, str | None] = {}  # the message that a node belongs to
     roots: list[Branch] = []
@@ -83,7 +83,7 @@ def grow_tree(history: History) -> list[Branch]:
 
 
 def _holder_of(node_id: str | None, history: History, holder: dict[str, str | None]) -> str | None:
-    """The message of the user above a node; results of tools stand between, unlisted."""
+    """Return the message of the user above a node; results of tools between are not listed."""
     passed: list[str] = []
     while node_id is not None and node_id not in holder:
         passed.append(node_id)
@@ -108,7 +108,7 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
 
 
 class _Drawing:
-    """Draws branches: what follows alone stands below, what branches off stands to the right."""
+    """Draws branches: a single next message goes below, several go to the right."""
 
     def __init__(self, sheet: Sheet, clean: Clean, history: History, short: dict[str, str]) -> None:
         self._sheet = sheet
@@ -161,7 +161,7 @@ class _Drawing:
             self._sheet.line((f"{rest}    ", Style.DIM), ("^ continues here", Style.GOOD), cut=True)
 
     def _is_end(self, branch: Branch) -> bool:
-        """The active path ends with this message, or with what was answered to it."""
+        """Return whether the active path ends with this message, or with the answer to it."""
         if branch.node.node_id not in self._history.active:
             return False
         return not any(each.node.node_id in self._history.active for each in branch.children)

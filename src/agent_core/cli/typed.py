@@ -36,6 +36,6 @@ def read_output_schema(path: str) -> dict[str, Any]:
 
 
 def json_text(value: Any) -> str:
-    """The value on one line of JSON, whose characters cannot act on a terminal."""
+    """Return the value on one line of JSON, whose characters cannot act on a terminal."""
     text = json.dumps(value, ensure_ascii=False)
     return text if visible(text, zero_width=False) == text else json.dumps(value)

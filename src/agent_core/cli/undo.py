@@ -1,4 +1,4 @@
-"""`soong-agent undo`, `redo` and `workspace diff`: what came back, what did not, and why."""
+"""`soong-agent undo`, `redo` and `workspace diff`: report the files restored, or why not."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -57,7 +57,7 @@ async def _state(runtime: AgentRuntime, name: str) -> str:
 
 
 def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
-    """Show where the session goes on, and what became of its files."""
+    """Show the new end of the session, and the changes to its files."""
     where = result.node_id or "its beginning"
     terminal.line(f"session {result.session_id} continues from {where}")
     if result.message is not None:

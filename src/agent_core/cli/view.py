@@ -1,4 +1,4 @@
-"""Shows a run as it happens: the answer as it is written, and what is done for it."""
+"""Shows a run as it happens: the answer while it is written, and the work done for it."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ _COUNTED = {
     ),
     **dict.fromkeys((EventType.COMPACT_COMPLETED, EventType.COMPACT_FAILED), "summaries"),
 }
-"""Whose tokens an event reports."""
+"""Name of the user of the tokens that an event reports."""
 _SILENCE = {
     EventType.RUN_QUEUED: "waiting for its turn",
     EventType.LOOP_STARTED: "waiting for the model",
@@ -63,7 +63,7 @@ _SILENCE = {
     EventType.MODEL_RETRY: "waiting to try again",
     EventType.COMPACT_STARTED: "summarising the conversation",
 }
-"""What a run waits for after an event."""
+"""Reasons for the silence of a run after an event."""
 _LONGEST_MESSAGE = 2000
 _MOST_CALLS = 8
 _LIVE = {EventType.MODEL_TEXT_DELTA, EventType.MODEL_REASONING_DELTA}
@@ -82,7 +82,7 @@ class _Running(Struct):
 
 
 class _Reasoning(Struct):
-    """What the model thinks before it answers."""
+    """Reasoning of the model before it answers."""
 
     since: float = field(default_factory=monotonic)
     characters: int = 0
@@ -97,12 +97,12 @@ class _Reasoning(Struct):
 class RunView:
     """Shows the events of one run.
 
-    Text of the model streams where the answer and all else share one screen; elsewhere the answer
-    waits until it is known to be one. What turns out to be narration, text that tool calls follow,
-    is dimmed, and no part of the answer.
+    Text of the model is streamed if the answer and all other text share one screen; otherwise the
+    answer waits until it is known to be one. Narration, which is text that tool calls follow, is
+    dimmed, and not part of the answer.
 
     Args:
-        terminal: where to show it.
+        terminal: shows the run.
     """
 
     def __init__(self, terminal: Terminal) -> None:
@@ -126,7 +126,7 @@ class RunView:
         self._last: tuple[Call, RuntimeEvent] | None = None
 
     def session(self, session_id: str) -> None:
-        """Show which session this is: what `--session-id` takes to go on with it."""
+        """Show the id of the session, which `--session-id` takes to continue it."""
         self._terminal.line(f"session {session_id}", Style.DIM)
 
     def event(self, event: RuntimeEvent) -> None:
@@ -185,7 +185,7 @@ class RunView:
             case _:
                 self._other_event(event)
         self._note_activity(kind)
-        if kind not in _LIVE or self._ticking is None:  # what streams is drawn by the clock
+        if kind not in _LIVE or self._ticking is None:  # the clock draws streamed text
             self._draw()
 
     def _text(self, text: str, *, anew: bool) -> None:
@@ -210,7 +210,7 @@ class RunView:
 
     @property
     def _lays_out(self) -> bool:
-        """Whether Markdown is laid out; its signs are beyond ASCII."""
+        """Return whether Markdown is laid out; its signs are beyond ASCII."""
         return self._terminal.can_draw and self._terminal.has_signs
 
     def _open_markdown(self) -> "MarkdownStream":
@@ -359,12 +359,12 @@ class RunView:
             self._say(line, style)
 
     def _say(self, text: str, style: Style) -> None:
-        """Write lines whose words stay whole on a terminal."""
+        """Write lines that break between words on a terminal."""
         for line in self._terminal.wrap(visible(text)):
             self._terminal.line(line, style)
 
     def _note_activity(self, kind: EventType) -> None:
-        """Remember what the run is waiting for from now on."""
+        """Remember the reason why the run waits from now on."""
         if label := _SILENCE.get(kind):
             if self._doing is None or self._doing[0] != label:
                 self._doing = label, monotonic()
@@ -372,7 +372,7 @@ class RunView:
             self._doing = None
 
     def _draw(self) -> None:
-        """Draw the text that is not finished, what runs and for how long, until nothing runs."""
+        """Draw the unfinished text and the running calls with their time, until nothing runs."""
         if not self._terminal.can_draw:
             return
         lines = self._status_lines()
@@ -429,7 +429,7 @@ class RunView:
         return [f"{sign} {terminal.styled(fitted(said, room - 2, signs), Style.DIM)}"]
 
     def _spent(self) -> list[str]:
-        """What the run has used so far."""
+        """Return the use of the run so far."""
         if self._usage is None or not self._usage.total_tokens:
             return []
         cost = self._usage.cost
@@ -480,7 +480,7 @@ class RunView:
             terminal.text(text)
 
     def failure(self, message: str) -> None:
-        """Show what went wrong."""
+        """Show an error."""
         self._stop_drawing()
         self._say(f"error: {_indent(message)}", Style.BAD)
 
@@ -490,17 +490,17 @@ class RunView:
         self._terminal.line("cancelling; once more to leave at once", Style.WARN)
 
     def resumable(self, session_id: str) -> None:
-        """Show how to go on after a run that was cancelled."""
+        """Show how to continue after a run that was cancelled."""
         self._terminal.line(f"cancelled; to continue, run again with --session-id {session_id}")
 
     def waiting(self, request_ids: Sequence[str]) -> None:
-        """Show what the run waits for, and how to answer: the last lines of all."""
+        """Show the questions that the run waits for, and how to answer: the last lines of all."""
         for request_id in request_ids:
             self._terminal.line(f"waiting for an answer to {request_id}: {ANSWER % request_id}")
 
 
 def _turn_of(payload: Mapping[str, Any]) -> str:
-    """What a queued run waits for; nothing if it only has to be taken up by its own process."""
+    """Return the place of a run in the queue; empty if only its own process has to take it."""
     if count := len(payload.get("taken_over") or ()):
         come = "comes 1 message that was" if count == 1 else f"come {count} messages that were"
         return f"first {come} queued when a process of this session died"
@@ -517,7 +517,7 @@ def _because(payload: Mapping[str, Any]) -> str:
 
 
 def _next_model(payload: Mapping[str, Any]) -> str:
-    """Which model is asked in place of the one that has failed, if another one is."""
+    """Name the model called in place of the failed one; empty if there is none."""
     fallback = payload
     for key in ("error", "details", "fallback"):
         inner = fallback.get(key)
@@ -529,7 +529,7 @@ def _next_model(payload: Mapping[str, Any]) -> str:
 
 
 def _indent(message: str) -> str:
-    # Messages quote files and servers: none of their lines may pass for one of ours.
+    # Messages quote files and servers: none of their lines may look like one of ours.
     return shortened(message, _LONGEST_MESSAGE).replace("\n", "\n      ")
 
 

@@ -21,7 +21,7 @@ def run_worker(options: Options) -> int:
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     try:
         redactor = build_terminal_redactor(os.environ, read_setup("/"))
-    except ConfigError:  # the worker will say what is wrong
+    except ConfigError:  # the worker reports the fault
         redactor = build_terminal_redactor(os.environ)
     show_warnings(partial(terminal.line, style=Style.DIM), redactor, progress_of=_PROGRESS)
     worker = Worker(

@@ -48,7 +48,7 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
 
 
 def _without_worker(found: Sequence[WorkerRecord | QueuedRun]) -> Counter[Lane]:
-    """How many of the runs each lane has that no worker takes."""
+    """Count the runs in each lane that no worker takes."""
     return Counter(
         Lane(queue=each.queue, place=each.place, tenant=each.tenant, protocol=each.protocol)
         for each in found

@@ -1,4 +1,4 @@
-"""What an editor can ask of this agent: the methods of the Agent Client Protocol."""
+"""The methods of the Agent Client Protocol, with which an editor uses this agent."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -71,9 +71,9 @@ from agent_core.types import TextBlock, UserMessage, new_id
 
 PAGE_SESSIONS = 50
 _SETTLE_S = 3.0
-"""How long the end of the process waits until what was asked for is answered."""
+"""Seconds for which the end of the process waits for answers to open requests."""
 _CLOSE_S = 10.0
-"""How long the end of the process waits for runtimes to close."""
+"""Seconds for which the end of the process waits for runtimes to close."""
 _COMMANDS = {
     "compact": "Summarise the conversation so far, to make room",
     "undo": "Revert the last message and the changes of its run to files",
@@ -86,8 +86,8 @@ class EditorAgent:
 
     Args:
         lines: carry the messages.
-        model: of sessions that choose none; None: the configured one.
-        clean: takes secrets out of what errors say.
+        model: model of sessions that choose none; None: the configured one.
+        clean: takes secrets out of error messages.
     """
 
     def __init__(self, lines: Lines, *, model: str | None, clean: Callable[[str], str]) -> None:
@@ -120,7 +120,7 @@ class EditorAgent:
         )
 
     async def initialize(self, asked: InitializeRequest) -> InitializeResponse:
-        """Say which version is spoken, and what can be asked for."""
+        """Return the version of the protocol, and the abilities of this agent."""
         if asked.client_capabilities is not None:
             self._elicitation = asked.client_capabilities.elicitation
         return InitializeResponse(
@@ -146,7 +146,7 @@ class EditorAgent:
         )
 
     async def authenticate(self, asked: AuthenticateRequest) -> None:
-        """Refuse: keys stand in the environment, and there is nothing to log in to."""
+        """Refuse: keys are in the environment, and there is no log-in."""
         message = f"there is no log-in {asked.method_id!r}: keys are in the environment"
         raise RequestError(INVALID_PARAMS, message)
 
@@ -161,7 +161,7 @@ class EditorAgent:
         )
 
     async def load_session(self, asked: LoadSessionRequest) -> LoadSessionResponse:
-        """Open a session that there is, and show what was said in it."""
+        """Open an existing session, and show its conversation."""
         session = await self._reopen(asked.session_id, asked.cwd, asked.mcp_servers)
         await session.restore(shows=True)
         self._offer_commands(session)
@@ -175,7 +175,7 @@ class EditorAgent:
         return ResumeSessionResponse(modes=modes_of(session), config_options=options_of(session))
 
     async def fork_session(self, asked: ForkSessionRequest) -> ForkSessionResponse:
-        """Begin another session with what was said so far; in another folder with a copy."""
+        """Begin another session with the conversation so far; in another folder with a copy."""
         into = absolute_path(asked.cwd)
         origin = self._sessions.get(asked.session_id)
         runtime = origin.runtime if origin else await self._any_runtime()
@@ -191,7 +191,7 @@ class EditorAgent:
         )
 
     async def list_sessions(self, asked: ListSessionsRequest) -> ListSessionsResponse:
-        """One page of the sessions, of one project or of all."""
+        """Return one page of the sessions, of one project or of all."""
         cursor = asked.cursor or "0"
         if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
             raise RequestError(INVALID_PARAMS, "the cursor is none that session/list has returned")
@@ -212,7 +212,7 @@ class EditorAgent:
         return ListSessionsResponse(sessions=sessions, next_cursor=more)
 
     async def close_session(self, asked: CloseSessionRequest) -> CloseSessionResponse:
-        """Cancel what a session does, and let go of it."""
+        """Cancel the work of a session, and close it."""
         self._session(asked.session_id)
         await self._close(asked.session_id)
         return CloseSessionResponse()
@@ -271,12 +271,12 @@ class EditorAgent:
                 return await session.answer(message)
 
     async def cancel(self, asked: CancelNotification) -> None:
-        """Cancel what a session does now."""
+        """Cancel the present work of a session."""
         if (session := self._sessions.get(asked.session_id)) is not None:
             await session.cancel()
 
     async def close(self) -> None:
-        """End all sessions, because the editor is gone; what it has asked for is answered."""
+        """End all sessions, because the editor is gone, and answer its open requests."""
         self.connection.lose()
         await asyncio.gather(*(session.leave() for session in self._sessions.values()))
         await self.connection.settle(_SETTLE_S)
@@ -328,7 +328,7 @@ class EditorAgent:
     async def _reopen(
         self, session_id: str, cwd: str, servers: Sequence[AnyServer]
     ) -> EditorSession:
-        """Open a session that there is.
+        """Open an existing session.
 
         Raises:
             StorageError: there is none, or it works in another folder.
@@ -378,7 +378,7 @@ class EditorAgent:
         closing.add_done_callback(self._tasks.discard)
 
     async def _any_runtime(self) -> AgentRuntime:
-        """A runtime for what concerns no project."""
+        """Return a runtime for requests that concern no project."""
         for session in self._sessions.values():
             return session.runtime
         if self._catalogue is None:

@@ -1,4 +1,4 @@
-"""What an editor can choose for a session: its mode, its model, and who leads."""
+"""The choices of an editor for a session: its mode, its model, and who leads."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -29,7 +29,7 @@ MODES: dict[PermissionMode, tuple[str, str]] = {
 
 
 def modes_of(session: EditorSession) -> SessionModeState:
-    """The mode of a session, and what it could be."""
+    """Return the mode of a session, and the modes it could have."""
     return SessionModeState(
         current_mode_id=session.mode,
         available_modes=[
@@ -40,12 +40,12 @@ def modes_of(session: EditorSession) -> SessionModeState:
 
 
 def has_workers(session: EditorSession) -> bool:
-    """Whether workers are configured."""
+    """Return whether workers are configured."""
     return bool(session.setup.config.agents.worker_pools)
 
 
 def options_of(session: EditorSession) -> ConfigOptions:
-    """What a session has chosen, and what it could choose."""
+    """Return the choices of a session, and their alternatives."""
     lead = next(name for name, (mode, _) in LEADS.items() if mode == session.lead)
     models = [(each, each, None) for each in session.models]
     modes = [(mode, *said) for mode, said in MODES.items()]

@@ -27,7 +27,7 @@ _CODES = {
 
 
 class Method(Struct, frozen=True):
-    """What a method takes, and what answers it."""
+    """The parameters of a method, and the function that answers it."""
 
     takes: type[BaseModel]
     do: Callable[[Any], Awaitable[BaseModel | None]]
@@ -39,7 +39,7 @@ class EditorConnection(Connection):
     Args:
         methods: by method; requests and notifications.
         lines: carries the messages.
-        clean: takes secrets out of what errors say.
+        clean: takes secrets out of error messages.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class EditorConnection(Connection):
             raise
 
     def lose(self) -> None:
-        """Fail what waits for an answer, because none will come.
+        """Fail the requests that wait for an answer, because none will come.
 
-        What is written still arrives, if only the input has ended.
+        Messages are still written if only the input has ended.
         """
         self._is_lost = True
         self._reject_all_outgoing(ConnectionError(_GONE))
 
-    def _disconnect(self) -> None:  # what the package does at the end of the input
+    def _disconnect(self) -> None:  # called by the package at the end of the input
         self.lose()
 
     async def settle(self, seconds: float) -> None:

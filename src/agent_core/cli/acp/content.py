@@ -1,4 +1,4 @@
-"""What an editor says: prompts as messages, and its MCP servers as toolsets."""
+"""Translates content from an editor: prompts to messages, and its MCP servers to toolsets."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -38,10 +38,10 @@ _DOCUMENTS = {"application/pdf"}
 
 
 def user_message(blocks: Iterable[PromptBlock]) -> UserMessage:
-    """The message of a prompt.
+    """Return the message of a prompt.
 
     Raises:
-        AgentCoreError: `validation_error`: it holds what no model here is shown.
+        AgentCoreError: `validation_error`: it has content that no model here is shown.
     """
     return UserMessage(content=[_part(block) for block in blocks])
 
@@ -83,10 +83,10 @@ def _path_of(uri: str) -> str | None:
 
 
 def absolute_path(path: str) -> Path:
-    """A folder that the editor names, which need not exist.
+    """Return the path of a folder that the editor names, which need not exist.
 
     Raises:
-        AgentCoreError: `validation_error`: the path is relative, or none.
+        AgentCoreError: `validation_error`: the path is relative, or cannot be a path.
     """
     folder = Path(path)
     if not folder.is_absolute() or "\0" in path:
@@ -95,10 +95,10 @@ def absolute_path(path: str) -> Path:
 
 
 def existing_folder(path: str) -> Path:
-    """A folder that the editor names.
+    """Return a folder that the editor names.
 
     Raises:
-        AgentCoreError: `validation_error`: it is none.
+        AgentCoreError: `validation_error`: it is not a folder.
     """
     folder = absolute_path(path)
     if not folder.is_dir():
@@ -107,7 +107,7 @@ def existing_folder(path: str) -> Path:
 
 
 def toolsets(servers: Sequence[AnyServer]) -> list[McpToolset]:
-    """The servers of an editor; what they are started with is theirs to know.
+    """Return the servers of an editor as toolsets.
 
     Raises:
         AgentCoreError: `validation_error`: one cannot be used; it is named.

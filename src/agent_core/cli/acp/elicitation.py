@@ -21,7 +21,7 @@ class EditorElicitation:
     Args:
         session_id: of the session.
         connection: to the editor.
-        can: what it can ask: forms, addresses.
+        can: kinds of questions it can ask: forms, addresses.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class EditorElicitation:
         self._can = can
 
     async def __call__(self, request: ElicitationRequest) -> ElicitationAnswer:
-        """Ask, and return the answer; what the editor cannot ask is declined."""
+        """Ask, and return the answer; questions that the editor cannot ask are declined."""
         try:
             asked = self._question(request)
         except ValidationError:  # a form of fields that it does not know

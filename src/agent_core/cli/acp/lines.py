@@ -15,7 +15,7 @@ MAX_LINE = 50 * 2**20
 
 PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS = -32700, -32600, -32602
 _PIECE = 4096
-"""Bytes that a pipe takes at once when it is ready, so that a write never waits (`PIPE_BUF`)."""
+"""Bytes that a ready pipe takes at once, so that a write never blocks (`PIPE_BUF`)."""
 
 
 class Lines:
@@ -25,11 +25,11 @@ class Lines:
     written whole or not at all, whatever becomes of its sender.
 
     Args:
-        source: where messages come from.
-        sink: where they go.
+        source: stream of incoming messages.
+        sink: stream of outgoing messages.
 
     Attributes:
-        failure: why nothing more can be written.
+        failure: reason why no more can be written; None while writing works.
     """
 
     def __init__(self, source: int, sink: int) -> None:
@@ -58,7 +58,7 @@ class Lines:
         await written
 
     async def receive(self) -> dict[str, Any] | None:
-        """The next message; None once there will be none any more."""
+        """Return the next message; None at the end of the input."""
         while True:
             line = await self._next_line()
             if line is None:
@@ -71,7 +71,7 @@ class Lines:
                     await self.send(refusal)
 
     async def close(self) -> None:
-        """Stop writing; what was not written is dropped."""
+        """Stop writing; drop messages that were not written."""
         self._drop()
         self._writing.cancel()
         await asyncio.wait([self._writing])
@@ -86,7 +86,7 @@ class Lines:
                 self._searched = 0
                 if self._is_skipping:
                     self._is_skipping = False
-                    return b"\n"  # stands for what was too long
+                    return b"\n"  # replaces a line that was too long
                 if line.strip():
                     return line
                 continue
@@ -157,7 +157,7 @@ async def _wait_for(descriptor: int, event: int) -> None:
 
 
 def _parsed(line: bytes) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """The message of a line, or what is answered in its place; neither for a lost response."""
+    """Return the message of a line, or the answer to a faulty one; neither for a lost response."""
     if line == b"\n":
         return None, _refusal(INVALID_REQUEST, f"a message has at most {MAX_LINE} bytes")
     try:
@@ -184,7 +184,7 @@ def _parsed(line: bytes) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
 
 
 def _response(message: dict[str, Any]) -> dict[str, Any] | None:
-    """A response as the connection takes it: an error is one, whatever result stands beside it."""
+    """Return a response as the connection takes it: an error hides any result."""
     if "id" not in message:
         return None
     fault: object = message.get("error")

@@ -10,7 +10,7 @@ from agent_core.tasks.model import TaskStep, TaskStepStatus
 
 
 def plan_of(setup: Setup, session_id: str, clean: Callable[[str], str]) -> AgentPlanUpdate | None:
-    """The steps of a session's Tasks; None if it has none. Blocks on files."""
+    """Return the steps of a session's Tasks; None if it has none. Blocks on files."""
     if not (setup.tasks_dir / session_id).is_dir():
         return None
     tasks, _ = read_stored_tasks(setup.tasks_dir, project_dir=setup.project, session_id=session_id)

@@ -51,10 +51,10 @@ def serve_editor(options: Options) -> int:
 
 @contextmanager
 def private_streams() -> Generator[tuple[int, int]]:
-    """The descriptors of the protocol, which no child gets.
+    """Return the descriptors of the protocol, which no child inherits.
 
-    What prints to standard output, whatever it is, writes to standard error; what reads standard
-    input finds its end.
+    Everything printed to standard output then goes to standard error; readers of standard
+    input find its end.
     """
     source, sink = os.dup(0), os.dup(1)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""One session of an editor: its prompts, its questions, and what it has chosen."""
+"""One session of an editor: its prompts, its questions, and its choices."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
@@ -82,9 +82,9 @@ AnyUpdate: TypeAlias = (
     | SessionInfoUpdate
 )
 _PARK_S = 5.0
-"""How long a run with an open question has to stop at it, once the editor is gone."""
+"""Seconds for a run with an open question to stop at it, once the editor is gone."""
 _KNOWN_S = 2.0
-"""How long a question waits until the editor has been shown its call."""
+"""Seconds for which a question waits until the editor has been shown its call."""
 _LONGEST_TITLE = 500
 _END_REASONS: dict[EndReason, StopReason] = {
     EndReason.MAX_TURNS: "max_turn_requests",
@@ -114,7 +114,7 @@ class PromptTurn(Struct, eq=False):
     children: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
     def watch(self, following: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Show something beside the run, until the prompt is answered."""
+        """Show a stream of events beside the run, until the prompt is answered."""
         task = asyncio.create_task(following)
         self.watching.append(task)
         return task
@@ -138,8 +138,8 @@ class EditorSession:
         session_id: of the session.
         setup: of its project.
         connection: to the editor.
-        open_runtime: makes the runtime of what asks the user.
-        clean: takes secrets out of what errors say.
+        open_runtime: makes a runtime from the functions that ask the user.
+        clean: takes secrets out of error messages.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class EditorSession:
         """Use another model from the next message on: a known one, or any `provider:name`.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: it is not a model.
         """
         if name not in self._models:
             resolve_model(self.setup.config, name)
@@ -209,12 +209,12 @@ class EditorSession:
         await self._connection.send_notification("session/update", serialize_params(note))
 
     async def answer(self, message: UserMessage) -> PromptResponse:
-        """Run a message to its end, and show what happens.
+        """Run a message to its end, and show its events.
 
         Raises:
             RequestError: the run has failed.
             AgentCoreError: it cannot be started.
-            ConnectionError: the editor is gone; the run goes on.
+            ConnectionError: the editor is gone; the run continues.
         """
         options = RunOptions(model=self._models[self.model_name], permission_mode=self.mode)
         return await self._carry_out(
@@ -319,7 +319,7 @@ class EditorSession:
                     await self._translate(event, translation)
 
     async def _follow_other(self, run_id: str) -> None:
-        """Show what comes of a run in front: it has waited for an answer, or its process died."""
+        """Show the events of a run in front: it waited for an answer, or its process died."""
         with suppress(ConnectionError, AgentCoreError):
             stored = await self.runtime.replay_run(run_id)
             seen = max((event.run_seq or 0 for event in stored.events), default=0)
@@ -351,12 +351,12 @@ class EditorSession:
             await self.show(usage)
 
     async def restore(self, *, shows: bool) -> None:
-        """Go on with a session that there is, with the model it was last asked with.
+        """Continue an existing session, with the model of its last message.
 
-        Plan mode stays, too; `accept-edits` has to be chosen anew.
+        Plan mode stays, too; `accept-edits` has to be chosen again.
 
         Args:
-            shows: the conversation so far, as far as the next message continues it.
+            shows: show the part of the conversation that the next message continues.
 
         Raises:
             StorageError: there is no such session.
@@ -366,7 +366,7 @@ class EditorSession:
         active = page.session.active_node_id
         nodes = [] if active is None else await self.runtime.get_node_path(active)
         if nodes and nodes[-1].run_id is not None:
-            with suppress(StorageError):  # of a fork, whose origin is deleted
+            with suppress(StorageError):  # for a fork whose origin is deleted
                 (run,) = (await self.runtime.replay_run(nodes[-1].run_id)).runs
                 self._choose_again(run.options)
         if shows:
@@ -465,7 +465,7 @@ class EditorSession:
         await asyncio.gather(*(turn.cancel() for turn in [*self._turns]))
 
     async def leave(self) -> None:
-        """End what runs, because the editor is gone; a run that can be parked is."""
+        """End the runs, because the editor is gone; park those that can be parked."""
         if self._unanswered and self.setup.config.permissions.unattended == "park":
             handles = [turn.handle for turn in self._turns if turn.handle is not None]
             stops = [asyncio.create_task(handle.wait()) for handle in handles]

@@ -1,4 +1,4 @@
-"""What happens in a session, as an editor shows it. Live and stored events go the same way."""
+"""The events of a session as an editor shows them. Live and stored events use the same code."""
 
 import re
 from collections import deque
@@ -61,14 +61,14 @@ _TICKS = re.compile("`+")
 _KINDS = frozenset(cast("tuple[str, ...]", get_args(ToolKind)))
 _ENDS = {EventType.TOOL_COMPLETED, EventType.TOOL_FAILED, EventType.TOOL_DENIED}
 _SPEAK_FOR_THEMSELVES = {"delete", "edit", "execute", "move"}
-"""Kinds of calls whose summary says what they do."""
+"""Kinds of calls whose summary alone describes them."""
 _REMARKS = {
     EventType.COMPACT_FAILED,
     EventType.HOOK_FAILED,
     EventType.MCP_SERVER_FAILED,
     EventType.MODEL_RETRY,
 }
-"""What the user should know of, and no model has said."""
+"""Events that the user should know of, and that are no words of a model."""
 _OF_CALLS = {
     *_ENDS,
     EventType.PERMISSION_REQUESTED,
@@ -82,9 +82,9 @@ class Translation:
     """Makes updates of the events of one session, in their order.
 
     Args:
-        project: what relative paths start at.
+        project: folder at which relative paths start.
         label: of a child, whose calls alone are shown.
-        calls: by agent and id: by which id the editor knows each open call, and its name.
+        calls: the editor's id for each open call, and its name; by agent and id.
     """
 
     def __init__(self, project: Path, label: str = "", *, calls: Calls | None = None) -> None:
@@ -98,11 +98,11 @@ class Translation:
         self._use: tuple[int, int] | None = None
 
     def needs_node(self, event: RuntimeEvent) -> bool:
-        """Whether a live event says too little without its node."""
+        """Return whether a live event has to be shown with its node."""
         return not self._label and event.node_id is not None and event.event_type in _WITH_NODE
 
     def updates(self, event: RuntimeEvent, node: Node | None = None) -> Iterator[Update]:
-        """What to show of a live event."""
+        """Yield the updates that show a live event."""
         kind, payload = event.event_type, event.payload
         if event.tool_call_id is not None:
             yield from self._of_call(event, event.tool_call_id, node)
@@ -126,7 +126,7 @@ class Translation:
             yield from self.usage()
 
     def stored(self, event: RuntimeEvent, node: Node | None) -> Iterator[Update]:
-        """What to show of an event that was stored before, when nothing is on the screen yet."""
+        """Yield the updates that show a stored event, before anything else is on the screen."""
         self._shown = 0
         self._has_thought = False
         if event.event_type in _REMARKS:
@@ -153,13 +153,13 @@ class Translation:
                     yield _progress(call_id, status=status, content=self._result(error, node))
 
     def usage(self) -> Iterator[UsageUpdate]:
-        """How full the window is, and what the session has cost, as far as that is known."""
+        """Yield how full the window is, and the cost of the session, as far as they are known."""
         if self._use is not None:
             used, size = self._use
             yield UsageUpdate(session_update="usage_update", used=used, size=size, cost=self.cost)
 
     def close_calls(self, asked: Collection[tuple[str, str]]) -> Iterator[Update]:
-        """End what a process that died has left open; calls that are asked for stay so."""
+        """End the calls that a dead process has left open; calls with a question stay open."""
         for key, (call_id, _) in self._calls.items():
             if key not in asked:
                 yield _progress(call_id, status="failed")
@@ -169,7 +169,7 @@ class Translation:
         return Translation(self._project, label, calls=self._calls)
 
     def id_of(self, agent_id: str, tool_call_id: str) -> str | None:
-        """By which id the editor knows a call; None if it does not."""
+        """Return the editor's id for a call; None if it does not know the call."""
         known = self._calls.get((agent_id, tool_call_id))
         return known[0] if known else None
 
@@ -284,7 +284,7 @@ def _remark(kind: EventType, payload: Mapping[str, Any]) -> str:
 
 
 def tool_kind(facts: Mapping[str, Any]) -> ToolKind:
-    """What kind of tool a call is of, as far as its facts say."""
+    """Return the kind of tool of a call, as far as its facts name it."""
     kind = facts.get("kind")
     return cast("ToolKind", kind if kind in _KINDS else "other")
 

@@ -1,4 +1,4 @@
-"""The commands of a conversation. Those of the command line are carried out by it."""
+"""The commands of a conversation. Commands of the command line are carried out by it."""
 
 import asyncio
 import shlex
@@ -41,7 +41,7 @@ _OTHER_WORDS = {
     "usage": "cost",
     "plan": "mode",
 }
-"""What other programs call a command."""
+"""Names that other programs use for a command."""
 _LISTED = 15
 _TITLE = 50
 _EXPORTS = {
@@ -53,13 +53,13 @@ _EXPORTS = {
 
 
 class SlashCommand(Struct, frozen=True):
-    """What a word behind a slash does.
+    """The command behind a slash.
 
     Attributes:
-        usage: what may follow it.
+        usage: the words that may follow it.
         what: a few words for the list of commands.
-        do: does it, with the words behind the name.
-        needs_rest: it moves the session, which no run may be using then.
+        do: carries it out, with the words behind the name.
+        needs_rest: it moves the session, so that no run may be using it.
     """
 
     usage: str
@@ -69,10 +69,10 @@ class SlashCommand(Struct, frozen=True):
 
 
 async def do_command(chat: Chat, text: str) -> None:
-    """Do what a line says that begins with a slash.
+    """Carry out a line that begins with a slash.
 
     Raises:
-        AgentCoreError: it cannot be done.
+        AgentCoreError: the command fails.
     """
     name, _, rest = text[1:].partition(" ")
     command = COMMANDS.get(name)
@@ -94,7 +94,7 @@ async def do_command(chat: Chat, text: str) -> None:
 def _terminal_command(
     *before: str, default: Sequence[str] = (), has_path: bool = True
 ) -> Callable[[Chat, Sequence[str]], Awaitable[None]]:
-    """A command of the command line, carried out as it is there."""
+    """Make a command that runs a command of the command line."""
 
     async def do(chat: Chat, words: Sequence[str]) -> None:
         path = ["--path", str(chat.setup.project)] if has_path else []
@@ -322,7 +322,7 @@ async def _last(chat: Chat, _: Sequence[str]) -> None:
 
 
 def _result_text(content: Sequence[ContentBlock]) -> str:
-    """A result as a person reads it: of a command, what it has written."""
+    """Return a result as text for a person: for a command, its output."""
     texts: list[str] = []
     for block in content:
         held: object = block.data if isinstance(block, JsonBlock) else None
@@ -402,7 +402,7 @@ async def _session_values(chat: Chat) -> Sequence[tuple[str, str]]:
 
 
 def completion_values(chat: Chat) -> Mapping[str, Values]:
-    """What may follow each command."""
+    """Return the words that may follow each command."""
 
     async def sessions(_: Sequence[str]) -> Sequence[tuple[str, str]]:
         return [("last", "the one used last"), *await _session_values(chat)]

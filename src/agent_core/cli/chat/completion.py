@@ -1,4 +1,4 @@
-"""What may follow on the line: names of commands, their values, and files behind an `@`."""
+"""Completes a line: names of commands, their values, and files behind an `@`."""
 
 import asyncio
 import os
@@ -25,11 +25,11 @@ _LISTING = (
 )
 
 Values = Callable[[Sequence[str]], Awaitable[Sequence[tuple[str, str]]]]
-"""By the words before it: what a word may be, and what that is."""
+"""Returns the values of a word, each with its meaning, from the words before it."""
 
 
 class Files:
-    """The files of a project that no ignore file names, listed anew after a few seconds."""
+    """The files of a project that no ignore file names, listed again after a few seconds."""
 
     def __init__(self, project: Path) -> None:
         self._project = project
@@ -90,14 +90,14 @@ async def _list_files(project: Path) -> list[str]:
     except TimeoutError:
         pass
     finally:
-        if not is_read:  # one that has ended may be gone already
+        if not is_read:  # a process that has ended may be gone already
             child.kill()
         await child.wait()
     return [name for name in found[:MOST_FILES] if name.isprintable() and '"' not in name]
 
 
 def _best(typed: str, names: Sequence[str], folded: Sequence[str]) -> list[str]:
-    """Names that begin with it, then files that do, then those that hold it, then its letters."""
+    """Return names that begin with it, then files that do, then names with it, then its letters."""
     typed = typed.casefold()
     ranks: list[list[str]] = [[], [], [], []]
     letters = re.compile(".*?".join(map(re.escape, typed))) if typed else None
@@ -122,8 +122,8 @@ class ChatCompleter(Completer):
     """Completes commands, their values, and files.
 
     Args:
-        commands: what each does, by name.
-        values: what may follow a command, by name.
+        commands: the meaning of each, by name.
+        values: the values of a command, by name.
         files: of the project.
 
     Attributes:
@@ -152,7 +152,7 @@ class ChatCompleter(Completer):
         document: Document,
         complete_event: CompleteEvent,  # noqa: ARG002 - the protocol's
     ) -> AsyncGenerator[Completion, None]:
-        """What may stand in place of the word before the cursor."""
+        """Yield the replacements for the word before the cursor."""
         before = document.text_before_cursor
         if mention := _TRAILING.search(before):
             typed = mention["quoted"] if mention["plain"] is None else mention["plain"]

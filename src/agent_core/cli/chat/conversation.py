@@ -1,4 +1,4 @@
-"""One conversation at a time: what is sent, what is queued, what is shown, and how it is left."""
+"""One conversation at a time: sending, queueing, showing and leaving."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from agent_core.cli.lines import InputLines
 
 InputLine: TypeAlias = "EditedLine | PlainLine"
-"""Where a person types, and what is written goes above."""
+"""The line on which a person types, with the output written above."""
 _TWICE_S = 2.0
 _GRACE_S = 1.0
 _RECAP_CHARS = 600
@@ -52,7 +52,7 @@ _TITLE_CHARS = 80
 
 Start = Callable[[], Coroutine[Any, Any, RunHandle[Any]]]
 DoCommand = Callable[[str], Awaitable[None]]
-"""Does what a line says that begins with a slash; raises AgentCoreError."""
+"""Carries out a line that begins with a slash; raises AgentCoreError."""
 
 
 class ChatTerminal(Terminal):
@@ -68,12 +68,12 @@ class ChatTerminal(Terminal):
 
     @asynccontextmanager
     async def question(self) -> AsyncGenerator[None]:
-        """Keep screen and keys for a question; what is being typed is kept."""
+        """Keep screen and keys for a question, and keep the text being typed."""
         async with self._line.suspended(), super().question():
             yield
 
     async def rest(self, lines: "InputLines", about: str) -> None:
-        """Wait until nobody types, and show above the line that a question waits."""
+        """Wait until the user stops typing, and show above the line that a question waits."""
         lines.settle_s = await self._line.rest(short_line(waiting_question(about), self.width - 1))
 
     @property
@@ -88,7 +88,7 @@ class ChatTerminal(Terminal):
 
 
 class Running:
-    """A run that was started, and what happens in it from then on."""
+    """A run that was started, and the stream of its later events."""
 
     def __init__(self, handle: RunHandle[Any]) -> None:
         self.handle = handle
@@ -100,7 +100,7 @@ class Sent(Struct, eq=False):
 
     Attributes:
         start: starts its run.
-        is_on_screen: it stands right above, as it was typed.
+        is_on_screen: it is right above the line, as it was typed.
         is_command: its `/` was typed to name a command.
         run: once it is started.
     """
@@ -115,7 +115,7 @@ class Sent(Struct, eq=False):
 
     @property
     def waits(self) -> bool:
-        """Whether its turn has not come."""
+        """Return whether its turn has not come."""
         return self.run is None or self.run.handle.status is RunStatus.QUEUED
 
     async def begin(self) -> Running | None:
@@ -132,7 +132,7 @@ class Sent(Struct, eq=False):
         return self.run
 
     async def cancel(self) -> None:
-        """Cancel its run, or have none begin."""
+        """Cancel its run, or prevent its start."""
         if self.run is not None:
             await self.run.handle.cancel()
         elif self._starting is not None:
@@ -140,7 +140,7 @@ class Sent(Struct, eq=False):
 
 
 class Window(Struct):
-    """What the last request took of the model's window."""
+    """Use of the model's window by the last request."""
 
     used: int = 0
     size: int = 0
@@ -151,7 +151,7 @@ class Chat:
 
     Args:
         runtime: opened.
-        setup: the settings it has read.
+        setup: its settings.
         clean: takes secrets out of a text that comes from the disk.
         execute: carries out a command line.
         model: for the runs; None leaves it to the configuration.
@@ -202,18 +202,18 @@ class Chat:
         self._do_command = do_command
 
     def greet(self) -> None:
-        """Say what the conversation is about, and how to learn more."""
+        """Show the project of the conversation, and how to learn more."""
         self.terminal.line(f"soong-agent, {self.model_name}", Style.BOLD)
         self.terminal.line(str(self.setup.project), Style.DIM)
         self.terminal.line("/help lists the commands; Ctrl-D leaves", Style.DIM)
 
     @property
     def is_working(self) -> bool:
-        """Whether a run is at work, or waits."""
+        """Return whether a run is at work, or waits."""
         return bool(self._sent)
 
     async def comes_to_rest(self) -> bool:
-        """Whether no run is at work; what is about to end may do so."""
+        """Return whether no run is at work; a run about to end gets a moment to do so."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), _GRACE_S)
         return not self._sent
@@ -246,7 +246,7 @@ class Chat:
         return self.exit_code
 
     async def _end_runs(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        """Cancel what runs, and show its end."""
+        """Cancel the running runs, and show their end."""
         showing = tasks[2]
         if self._command is not None:
             self._command.interrupt()
@@ -255,7 +255,7 @@ class Chat:
                 self._sent.remove(sent)
             else:
                 await sent.cancel()
-        if self._sent and not self.exit_code:  # what is about to end may do so
+        if self._sent and not self.exit_code:  # a run about to end gets a moment to do so
             await self.comes_to_rest()
         if self._sent:
             await self._sent[0].cancel()
@@ -326,7 +326,7 @@ class Chat:
     async def _message(
         self, text: str, *, is_command: bool
     ) -> tuple[str | UserMessage, Sequence[Attached]]:
-        """What is sent: the words, with the files they name and what commands have said before."""
+        """Return a message: the words, the files they name and the output of earlier commands."""
         message: str | UserMessage = text
         if is_command and (named := MCP_PROMPT.match(text)):
             message = await self.runtime.mcp_prompt(*named.groups(default=""))
@@ -420,14 +420,14 @@ class Chat:
         return Sent(without_content(said).strip(), start), Running(await start())
 
     def _note(self, event: RuntimeEvent) -> None:
-        """Keep what the line shows of the session."""
+        """Keep the state of the session that the line shows."""
         if event.event_type is EventType.CONTEXT_BUILT:
             use, budget = event.payload["use"], event.payload["budget"]
             self.window = Window(use["total"], budget["window"])
             self.line.refresh()
 
     def _echo_typed(self, text: str) -> None:
-        if self.terminal.can_draw:  # else the terminal has shown what was typed
+        if self.terminal.can_draw:  # else the terminal has shown the typed text
             self._echo(text)
 
     def _echo(self, text: str) -> None:
@@ -436,11 +436,11 @@ class Chat:
         self.terminal.line("\n".join([f"> {first}", *(f"  {line}" for line in rest)]), Style.BOLD)
 
     def fail(self, message: str) -> None:
-        """Show what went wrong."""
+        """Show an error."""
         self.say(f"error: {self.clean(message)}", Style.BAD)
 
     def say(self, text: str, style: Style = Style.PLAIN) -> None:
-        """Show a text in lines whose words stay whole."""
+        """Show a text in lines that break between words."""
         for part in self.terminal.wrap(text):
             self.terminal.line(part, style)
 
@@ -481,26 +481,26 @@ class Chat:
         return True
 
     def next_mode(self) -> None:
-        """Go on to the next permission mode."""
+        """Switch to the next permission mode."""
         modes: Sequence[PermissionMode] = get_args(PermissionMode)
         self.mode = modes[(modes.index(self.mode) + 1) % len(modes)]
         self.line.refresh()
 
     def open_session(self, session_id: str | None) -> None:
-        """Go on with this session, or with a new one."""
+        """Continue this session, or begin a new one."""
         self.has_sent = session_id is not None
         self.session_id = session_id or new_id("sess")
         self.window, self.usage, self.last_call = Window(), Usage(), None
         self.line.refresh()
 
     async def require_session(self) -> bool:
-        """Whether there is a session yet; says so if there is none."""
+        """Return whether there is a session yet; report it if there is none."""
         if not self.has_sent:
             self.fail("this session has no message yet")
         return self.has_sent
 
     async def resume(self, session_id: str) -> None:
-        """Go on with a session, and show where it was left.
+        """Continue a session, and show its last messages.
 
         Raises:
             StorageError: `session_not_found`.
@@ -531,7 +531,7 @@ class Chat:
             )
 
     def interrupt(self) -> None:
-        """Cancel what runs, and take back what waits; the second time in a row, leave."""
+        """Cancel the running run and take back queued messages; the second time in a row, leave."""
         now = asyncio.get_running_loop().time()
         is_second = now - self._interrupted_at < _TWICE_S
         self._interrupted_at = now

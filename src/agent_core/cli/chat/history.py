@@ -1,4 +1,4 @@
-"""What was entered before, in a file of the home that all processes share."""
+"""Earlier entries, in a file of the home that all processes share."""
 
 import json
 import os
@@ -49,7 +49,7 @@ class FileHistory(History):
         except OSError:
             return []
         entries = [entry for line in lines if (entry := _entry(line))]
-        for text, is_message in entries:  # the last entry of a text tells what it is
+        for text, is_message in entries:  # the last entry of a text decides whether it is a message
             (self._messages.add if is_message else self._messages.discard)(text)
         return [text for text, _ in reversed(entries)]
 
@@ -125,7 +125,7 @@ def _last_lines(descriptor: int) -> list[bytes]:
 
 
 def _entry(line: bytes) -> tuple[str, bool] | None:
-    """Return a text, and whether it is a message whatever it begins with; None if damaged."""
+    """Return a text, and whether it is a message despite its first sign; None if damaged."""
     try:
         entry: object = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""The line that a person types on, at the bottom of the screen, and what stands around it.
+"""The line that a person types on, at the bottom of the screen, and the status around it.
 
 Whole lines of output go into the scrollback above it. The region between the two is redrawn: the
-unfinished line of the output, and what is queued; below the input is the state of the session.
+unfinished line of the output, and the queued messages; below the input is the state of the session.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ SHELL_PROMPT = "shell> "
 _LEADS = ("!", "/")
 _LINE_ENDS = {Keys.ControlM, Keys.ControlJ}
 _PASTE_S = 0.01
-"""Seconds within which what follows a line end belongs to the same paste."""
+"""Seconds within which text after a line end belongs to the same paste."""
 _LARGE_PASTE_LINES = 12
 _LARGE_PASTE_CHARS = 1500
 _SHOWN_QUEUED = 3
@@ -68,11 +68,11 @@ _STYLE = Style.from_dict(
 
 
 class Conversation(Protocol):
-    """What a line shows of a conversation, and does with it."""
+    """The part of a conversation that a line shows and uses."""
 
     @property
     def is_working(self) -> bool:
-        """Whether a run is at work, or waits."""
+        """Return whether a run is at work, or waits."""
         ...
 
     def state(self, width: int) -> str:
@@ -88,22 +88,22 @@ class Conversation(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """Cancel what runs, or leave."""
+        """Cancel the running run, or leave."""
         ...
 
     def next_mode(self) -> None:
-        """Go on to the next permission mode."""
+        """Switch to the next permission mode."""
         ...
 
 
 class Pastes:
-    """Large pastes: a short name stands for each in the input, and all of it is sent."""
+    """Large pastes: the input shows a short name for each, and the whole text is sent."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
     def fold(self, text: str) -> str:
-        """What stands in the input for a pasted text."""
+        """Return the text that the input shows for a pasted text."""
         lines = text.count("\n") + 1
         if lines <= _LARGE_PASTE_LINES and len(text) <= _LARGE_PASTE_CHARS:
             return text
@@ -156,7 +156,7 @@ class EditedLine:
 
     Args:
         out: the terminal.
-        conversation: what is shown around the line, and what keys do.
+        conversation: provides the status around the line, and the actions of keys.
         completer, history: of the line.
     """
 
@@ -218,20 +218,20 @@ class EditedLine:
             self._app.exit()
 
     async def next(self) -> Entered | None:
-        """What is entered next; None where the user leaves."""
+        """Return the next entry; None if the user leaves."""
         return await self._entered.get()
 
     def unfold(self, text: str) -> str:
-        """What was entered, with all that was pasted."""
+        """Return the entered text, with all pasted text."""
         return self._pastes.unfold(text)
 
     @property
     def text(self) -> str:
-        """What stands on the line."""
+        """Return the text on the line."""
         return self._buffer.text
 
     def put(self, text: str, *, acts: bool = False) -> None:
-        """Write a text on the line, before what stands there; see `Entered.acts`."""
+        """Insert a text at the beginning of the line; see `Entered.acts`."""
         typed = self._buffer.text
         joined = "\n".join(filter(None, (text, typed)))
         self._buffer.set_document(type(self._buffer.document)(joined), bypass_readonly=True)
@@ -239,12 +239,12 @@ class EditedLine:
         self.refresh()
 
     def clear(self) -> None:
-        """Drop what stands on the line."""
+        """Drop the text on the line."""
         self._buffer.reset()
         self.refresh()
 
     def refresh(self) -> None:
-        """Show what has changed around the line."""
+        """Redraw the status around the line."""
         self._app.invalidate()
 
     def draw(self, slot: str, lines: Sequence[str]) -> None:
@@ -253,17 +253,17 @@ class EditedLine:
         self.refresh()
 
     def type(self, text: str) -> None:
-        """Add a text to what stands on the line."""
+        """Append a text to the line."""
         self._buffer.cursor_position = len(self._buffer.text)
         self._buffer.insert_text("".join(c for c in text if c == "\n" or c.isprintable()))
         self._last_key = asyncio.get_running_loop().time()
         self.refresh()
 
     async def rest(self, waiting: str) -> float:
-        """Wait until nobody types; return how long a key must stay alone to be an answer.
+        """Wait until the user stops typing; return how long a key must stay alone to be an answer.
 
-        Typing rests when no key was pressed for a second, or at Enter. While a text stands on the
-        line, a second passes in any case.
+        Typing has stopped when no key was pressed for a second, or at Enter. While there is text on
+        the line, a second passes in any case.
 
         Args:
             waiting: is shown meanwhile.
@@ -315,7 +315,7 @@ class EditedLine:
 
     @asynccontextmanager
     async def suspended(self) -> AsyncGenerator[None]:
-        """Take the line off the screen, with what is typed kept, and leave the keys to others."""
+        """Take the line off the screen, keep the typed text, and leave the keys to others."""
         async with in_terminal():
             self._suspended += 1
             if self._partial:
@@ -327,7 +327,7 @@ class EditedLine:
                 self._suspended -= 1
 
     def write(self, text: str) -> None:
-        """Write above the line; an unfinished line stands in the region that is redrawn."""
+        """Write above the line; an unfinished line is part of the region that is redrawn."""
         if self._suspended or not self._app.is_running or self._app.is_done:
             self._direct(self._partial + text)
             self._partial = ""

@@ -1,4 +1,4 @@
-"""What is sent with a message: files that it names, and what the user's own commands have said."""
+"""Content sent with a message: files that it names, and the output of the user's own commands."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ class Attached(Struct, frozen=True):
 
 
 def attach_files(text: str, policy: PathPolicy) -> list[Attached]:
-    """Read the files and folders that a message names; what is none of them is left as it is."""
+    """Read the files and folders that a message names; other words stay unchanged."""
     found: dict[Path, Attached] = {}
     for quoted, plain in _MENTION.findall(text):
         for name in (quoted,) if quoted else dict.fromkeys((plain, plain.rstrip(_TRAILING))):
@@ -110,7 +110,7 @@ class UserCommand:
         self._output = b""
 
     async def run(self) -> TextBlock:
-        """Run it to its end, and return what the model is shown.
+        """Run it to its end, and return the text for the model.
 
         Raises:
             OSError: it cannot be started.
@@ -138,7 +138,7 @@ class UserCommand:
                 if child.returncode is None:
                     self._signal(signal.SIGKILL)
                     await child.wait()
-            # What it has left in the background may hold the output open.
+            # Background processes of the command may hold the output open.
             await asyncio.wait([showing], timeout=_LEFT_S)
         finally:
             showing.cancel()
@@ -175,7 +175,7 @@ class UserCommand:
 
 
 def _ends(output: bytes) -> bytes:
-    """The beginning and the end of what may be very long."""
+    """Return the beginning and the end of an output that may be very long."""
     if len(output) <= 4 * MOST_OUTPUT_BYTES:
         return output
     return output[: 2 * MOST_OUTPUT_BYTES] + output[-MOST_OUTPUT_BYTES:]

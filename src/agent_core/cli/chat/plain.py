@@ -12,12 +12,12 @@ from agent_core.cli.lines import InputLines
 
 
 class PlainLine:
-    """Lines as the terminal itself edits them. A line that ends with a backslash goes on.
+    """Lines that the terminal itself edits. A backslash at the end of a line continues it.
 
     Args:
         out: the terminal.
         conversation: a message is asked for while it is idle.
-        lines: what is typed.
+        lines: the typed lines.
     """
 
     def __init__(self, out: TextIO, conversation: Conversation, lines: InputLines) -> None:
@@ -43,11 +43,11 @@ class PlainLine:
 
     @property
     def text(self) -> str:
-        """Nothing: what is typed is not known before its end."""
+        """Return an empty text: the typed text is not known before its end."""
         return ""
 
     async def next(self) -> Entered | None:
-        """What is entered next; None where the input has ended."""
+        """Return the next entry; None if the input has ended."""
         entered: list[str] = []
         acts = False
         while (line := await self._read_line()) is not None:
@@ -112,7 +112,7 @@ class PlainLine:
         self._out.flush()
 
     async def rest(self, waiting: str) -> float:
-        """Wait until nobody types; return how long a key must stay alone to be an answer."""
+        """Wait until typing stops; return how long a key must stay alone to be an answer."""
         shown: str | None = None
 
         def show(draft: str) -> None:
@@ -135,12 +135,12 @@ class PlainLine:
         return self._lines.settle_s
 
     def type(self, text: str) -> None:
-        """Have the next line begin with a text, behind what was typed before."""
+        """Begin the next line with a text, after the text typed before."""
         self._draft += text.rstrip("\n")
 
     @asynccontextmanager
     async def suspended(self) -> AsyncGenerator[None]:
-        """Leave what is typed to others."""
+        """Leave the input to others."""
         try:
             await self._stop_reading()
             yield
@@ -154,7 +154,7 @@ class PlainLine:
             await asyncio.wait([self._reading])
 
     def _read_on(self) -> None:
-        """Read lines again; the next one begins with what was typed before."""
+        """Read lines again; the next one begins with the text typed before."""
         draft, self._draft = self._draft, ""
         if draft:
             self._lines.put_back(draft)

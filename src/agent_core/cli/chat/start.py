@@ -123,10 +123,10 @@ def _open_line(conversation: Chat, lines: InputLines, *, is_plain: bool) -> Inpu
 
 
 async def _choose_session(conversation: Chat, options: Options) -> None:
-    """Go on with the session that is asked for, or begin one under its id.
+    """Continue the requested session, or begin one under its id.
 
     Raises:
-        AgentCoreError: `validation_error`: there is none to go on with, or the id is malformed.
+        AgentCoreError: `validation_error`: there is no session to continue, or the id is malformed.
     """
     runtime, session_id = conversation.runtime, options.session_id
     if options.goes_on:

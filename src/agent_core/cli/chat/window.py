@@ -1,4 +1,4 @@
-"""Draws what fills the context window of a session."""
+"""Draws the content of a session's context window."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ _MOVED = {
 
 
 def show_context(report: ContextReport, terminal: Terminal) -> None:
-    """Show each segment with its tokens, and what moved the cached prefix last."""
+    """Show each segment with its tokens, and the last change of the cached prefix."""
     window = max(report.window, 1)
     share = 100 * report.used / window
     terminal.line(

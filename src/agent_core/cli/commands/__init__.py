@@ -1,4 +1,4 @@
-"""The commands: one module for each, with its arguments and the name of what does its work.
+"""The commands: one module for each, with its arguments and the name of its function.
 
 Only the standard library is imported here: help and usage errors answer at once.
 """
@@ -30,6 +30,6 @@ _HOMES = {
 
 
 def add_commands(commands: Commands, names: Iterable[str]) -> None:
-    """Add the arguments of these commands, and of those that share a module with them."""
+    """Add the arguments of these commands, and of the commands in the same modules."""
     for home in dict.fromkeys(_HOMES.get(name, name) for name in names):
         import_module(f"{__name__}.{home}").add_parser(commands)

@@ -65,7 +65,7 @@ def _scope(text: str) -> str:
     Raises:
         argparse.ArgumentTypeError: there is no such scope, or nothing is remembered in it.
     """
-    from agent_core.types.memory_scopes import (  # noqa: PLC0415 - for those that name one
+    from agent_core.types.memory_scopes import (  # noqa: PLC0415 - needed for a named memory
         MEMORY_OFF,
         USER_SCOPE,
         checked_scope,

@@ -24,7 +24,7 @@ run [--path <dir-or-file>] [--orchestrator]
        "message" [-]\
 """
 _TOO_OFTEN = -1
-"""Where the content stands of a message that has more than one."""
+"""Position of the content in a message that names standard input more than once."""
 DESCRIPTION = "Give an agent a task in a project and show its work."
 _STREAMS = """\
 Only the answer goes to standard output; everything else goes to standard
@@ -154,7 +154,7 @@ def split_words(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def take_words(options: Options, unknown: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Complete the message with the words behind later options; returns what is no word."""
+    """Complete the message with the words behind later options; return the unknown options."""
     no_words = [each for each in unknown if each[:1] == "-" and each != "-" and " " not in each]
     words = [*options.message, *(each for each in unknown if each not in no_words)]
     if "-" in words:
@@ -167,7 +167,7 @@ def take_words(options: Options, unknown: Sequence[str], after: Sequence[str]) -
 
 
 def find_misuse(options: Options) -> str | None:
-    """What is wrong with the arguments of a run together."""
+    """Return the fault in a combination of a run's arguments; None if they fit together."""
     if not options.message and options.content_at is None:
         return "the following arguments are required: message"
     if options.content_at == _TOO_OFTEN:

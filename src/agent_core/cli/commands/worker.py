@@ -121,10 +121,10 @@ def _names(text: str) -> list[str]:
 
 
 def _seconds(text: str) -> float:
-    """How long; 0 is not at all.
+    """Parse a duration in seconds, 0 or more.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: it is not a number, or negative.
     """
     try:
         seconds = float(text)

@@ -1,4 +1,4 @@
-"""A session as JSON lines: each names what it holds."""
+"""Exports a session as JSON lines, each with the type of its content."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -43,7 +43,7 @@ class RunFact(Frozen):
 
 
 class NodeFact(Frozen):
-    """A message, the answer of a tool, or what was loaded."""
+    """A message, the answer of a tool, or loaded text."""
 
     type: Literal["node"] = "node"
     node: Node
@@ -57,7 +57,7 @@ class EventFact(Frozen):
 
 
 class ArtifactFact(Frozen):
-    """A file that is kept beside the session; its content is not here."""
+    """A file that is kept with the session, without its content."""
 
     type: Literal["artifact"] = "artifact"
     artifact: ArtifactRecord

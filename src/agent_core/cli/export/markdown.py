@@ -129,9 +129,9 @@ class _Document:
         return f"{fence}{language}\n{text}\n{fence}"
 
     def _quoted(self, text: str) -> str:
-        """Markdown of a model in a quote, which ends all that is begun in it.
+        """Quote a model's Markdown; the quote closes everything left open in it.
 
-        What would act beyond the quote, or fetch something, stands in a fence.
+        Text that would act beyond the quote, or fetch a file, is put into a fence.
         """
         text = visible(self._clean(text), zero_width=False)
         found: dict[str, Any] = {}

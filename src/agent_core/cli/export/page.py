@@ -69,7 +69,7 @@ _COLOURS = {"completed": "good", "failed": "bad", "cancelled": "fair", "waiting"
 
 
 def session_page(history: History, clean: Clean) -> str:
-    """The page: what the session is, its tree, what it has cost, and all that was done."""
+    """Return the page: the session, its tree, its cost, and everything that was done."""
     return _Page(history, clean).render()
 
 

@@ -20,7 +20,7 @@ _STDOUT = "-"
 
 
 def take_misplaced_id(options: Options) -> None:
-    """Read `export --html ID`, where the id stands in the place of the file."""
+    """Read `export --html ID`, with the id in the place of the file."""
     for name in ("html", "markdown", "jsonl", "fixture"):
         if not options.id and getattr(options, name) not in {None, _STDOUT}:
             options.id = getattr(options, name)
@@ -30,7 +30,7 @@ def take_misplaced_id(options: Options) -> None:
 async def export_session(
     runtime: AgentRuntime, session_id: str, options: Options, terminal: Terminal, clean: Clean
 ) -> int:
-    """Write the session in the format that was asked for, and return the exit code.
+    """Write the session in the requested format, and return the exit code.
 
     Raises:
         AgentCoreError: `validation_error`: there is such a file, or it cannot be written.

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from functools import cache
@@ -15,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("agcore", "agent_core", "kgent")
+
+_QUESTION = re.compile(r"\s*(?:what|who|whose|whether|how|where|when|which|why)\b", re.IGNORECASE)
 
 Export = tuple[str, str, Any]
 """Name with its package, bare name, and what it stands for."""
@@ -111,3 +114,20 @@ def test_a_function_that_makes_an_error_says_so_or_refers_to_what_does() -> None
         for path, function in raising
         if "Raises:" not in (function.__doc__ or "") and "See `" not in (function.__doc__ or "")
     ] == []
+
+
+def source_docstrings() -> Iterator[tuple[str, str]]:
+    """Yield file, line and name of each module, class and function in src, with its docstring."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        place = path.relative_to(ROOT / "src")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module):
+                yield str(place), ast.get_docstring(node) or ""
+            elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{place}:{node.lineno} {node.name}", ast.get_docstring(node) or ""
+
+
+def test_no_docstring_begins_with_a_question_word() -> None:
+    described = [(name, text) for name, text in source_docstrings() if text]
+    assert len(described) > 1000
+    assert [name for name, text in described if _QUESTION.match(text)] == []

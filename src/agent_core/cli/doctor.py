@@ -1,7 +1,7 @@
 """`soong-agent doctor`: checks the needs of a run, and proposes a cure for each fault.
 
-Nothing is written, and no check waits for long: those of the model and of the servers run side
-by side. Without a usable configuration, the checks that depend on it are skipped.
+Nothing is written, and no check waits for long: the checks of the model and of the servers run
+side by side. Without a usable configuration, the checks that depend on it are skipped.
 """
 
 import asyncio

@@ -105,10 +105,10 @@ class RepositoryWatch:
 
         Args:
             restores: settings that a repository had before are put back, too: the program was
-                confined, and nobody has allowed it to change them.
+                confined, and was not allowed to change them.
             replaceable: hooks in working trees that it was allowed to change.
             holds_roots: it could not change the hooks in the working trees of the folders
-                themselves: whoever has changed them meanwhile is somebody else.
+                themselves: another program has made any change to them.
         """
         begun = asyncio.create_task(asyncio.to_thread(self.begin))
         try:

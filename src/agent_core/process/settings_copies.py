@@ -185,7 +185,7 @@ def _without_executing(wrote: bytes, each: _Copy) -> tuple[bytes, list[str]]:
         ValueError: it is not known how Git reads what was written.
 
     Returns:
-        The settings, and the names of those that may execute something.
+        The settings, and the names of the settings that may execute something.
     """
     known = _executing_before(each.before)
     folder = os.path.dirname(each.file)  # noqa: PTH120

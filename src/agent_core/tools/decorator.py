@@ -91,7 +91,7 @@ def tool(
     def build(function: Callable[..., Any]) -> FunctionTool[..., Any]:
         inner = plain_function(function)
         own_name = str(getattr(inner, "__name__", type(inner).__name__))
-        # The docstring of an object that is called stands at its `__call__`.
+        # A callable object has its docstring at `__call__`.
         own_call = getattr(type(inner), "__call__", None)  # noqa: B004 - its own
         is_object = not (inspect.isroutine(inner) or isinstance(inner, type))
         doc = docstring_of(own_call if is_object and getattr(own_call, "__doc__", None) else inner)
@@ -173,7 +173,7 @@ def _compile(name: str, parameters: tuple[Parameter, ...]) -> Signature:
     try:
         try:
             hash(parameters)
-        except TypeError:  # an annotation that cannot be hashed: compiled anew each time
+        except TypeError:  # an annotation that cannot be hashed: compiled each time
             return _compile_anew(name, parameters)
         return _compile_once(name, parameters)
     except Exception as error:

@@ -1,6 +1,6 @@
 """Deferred tools: the model sees a name and a sentence, and asks for the definition.
 
-A definition that is asked for stands in a message, behind everything that a prompt cache holds:
+A definition that is asked for is put into a message, behind everything that a prompt cache holds:
 the tools of the request stay the same. Services that let a model call nothing but those get the
 call through `internal.call_tool`, which is taken apart before anything judges it.
 """

@@ -122,7 +122,7 @@ class AnswerReader:
         """Return the value of what has arrived, where that is one of the type already.
 
         Raises:
-            OutputMisfitError: it is none yet.
+            OutputMisfitError: it is not of the type yet.
         """
         if self._expected is None:
             return self._before + self._text
@@ -162,7 +162,7 @@ class AnswerReader:
         return self._validated(plain, [plain], expected)
 
     def _read_cut(self, cut: _Cut, expected: "ExpectedOutput") -> tuple[Any] | None:
-        """Return the value of a completed beginning, in a tuple; None if it is none of the type."""
+        """Return the value of a completed beginning, in a tuple; None if it is not of the type."""
         if cut.longer is not None and self._fitting(cut.longer, cut, expected) is None:
             return None  # nothing may follow it
         return self._fitting(cut.text, cut, expected)
@@ -255,7 +255,7 @@ def _cuts(text: str) -> list[_Cut]:
     """Return where the beginning of a JSON text can be completed, the last place first.
 
     Raises:
-        _NotJsonError: it is none. What this does not see, the parser will.
+        _NotJsonError: it is not JSON. The parser finds the faults that this misses.
     """
     scan = _Scan()
     for match in _TOKENS.finditer(text):

@@ -331,7 +331,7 @@ class EditorAgent:
         """Open an existing session.
 
         Raises:
-            StorageError: there is none, or it works in another folder.
+            StorageError: there is no such session, or it works in another folder.
         """
         await self._close(session_id)
         if closing := [task for task in self._tasks if task.get_name() == session_id]:

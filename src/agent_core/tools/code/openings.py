@@ -77,7 +77,7 @@ class Program:
         is_reader: it only reads with `flags`, `valued` and `files`.
         most: how many operands it reads; it writes what follows.
         adjust: changes what is opened, by options and the operands that are not; returns False if
-            it cannot be told.
+            it is not known.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Program:
         return self._depth != "itself" or bool(self._walks)
 
     def open(self, words: Sequence[str]) -> Opening | None:
-        """Return what it opens with these words; None if that cannot be told."""
+        """Return what it opens with these words; None if that is not known."""
         parsed = self._options.parse_all(words)
         if parsed is None:
             return None

@@ -678,7 +678,7 @@ class _Reader:
 
 
 def _named_by(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
-    """Return those of the words that are among the texts, or are written in parts of them."""
+    """Return the words that are among the texts, or are written in parts of them."""
     known = [word for word in words if word.text in texts]
     return known + [Word(text) for text in texts if all(word.text != text for word in known)]
 

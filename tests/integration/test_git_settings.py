@@ -121,6 +121,10 @@ EXECUTING = {
     "helper": "git remote add x 'ext::sh -c x'",
     "helper of a branch": "git config branch.main.remote 'ext::sh -c x'",
     "vcs": "git config remote.origin.vcs x",
+    "hooks of a hidden repository": "git init -q --bare .git/evil;"
+    " git config remote.origin.pushurl .git/evil",
+    "objects fetched on demand": "git config remote.origin.promisor true",
+    "what Git refuses on other systems": "git config core.protectNTFS false",
     "merge driver": "git config merge.x.driver ./run.sh",
     "update": "git config submodule.m.update '!./run.sh'",
     "worktree": "git config core.worktree /",
@@ -154,6 +158,17 @@ async def test_settings_that_execute_something_are_left_out(
         settings = git(clone, "config", "--local", "--list")
         (clone / ".git/config").write_bytes(before)
         assert settings == git(clone, "config", "--local", "--list")
+
+
+async def test_settings_that_cannot_be_written_are_kept_aside(home: Home, clone: Path) -> None:
+    (clone / ".git/config.lock").touch()
+    before = (clone / ".git/config").read_bytes()
+    (answer,), _ = await run_all(home, clone, "git switch -q -c x origin/other")
+    (text,) = answer["disabled_repositories"]
+    assert "it cannot be written: File exists" in text
+    assert (clone / ".git/config").read_bytes() == before
+    aside = Path(text.rpartition(" ")[2])
+    assert '[branch "x"]' in aside.read_text(encoding="utf-8")
 
 
 async def test_nobody_else_sees_settings_before_they_are_judged(home: Home, clone: Path) -> None:

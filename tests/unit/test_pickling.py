@@ -72,7 +72,8 @@ CONTAINERS = (*SEQUENCES, *SETS, *MAPPINGS, tuple)
 
 PROCESS_BOUND = {
     *("agcore.agent.bundle.RuntimeBundle", "agcore.llm.calls.HookedProvider"),
-    *("agent_core.loop.guards.RunGuard", "agent_core.testing.tools.FakeToolContext"),
+    *("agent_core.extensions.JudgedCall", "agent_core.loop.guards.RunGuard"),
+    "agent_core.testing.tools.FakeToolContext",
     *(f"agent_core.tools.base.{name}" for name in ("Action", "Tool", "ToolContext")),
     "agent_core.tools.decorator.FunctionTool",
     *("kgent.engine.base.AgentRunRequest", "kgent.tool_calls.ToolCallScope"),

@@ -44,8 +44,10 @@ async def _explain(options: Options, setup: Setup, terminal: Terminal, clean: Cl
             permission_mode=options.mode or "ask",
         )
     if options.json:
-        text = json.dumps(json.loads(clean(found.model_dump_json())), indent=2, ensure_ascii=False)
-        terminal.text(f"{text}\n")
+        found_json = json.loads(clean(json.dumps(found.model_dump())))
+        text = json.dumps(found_json, indent=2, ensure_ascii=False)
+        # Parts of a name that are no UTF-8 are written as JSON escapes them.
+        terminal.text(f"{text.encode('utf-8', 'backslashreplace').decode()}\n")
         return COMPLETED
     for name, value in _facts(found):
         for line in value.split("\n"):

@@ -4,8 +4,10 @@ The rule admits what is known. A setting that is not in the table, and a value t
 for a program, may execute something.
 """
 
+import posixpath
 import re
 from collections.abc import Mapping
+from urllib.parse import unquote
 
 from agent_core.git.settings import parse_settings
 
@@ -26,13 +28,13 @@ _KNOWN: Mapping[str, frozenset[str]] = {
         "core": "abbrev attributesfile autocrlf bare bigfilethreshold checkroundtripencoding"
         " checkstat commentchar commitgraph compression deltabasecachelimit eol excludesfile"
         " filemode fscache hidedotfiles ignorecase logallrefupdates longpaths multipackindex"
-        " precomposeunicode preloadindex protecthfs protectntfs quotepath repositoryformatversion"
+        " precomposeunicode preloadindex quotepath repositoryformatversion"
         " safecrlf sharedrepository sparsecheckout sparsecheckoutcone splitindex symlinks"
         " trustctime untrackedcache warnambiguousrefs whitespace worktree",
         "diff": "algorithm autorefreshindex colormoved colormovedws context dirstat"
         " ignoresubmodules indentheuristic interhunkcontext mnemonicprefix noprefix relative"
         " renamelimit renames statgraphwidth submodule suppressblankempty wserrorhighlight",
-        "extensions": "compatobjectformat noop objectformat partialclone preciousobjects refstorage"
+        "extensions": "compatobjectformat noop objectformat preciousobjects refstorage"
         " relativeworktrees worktreeconfig",
         "feature": "*",
         "fetch": "fsckobjects output parallel prune prunetags recursesubmodules showforcedupdates"
@@ -52,7 +54,7 @@ _KNOWN: Mapping[str, frozenset[str]] = {
         "push": "autosetupremote default followtags gpgsign recursesubmodules useforceifincludes",
         "rebase": "abbreviatecommands autosquash autostash forkpoint missingcommitscheck stat"
         " updaterefs",
-        "remote": "fetch gh-resolved mirror partialclonefilter promisor prune prunetags push"
+        "remote": "fetch gh-resolved mirror prune prunetags push"
         " pushdefault pushurl skipdefaultupdate skipfetchall tagopt url",
         "rerere": "autoupdate enabled",
         "stash": "showincludeuntracked showpatch showstat",
@@ -102,9 +104,19 @@ def is_harmless(name: str, value: str) -> bool:
     if (section, key) == ("submodule", "update"):
         return value in _UPDATES
     if _ADDRESSES.fullmatch(name):
-        return _ADDRESS.fullmatch(value) is not None
+        return _ADDRESS.fullmatch(value) is not None and not _is_inside_git(value)
     keys = _KNOWN.get(section, frozenset())
     return key in keys or "*" in keys
+
+
+def _is_inside_git(address: str) -> bool:
+    """Return whether an address leads below a folder `.git`, where nobody looks for repositories.
+
+    Git runs the hooks of a repository on this machine that it fetches from or pushes to.
+    """
+    path = address.partition("://")[2] if "://" in address else address
+    parts = posixpath.normpath(unquote(path)).casefold().split("/")
+    return ".git" in parts[:-1]
 
 
 def read_text(content: bytes) -> str:

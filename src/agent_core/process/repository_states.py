@@ -207,7 +207,7 @@ def is_own_tree(folder: str, value: str) -> bool:
     tree = resolve(folder, value)
     above, _, inside = folder.partition("/.git/")
     if inside.startswith("modules/") and f"{tree}/".startswith(f"{above}/"):
-        return True
+        return ".git" not in tree.removeprefix(above).casefold().split("/")
     entry = f"{tree}/.git"
     if os.path.isfile(entry):  # noqa: PTH113
         named = read_pointer(read_beginning(entry, LARGEST_FILE)).removeprefix("gitdir: ")

@@ -117,6 +117,9 @@ class SettingsCopies:
                 left_out.append("somebody else has changed the same settings meanwhile")
         except ValueError:
             left_out.append("it is not known how Git reads it")
+        except OSError as error:
+            kept = None
+            left_out.append(f"it cannot be written: {error.strerror}")
         if not left_out:
             return []
         aside = free_name(each.file)

@@ -19,6 +19,8 @@ HARMLESS = [
     ("remote.a.b.pushurl", "ssh://git@example.org:22/a"),
     ("branch.x.y.remote", "origin"),
     ("branch.x.y.remote", "."),
+    ("remote.origin.url", "../a/.git"),
+    ("remote.origin.url", "https://example.org/a/.git"),
     ("core.autocrlf", "input"),
     ("diff.algorithm", "histogram"),
     ("filter.lfs.smudge", "git-lfs smudge --skip -- %f"),
@@ -33,6 +35,17 @@ EXECUTING = [
     ("remote.origin.url", "-oProxyCommand=x"),
     ("remote.origin.url", "ssh://-oProxyCommand=x/a"),
     ("remote.origin.pushurl", "ext::x"),
+    ("remote.origin.pushurl", ".git/evil"),
+    ("remote.origin.pushurl", "x/../.GIT/evil"),
+    ("remote.origin.pushurl", "/srv/a/.git/objects/evil"),
+    ("remote.origin.pushurl", "file:///srv/a/%2egit/evil"),
+    ("branch.x.pushremote", ".git/evil"),
+    ("remote.pushdefault", ".git/evil"),
+    ("remote.origin.promisor", "true"),
+    ("remote.origin.partialclonefilter", "blob:none"),
+    ("extensions.partialclone", "evil"),
+    ("core.protecthfs", "false"),
+    ("core.protectntfs", "false"),
     ("branch.x.remote", "ext::x"),
     ("branch.x.pushremote", "ext::x"),
     ("remote.pushdefault", "ext::x"),
@@ -96,6 +109,19 @@ def test_states_are_kept_whatever_bytes_names_and_files_have(tmp_path: Path) -> 
     assert states[str(folder)].is_whole
     kept = repository_watch._encode(states)
     assert repository_watch._decode(kept) == states
+
+
+@pytest.mark.parametrize(
+    ("value", "is_own"),
+    [("../../../m", True), ("../../hooks", False), ("../../../x/.GIT/y", False), ("..", False)],
+)
+def test_the_working_tree_of_a_submodule_lies_outside_of_git(
+    tmp_path: Path, value: str, is_own: bool
+) -> None:
+    folder = tmp_path / "a/.git/modules/m"
+    folder.mkdir(parents=True)
+    (folder / "config").write_text(f"[core]\n\tworktree = {value}\n", encoding="utf-8")
+    assert (not examine(str(folder)).executed) == is_own
 
 
 @pytest.mark.parametrize(("value", "is_own"), [("/", False), ("..", True), ("../../x", False)])

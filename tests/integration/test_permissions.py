@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -171,6 +172,16 @@ async def test_what_is_stored_for_a_session_survives_a_restart_and_is_forgotten_
     assert command(home, project, "forget", grant_id).returncode == 0
     assert command(home, project, "forget", "s1").returncode == 1
     assert await write("deny") == 1
+
+
+def test_a_call_is_explained_whatever_bytes_names_have(home: Home, project: Path) -> None:
+    home.write_config(CONFIG)
+    name = os.fsdecode(b"na\xffme")
+    (project / name).mkdir()
+    (project / name / ".env").touch()
+    done = command(home, project, "explain", "--json", "--", "grep", "-r", "x", ".")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["decision"] == "ask"
 
 
 async def test_what_is_in_memory_is_its_runtimes(home: Home, project: Path) -> None:

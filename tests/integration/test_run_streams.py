@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from agent_core.process.confinement import probe
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
 from agent_core.text import without_content
 from agent_core.types import RuntimeEvent
@@ -205,6 +206,16 @@ def test_with_content_no_question_is_asked_and_the_last_line_says_how_to_allow(
     command.server.add(write("a.txt"), "It is there.")
     assert command("run", "write").stdout == "It is there.\n"
     assert (command.project / "a.txt").exists()
+
+
+@pytest.mark.skipif(not probe().namespaces, reason="the kernel has no user namespaces")
+@replies(calls("code.run_command", argv=["git", "push"], network=True), "I could not.")
+def test_no_rule_is_advised_that_would_not_help(command: Command) -> None:
+    config = command.home.path / "config.toml"
+    config.write_text(f'{config.read_text()}\n[sandbox]\nmode = "auto"\n', encoding="utf-8")
+    last = command("run", "go").stderr.splitlines()[-1]
+    assert "denied" in last
+    assert last.endswith("give --answers FILE (no rule allows it: it has the network)")
 
 
 @replies(write("a.txt"), write("b.txt"), write("c.txt"), "end")

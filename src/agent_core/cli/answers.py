@@ -106,6 +106,8 @@ def how_to_allow(denied: Sequence[PermissionRequest]) -> str:
         cures.append("use --mode accept-edits")
     if rule := _rule(denied[0]):
         cures.append(f"add a rule to config.toml ([[permissions.rules]] {rule})")
+    elif reason := denied[0].metadata.get("no_rule"):
+        cures[0] += f" (no rule allows it: {reason})"
     what = f"{count} denied, because no one could be asked: {calls[0]}{more}"
     return visible(f"{what}; to allow it, {' or '.join(cures)}", one_line=True)
 
@@ -121,7 +123,7 @@ def _rule(request: PermissionRequest) -> str | None:
     if saved := request.metadata.get("rule"):
         return shown_rule(str(saved))
     target = str(request.metadata.get("target") or "")
-    if "reason" in request.metadata or len(target) > _LONGEST_TARGET:
+    if {"reason", "no_rule"} & {*request.metadata} or len(target) > _LONGEST_TARGET:
         return None
     about: dict[str, object] = {"decision": "allow", "tool": request.tool_name}
     if request.tool_name == _RUN_COMMAND:

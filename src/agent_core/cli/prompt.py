@@ -493,7 +493,11 @@ def request_facts(request: PermissionRequest) -> list[tuple[str, str]]:
         ("environment", request.env_summary),
         ("agent", agent),
         ("its task", str(metadata.get("agent_task") or "")),
-        # Of a hook that let the call pass; empty if it gave no reason.
-        ("hook", f"{hook.get('command')}: {hook['reason']}" if hook.get("reason") else ""),
+        # Of a hook or an extension that let the call pass; empty if it gave no reason.
+        ("hook", ": ".join(_texts_of(hook, "command", "reason")) if hook.get("reason") else ""),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _texts_of(summary: Mapping[str, object], *keys: str) -> list[str]:
+    return [str(summary[key]) for key in keys if summary.get(key)]

@@ -175,6 +175,8 @@ def build_request(
     metadata: dict[str, Any] = {"tool_call_id": call.tool_call_id}
     metadata |= _agent_facts(run, line)
     metadata["sandbox"] = line(access.confined or "off")
+    if access.command is not None and access.command.problem:
+        metadata["no_rule"] = line(access.command.problem)
     if access.target is not None:
         metadata["target"] = line(access.target, limit=MAX_SUMMARY)
         if "\n" in access.target:

@@ -165,10 +165,10 @@ class Answers:
             AgentCoreError: `validation_error`: the question offers no rule, or none is saved here.
         """
         why = None
-        if rule_of(question.request, decision) is None:
-            why = f"{question.request_id} offers no rule for {decision.value}"
-        elif not self._guard.saves_rules:
+        if not self._guard.saves_rules:
             why = "no rules are saved here: set [permissions] save_rules = true"
+        elif rule_of(question.request, decision) is None:
+            why = f"{question.request_id} offers no rule for {decision.value}"
         if why is not None:
             message = f"{why}; nothing was answered"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)

@@ -75,7 +75,7 @@ class Listening(Extension):
         self.heard: list[str] = []
         self._objections = list(objections)
 
-    async def session_started(self, context: ExtensionContext) -> None:
+    async def run_started(self, context: ExtensionContext) -> None:
         self.heard.append("session_start")
 
     async def on_message(self, context: ExtensionContext, message: str) -> None:

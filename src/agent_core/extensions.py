@@ -140,11 +140,11 @@ class Extension:
         """
         return nullcontext()
 
-    async def session_started(self, context: ExtensionContext) -> None:
-        """Begin the first run of a session in this process."""
+    async def run_started(self, context: ExtensionContext) -> None:
+        """Begin a run, before its message is stored and sent."""
 
     async def on_message(self, context: ExtensionContext, message: str) -> None:
-        """See the text of the user's message before it is stored and sent."""
+        """See the message before it is stored and sent: the user's, or the task of a child."""
 
     def wrap_model_call(
         self,
@@ -272,18 +272,18 @@ class Extensions:
                     failure = error
                     raise
         except BaseException as error:
-            if error is failure:
-                raise
+            if failure is not None and (error is failure or not isinstance(failure, Exception)):
+                raise failure from failure.__cause__  # a cancelled run stays cancelled
             with self._failures_of(extension):
                 raise
         if failure is not None:
             raise failure  # how the run ends is not the extension's to change
 
-    async def session_started(self) -> None:
-        """Begin the first run of a session in this process."""
-        for each in self._of("session_started"):
+    async def run_started(self) -> None:
+        """Begin a run, before its message is stored and sent."""
+        for each in self._of("run_started"):
             with self._failures_of(each):
-                await each.session_started(self.context)
+                await each.run_started(self.context)
 
     async def on_message(self, message: str) -> None:
         """Show the user's message."""

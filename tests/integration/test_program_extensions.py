@@ -72,8 +72,8 @@ class Recorder(Extension):
             raise
         self.note("ends")
 
-    async def session_started(self, context: ExtensionContext) -> None:
-        self.note("session")
+    async def run_started(self, context: ExtensionContext) -> None:
+        self.note("started")
 
     async def on_message(self, context: ExtensionContext, message: str) -> None:
         self.note(f"message {message}")
@@ -117,7 +117,7 @@ async def test_extensions_are_nested_the_runtimes_outside_those_of_the_run() -> 
     assert result.text == "done"
     pairs = [
         ("begins", None),
-        ("session", None),
+        ("started", None),
         ("message go", None),
         ("asks", "was answered"),
         ("before look (readonly)", None),
@@ -302,6 +302,31 @@ async def test_what_wraps_a_run_sees_its_failure_and_cannot_suppress_it() -> Non
     assert Swallows.seen == ["max_turns"]
 
 
+async def test_a_cancelled_run_stays_cancelled_whatever_its_wrapper_raises() -> None:
+    class Breaks(Extension):
+        @asynccontextmanager
+        async def wrap_run(self, context: ExtensionContext) -> AsyncGenerator[None]:
+            try:
+                yield
+            finally:
+                raise ZeroDivisionError
+
+    async with ScriptedRuntime([Hangs()], extensions=[Breaks()]) as runtime:
+        handle = await runtime.start("go")
+        async for event in handle.events():
+            if event.event_type == "context_built":
+                await handle.cancel()
+    assert handle.status is RunStatus.CANCELLED
+
+
+async def test_every_run_of_a_session_is_begun_for_an_extension() -> None:
+    said: list[str] = []
+    async with ScriptedRuntime(["one", "two"], extensions=[Recorder("it", said)]) as runtime:
+        await runtime.run("go", "s1")
+        await runtime.run("again", "s1")
+    assert said.count("it started") == 2
+
+
 class Raises(Extension):
     """Raises at one of its points."""
 
@@ -326,8 +351,8 @@ class Raises(Extension):
         yield
         self.raise_at("wrap_run's end")
 
-    async def session_started(self, context: ExtensionContext) -> None:
-        self.raise_at("session_started")
+    async def run_started(self, context: ExtensionContext) -> None:
+        self.raise_at("run_started")
 
     async def on_message(self, context: ExtensionContext, message: str) -> None:
         self.raise_at("on_message")
@@ -360,7 +385,7 @@ class Raises(Extension):
 
 
 POINTS = (
-    *("instructions", "tools", "wrap_run", "wrap_run's end", "session_started", "on_message"),
+    *("instructions", "tools", "wrap_run", "wrap_run's end", "run_started", "on_message"),
     *("wrap_model_call", "after_tool_call", "before_stop"),
 )
 AT_CALLS = ("before_tool_call", "wrap_tool_call")

@@ -156,7 +156,7 @@ class RunHooks(Extension):
         self._is_users = identity.parent_run_id is None
         self._definitions: dict[str, ToolDefinition] = {}
 
-    async def session_started(self, context: ExtensionContext) -> None:  # noqa: ARG002
+    async def run_started(self, context: ExtensionContext) -> None:  # noqa: ARG002
         """Run the hooks of a session's first run in this process."""
         if self._is_users and self._runner.begins(self._run.session_id):
             await self._run_hooks(HookPoint.SESSION_START)

@@ -136,7 +136,7 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
     ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
     left_off = await ctx.history.resume(ctx.journal)
     stats.call_ids |= {call.tool_call_id for call in calls_of(ctx.journal.path)}
-    await ctx.extensions.session_started()
+    await ctx.extensions.run_started()
     if left_off is None:
         await ctx.extensions.on_message(prompt.text)
         ctx.journal.add(prompt, EventType.MESSAGE_CREATED)

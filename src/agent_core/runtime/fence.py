@@ -72,7 +72,7 @@ class Fence(Extension):
     def __init__(self, hold: SessionHold) -> None:
         self._hold = hold
 
-    async def session_started(self, context: ExtensionContext) -> None:  # noqa: ARG002
+    async def run_started(self, context: ExtensionContext) -> None:  # noqa: ARG002
         """Require the session before hooks run."""
         await self._hold.require()
 

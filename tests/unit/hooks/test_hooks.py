@@ -185,7 +185,7 @@ async def test_a_hook_gets_the_facts_as_json_and_runs_in_the_project(place: Plac
         Stop=[on("cat > stop.json")],
     )
     hooks = place.hooks()
-    await hooks.session_started()
+    await hooks.run_started()
     await hooks.on_message("do it, \ud800")
     await hooks.before_tool_call(CALL, WRITE)
     await hooks.after_tool_call(CALL, ToolResult(content=[TextBlock(text="written")]))
@@ -231,7 +231,7 @@ async def test_the_session_starts_once_in_a_process(place: Place) -> None:
     other = RUN.model_copy(update={"session_id": "sess_2"})
     for run in (RUN, child, RUN, other):
         hooks = place.hooks(run)
-        await hooks.session_started()
+        await hooks.run_started()
         await hooks.on_message("hello")
     assert (place.project / "starts").read_text(encoding="utf-8") == "x\n" * 2
     assert (place.project / "prompts").read_text(encoding="utf-8") == "y\n" * 3
@@ -243,7 +243,7 @@ async def test_only_before_a_tool_and_at_the_stop_may_a_hook_deny(place: Place) 
         SessionStart=deny, UserPromptSubmit=deny, PreToolUse=deny, PostToolUse=deny, Stop=deny
     )
     hooks = place.hooks()
-    await hooks.session_started()
+    await hooks.run_started()
     await hooks.on_message("hello")
     await hooks.after_tool_call(CALL, ToolResult())
     assert place.notes.types.count(EventType.HOOK_COMPLETED) == 3

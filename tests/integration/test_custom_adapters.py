@@ -85,7 +85,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "empty": (Playing(STARTED, ModelCompleted()), "without content, calls, usage"),
     "deltas alone": (
         Playing(STARTED, SHOWN, ModelCompleted(raw_stop_reason="stop")),
-        "ModelCompleted.content must hold all",
+        "ModelCompleted.content must hold the whole reply",
     ),
     "two ends": (
         Playing(STARTED, *[ModelCompleted(content=[TextBlock(text="hi")])] * 2),

@@ -91,7 +91,7 @@ async def sessions(count, url, folder):
                 "agent_id": f"a{number}",
             }
             opening = RunOpening(**names, cwd=folder, owner="me", agent_type=AgentType.MAIN)
-            await store.open_run(opening, is_dead=lambda *_: False)
+            await store.open_run(opening)
             end = RunChange(status=RunStatus.COMPLETED)
             await store.append(Batch(nodes=[], events=[], **names, run=end, release="me"))
     run = await run_cost(url, folder)

@@ -213,7 +213,7 @@ async def append(server, folder, model):
     ours, rows = [], []
     async with PostgresSessionStore.open(url) as store:
         opening = an_opening()
-        await store.open_run(opening, is_dead=lambda owner, lease: False)
+        await store.open_run(opening)
         for _ in range(300):
             node = a_node(new_id("node"), content=[TextBlock(text="x" * 400)])
             batch = a_batch(node, an_event(), an_event(), an_event())

@@ -146,7 +146,6 @@ class Session:
                 agent_id=new_id("agent"),
                 run_id=new_id("run"),
             ),
-            is_dead=lambda owner, until: False,
         )
         run = RunIdentity(
             session_id=self.session_id,

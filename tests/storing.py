@@ -16,6 +16,7 @@ from pathlib import Path
 from agent_core.errors import StorageError
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import Batch, EventType, PendingEvent
+from judging import judged, owners_are_dead
 from rows import a_batch, a_node, an_event, an_opening
 
 
@@ -40,7 +41,7 @@ async def append(path: Path, session_id: str) -> None:
     """Store steps until killed, several on their way at a time; say each that is stored."""
     async with SqliteSessionStore.open(path) as store:
         opening = an_opening(session_id, f"run_{session_id}")
-        await store.open_run(opening, is_dead=lambda owner, lease: True)
+        await judged(store, owners_are_dead).open_run(opening)
         say("open")
         for i in range(0, 1_000_000, 4):
             waiting = [store.append(step(session_id, i + offset)) for offset in range(4)]
@@ -60,7 +61,7 @@ async def append_some(path: Path, session_id: str) -> None:
     """Store a hundred steps, one after the other."""
     async with SqliteSessionStore.open(path) as store:
         opening = an_opening(session_id, f"run_{session_id}")
-        await store.open_run(opening, is_dead=lambda owner, lease: True)
+        await judged(store, owners_are_dead).open_run(opening)
         for i in range(100):
             await store.append(step(session_id, i))
     say("done")
@@ -95,7 +96,7 @@ async def _open_one(path: Path, session_id: str) -> int:
     try:
         async with SqliteSessionStore.open(path) as store:
             opening = an_opening(session_id, f"run_{session_id}")
-            await store.open_run(opening, is_dead=lambda owner, lease: False)
+            await store.open_run(opening)
             await store.append(step(session_id, 0))
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
         say(repr(error))
@@ -108,7 +109,7 @@ async def outgrow(path: Path, _argument: str) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     async with SqliteSessionStore.open(path) as store:
-        await store.open_run(an_opening("s1", "run_s1"), is_dead=lambda owner, lease: False)
+        await store.open_run(an_opening("s1", "run_s1"))
         resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
         stored = 0
         try:
@@ -132,7 +133,7 @@ async def starve(path: Path, _argument: str) -> None:
     """Run out of file descriptors: say what fails, then go on when there are some again."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with SqliteSessionStore.open(path) as store:
-        await store.open_run(an_opening("s1", "run_s1"), is_dead=lambda owner, lease: False)
+        await store.open_run(an_opening("s1", "run_s1"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
             await store.session("s1")

@@ -80,7 +80,7 @@ async def queue(
         dispatch=Dispatch(queue="default", home="host:here"),
         **values,
     )
-    opened = await services.store.queue_run(opening, is_dead=lambda owner, is_lease_over: False)
+    opened = await services.store.queue_run(opening)
     return opened.run
 
 

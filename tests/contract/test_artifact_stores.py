@@ -38,7 +38,7 @@ async def open_artifacts(
             url: str = request.getfixturevalue("database_url")
             rows = await stack.enter_async_context(PostgresSessionStore.open(url))
             blobs = stack.enter_context(closing(PostgresBlobs(url)))
-        await rows.open_run(an_opening(), is_dead=lambda owner, lease: False)
+        await rows.open_run(an_opening())
         content: dict[str, bytes] = {}
         machines = iter(range(9))
 

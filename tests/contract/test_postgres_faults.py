@@ -28,17 +28,10 @@ from agent_core.types import (
     RunChange,
     RunStatus,
 )
+from judging import judged
 from postgres import Server
 from rows import a_batch, a_node, an_event, an_opening
 from tcp_proxy import Proxy
-
-
-def dead(owner: str, lease: object) -> bool:
-    return True
-
-
-def alive(owner: str, lease: object) -> bool:
-    return False
 
 
 def query(url: str, sql: str) -> list[tuple[Any, ...]]:
@@ -76,7 +69,7 @@ async def store(database_url: str, proxy: Proxy) -> AsyncGenerator[PostgresSessi
     """A store behind a proxy, with a session `s1`, its run `run_1` open."""
     url = through(database_url, proxy.port)
     async with PostgresSessionStore.open(url, patience=20) as opened:
-        await opened.open_run(an_opening(), is_dead=alive)
+        await opened.open_run(an_opening())
         yield opened
 
 
@@ -163,7 +156,7 @@ async def test_a_run_whose_taking_was_not_answered_is_taken_once(
 ) -> None:
     """Otherwise a living worker would have its job, and nobody would carry it out."""
     dispatch = Dispatch(queue="default", home="host:here")
-    await store.queue_run(an_opening("s2", "run_2", dispatch=dispatch), is_dead=alive)
+    await store.queue_run(an_opening("s2", "run_2", dispatch=dispatch))
     direct, broken = Threads(database_url), Threads(through(database_url, proxy.port))
     queue = RunQueue(OneJobEach(broken, broken), keep=direct.keep, lease_s=30)
     await queue.register()
@@ -218,7 +211,7 @@ async def test_no_acknowledged_event_is_lost_when_the_server_goes_away(
     postgres_server: Server, kill: bool
 ) -> None:
     async with PostgresSessionStore.open(postgres_server.url()) as store:
-        await store.open_run(an_opening(), is_dead=alive)
+        await store.open_run(an_opening())
         acknowledged: list[str] = []
         is_over = asyncio.Event()
 
@@ -246,7 +239,7 @@ async def test_no_acknowledged_event_is_lost_when_the_server_goes_away(
 async def test_a_server_that_stays_away_is_said_so_and_found_again(postgres_server: Server) -> None:
     url = postgres_server.url()
     async with PostgresSessionStore.open(url, patience=0.3) as store:
-        await store.open_run(an_opening(), is_dead=alive)
+        await store.open_run(an_opening())
         await asyncio.to_thread(postgres_server.stop)
         for work in (store.append(a_batch(an_event())), store.session("s1"), store.heartbeat("me")):
             with pytest.raises(StorageError) as caught:
@@ -321,7 +314,7 @@ async def test_what_a_server_refuses_is_explained_and_leaves_nothing_half_done(
     meaning, retryable = FAULTS[code]
     queued = an_opening(run_id="run_2", events=[an_event(EventType.RUN_QUEUED)])
 
-    for work in (store.append(a_batch(a_node("n1"))), store.open_run(queued, is_dead=alive)):
+    for work in (store.append(a_batch(a_node("n1"))), store.open_run(queued)):
         with pytest.raises(StorageError) as caught:
             await work
         assert caught.value.code is ErrorCode.STORAGE_ERROR
@@ -342,7 +335,7 @@ async def test_a_timeout_of_the_server_ends_a_write_that_waits(
     name = urlsplit(database_url).path[1:]
     query(database_url, f"ALTER DATABASE {name} SET statement_timeout = '200ms'")
     async with PostgresSessionStore.open(url) as store:
-        await store.open_run(an_opening(), is_dead=alive)
+        await store.open_run(an_opening())
         with psycopg.connect(database_url) as other:
             other.execute("SELECT 1 FROM sessions WHERE session_id = 's1' FOR UPDATE")
             with pytest.raises(StorageError, match="timeouts") as caught:
@@ -360,7 +353,7 @@ async def test_a_deadlock_is_tried_again(database_url: str) -> None:
         ids = [f"s{number}" for number in range(30)]
         for session_id in ids:
             opening = an_opening(session_id, f"run_{session_id}")
-            await one.open_run(opening, is_dead=alive)
+            await one.open_run(opening)
         for _ in range(10):
             query(database_url, "UPDATE sessions SET title = NULL")
             await asyncio.gather(
@@ -372,7 +365,7 @@ async def test_a_deadlock_is_tried_again(database_url: str) -> None:
 
 async def test_a_closed_store_refuses_and_says_so(database_url: str) -> None:
     async with PostgresSessionStore.open(database_url) as store:
-        await store.open_run(an_opening(), is_dead=alive)
+        await store.open_run(an_opening())
         queued = [store.append(a_batch(an_event())) for _ in range(20)]
     assert [(await each).seq for each in queued] == list(range(1, 21))
     for work in (store.append(a_batch(an_event())), store.session("s1"), store.heartbeat("me")):
@@ -395,7 +388,7 @@ async def test_several_processes_and_loops_use_one_database(
     async def write(session_id: str) -> list[int]:
         async with PostgresSessionStore.open(database_url) as store:
             opening = an_opening(session_id, f"run_{session_id}")
-            await store.open_run(opening, is_dead=alive)
+            await store.open_run(opening)
             of = {"session_id": session_id, "run_id": f"run_{session_id}"}
             return [(await store.append(a_batch(an_event(), **of))).seq for _ in range(10)]
 
@@ -417,7 +410,7 @@ async def test_a_process_that_is_paused_in_a_transaction_does_not_count_as_busy(
         return goes_on.wait(20)
 
     opening = an_opening(run_id="run_2", owner="you")
-    opened = asyncio.create_task(store.open_run(opening, is_dead=pause))
+    opened = asyncio.create_task(judged(store, pause).open_run(opening))
     try:
         await until(is_paused.is_set)
         assert query(database_url, others) == [("idle in transaction",)]
@@ -491,7 +484,7 @@ async def test_a_job_that_a_crash_has_lost_after_its_commit_is_done_again(
     )
     with Proxy.in_thread(urlsplit(url).port or 0) as proxy:
         async with PostgresSessionStore.open(through(url, proxy.port), patience=20) as store:
-            await store.open_run(an_opening(), is_dead=alive)
+            await store.open_run(an_opening())
             postgres_server.sql("CHECKPOINT")
             proxy.unanswered = b"the_last"
             reserving = asyncio.create_task(store.reserve_budget(hold))

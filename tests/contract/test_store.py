@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.events import SessionStore
+from agent_core.storage.liveness import OwnerIsDead
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.storage.sqlite import SqliteSessionStore
+from agent_core.storage.store import SessionStore
 from agent_core.storage.workspaces import MovedMeanwhileError
 from agent_core.types import (
     AgentStatus,
@@ -31,7 +32,6 @@ from agent_core.types import (
     JsonBlock,
     NodeMove,
     OpenedRun,
-    OwnerIsDead,
     PermissionGrant,
     ReasoningBlock,
     Role,
@@ -48,6 +48,7 @@ from agent_core.types import (
     Usage,
     utc_now,
 )
+from judging import judged, owners_are_dead, owners_live
 from rows import (
     a_batch,
     a_child,
@@ -64,14 +65,6 @@ COMPLETED = RunChange(status=RunStatus.COMPLETED, end_reason=EndReason.COMPLETED
 
 def a_move(node_id: str) -> NodeMove:
     return NodeMove(node_id=node_id, folder="/work")
-
-
-def owners_live(owner: str, lease: object) -> bool:
-    return False
-
-
-def owners_are_dead(owner: str, lease: object) -> bool:
-    return True
 
 
 class Clock:
@@ -94,21 +87,21 @@ async def store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
 ) -> AsyncGenerator[SessionStore]:
     if request.param == "memory":
-        yield SqliteSessionStore.in_memory(clock=clock.now)
+        yield judged(SqliteSessionStore.in_memory(clock=clock.now), owners_live)
     elif request.param == "postgres":
         url = request.getfixturevalue("database_url")
         async with PostgresSessionStore.open(url, clock=clock.now) as opened:
-            yield opened
+            yield judged(opened, owners_live)
     else:
         path = tmp_path / "sessions.sqlite"
         async with SqliteSessionStore.open(path, clock=clock.now) as opened:
-            yield opened
+            yield judged(opened, owners_live)
 
 
 @pytest.fixture
 async def session(store: SessionStore) -> SessionStore:
     """The store with a session `s1`, its run `run_1` open."""
-    await store.open_run(an_opening(), is_dead=owners_live)
+    await store.open_run(an_opening())
     return store
 
 
@@ -124,7 +117,7 @@ async def test_opening_a_run_creates_the_session_its_root_agent_and_the_run(
         session_metadata={"b": 2},
         events=[an_event(EventType.RUN_QUEUED)],
     )
-    opened = await store.open_run(opening, is_dead=owners_live)
+    opened = await store.open_run(opening)
 
     assert not opened.resumed
     assert (opened.position.seq, opened.position.run_seq, opened.position.node_seq) == (1, 1, 1)
@@ -149,7 +142,6 @@ async def test_a_resumed_session_keeps_its_folder_its_agent_and_its_history(
     await session.append(a_batch(a_node("n1"), active_node_id="n1", run=COMPLETED, release="me"))
     again = await session.open_run(
         an_opening(run_id="run_2", agent_id="agent_unused", owner="you"),
-        is_dead=owners_live,
     )
     assert again.resumed
     assert again.session.cwd == "/project"
@@ -168,9 +160,7 @@ async def test_a_session_opened_from_another_folder_is_refused_and_nothing_is_st
     before = await session.page("s1")
     for owner in ("me", "you"):
         with pytest.raises(StorageError) as refused:
-            await session.open_run(
-                an_opening(run_id="run_2", cwd=str(tmp_path), owner=owner), is_dead=owners_live
-            )
+            await session.open_run(an_opening(run_id="run_2", cwd=str(tmp_path), owner=owner))
         assert refused.value.code is ErrorCode.SESSION_ELSEWHERE
         assert "/project" in refused.value.message
     assert await session.page("s1") == before
@@ -184,9 +174,9 @@ async def test_a_session_whose_folder_has_another_name_now_is_opened_from_it(
     folder.mkdir()
     (tmp_path / "old").symlink_to(folder)
     opening = an_opening(session_id="s2", run_id="run_2", cwd=str(tmp_path / "old"))
-    await session.open_run(opening, is_dead=owners_live)
+    await session.open_run(opening)
     again = an_opening(session_id="s2", run_id="run_3", cwd=str(folder))
-    assert (await session.open_run(again, is_dead=owners_live)).resumed
+    assert (await session.open_run(again)).resumed
     assert [
         event
         for event in (await session.page("s2")).events
@@ -198,13 +188,9 @@ async def test_a_session_moves_with_an_opening_that_moves_it_and_an_event_record
     session: SessionStore, tmp_path: Path
 ) -> None:
     await session.append(a_batch(a_node("n1"), run=COMPLETED, release="me"))
-    moved = await session.open_run(
-        an_opening(run_id="run_2", cwd=str(tmp_path), move_session=True), is_dead=owners_live
-    )
+    moved = await session.open_run(an_opening(run_id="run_2", cwd=str(tmp_path), move_session=True))
     assert moved.session.cwd == str(tmp_path)
-    again = await session.open_run(
-        an_opening(run_id="run_3", cwd=str(tmp_path), move_session=True), is_dead=owners_live
-    )
+    again = await session.open_run(an_opening(run_id="run_3", cwd=str(tmp_path), move_session=True))
     assert again.session.cwd == str(tmp_path)
     moves = [
         event
@@ -222,9 +208,9 @@ async def test_a_folder_reached_by_another_name_is_the_same_folder(
     real, link = tmp_path / "real", tmp_path / "link"
     real.mkdir()
     link.symlink_to(real)
-    await store.open_run(an_opening(cwd=str(link)), is_dead=owners_live)
+    await store.open_run(an_opening(cwd=str(link)))
     again = an_opening(run_id="run_2", cwd=str(real))
-    assert (await store.open_run(again, is_dead=owners_live)).resumed
+    assert (await store.open_run(again)).resumed
 
 
 async def test_each_mode_has_a_root_agent_of_its_own(session: SessionStore) -> None:
@@ -235,7 +221,6 @@ async def test_each_mode_has_a_root_agent_of_its_own(session: SessionStore) -> N
             agent_id="agent_o",
             mode=RunMode.ORCHESTRATOR,
         ),
-        is_dead=owners_live,
     )
     assert opened.agent.agent_id == "agent_o"
     assert opened.run.mode is RunMode.ORCHESTRATOR
@@ -245,7 +230,7 @@ async def test_each_mode_has_a_root_agent_of_its_own(session: SessionStore) -> N
 
 async def test_a_session_with_a_living_owner_is_refused_to_others(session: SessionStore) -> None:
     with pytest.raises(StorageError) as refused:
-        await session.open_run(an_opening(run_id="run_2", owner="you"), is_dead=owners_live)
+        await session.open_run(an_opening(run_id="run_2", owner="you"))
     assert refused.value.code is ErrorCode.SESSION_ACTIVE
     assert "s1" in refused.value.message
     assert await session.run("run_2") is None
@@ -254,7 +239,7 @@ async def test_a_session_with_a_living_owner_is_refused_to_others(session: Sessi
 
 async def test_its_owner_may_queue_more_runs(session: SessionStore) -> None:
     opening = an_opening(run_id="run_2", status=RunStatus.QUEUED)
-    assert (await session.open_run(opening, is_dead=owners_live)).lost == []
+    assert (await session.open_run(opening)).lost == []
     assert await session.active_run_ids("s1") == ["run_1", "run_2"]
 
 
@@ -267,7 +252,7 @@ async def test_taking_over_from_a_dead_owner_closes_what_it_left_open(
         asked.append((owner, lease))
         return True
 
-    opened = await session.open_run(an_opening(run_id="run_2", owner="you"), is_dead=is_dead)
+    opened = await judged(session, is_dead).open_run(an_opening(run_id="run_2", owner="you"))
 
     assert asked == [("me", False)]
     assert [run.run_id for run in opened.lost] == ["run_1"]
@@ -285,28 +270,26 @@ def queued(run_id: str, **values: Any) -> RunOpening:
 
 async def test_what_a_dead_owner_had_queued_is_handed_over_in_order(session: SessionStore) -> None:
     for run_id in ("run_9", "run_3", "run_5"):
-        await session.open_run(queued(run_id), is_dead=owners_live)
+        await session.open_run(queued(run_id))
     await session.append(a_batch(run_id="run_5", run=RunChange(status=RunStatus.CANCELLED)))
-    await session.open_run(
-        an_opening(run_id="run_bare", status=RunStatus.QUEUED), is_dead=owners_live
-    )
-    lost = await session.close_lost_runs(owners_are_dead)
+    await session.open_run(an_opening(run_id="run_bare", status=RunStatus.QUEUED))
+    lost = await judged(session, owners_are_dead).close_lost_runs()
     assert [run.run_id for run in lost] == ["run_1", "run_bare"]
     waiting = await session.run("run_9")
     assert waiting is not None
     assert (waiting.status, waiting.error) == (RunStatus.QUEUED, None)
-    taken = await session.open_run(an_opening(run_id="run_new", owner="you"), is_dead=owners_live)
+    taken = await session.open_run(an_opening(run_id="run_new", owner="you"))
     assert [run.run_id for run in taken.queued] == ["run_9", "run_3"]
     assert taken.queued[0].prompt == queued("run_9").prompt
     assert taken.lost == []
-    later = await session.open_run(an_opening(run_id="run_later", owner="you"), is_dead=owners_live)
+    later = await session.open_run(an_opening(run_id="run_later", owner="you"))
     assert later.queued == []  # they are this owner's own by now
 
 
 async def test_an_opening_hands_over_and_closes_at_once(session: SessionStore) -> None:
-    await session.open_run(queued("run_2"), is_dead=owners_live)
-    taken = await session.open_run(
-        an_opening(run_id="run_new", owner="you"), is_dead=owners_are_dead
+    await session.open_run(queued("run_2"))
+    taken = await judged(session, owners_are_dead).open_run(
+        an_opening(run_id="run_new", owner="you")
     )
     assert [run.run_id for run in taken.lost] == ["run_1"]
     assert [run.run_id for run in taken.queued] == ["run_2"]
@@ -315,8 +298,8 @@ async def test_an_opening_hands_over_and_closes_at_once(session: SessionStore) -
 async def test_an_owner_that_was_believed_dead_cannot_begin_what_it_had_queued(
     session: SessionStore,
 ) -> None:
-    await session.open_run(queued("run_2"), is_dead=owners_live)
-    await session.open_run(an_opening(run_id="run_new", owner="you"), is_dead=owners_are_dead)
+    await session.open_run(queued("run_2"))
+    await judged(session, owners_are_dead).open_run(an_opening(run_id="run_new", owner="you"))
     begin = RunChange(status=RunStatus.RUNNING)
     with pytest.raises(StorageError) as refused:
         await session.append(a_batch(run_id="run_2", run=begin, owner="me"))
@@ -327,8 +310,8 @@ async def test_an_owner_that_was_believed_dead_cannot_begin_what_it_had_queued(
 async def test_a_prompt_stays_in_its_row_until_it_stands_in_the_history(
     session: SessionStore,
 ) -> None:
-    await session.open_run(queued("run_2"), is_dead=owners_live)
-    await session.open_run(queued("run_3"), is_dead=owners_live)
+    await session.open_run(queued("run_2"))
+    await session.open_run(queued("run_3"))
     done = RunChange(status=RunStatus.FAILED)
     told = RunChange(status=RunStatus.COMPLETED, has_prompt_node=True)
     await session.append(a_batch(run_id="run_2", run=done))
@@ -343,14 +326,14 @@ async def test_an_active_node_that_is_missing_is_replaced_by_the_last_one_that_i
     session: SessionStore,
 ) -> None:
     await session.append(a_batch(a_node("n1"), active_node_id="gone", run=COMPLETED, release="me"))
-    again = await session.open_run(an_opening(run_id="run_2", owner="you"), is_dead=owners_live)
+    again = await session.open_run(an_opening(run_id="run_2", owner="you"))
     assert again.session.active_node_id == "n1"
 
 
 async def test_sequence_numbers_follow_without_a_gap(session: SessionStore) -> None:
     first = await session.append(a_batch(a_node("n1"), an_event()))
     second = await session.append(a_batch(a_node("n2", "n1"), a_node("n3", "n2")))
-    await session.open_run(an_opening(run_id="run_2"), is_dead=owners_live)
+    await session.open_run(an_opening(run_id="run_2"))
     third = await session.append(a_batch(an_event(), run_id="run_2"))
 
     assert (first.seq, first.run_seq, first.node_seq) == (1, 1, 1)
@@ -503,7 +486,7 @@ async def test_run_metadata_is_merged_and_none_leaves_values_alone(session: Sess
 
 
 async def test_a_session_is_given_back_by_the_last_run_that_ends(session: SessionStore) -> None:
-    await session.open_run(an_opening(run_id="run_2", status=RunStatus.QUEUED), is_dead=owners_live)
+    await session.open_run(an_opening(run_id="run_2", status=RunStatus.QUEUED))
     await session.append(a_batch(run=COMPLETED, release="me"))
     held = await session.session("s1")
     assert held is not None
@@ -530,7 +513,7 @@ async def test_only_its_owner_gives_a_session_back(session: SessionStore) -> Non
 
 
 async def test_a_heartbeat_extends_every_lease_of_its_owner(session: SessionStore) -> None:
-    await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=owners_live)
+    await session.open_run(an_opening("s2", "run_2", owner="you"))
     until = utc_now() + timedelta(minutes=5)
     await session.heartbeat("me", timedelta(minutes=5))
     mine, yours = await session.session("s1"), await session.session("s2")
@@ -550,9 +533,9 @@ async def test_lost_runs_end_with_an_event_and_cannot_be_added_to(session: Sessi
     await session.append(
         a_batch(a_node("n1", role=Role.USER), a_node("n2", "n1"), active_node_id="n2")
     )
-    await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=owners_live)
+    await session.open_run(an_opening("s2", "run_2", owner="you"))
 
-    lost = await session.close_lost_runs(lambda owner, lease: owner == "me")
+    lost = await judged(session, lambda owner, lease: owner == "me").close_lost_runs()
 
     assert [run.run_id for run in lost] == ["run_1"]
     assert lost == [await session.run("run_1")]
@@ -579,9 +562,9 @@ async def test_lost_runs_end_with_an_event_and_cannot_be_added_to(session: Sessi
 
 async def test_open_runs_of_a_session_without_an_owner_are_lost_too(session: SessionStore) -> None:
     await session.release("s1", "me")
-    lost = await session.close_lost_runs(owners_live)
+    lost = await session.close_lost_runs()
     assert [run.run_id for run in lost] == ["run_1"]
-    assert await session.close_lost_runs(owners_live) == []
+    assert await session.close_lost_runs() == []
 
 
 async def test_the_memory_backlog_has_sessions_that_no_runtime_holds(
@@ -598,8 +581,8 @@ async def test_the_memory_backlog_has_sessions_that_no_runtime_holds(
     assert await session.memory_backlog(9) == []
     await session.add_to_memory_backlog(since=record.updated_at)
     assert await session.memory_backlog(9) == ["s1"]
-    await session.close_lost_runs(owners_are_dead)
-    await session.delete_session("s1", is_dead=owners_are_dead)
+    await judged(session, owners_are_dead).close_lost_runs()
+    await judged(session, owners_are_dead).delete_session("s1")
     assert await session.memory_backlog(9) == []
 
 
@@ -617,20 +600,20 @@ async def test_a_session_that_stopped_at_a_partial_node_goes_on_before_it(
             active_node_id=active,
         )
     )
-    await session.close_lost_runs(owners_are_dead)
+    await judged(session, owners_are_dead).close_lost_runs()
     record = await session.session("s1")
     assert record is not None
     assert record.active_node_id == "n2"
 
 
 async def test_nothing_is_lost_while_owners_live(session: SessionStore) -> None:
-    assert await session.close_lost_runs(owners_live) == []
+    assert await session.close_lost_runs() == []
     assert await session.active_run_ids("s1") == ["run_1"]
 
 
 async def test_a_dead_owner_without_open_runs_just_loses_its_claim(session: SessionStore) -> None:
     await session.append(a_batch(run=COMPLETED))
-    assert await session.close_lost_runs(owners_are_dead) == []
+    assert await judged(session, owners_are_dead).close_lost_runs() == []
     record = await session.session("s1")
     assert record is not None
     assert record.owner is None
@@ -639,18 +622,18 @@ async def test_a_dead_owner_without_open_runs_just_loses_its_claim(session: Sess
 async def test_a_lease_is_over_when_the_clock_of_the_store_says_so(
     session: SessionStore, clock: Clock
 ) -> None:
-    judged: list[tuple[str, bool]] = []
+    seen: list[tuple[str, bool]] = []
 
     def note(owner: str, is_lease_over: bool) -> bool:
-        judged.append((owner, is_lease_over))
+        seen.append((owner, is_lease_over))
         return False
 
-    await session.close_lost_runs(note)
+    await judged(session, note).close_lost_runs()
     clock.ahead = timedelta(minutes=1)
-    await session.close_lost_runs(note)
+    await judged(session, note).close_lost_runs()
     await session.heartbeat("me")
-    await session.close_lost_runs(note)
-    assert judged == [("me", False), ("me", True), ("me", False)]
+    await judged(session, note).close_lost_runs()
+    assert seen == [("me", False), ("me", True), ("me", False)]
 
 
 # epochs
@@ -666,13 +649,13 @@ async def test_each_new_owner_begins_an_epoch_and_a_renewed_claim_does_not(
     session: SessionStore,
 ) -> None:
     first = await epoch_of(session)
-    await session.open_run(an_opening(run_id="run_2"), is_dead=owners_live)
+    await session.open_run(an_opening(run_id="run_2"))
     await session.heartbeat("me")
     assert await epoch_of(session) == first
-    taken = await session.open_run(an_opening(run_id="run_3", owner="you"), is_dead=owners_are_dead)
+    taken = await judged(session, owners_are_dead).open_run(an_opening(run_id="run_3", owner="you"))
     assert taken.session.epoch > first
     await session.release("s1", "you")
-    again = await session.open_run(an_opening(run_id="run_4", owner="you"), is_dead=owners_live)
+    again = await session.open_run(an_opening(run_id="run_4", owner="you"))
     assert again.session.epoch > taken.session.epoch
 
 
@@ -680,11 +663,11 @@ async def test_what_was_begun_in_an_earlier_epoch_cannot_be_added_to(
     session: SessionStore,
 ) -> None:
     stale = await epoch_of(session)
-    await session.open_run(queued("run_2"), is_dead=owners_live)
-    await session.open_run(an_opening(run_id="run_3", owner="you"), is_dead=owners_are_dead)
+    await session.open_run(queued("run_2"))
+    await judged(session, owners_are_dead).open_run(an_opening(run_id="run_3", owner="you"))
     await session.release("s1", "you")
     # The first owner is back, and has the session once more: its old run is another's to begin.
-    await session.open_run(an_opening(run_id="run_4"), is_dead=owners_are_dead)
+    await judged(session, owners_are_dead).open_run(an_opening(run_id="run_4"))
     batch = a_batch(a_node("late"), run_id="run_2", owner="me", epoch=stale)
     with pytest.raises(StorageError) as refused:
         await session.append(batch)
@@ -700,7 +683,7 @@ async def test_what_was_begun_in_an_earlier_epoch_cannot_be_added_to(
 async def test_a_request_to_cancel_reaches_the_owner_with_its_heartbeat(
     session: SessionStore,
 ) -> None:
-    await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=owners_live)
+    await session.open_run(an_opening("s2", "run_2", owner="you"))
     await session.add_agent(a_child())
     await session.add_run(a_child_run())
     assert (await session.heartbeat("me")).cancelled == []
@@ -736,9 +719,9 @@ async def test_a_run_that_waits_is_open_and_needs_no_owner(session: SessionStore
     record = await session.session("s1")
     assert record is not None
     assert record.owner is None
-    assert await session.close_lost_runs(owners_are_dead) == []
+    assert await judged(session, owners_are_dead).close_lost_runs() == []
     assert await session.request_cancel("run_1")
-    await session.delete_session("s1", is_dead=owners_live)
+    await session.delete_session("s1")
 
 
 async def test_a_run_that_waits_is_claimed_by_one_owner(session: SessionStore) -> None:
@@ -746,12 +729,12 @@ async def test_a_run_that_waits_is_claimed_by_one_owner(session: SessionStore) -
     cwd = (await session.sessions())[0].cwd
     claim = Claim("you")
     with pytest.raises(StorageError) as refused:
-        await session.resume_run("run_1", claim, cwd="/elsewhere", is_dead=owners_live)
+        await session.resume_run("run_1", claim, cwd="/elsewhere")
     assert refused.value.code is ErrorCode.SESSION_ELSEWHERE
-    opened = await session.resume_run("run_1", claim, cwd=cwd, is_dead=owners_live)
+    opened = await session.resume_run("run_1", claim, cwd=cwd)
     assert (opened.run.run_id, opened.session.owner) == ("run_1", "you")
     with pytest.raises(StorageError) as refused:
-        await session.resume_run("run_1", Claim("third"), cwd=cwd, is_dead=owners_live)
+        await session.resume_run("run_1", Claim("third"), cwd=cwd)
     assert refused.value.code is ErrorCode.SESSION_ACTIVE
 
 
@@ -810,7 +793,7 @@ async def test_a_run_whose_question_lasts_waits_when_its_owner_dies(
 ) -> None:
     await session.append(a_batch(run=RunChange(status=RunStatus.RUNNING)))
     await session.ask(a_question(keeps_run=keeps_run))
-    lost = await session.close_lost_runs(owners_are_dead)
+    lost = await judged(session, owners_are_dead).close_lost_runs()
     assert [run.run_id for run in lost] == ([] if keeps_run else ["run_1"])
     run = await session.run("run_1")
     assert run is not None
@@ -824,7 +807,7 @@ async def test_a_run_whose_call_has_begun_is_lost_with_its_owner(session: Sessio
     await session.ask(a_question(keeps_run=True))
     await session.answer("req_1", Decision.ALLOW_ONCE, reason=None, by="cli", decider="me")
     await session.append(a_batch(an_event(EventType.TOOL_STARTED, tool_call_id="call_1")))
-    lost = await session.close_lost_runs(owners_are_dead)
+    lost = await judged(session, owners_are_dead).close_lost_runs()
     assert [run.run_id for run in lost] == ["run_1"]
 
 
@@ -856,7 +839,7 @@ async def test_a_run_that_may_outlive_its_parent_keeps_the_session_claimed(
     await session.append(a_batch(run=COMPLETED, release="me"))
     await session.add_agent(a_child())
     await session.add_run(a_child_run(), claim=claim)
-    opened = await session.open_run(an_opening(run_id="run_2"), is_dead=owners_are_dead)
+    opened = await judged(session, owners_are_dead).open_run(an_opening(run_id="run_2"))
     assert opened.lost == []
     await session.append(a_batch(run=COMPLETED, release="me", run_id="run_2"))
     found = await session.session("s1")
@@ -924,14 +907,14 @@ async def test_a_path_may_be_thousands_of_nodes_deep(session: SessionStore) -> N
 async def test_the_active_node_moves_to_any_node_of_the_session(session: SessionStore) -> None:
     await session.append(a_batch(a_node("n1"), a_node("n2", "n1"), active_node_id="n2"))
     with pytest.raises(StorageError) as busy:
-        await session.move_node("s1", a_move("n1"), is_dead=owners_live)
+        await session.move_node("s1", a_move("n1"))
     assert busy.value.code is ErrorCode.SESSION_ACTIVE
     await session.append(a_batch(run=COMPLETED, release="me"))
-    moved = await session.move_node("s1", a_move("n1"), is_dead=owners_live)
+    moved = await session.move_node("s1", a_move("n1"))
     assert moved.active_node_id == "n1"
     assert moved == await session.session("s1")
 
-    await session.open_run(an_opening("s2", "run_2"), is_dead=owners_live)
+    await session.open_run(an_opening("s2", "run_2"))
     await session.append(a_batch(run=COMPLETED, release="me", session_id="s2", run_id="run_2"))
     for session_id, node_id, code in (
         ("s1", "nowhere", ErrorCode.NODE_NOT_FOUND),
@@ -939,7 +922,7 @@ async def test_the_active_node_moves_to_any_node_of_the_session(session: Session
         ("s9", "n1", ErrorCode.SESSION_NOT_FOUND),
     ):
         with pytest.raises(StorageError) as refused:
-            await session.move_node(session_id, a_move(node_id), is_dead=owners_live)
+            await session.move_node(session_id, a_move(node_id))
         assert refused.value.code is code
 
 
@@ -951,22 +934,22 @@ async def test_a_move_is_refused_on_another_state_than_it_was_decided_on(
     state = await session.workspace_state("s1", "/work")
     assert (state.active_node_id, state.runs) == ("n2", 1)
     decided = NodeMove(node_id="n1", folder="/work", revision=state.revision)
-    await session.move_node("s1", decided, is_dead=owners_live)
+    await session.move_node("s1", decided)
     for late in (session.move_node, session.begin_move):
         with pytest.raises(MovedMeanwhileError) as refused:
-            await late("s1", decided, is_dead=owners_live)
+            await late("s1", decided)
         assert refused.value.code is ErrorCode.SESSION_ACTIVE
     state = await session.workspace_state("s1", "/work")
     assert state.pending is None
     back = NodeMove(node_id="n2", folder="/work", revision=state.revision)
-    await session.begin_move("s1", back, is_dead=owners_live)
-    assert (await session.move_node("s1", back, is_dead=owners_live)).active_node_id == "n2"
+    await session.begin_move("s1", back)
+    assert (await session.move_node("s1", back)).active_node_id == "n2"
     state = await session.workspace_state("s1", "/work")
-    await session.open_run(an_opening("s1", "run_2"), is_dead=owners_live)
+    await session.open_run(an_opening("s1", "run_2"))
     await session.append(a_batch(run=COMPLETED, release="me", run_id="run_2"))
     decided = NodeMove(node_id="n1", folder="/work", revision=state.revision)
     with pytest.raises(MovedMeanwhileError):
-        await session.move_node("s1", decided, is_dead=owners_live)
+        await session.move_node("s1", decided)
 
 
 async def test_a_summary_in_the_making_does_not_keep_the_active_node_in_its_place(
@@ -976,11 +959,11 @@ async def test_a_summary_in_the_making_does_not_keep_the_active_node_in_its_plac
     await session.add_agent(a_child())
     await session.add_run(a_child_run())
     await session.append(a_batch(run=COMPLETED, release="me"))
-    moved = await session.move_node("s1", a_move("n1"), is_dead=owners_live)
+    moved = await session.move_node("s1", a_move("n1"))
     assert moved.active_node_id == "n1"
     assert moved.owner == "me"
     with pytest.raises(StorageError) as busy:
-        await session.delete_session("s1", is_dead=owners_live)
+        await session.delete_session("s1")
     assert busy.value.code is ErrorCode.SESSION_ACTIVE
 
 
@@ -1075,7 +1058,7 @@ async def test_a_replay_leaves_the_transcripts_of_children_out(session: SessionS
 
 async def test_e3_a_run_is_replayed_without_its_neighbours(session: SessionStore) -> None:
     await session.append(a_batch(a_node("n1"), run=COMPLETED))
-    await session.open_run(an_opening(run_id="run_2"), is_dead=owners_live)
+    await session.open_run(an_opening(run_id="run_2"))
     await session.append(
         a_batch(a_node("n2", "n1", run_id="run_2"), an_event(node_id="n1"), run_id="run_2")
     )
@@ -1097,7 +1080,7 @@ async def test_the_events_of_a_run_are_read_from_where_a_watcher_stopped(
 ) -> None:
     for i in range(5):
         await session.append(a_batch(an_event(payload={"i": i})))
-    await session.open_run(an_opening(run_id="run_2"), is_dead=owners_live)
+    await session.open_run(an_opening(run_id="run_2"))
     await session.append(a_batch(an_event(), run_id="run_2"))
     assert await session.events_after("run_1", 0) == (await session.run_history("run_1")).events
     some = await session.events_after("run_1", 2, limit=2)
@@ -1181,7 +1164,7 @@ async def test_calls_of_other_agents_with_the_same_id_do_not_count(session: Sess
 
 async def test_sessions_are_listed_with_the_last_used_first(store: SessionStore) -> None:
     for i in range(5):
-        await store.open_run(an_opening(f"s{i}", f"run_{i}"), is_dead=owners_live)
+        await store.open_run(an_opening(f"s{i}", f"run_{i}"))
     await store.append(a_batch(run=COMPLETED, session_id="s1", run_id="run_1", agent_id="agent_s1"))
     listed = [record.session_id for record in await store.sessions()]
     assert listed == ["s1", "s4", "s3", "s2", "s0"]
@@ -1202,7 +1185,7 @@ async def test_what_is_unknown_is_none_or_empty(store: SessionStore) -> None:
 
 
 async def test_artifacts_are_found_by_session_kind_and_age(session: SessionStore) -> None:
-    await session.open_run(an_opening("s2", "run_2"), is_dead=owners_live)
+    await session.open_run(an_opening("s2", "run_2"))
     now = utc_now()
     old = now - timedelta(days=3)
     records = [
@@ -1229,20 +1212,20 @@ async def test_artifacts_are_found_by_session_kind_and_age(session: SessionStore
 async def test_e4_a_session_with_an_open_run_is_not_deleted(session: SessionStore) -> None:
     await session.add_artifact(an_artifact("a1"))
     with pytest.raises(StorageError) as refused:
-        await session.delete_session("s1", is_dead=owners_live)
+        await session.delete_session("s1")
     assert refused.value.code is ErrorCode.SESSION_ACTIVE
     assert await session.session("s1") is not None
     assert await session.artifact("a1") is not None
 
 
 async def test_a_deleted_session_leaves_nothing_and_harms_no_other(session: SessionStore) -> None:
-    await session.open_run(an_opening("s2", "run_2"), is_dead=owners_live)
+    await session.open_run(an_opening("s2", "run_2"))
     await session.append(a_batch(a_node("n1"), a_node("n2", "n1"), run=COMPLETED))
     await session.append(
         a_batch(a_node("m1", session_id="s2", run_id="run_2"), session_id="s2", run_id="run_2")
     )
     await session.add_artifact(an_artifact("a1"))
-    await session.delete_session("s1", is_dead=owners_live)
+    await session.delete_session("s1")
 
     assert await session.session("s1") is None
     assert await session.node("n1") is None
@@ -1252,19 +1235,19 @@ async def test_a_deleted_session_leaves_nothing_and_harms_no_other(session: Sess
     assert await session.node("m1") is not None
     assert len((await session.page("s2")).events) == 1
     with pytest.raises(StorageError) as gone:
-        await session.delete_session("s1", is_dead=owners_live)
+        await session.delete_session("s1")
     assert gone.value.code is ErrorCode.SESSION_NOT_FOUND
     with pytest.raises(StorageError) as late:
         await session.append(a_batch(an_event()))
     assert late.value.code is ErrorCode.RUN_NOT_FOUND
 
-    again = await session.open_run(an_opening(), is_dead=owners_live)
+    again = await session.open_run(an_opening())
     assert not again.resumed
     assert again.position.seq == 1
 
 
 async def test_an_abandoned_session_can_be_deleted(session: SessionStore) -> None:
-    await session.delete_session("s1", is_dead=owners_are_dead)
+    await judged(session, owners_are_dead).delete_session("s1")
     assert await session.session("s1") is None
 
 
@@ -1274,7 +1257,7 @@ def test_a_store_in_memory_is_shared_by_the_event_loops_of_several_threads() -> 
     async def write(number: int) -> None:
         for round_ in range(40):
             opening = an_opening(session_id=f"s{number}_{round_}", run_id=f"run_{number}_{round_}")
-            await store.open_run(opening, is_dead=owners_live)
+            await store.open_run(opening)
             assert await store.session(opening.session_id) is not None
 
     with ThreadPoolExecutor(4) as threads:
@@ -1346,7 +1329,7 @@ async def test_the_holds_of_a_lost_run_are_settled_in_full(session: SessionStore
     await session.reserve_budget(a_hold("h1", *scopes, fixed={"total_tokens": 300}))
     beside = a_hold("h2", scopes[0], fixed={"total_tokens": 20}, run_id="s1", agent_id="memory")
     await session.reserve_budget(beside)
-    await session.close_lost_runs(owners_are_dead)
+    await judged(session, owners_are_dead).close_lost_runs()
     whole, run = await session.budget_uses(["s1", "run_1"])
     assert (whole.spent, whole.reserved) == ({"total_tokens": 320}, {})
     assert (run.spent, run.reserved) == ({"total_tokens": 300}, {})
@@ -1359,12 +1342,12 @@ async def test_the_time_of_a_lost_run_counts_up_to_its_last_event(
     store: SessionStore, clock: Clock
 ) -> None:
     clock.ahead = timedelta(seconds=-90)
-    await store.open_run(an_opening(), is_dead=owners_live)
+    await store.open_run(an_opening())
     clock.ahead = timedelta(0)
     await store.append(a_batch(an_event()))
     hold = a_hold("h1", a_scope("session", "s1", wall_ms=10**6), fixed={"requests": 1})
     await store.reserve_budget(hold)
-    await store.close_lost_runs(owners_are_dead)
+    await judged(store, owners_are_dead).close_lost_runs()
     (use,) = await store.budget_uses(["s1"])
     assert use.spent["wall_s"] == pytest.approx(90, abs=10)
 
@@ -1373,13 +1356,13 @@ async def test_the_time_that_a_lost_run_waited_for_its_turn_is_not_counted(
     store: SessionStore, clock: Clock
 ) -> None:
     clock.ahead = timedelta(seconds=-900)
-    await store.open_run(an_opening(), is_dead=owners_live)
+    await store.open_run(an_opening())
     clock.ahead = timedelta(0)
     begun = an_event(EventType.RUN_DEQUEUED)._replace(created_at=utc_now() - timedelta(seconds=90))
     await store.append(a_batch(an_event(EventType.RUN_QUEUED), begun, an_event()))
     hold = a_hold("h1", a_scope("session", "s1", wall_ms=10**6), fixed={"requests": 1})
     await store.reserve_budget(hold)
-    await store.close_lost_runs(owners_are_dead)
+    await judged(store, owners_are_dead).close_lost_runs()
     (use,) = await store.budget_uses(["s1"])
     assert use.spent["wall_s"] == pytest.approx(90, abs=10)
 
@@ -1413,7 +1396,7 @@ async def test_a_deleted_session_takes_its_budgets_along(session: SessionStore) 
     page = await session.page("s1")
     assert [use.scope_id for use in page.budgets] in ([], ["run_1"])
     assert [use.scope_id for use in (await session.run_history("run_1")).budgets] == ["run_1"]
-    await session.delete_session("s1", is_dead=owners_live)
+    await session.delete_session("s1")
     assert await session.budget_uses(["run_1"]) == []
 
 
@@ -1444,7 +1427,7 @@ async def test_what_was_allowed_is_found_by_its_key_and_goes_with_its_session(
     assert refused.value.code is ErrorCode.SESSION_NOT_FOUND
     await session.add_grant(first)
     await session.append(a_batch(run=COMPLETED, release="me"))
-    await session.delete_session("s1", is_dead=owners_live)
+    await session.delete_session("s1")
     assert await session.grants() == []
 
 
@@ -1460,7 +1443,7 @@ def a_queued_opening(run_id: str = "run_1", **values: Any) -> RunOpening:
 @pytest.fixture
 async def in_queue(store: SessionStore) -> SessionStore:
     """The store with a session `s1` that has no owner, and its run `run_1` in_queue."""
-    await store.queue_run(a_queued_opening(), is_dead=owners_live)
+    await store.queue_run(a_queued_opening())
     return store
 
 
@@ -1470,7 +1453,7 @@ async def take(
     run_id: str = "run_1",
     is_dead: OwnerIsDead = owners_live,
 ) -> OpenedRun | None:
-    return await store.take_run(run_id, Claim(owner), is_dead=is_dead, max_takeovers=3)
+    return await judged(store, is_dead).take_run(run_id, Claim(owner), max_takeovers=3)
 
 
 async def taken(
@@ -1496,7 +1479,7 @@ async def test_a_queued_run_leaves_its_session_without_an_owner(in_queue: Sessio
     )
     page = await in_queue.page("s1")
     assert [event.event_type for event in page.events] == [EventType.RUN_QUEUED]
-    assert await in_queue.close_lost_runs(owners_are_dead) == []
+    assert await judged(in_queue, owners_are_dead).close_lost_runs() == []
     assert await in_queue.active_run_ids("s1") == []
 
 
@@ -1517,7 +1500,7 @@ async def test_a_session_is_given_back_though_another_run_of_it_is_queued(
     in_queue: SessionStore,
 ) -> None:
     found = await taken(in_queue)
-    await in_queue.queue_run(a_queued_opening("run_2"), is_dead=owners_live)
+    await in_queue.queue_run(a_queued_opening("run_2"))
     await in_queue.append(
         a_batch(a_node("n1"), run=COMPLETED, release="me", owner="me", epoch=found.session.epoch)
     )
@@ -1534,7 +1517,7 @@ async def test_a_run_of_a_dead_owner_goes_on_and_the_dead_cannot_write(
     await in_queue.append(a_batch(a_node("n1"), active_node_id="n1", run=running, owner="me"))
     await in_queue.add_agent(a_child())
     await in_queue.add_run(a_child_run())
-    assert await in_queue.close_lost_runs(owners_are_dead) == []
+    assert await judged(in_queue, owners_are_dead).close_lost_runs() == []
     with pytest.raises(StorageError):
         await take(in_queue, "you")
     again = await taken(in_queue, "you", is_dead=owners_are_dead)
@@ -1580,7 +1563,7 @@ async def test_a_run_that_is_handed_over_counts_no_takeover(in_queue: SessionSto
     run = await in_queue.run("run_1")
     assert run is not None
     assert (run.status, run.takeovers) == (RunStatus.PENDING, 0)
-    assert await in_queue.close_lost_runs(owners_are_dead) == []
+    assert await judged(in_queue, owners_are_dead).close_lost_runs() == []
 
 
 CALL = Usage(input_tokens=1000, output_tokens=50, total_tokens=1050, cost=1.0)
@@ -1628,7 +1611,7 @@ async def test_a_lost_run_has_cost_what_its_events_say(
     session: SessionStore, story: str, replies: int, lost: int, cut_off: int
 ) -> None:
     await tell(session, story)
-    (run,) = await session.close_lost_runs(owners_are_dead)
+    (run,) = await judged(session, owners_are_dead).close_lost_runs()
     assert run == await session.run("run_1")
     assert_counted(run.usage, replies=replies, lost=lost, cut_off=cut_off)
     assert run.turn_count == replies + story.endswith(("asks", "retries", "fails"))
@@ -1660,7 +1643,7 @@ async def test_a_run_that_asks_when_its_process_dies_has_cost_what_its_events_sa
 ) -> None:
     await tell(session, "begins asks replies")
     await session.ask(a_question(keeps_run=True))
-    assert await session.close_lost_runs(owners_are_dead) == []
+    assert await judged(session, owners_are_dead).close_lost_runs() == []
     run = await session.run("run_1")
     assert run is not None
     assert (run.status, run.turn_count) == (RunStatus.WAITING, 1)
@@ -1676,16 +1659,16 @@ async def test_events_of_an_earlier_version_and_damaged_ones_close_a_lost_run_to
         an_event(EventType.MODEL_STARTED, {"provider": "p", "model": "m"}),
     ]
     await session.append(a_batch(*events, run=RunChange(status=RunStatus.RUNNING)))
-    (run,) = await session.close_lost_runs(owners_are_dead)
+    (run,) = await judged(session, owners_are_dead).close_lost_runs()
     assert (run.usage.input_tokens, run.usage.is_estimated) == (7, False)
 
 
 async def test_a_run_of_its_own_process_is_lost_with_it(in_queue: SessionStore) -> None:
     here = a_queued_opening("run_2", session_id="s2", dispatch={"process": 7})
-    opened = await in_queue.queue_run(here, is_dead=owners_live)
+    opened = await in_queue.queue_run(here)
     assert opened.run.lane == "here/run_2"
     await taken(in_queue, run_id="run_2")
-    (lost,) = await in_queue.close_lost_runs(owners_are_dead)
+    (lost,) = await judged(in_queue, owners_are_dead).close_lost_runs()
     assert (lost.run_id, lost.status) == ("run_2", RunStatus.FAILED)
 
 
@@ -1698,7 +1681,7 @@ async def test_a_queued_run_is_dropped_without_having_begun(in_queue: SessionSto
     events = [event.event_type for event in await in_queue.events_after("run_1", 0)]
     assert events == [EventType.RUN_QUEUED, EventType.RUN_DEQUEUED, EventType.RUN_CANCELLED]
     assert await take(in_queue) is None
-    await in_queue.queue_run(a_queued_opening("run_2"), is_dead=owners_live)
+    await in_queue.queue_run(a_queued_opening("run_2"))
     await taken(in_queue, run_id="run_2")
     assert not await in_queue.drop_queued("run_2")
 
@@ -1713,7 +1696,7 @@ async def test_a_run_that_was_taken_is_dropped_by_its_owner_alone(in_queue: Sess
     assert (session.owner, run.status) == (None, RunStatus.CANCELLED)
     events = [event.event_type for event in await in_queue.events_after("run_1", 0)]
     assert events[-2:] == [EventType.RUN_DEQUEUED, EventType.RUN_CANCELLED]
-    await in_queue.queue_run(a_queued_opening("run_2"), is_dead=owners_live)
+    await in_queue.queue_run(a_queued_opening("run_2"))
     await taken(in_queue, "b", run_id="run_2")
     await in_queue.append(a_batch(run_id="run_2", run=RunChange(status=RunStatus.RUNNING)))
     assert not await in_queue.drop_queued("run_2", taken_by="b")
@@ -1726,37 +1709,33 @@ async def test_a_session_is_not_changed_while_a_run_of_it_is_queued(
     await in_queue.append(
         a_batch(a_node("n1"), active_node_id="n1", run=COMPLETED, release="me", owner="me")
     )
-    await in_queue.queue_run(a_queued_opening("run_2"), is_dead=owners_live)
+    await in_queue.queue_run(a_queued_opening("run_2"))
     assert found.session.epoch == 2
     moving = a_queued_opening("run_3", cwd=str(tmp_path), move_session=True)
     for change in (
-        in_queue.delete_session("s1", is_dead=owners_live),
-        in_queue.move_node("s1", a_move("n1"), is_dead=owners_live),
-        in_queue.queue_run(moving, is_dead=owners_live),
+        in_queue.delete_session("s1"),
+        in_queue.move_node("s1", a_move("n1")),
+        in_queue.queue_run(moving),
     ):
         with pytest.raises(StorageError) as refused:
             await change
         assert refused.value.code is ErrorCode.SESSION_ACTIVE
     await in_queue.drop_queued("run_2")
-    await in_queue.queue_run(moving, is_dead=owners_live)
+    await in_queue.queue_run(moving)
 
 
 async def test_a_session_keeps_its_tenant_and_its_place(
     store: SessionStore,
 ) -> None:
-    await store.queue_run(
-        a_queued_opening(dispatch={"tenant": "acme", "place": "snapshot"}), is_dead=owners_live
-    )
-    again = await store.queue_run(a_queued_opening("run_2"), is_dead=owners_live)
+    await store.queue_run(a_queued_opening(dispatch={"tenant": "acme", "place": "snapshot"}))
+    again = await store.queue_run(a_queued_opening("run_2"))
     assert again.run.lane == "default/snapshot/acme/1"
     moved = a_queued_opening("run_3", dispatch={"tenant": "acme", "place": "host:there"})
     with pytest.raises(StorageError) as refused:
-        await store.queue_run(moved, is_dead=owners_live)
+        await store.queue_run(moved)
     assert refused.value.code is ErrorCode.SESSION_ELSEWHERE
     with pytest.raises(StorageError) as refused:
-        await store.queue_run(
-            a_queued_opening("run_4", dispatch={"tenant": "other"}), is_dead=owners_live
-        )
+        await store.queue_run(a_queued_opening("run_4", dispatch={"tenant": "other"}))
     assert refused.value.code is ErrorCode.VALIDATION_ERROR
     assert await store.run("run_3") is None
     assert await store.run("run_4") is None
@@ -1790,7 +1769,7 @@ async def test_odd_text_in_json_reads_back_as_it_was(store: SessionStore, name: 
         run_metadata=tree,
         session_metadata={**tree, "background_usage": {"title": {"total_tokens": 3, "cost": 0.5}}},
     )
-    await store.open_run(opening, is_dead=owners_live)
+    await store.open_run(opening)
     node = a_node("n1", content=[TextBlock(text=odd)], metadata=tree)
     await store.append(a_batch(node, an_event(payload=tree), active_node_id="n1"))
     change = RunChange(status=RunStatus.COMPLETED, turn_count=1, metadata={"m": tree})
@@ -1833,7 +1812,7 @@ async def test_the_scope_of_each_runs_memory_is_known_also_as_older_versions_hav
     }
     for name, options in stored.items():
         ids = {"session_id": name, "run_id": f"run_{name}", "agent_id": f"agent_{name}"}
-        await store.open_run(an_opening(**ids, options=options), is_dead=owners_live)
+        await store.open_run(an_opening(**ids, options=options))
     found = await store.memory_terms([*(f"run_{name}" for name in stored), "run_unknown"])
     assert {run_id: terms.scope for run_id, terms in found.items()} == {
         "run_none": "shared",
@@ -1847,7 +1826,7 @@ async def test_the_scope_of_each_runs_memory_is_known_also_as_older_versions_hav
     for name, model in tables.items():
         options = StoredOptions(model=model, needs_caller=["model"] if name == "table" else [])
         ids = {"session_id": name, "run_id": f"run_{name}", "agent_id": f"agent_{name}"}
-        await store.open_run(an_opening(**ids, options=options), is_dead=owners_live)
+        await store.open_run(an_opening(**ids, options=options))
     models = await store.memory_terms(["run_table", "run_name", "run_none"])
     assert json.loads(models["run_table"].model or "") == tables["table"]
     assert [models[f"run_{name}"].model for name in ("name", "none")] == ["openai:m", None]
@@ -1881,7 +1860,7 @@ async def test_the_last_session_is_the_last_one_with_a_complete_reply(
     cut_off = [{"partial": True, "failed": True}, {"aborted": True}]
     for number, metadata in enumerate([{"stop_reason": "end_turn"}, *cut_off], 1):
         session_id, run_id = f"s{number}", f"run_{number}"
-        opened = await store.open_run(an_opening(session_id, run_id), is_dead=owners_live)
+        opened = await store.open_run(an_opening(session_id, run_id))
         ids: dict[str, Any] = {
             "session_id": session_id,
             "run_id": run_id,
@@ -1893,7 +1872,7 @@ async def test_the_last_session_is_the_last_one_with_a_complete_reply(
     assert await store.last_session() == "s1"
     assert await store.last_session("/no/such/folder") is None
     opening = an_opening("s3", "run_4", status=RunStatus.QUEUED)
-    await store.open_run(opening, is_dead=owners_live)
+    await store.open_run(opening)
     assert await store.last_session() == "s3", "its message is still to be sent"
 
 
@@ -1915,11 +1894,11 @@ async def _text_of_title(store: SessionStore, odd: str) -> list[str | None]:
 
 async def _text_of_folder(store: SessionStore, odd: str) -> list[str | None]:
     opening = an_opening("s2", "run_2", cwd=odd)
-    await store.open_run(opening, is_dead=owners_live)
+    await store.open_run(opening)
     (found,) = await store.session_summaries(limit=5, project=odd)
     assert found[0].session_id == "s2"
     again = an_opening("s2", "run_3", cwd=odd)
-    opened = await store.open_run(again, is_dead=owners_live)
+    opened = await store.open_run(again)
     return [opened.session.cwd]
 
 

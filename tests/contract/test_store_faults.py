@@ -18,15 +18,8 @@ import storing
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import RunStatus
+from judging import after_deaths
 from rows import an_opening
-
-
-def dead(owner: str, lease: object) -> bool:
-    return True
-
-
-def alive(owner: str, lease: object) -> bool:
-    return False
 
 
 def start(program: str, database: Path, argument: str = "") -> subprocess.Popen[str]:
@@ -84,7 +77,7 @@ async def test_whatever_moment_a_process_is_killed_in_what_it_was_promised_is_th
         assert is_sound(database)
 
     async with SqliteSessionStore.open(database) as store:
-        lost = await store.close_lost_runs(dead)
+        lost = await after_deaths(store).close_lost_runs()
         assert {run.session_id for run in lost} == set(promised)
         for session_id, count in promised.items():
             record = await store.session(session_id)
@@ -99,9 +92,7 @@ async def test_whatever_moment_a_process_is_killed_in_what_it_was_promised_is_th
                 assert record.active_node_id == history.nodes[-1].node_id
                 path = await store.path(history.nodes[-1].node_id)
                 assert [node.node_id for node in path] == [n.node_id for n in history.nodes]
-            opened = await store.open_run(
-                an_opening(session_id, f"next_{session_id}"), is_dead=alive
-            )
+            opened = await store.open_run(an_opening(session_id, f"next_{session_id}"))
             assert opened.resumed
             assert opened.position.seq == len(history.events) + 1
 
@@ -120,7 +111,7 @@ async def test_a_process_killed_while_it_makes_the_database_leaves_nothing_half_
             await asyncio.sleep(0.001 * moment)
             victim.kill()
         async with SqliteSessionStore.open(database) as store:
-            opened = await store.open_run(an_opening("s1", "run_2", owner="you"), is_dead=dead)
+            opened = await after_deaths(store).open_run(an_opening("s1", "run_2", owner="you"))
             assert len(opened.lost) == opened.resumed
         assert is_sound(database)
 
@@ -148,7 +139,7 @@ async def test_two_event_loops_of_one_process_share_a_file(database: Path) -> No
 
     async def work(session_id: str) -> None:
         async with SqliteSessionStore.open(database) as store:
-            await store.open_run(an_opening(session_id, f"run_{session_id}"), is_dead=alive)
+            await store.open_run(an_opening(session_id, f"run_{session_id}"))
             for i in range(50):
                 await store.append(storing.step(session_id, i))
 
@@ -171,7 +162,7 @@ async def test_a_write_waits_for_another_process_without_holding_up_the_event_lo
     database: Path,
 ) -> None:
     async with SqliteSessionStore.open(database) as store:
-        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        await store.open_run(an_opening("s1", "run_s1"))
         with held(database, 0.5):
             writing = store.append(storing.step("s1", 0))
             longest, before = 0.0, time.monotonic()
@@ -187,7 +178,7 @@ async def test_a_write_waits_for_another_process_without_holding_up_the_event_lo
 
 async def test_a_small_write_is_stored_when_the_call_returns(database: Path) -> None:
     async with SqliteSessionStore.open(database) as store:
-        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        await store.open_run(an_opening("s1", "run_s1"))
         writing = store.append(storing.step("s1", 0))
         assert writing.done()
         with closing(sqlite3.connect(database)) as other:
@@ -196,7 +187,7 @@ async def test_a_small_write_is_stored_when_the_call_returns(database: Path) -> 
 
 async def test_what_comes_behind_a_write_that_waits_keeps_its_place(database: Path) -> None:
     async with SqliteSessionStore.open(database) as store:
-        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        await store.open_run(an_opening("s1", "run_s1"))
         with held(database, 0.3):
             waiting = [store.append(storing.step("s1", i)) for i in range(3)]
         waiting += [store.append(storing.step("s1", i)) for i in range(3, 6)]
@@ -209,7 +200,7 @@ async def test_the_log_is_begun_anew_while_thousands_of_small_writes_go_on(datab
     log = database.with_name(database.name + "-wal")
     longest = 0
     async with SqliteSessionStore.open(database) as store:
-        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        await store.open_run(an_opening("s1", "run_s1"))
         for i in range(1500):
             await store.append(storing.step("s1", i))
             longest = max(longest, log.stat().st_size)
@@ -221,7 +212,7 @@ async def test_when_patience_ends_the_error_says_who_is_in_the_way_and_not_what_
     database: Path,
 ) -> None:
     async with SqliteSessionStore.open(database, patience=0.2) as store:
-        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        await store.open_run(an_opening("s1", "run_s1"))
         with held(database, 1.0):
             waiting = [store.append(storing.step("s1", i)) for i in range(2)]
             for written in waiting:
@@ -241,7 +232,7 @@ async def test_opening_waits_for_another_process_too(database: Path) -> None:
         pass
     with held(database, 0.4):
         async with SqliteSessionStore.open(database) as store:
-            await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+            await store.open_run(an_opening("s1", "run_s1"))
 
 
 def test_a_full_disk_refuses_what_it_cannot_keep_and_keeps_what_it_promised(
@@ -266,7 +257,7 @@ def test_without_file_descriptors_the_error_is_clear_and_passes(database: Path) 
 
 async def test_a_long_reader_holds_nobody_up(database: Path) -> None:
     async with SqliteSessionStore.open(database) as store:
-        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        await store.open_run(an_opening("s1", "run_s1"))
         reader = sqlite3.connect(database, isolation_level=None)
         try:
             reader.execute("BEGIN")
@@ -285,11 +276,11 @@ async def test_a_session_whose_owner_was_killed_can_be_resumed_at_once(database:
         victim.stdout.readline()
         async with SqliteSessionStore.open(database) as store:
             with pytest.raises(StorageError) as refused:
-                await store.open_run(an_opening("s1", "run_2", owner="you"), is_dead=alive)
+                await store.open_run(an_opening("s1", "run_2", owner="you"))
             assert refused.value.code is ErrorCode.SESSION_ACTIVE
             victim.kill()
             victim.wait()
-            opened = await store.open_run(an_opening("s1", "run_2", owner="you"), is_dead=dead)
+            opened = await after_deaths(store).open_run(an_opening("s1", "run_2", owner="you"))
             assert [run.status for run in opened.lost] == [RunStatus.FAILED]
 
 
@@ -325,7 +316,7 @@ def test_a_folder_in_the_place_of_the_file_is_refused(database: Path) -> None:
 
 async def test_a_status_that_is_only_understood_when_read_is_understood(database: Path) -> None:
     async with SqliteSessionStore.open(database) as store:
-        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        await store.open_run(an_opening("s1", "run_s1"))
         connection = sqlite3.connect(database, isolation_level=None)
         connection.execute("UPDATE runs SET status = 'aborted'")
         connection.close()
@@ -333,7 +324,7 @@ async def test_a_status_that_is_only_understood_when_read_is_understood(database
         assert run is not None
         assert run.status is RunStatus.ABORTED
         assert await store.active_run_ids("s1") == []
-        assert await store.close_lost_runs(dead) == []
+        assert await after_deaths(store).close_lost_runs() == []
 
 
 async def test_ids_that_no_database_can_hold_are_unknown_or_refused(database: Path) -> None:
@@ -348,7 +339,7 @@ async def test_ids_that_no_database_can_hold_are_unknown_or_refused(database: Pa
 
 async def test_a_closed_store_refuses_and_says_so(database: Path) -> None:
     async with SqliteSessionStore.open(database) as store:
-        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        await store.open_run(an_opening("s1", "run_s1"))
     for late in (store.session("s1"), store.append(storing.step("s1", 0))):
         with pytest.raises(StorageError, match="closed"):
             await late
@@ -356,7 +347,7 @@ async def test_a_closed_store_refuses_and_says_so(database: Path) -> None:
 
 async def test_what_is_queued_when_the_store_closes_is_stored(database: Path) -> None:
     async with SqliteSessionStore.open(database) as store:
-        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        await store.open_run(an_opening("s1", "run_s1"))
         waiting = [store.append(storing.step("s1", i)) for i in range(300)]
     assert [position.node_seq for position in await asyncio.gather(*waiting)][-1] == 300
     async with SqliteSessionStore.open(database) as store:
@@ -365,7 +356,7 @@ async def test_what_is_queued_when_the_store_closes_is_stored(database: Path) ->
 
 async def test_a_damaged_row_names_itself_and_spoils_nothing_else(database: Path) -> None:
     async with SqliteSessionStore.open(database) as store:
-        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        await store.open_run(an_opening("s1", "run_s1"))
         for i in range(3):
             await store.append(storing.step("s1", i))
     connection = sqlite3.connect(database, isolation_level=None)

@@ -757,7 +757,6 @@ async def test_a_command_whose_run_another_process_has_says_so_and_ends(
                 handle.run_id,
                 services.runs.leases.claim(),
                 cwd=str(project),
-                is_dead=lambda _, __: False,
             )
             command = ("-m", "agent_core.cli", "approvals", "answer", request_id, "allow")
             done = await asyncio.to_thread(run_in, home, project, *command)

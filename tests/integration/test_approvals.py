@@ -11,7 +11,7 @@ import pytest
 from agent_core import AgentCoreError, AgentRuntime, PermissionRequest, RunHandle
 from agent_core.permissions import UnattendedError
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
-from agent_core.storage.store import SqlSessionStore
+from agent_core.storage.store import SessionStore
 from agent_core.types import (
     CLOSING_EVENTS,
     ApprovalState,
@@ -658,10 +658,10 @@ async def test_a_call_whose_secret_is_not_stored_is_not_made_later(
 async def test_a_run_that_is_cancelled_while_its_answer_claims_the_session_is_not_carried_on_twice(
     home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claimed, heard, claim = asyncio.Event(), asyncio.Event(), SqlSessionStore.resume_run
+    claimed, heard, claim = asyncio.Event(), asyncio.Event(), SessionStore.resume_run
     is_first = True
 
-    async def slow(store: SqlSessionStore, run_id: str, *given: Any, **named: Any) -> OpenedRun:
+    async def slow(store: SessionStore, run_id: str, *given: Any, **named: Any) -> OpenedRun:
         nonlocal is_first
         opened = await claim(store, run_id, *given, **named)
         if is_first:  # that of the answer: what it has found is out of date when it arrives
@@ -670,7 +670,7 @@ async def test_a_run_that_is_cancelled_while_its_answer_claims_the_session_is_no
             await heard.wait()
         return opened
 
-    monkeypatch.setattr(SqlSessionStore, "resume_run", slow)
+    monkeypatch.setattr(SessionStore, "resume_run", slow)
     async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
         handle = await parked(made)
         (question,) = await made.approvals()

@@ -18,10 +18,12 @@ from agent_core.errors import StorageError
 from agent_core.providers.scripted import Hangs
 from agent_core.runtime.fence import SessionHold
 from agent_core.runtime.recovery import SessionLeases
+from agent_core.storage.liveness import OwnerIsDead
 from agent_core.storage.owners import Owner, now
 from agent_core.storage.postgres import PostgresSessionStore
-from agent_core.types import Heartbeat, OwnerIsDead, RunStatus, utc_now
+from agent_core.types import Heartbeat, RunStatus, utc_now
 from isolation import Home, fresh_folder
+from judging import judged
 from model_server import ModelServer
 from rows import an_opening
 from worker_processes import workers, write_config
@@ -48,7 +50,7 @@ async def locked(url: str, statement: str, *values: Any) -> AsyncGenerator[None]
 async def leave_a_session(store: PostgresSessionStore, session_id: str) -> None:
     """A session whose owner is dead, and whose run has no end."""
     opening = an_opening(session_id, f"run_{session_id}", owner="own_gone.elsewhere")
-    await store.open_run(opening, is_dead=by_lease)
+    await store.open_run(opening)
     await store.heartbeat("own_gone.elsewhere", timedelta(seconds=0.01))
 
 
@@ -71,7 +73,7 @@ async def test_a_run_that_waits_in_its_process_stays_queued_while_that_sweeps_a_
                 starting = asyncio.create_task(runtime.start("two", "s1", here=True))
                 end = time.monotonic() + SOME_LEASES_S
                 while time.monotonic() < end:
-                    await store.queue(LEASE_S).sweep(by_lease)
+                    await store.queue(LEASE_S).sweep()
                     await asyncio.sleep(0.2)
                 runs = {run.run_id: run for run in await store.runs("s1")}
                 (waiting,) = (run for run_id, run in runs.items() if run_id != first.run_id)
@@ -98,7 +100,7 @@ async def test_runs_that_are_started_at_once_live_as_long_as_their_process(
             ]
             end = time.monotonic() + 2 * LEASE_S
             while time.monotonic() < end:
-                assert await store.queue(LEASE_S).sweep(by_lease) == 0
+                assert await store.queue(LEASE_S).sweep() == 0
                 await asyncio.sleep(0.2)
             for handle in first:
                 await handle.cancel()
@@ -150,7 +152,7 @@ async def test_sessions_are_extended_beside_one_that_another_transaction_has_loc
         for session_id in ("s1", "s2"):
             short = timedelta(seconds=1)
             opening = an_opening(session_id, f"run_{session_id}", owner="me", lease=short)
-            await store.open_run(opening, is_dead=by_lease)
+            await store.open_run(opening)
         lock = "SELECT FROM sessions WHERE session_id = 's1' FOR UPDATE"
         async with locked(database_url, lock):
             beat = await store.heartbeat("me", lease)
@@ -170,7 +172,7 @@ async def test_a_process_that_was_given_up_says_that_it_lives_while_its_sessions
         queue = store.queue(LEASE_S)
         first = await queue.register()
         for each in sessions:
-            await store.open_run(an_opening(each, f"run_{each}", owner="me"), is_dead=by_lease)
+            await store.open_run(an_opening(each, f"run_{each}", owner="me"))
         async with locked(database_url, "SELECT FROM sessions FOR UPDATE"):
             writing = [asyncio.create_task(store.rename_session(each, "it")) for each in sessions]
             async with await psycopg.AsyncConnection.connect(database_url) as other:
@@ -202,7 +204,7 @@ async def claimed(
     """A run of a session that is claimed, and what keeps it from acting without that."""
     claim, run_id = leases.claim(), f"new_run_{session_id}"
     opening = an_opening(session_id, run_id, owner=claim.owner, lease=claim.lease)
-    opened = await store.open_run(opening, is_dead=is_dead)
+    opened = await judged(store, is_dead).open_run(opening)
     hold = leases.hold(run_id, session_id, opened.session.epoch, opened.asked_at)
     assert hold is not None
     return hold
@@ -299,7 +301,7 @@ async def test_a_process_that_is_paused_in_a_transaction_loses_it_before_its_lea
         PostgresSessionStore.open(database_url) as other,
     ):
         opening = an_opening("s1", "run_1", owner="me")
-        await store.open_run(opening, is_dead=by_lease)
+        await store.open_run(opening)
         pauses = [4.0, 0.0]
 
         def pause(_: str, is_lease_over: bool) -> bool:
@@ -307,7 +309,7 @@ async def test_a_process_that_is_paused_in_a_transaction_loses_it_before_its_lea
             return is_lease_over
 
         paused = asyncio.create_task(
-            store.open_run(an_opening("s1", "run_2", owner="you"), is_dead=pause)
+            judged(store, pause).open_run(an_opening("s1", "run_2", owner="you"))
         )
         await asyncio.sleep(0.5)
         began = time.monotonic()

@@ -20,27 +20,20 @@ from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.types import utc_now
 from rows import an_opening
 
-def by_lease(owner, is_lease_over):
-    return is_lease_over
-
 async def main():
     async with PostgresSessionStore.open(sys.argv[2]) as store:
         if sys.argv[1] == "hold":
             lease = timedelta(seconds=float(sys.argv[3]))
             opening = an_opening(sys.argv[4], sys.argv[5], lease=lease, owner=sys.argv[4])
-            await store.open_run(opening, is_dead=by_lease)
+            await store.open_run(opening)
             await store.heartbeat(sys.argv[4], lease)
         else:
-            print(len(await store.close_lost_runs(by_lease)))
-            print(await store.queue(lease_s=15).sweep(by_lease))
+            print(len(await store.close_lost_runs()))
+            print(await store.queue(lease_s=15).sweep())
     print(utc_now().isoformat())
 
 asyncio.run(main())
 """
-
-
-def by_lease(owner: str, is_lease_over: bool) -> bool:
-    return is_lease_over
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +73,10 @@ async def test_a_lease_of_a_machine_whose_clock_is_off_lasts_as_long_as_any(
 ) -> None:
     await on_another_machine(home, library, offset, "hold", database_url, "600", "s1", "run_1")
     async with PostgresSessionStore.open(database_url) as store:
-        assert await store.close_lost_runs(by_lease) == []
+        assert await store.close_lost_runs() == []
         await on_another_machine(home, library, offset, "hold", database_url, "0.1", "s2", "run_2")
         await asyncio.sleep(0.2)
-        assert [run.run_id for run in await store.close_lost_runs(by_lease)] == ["run_2"]
+        assert [run.run_id for run in await store.close_lost_runs()] == ["run_2"]
 
 
 @pytest.mark.parametrize("offset", ["-1h", "+1h"])
@@ -91,7 +84,7 @@ async def test_a_machine_whose_clock_is_off_judges_leases_as_any(
     home: Home, database_url: str, library: str, offset: str
 ) -> None:
     async with PostgresSessionStore.open(database_url) as store:
-        await store.open_run(an_opening(), is_dead=by_lease)
+        await store.open_run(an_opening())
         found = await on_another_machine(home, library, offset, "judge", database_url)
         assert found[:2] == ["0", "0"]
         run = await store.run("run_1")

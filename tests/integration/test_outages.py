@@ -91,7 +91,7 @@ async def test_a_process_that_could_not_say_that_it_lives_gets_the_time_for_it(
                     prompt=RunPrompt(content=[TextBlock(text="go")]),
                     dispatch=Dispatch(queue="default", home="host:there", process=process),
                 )
-                await store.queue_run(opening, is_dead=lambda owner, is_over: is_over)
+                await store.queue_run(opening)
                 await asyncio.sleep(2 * LEASE_S)
                 last = await asyncio.to_thread(beats, database_url)
                 proxy.flow()

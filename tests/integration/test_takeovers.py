@@ -22,6 +22,7 @@ from agent_core.types import (
     TextBlock,
 )
 from isolation import Home
+from judging import judged, owners_are_dead
 from loop_parts import spoken
 from rows import a_batch, a_node, an_event
 from runtimes import CONFIG
@@ -81,7 +82,7 @@ async def test_a_run_killed_at_any_event_goes_on_and_repeats_no_effect(
     await die(home, project, SCRIPT, stop_at=stop_at)
     provider = ScriptedProvider(go_on)
     async with services_of(home.path, project, provider, noter(project)) as services:
-        assert await services.store.close_lost_runs(lambda owner, is_lease_over: True) == []
+        assert await judged(services.store, owners_are_dead).close_lost_runs() == []
         queued = await services.store.run("run_1")
         assert queued is not None
         run = await services.runs.turns.take_up(queued)
@@ -126,7 +127,7 @@ async def die_after(services: Services, *nodes: Node) -> None:
     """Leave the run as a process does that has died after these nodes."""
     await queue(services)
     dead = Claim("own_dead.elsewhere", lease=timedelta(0))
-    await services.store.take_run("run_1", dead, is_dead=never, max_takeovers=3)
+    await services.store.take_run("run_1", dead, max_takeovers=3)
     parent = None
     for node in nodes:
         node = node.model_copy(update={"parent_id": parent})
@@ -139,10 +140,6 @@ async def die_after(services: Services, *nodes: Node) -> None:
             a_batch(*rows, active_node_id=node.node_id, run=running, owner=dead.owner)
         )
         parent = node.node_id
-
-
-def never(owner: str, is_lease_over: bool) -> bool:
-    return False
 
 
 def said(node_id: str, text: str, role: Role = Role.ASSISTANT, **values: Any) -> Node:

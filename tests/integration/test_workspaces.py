@@ -124,7 +124,7 @@ async def queue(services: Services, session_id: str = "s1", **values: Any) -> st
         prompt=RunPrompt(content=[TextBlock(text="go")]),
         dispatch=Dispatch(queue="default", **dispatch),
     )
-    opened = await services.store.queue_run(opening, is_dead=lambda owner, is_over: False)
+    opened = await services.store.queue_run(opening)
     return opened.run.run_id
 
 

@@ -15,7 +15,7 @@ from agent_core.aio import to_the_end
 from agent_core.config.models import AgentsConfig
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, StorageError, ToolError
-from agent_core.events import EventStream, Journal, SessionStore
+from agent_core.events import EventStream, Journal
 from agent_core.loop import (
     HistorySource,
     NoHistory,
@@ -27,6 +27,7 @@ from agent_core.loop import (
     settle_waiting,
 )
 from agent_core.loop.inside import enter_child
+from agent_core.storage.store import SessionStore
 from agent_core.text import plural
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Toolbox

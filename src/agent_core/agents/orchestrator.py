@@ -29,9 +29,10 @@ from agent_core.agents.workers import PoolWorker
 from agent_core.aio import to_the_end
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
-from agent_core.events import Journal, SessionStore
+from agent_core.events import Journal
 from agent_core.loop.options import RunOptions
 from agent_core.redaction import log_failure
+from agent_core.storage.store import SessionStore
 from agent_core.tasks import (
     Actor,
     BoardLimits,

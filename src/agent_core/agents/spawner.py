@@ -17,13 +17,14 @@ from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import ConfigError, ErrorCode, ParkedError, ToolError
-from agent_core.events import EventStream, Journal, SessionStore
+from agent_core.events import EventStream, Journal
 from agent_core.loop import HistorySource, NoHistory, RunContext
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.modes import PLAN_MODE
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
+from agent_core.storage.store import SessionStore
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn, View
 from agent_core.tools.registry import model_definition, model_tool
 from agent_core.types import (

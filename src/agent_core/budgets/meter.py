@@ -10,13 +10,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_core.aio import to_the_end
 from agent_core.budgets.prices import Price, Prices
 from agent_core.config.models import BudgetConfig, ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError
-from agent_core.events import BudgetStore
 from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import PromptEstimates, estimate_blocks
@@ -40,6 +39,10 @@ from agent_core.types import (
     new_id,
 )
 from agent_core.types.budget import limits_of, nanousd, shown
+
+if TYPE_CHECKING:
+    from agent_core.storage.budgets import UnstoredBudgets
+    from agent_core.storage.store import SessionStore
 
 LEAST_OUTPUT = 256
 """Fewest tokens of output for which a call is made."""
@@ -66,7 +69,9 @@ class Budgets:
         scale: returns a model's real tokens for one estimated token.
     """
 
-    def __init__(self, store: BudgetStore, config: BudgetConfig, *, scale: Scale) -> None:
+    def __init__(
+        self, store: "SessionStore | UnstoredBudgets", config: BudgetConfig, *, scale: Scale
+    ) -> None:
         self.store = store
         self.scale = scale
         self.refuses_unknown_prices = config.on_unknown_price == "refuse"

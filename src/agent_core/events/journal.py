@@ -7,13 +7,12 @@ died, and records that a session was moved.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.events.store import HistoryStore, SessionStore
 from agent_core.events.stream import EventStream
 from agent_core.redaction.redactor import JournalRedactor, LiveText
 from agent_core.types import (
@@ -64,6 +63,22 @@ class JournalEnd(Struct, frozen=True):
 
 def _forget(_: "Journal") -> None:
     """Leave what could not be stored to the next owner of the session."""
+
+
+class HistoryStore(Protocol):
+    """The store, as far as the journal of a run needs it."""
+
+    def append(self, batch: Batch) -> asyncio.Future[Position]:
+        """Queue a write and return at once: see `SessionStore.append`."""
+        ...
+
+
+class NoteStore(Protocol):
+    """The store, as far as records outside of runs need it."""
+
+    async def note(self, note: SessionNote) -> bool:
+        """Add records outside of any run; False if the session has moved on meanwhile."""
+        ...
 
 
 class Journal:
@@ -449,7 +464,7 @@ class SessionJournal:
 
     def __init__(
         self,
-        store: SessionStore,
+        store: NoteStore,
         redactor: JournalRedactor,
         estimate: Callable[[Sequence[ContentBlock]], int],
     ) -> None:

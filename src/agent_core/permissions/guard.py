@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from agent_core.config.models import NetworkConfig, PermissionsConfig
 from agent_core.config.rules import RuleDecision
 from agent_core.errors import ErrorCode, PermissionDeniedError, StorageError
-from agent_core.events import GrantStore
 from agent_core.extensions import Admit, Extension, ExtensionContext, JudgedCall, Place
 from agent_core.permissions.grants import SessionGrants
 from agent_core.permissions.modes import may_change
@@ -53,6 +52,7 @@ from agent_core.types import (
 if TYPE_CHECKING:
     from agent_core.permissions.rules import RuleSet
     from agent_core.permissions.saved_rules import SavedRules
+    from agent_core.storage.store import SessionStore
     from agent_core.types import PermissionRequest
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class PermissionGuard(Extension):
     ) -> None:
         config = config or PermissionsConfig()
         self.rules = rules
-        self.grants: GrantStore = SessionGrants()
+        self.grants: SessionGrants | SessionStore = SessionGrants()
         self._policy = Policy(config, network or NetworkConfig())
         self._may_remember = config.allow_for_session_enabled
         self._open: dict[str, tuple[str, set[str]]] = {}

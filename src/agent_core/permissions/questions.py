@@ -23,7 +23,6 @@ from agent_core.errors import (
     PermissionDeniedError,
     StorageError,
 )
-from agent_core.events import QuestionStore
 from agent_core.permissions.request import (
     MAX_REASON,
     REMOVED,
@@ -49,6 +48,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.storage.store import SessionStore
     from agent_core.types import (
         ApprovalRecord,
         PermissionDecision,
@@ -130,7 +130,7 @@ class Questions:
         self._unattended = unattended
         self._timeout_s = timeout_s
         self._asking: set[asyncio.Task[PermissionDecision | UnattendedError | str]] = set()
-        self._store: QuestionStore | None = None
+        self._store: SessionStore | None = None
         self._pause_s: float | None = None
         self._answered: dict[str, asyncio.Event] = {}
         self._asked_here: dict[str, _Asked] = {}
@@ -141,7 +141,7 @@ class Questions:
         """Return whether the user can be asked here."""
         return self._callback is not None
 
-    def keep_in(self, store: QuestionStore, *, is_shared: bool, has_notices: bool = False) -> None:
+    def keep_in(self, store: "SessionStore", *, is_shared: bool, has_notices: bool = False) -> None:
         """Store every question from now on.
 
         `is_shared`: other processes can answer, too; `has_notices`: `take` is called when they do.
@@ -199,7 +199,7 @@ class Questions:
         return settled
 
     async def _settle(
-        self, store: QuestionStore, request_id: str, decision: Decision
+        self, store: "SessionStore", request_id: str, decision: Decision
     ) -> "ApprovalRecord | None":
         """Answer a question that is covered, and return it as it is now."""
         found, _ = await store.answer(
@@ -370,7 +370,7 @@ class Questions:
 
     async def _race(
         self,
-        store: QuestionStore,
+        store: "SessionStore",
         record: "ApprovalRecord",
         journal: PermissionJournal,
         *,
@@ -427,7 +427,7 @@ class Questions:
             raise _note_failure(record.request, answer, journal)
         return found
 
-    async def _elsewhere(self, store: QuestionStore, request_id: str) -> None:
+    async def _elsewhere(self, store: "SessionStore", request_id: str) -> None:
         """Return when a question has been closed in another place."""
         from agent_core.types import ApprovalState  # noqa: PLC0415 - few runs need it
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError, ToolError
-from agent_core.events import SessionStore
 from agent_core.loop.options import (
     NO_OPTIONS,
     RunOptions,
@@ -28,6 +27,7 @@ from agent_core.runtime.project import Project, is_server
 from agent_core.runtime.reading import RunReader
 from agent_core.runtime.waiting import WaitingRuns
 from agent_core.storage.owners import Owner
+from agent_core.storage.store import SessionStore
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.types import (
@@ -314,7 +314,7 @@ class Answers:
         """Return the user's run that asked, after lost runs are closed."""
         run = await self._reader.record(question.root_run_id)
         if run.status in {RunStatus.PENDING, RunStatus.RUNNING} and not run.is_for_workers:
-            await self._store.close_lost_runs(self._owner.is_lost)
+            await self._store.close_lost_runs()
             run = await self._reader.record(question.root_run_id)
         return run
 

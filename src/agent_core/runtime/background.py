@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import Struct, field
 
 from agent_core.compact.cut import is_prefix
-from agent_core.events import Journal, SessionJournal, SessionReads, SessionStore
+from agent_core.events import Journal, SessionJournal
+from agent_core.storage.store import SessionStore
 from agent_core.types import EventLevel, EventType, Node, SessionRecord, Usage, utc_now
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ async def _cancel_all(tasks: set[asyncio.Task[None]]) -> None:
 class UsageLedger:
     """Adds up the tokens of background model calls in the session's metadata, by purpose."""
 
-    def __init__(self, store: SessionReads, journal: SessionJournal) -> None:
+    def __init__(self, store: SessionStore, journal: SessionJournal) -> None:
         self._store = store
         self._journal = journal
         self._lock = asyncio.Lock()  # a read followed by a write

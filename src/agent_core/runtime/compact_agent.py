@@ -10,8 +10,9 @@ from agent_core.agents.definitions import COMPACT_ID
 from agent_core.agents.spawner import OpenJournal
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
-from agent_core.events import EventStream, Journal, SessionStore
+from agent_core.events import EventStream, Journal
 from agent_core.loop import Outcome, RunContext, run_agent
+from agent_core.storage.store import SessionStore
 from agent_core.types import (
     MODEL_KEY,
     AgentRecord,

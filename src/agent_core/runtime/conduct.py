@@ -11,7 +11,6 @@ from agent_core.agents.child_runs import ChildRuns
 from agent_core.agents.spawner import ChildSpawner, RunSpec, SpawnerDeps
 from agent_core.agents.workers import Workers
 from agent_core.errors import ConfigError, ErrorCode, ParkedError
-from agent_core.events import SessionStore
 from agent_core.loop import conclude, converse
 from agent_core.loop.inside import enter_run
 from agent_core.loop.options import NO_OPTIONS, RunOptions, missing_options, restored_options
@@ -23,6 +22,7 @@ from agent_core.runtime.opening import Journals
 from agent_core.runtime.project import Project
 from agent_core.runtime.scheduler import Run
 from agent_core.runtime.waiting import WaitingRuns
+from agent_core.storage.store import SessionStore
 from agent_core.types import (
     AgentRole,
     Draft,

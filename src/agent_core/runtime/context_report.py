@@ -7,8 +7,8 @@ from typing import Any
 from agent_core.config.models import Config
 from agent_core.context.history import is_of_other_memory
 from agent_core.context.messages import WindowShares
-from agent_core.events import SessionStore
 from agent_core.storage.rows import session_not_found
+from agent_core.storage.store import SessionStore
 from agent_core.text import estimate_text
 from agent_core.types import (
     ContextReport,

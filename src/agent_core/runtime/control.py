@@ -14,10 +14,11 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from agent_core.errors import StorageError
-from agent_core.events import MESSAGE_BOUNDS, EventStream, SessionStore
+from agent_core.events import MESSAGE_BOUNDS, EventStream
 from agent_core.permissions.questions import Questions
 from agent_core.runtime.reading import CONTROL, TextPiece, channel_of
 from agent_core.storage.postgres.notices import LONGEST_NOTICE, Notices
+from agent_core.storage.store import SessionStore
 from agent_core.types import LIVE_EVENTS, EventType
 
 logger = logging.getLogger(__name__)

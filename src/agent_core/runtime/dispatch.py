@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from agent_core.aio import to_the_end
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.events import SessionStore
 from agent_core.loop.options import malformed_option
 from agent_core.runtime.scheduler import RunProgress, identity_of
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner
+from agent_core.storage.store import SessionStore
 from agent_core.types import (
     Batch,
     Claim,
@@ -192,7 +192,7 @@ class Dispatcher:
 
     async def _queue_run(self, opening: RunOpening) -> OpenedRun:
         opening = replace(opening, lease=self.claim().lease)
-        return await to_the_end(self._store.queue_run(opening, is_dead=self._owner.is_dead))
+        return await to_the_end(self._store.queue_run(opening))
 
     async def turn(
         self, opening: RunOpening, timeout_s: float | None
@@ -262,8 +262,8 @@ class Dispatcher:
         while True:
             await asyncio.sleep(self._config.heartbeat_s)
             try:
-                await self._store.close_lost_runs(self._owner.is_lost)
-                await self.queue.sweep(self._owner.is_lost)
+                await self._store.close_lost_runs()
+                await self.queue.sweep()
             except Exception as error:  # noqa: BLE001 - the next sweep may succeed
                 logger.warning("what dead processes left could not be ended yet: %s", error)
 
@@ -280,8 +280,7 @@ class Dispatcher:
     async def _take(self, run_id: str) -> OpenedRun | None:
         return await self._store.take_run(
             run_id,
-            self.claim(),
-            is_dead=self._owner.is_dead,  # no other process has a run of the session under way
+            self.claim(),  # no other process has a run of the session under way
             max_takeovers=self._config.max_takeovers,
         )
 

@@ -27,7 +27,7 @@ from agent_core.context.system_prompt import (
     system_block,
     tools_block,
 )
-from agent_core.events import Journal, SessionJournal, SessionStore
+from agent_core.events import Journal, SessionJournal
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop import NoHistory, RunContext, RunLimits
 from agent_core.loop.options import RunOptions
@@ -41,6 +41,7 @@ from agent_core.runtime.project import Project, Surroundings
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.scope import RunScope
 from agent_core.runtime.toolboxes import servers_of
+from agent_core.storage.store import SessionStore
 from agent_core.text import fit_lines
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox

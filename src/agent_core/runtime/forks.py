@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from agent_core.disk.folders import remove_tree
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.events import SessionStore
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.moves import differences_in_git, is_visible, not_visible, shown_left_out
 from agent_core.runtime.project_files import ProjectFiles, shown_path
 from agent_core.runtime.workspaces import Workspaces, bring_up_to_date, latest_snapshot
 from agent_core.storage.rows import node_not_found, session_not_found
+from agent_core.storage.store import SessionStore
 from agent_core.text import shown_id
 from agent_core.tools.patch import unified_diff
 from agent_core.tools.text import DecodedText

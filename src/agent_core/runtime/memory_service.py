@@ -18,7 +18,7 @@ from agent_core.config.paths import Setup
 from agent_core.disk.locks import locked_if_free
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, StorageError
-from agent_core.events import Journal, SessionJournal, SessionStore
+from agent_core.events import Journal, SessionJournal
 from agent_core.loop.options import RunOptions
 from agent_core.memory.folder import MemoryFolder, MemoryWriter
 from agent_core.memory.scopes import memory_folder
@@ -26,6 +26,7 @@ from agent_core.memory.spans import Backlog, ExtractionReason, MessageSpan, unpr
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.models import Models, OneShotModelCall
+from agent_core.storage.store import SessionStore
 from agent_core.tools.base import Tool, ToolOutput, View
 from agent_core.types import (
     ErrorPayload,

@@ -16,7 +16,6 @@ from agent_core.config.models import Config, ModelConfig, as_model
 from agent_core.context.messages import TokenScale
 from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError, StorageError
-from agent_core.events import SessionStore
 from agent_core.loop import require_whole, stream_reply
 from agent_core.providers.base import (
     Preflight,
@@ -30,6 +29,7 @@ from agent_core.providers.requests import IdentityCache
 from agent_core.providers.retrying import with_retries
 from agent_core.providers.tally import CallTally
 from agent_core.redaction.redactor import JournalRedactor, Redactor
+from agent_core.storage.store import SessionStore
 from agent_core.types import (
     Budget,
     ModelCompleted,

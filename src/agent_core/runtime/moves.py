@@ -21,12 +21,12 @@ from msgspec import Struct
 
 from agent_core.aio import to_the_end
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.events import SessionStore
 from agent_core.runtime.project_files import FilesAlone, ProjectFiles, shown_path
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.workspaces import Workspaces, latest_snapshot
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import node_not_found, session_not_found
+from agent_core.storage.store import SessionStore
 from agent_core.storage.workspaces import MovedMeanwhileError
 from agent_core.types import EventType, Node, NodeType, Role, SessionRecord, utc_now
 
@@ -278,7 +278,7 @@ class NodeMoves:
             if has_dropped or not only_if_due or self._files.is_sweep_due:
                 async with self._files.none_alone() as is_quiet:
                     is_quiet = is_quiet and self._workspaces.sees_all
-                    is_working = await self._store.working_sessions(self._owner.is_dead)
+                    is_working = await self._store.working_sessions()
                     spare = timedelta() if is_quiet and not is_working else _UNNAMED
                     in_use = await self._workspaces.snapshots_in_use()
                     await self._files.sweep(in_use, recorded_before=begun - spare)
@@ -341,7 +341,7 @@ class NodeMoves:
 
         move, state, spans = decision.move, decision.state, decision.spans
         if not spans:
-            moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
+            moved = await self._store.move_node(session_id, move)
             result = SwitchResult(session=moved, node_id=move.node_id)
             return decision.explained(result)
         if alone is None:
@@ -388,7 +388,7 @@ class NodeMoves:
     ) -> "SwitchResult":
         async with alone.moving():
             try:
-                await self._store.begin_move(session_id, move, is_dead=self._owner.is_dead)
+                await self._store.begin_move(session_id, move)
                 done = await alone.restore(files.target, base=files.before, force=force)
                 before = done.before.snapshot_id
                 if before != files.before:  # others have changed something in the meantime
@@ -423,7 +423,7 @@ class NodeMoves:
             undone = [undone[0].model_copy(update=update), *undone[1:]]
         move = move.model_copy(update={"undone": undone})
         # If a run has begun meanwhile, this is refused; the run waits before it changes files.
-        moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
+        moved = await self._store.move_node(session_id, move)
         then = await alone.snapshot(files.git)
         left_out = sorted(
             {*done.left_out, *then.left_out}, key=lambda each: (each.path, each.reason)
@@ -456,7 +456,7 @@ class NodeMoves:
         if files.shared is None and not await asyncio.to_thread(files.root.is_dir):
             message = f"the project {files.root} no longer exists; move it back, then try again"
             raise StorageError(ErrorCode.STORAGE_ERROR, message)
-        for each in await self._store.working_sessions(self._owner.is_dead):
+        for each in await self._store.working_sessions():
             if self._workspaces.is_here(each) and _overlap(files.root, self.files_of(each).root):
                 message = (
                     f"a run of session {each.session_id} is active in {each.cwd}; files"

@@ -16,7 +16,7 @@ from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
-from agent_core.events import EventStream, Journal, SessionStore
+from agent_core.events import EventStream, Journal
 from agent_core.loop.inside import Inside, enclosing_runs
 from agent_core.loop.options import NO_OPTIONS, RunOptions, malformed_option, stored_options
 from agent_core.providers.estimates import estimate_blocks
@@ -28,6 +28,7 @@ from agent_core.runtime.recovery import SessionHistory, SessionLeases
 from agent_core.runtime.scheduler import ROLES, Nesting, Run, identity_of
 from agent_core.runtime.scope import RunScope
 from agent_core.storage.owners import Owner
+from agent_core.storage.store import SessionStore
 from agent_core.text import first_words
 from agent_core.types import (
     MODEL_KEY,

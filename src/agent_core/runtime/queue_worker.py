@@ -395,7 +395,6 @@ class QueueWorker:
             opened = await self._store.take_run(
                 run_id,
                 Claim(self._owner.owner_id),
-                is_dead=self._owner.is_lost,
                 max_takeovers=self._config.max_takeovers,
             )
             if opened is not None:
@@ -484,8 +483,8 @@ class QueueWorker:
         """Clean up after dead processes; this may wait for a locked session."""
         while True:
             try:
-                await self._store.close_lost_runs(self._owner.is_lost)
-                if await self._queue.sweep(self._owner.is_lost):
+                await self._store.close_lost_runs()
+                if await self._queue.sweep():
                     self._wake.set()
             except Exception as error:  # noqa: BLE001 - the next sweep may succeed
                 self._log_outage(error)

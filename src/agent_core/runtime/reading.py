@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.events import MESSAGE_BOUNDS, SessionStore, whole_text
+from agent_core.events import MESSAGE_BOUNDS, whole_text
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.storage.owners import Owner
+from agent_core.storage.store import SessionStore
 from agent_core.text import shown_id
 from agent_core.types import (
     CLOSING_EVENTS,
@@ -332,7 +333,7 @@ class _Changes:
         """
         come = await self._next()
         if monotonic() - self._checked > _LOST_S:
-            await self._store.close_lost_runs(self._owner.is_lost)
+            await self._store.close_lost_runs()
             self._checked = monotonic()
         return come
 

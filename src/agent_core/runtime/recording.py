@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from agent_core.aio import to_the_end
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.events import Journal, SessionStore
+from agent_core.events import Journal
 from agent_core.extensions import (
     Admit,
     AskModel,
@@ -23,6 +23,7 @@ from agent_core.extensions import (
 )
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.workspaces import bring_up_to_date
+from agent_core.storage.store import SessionStore
 from agent_core.tools.base import Concurrency, Tool
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (

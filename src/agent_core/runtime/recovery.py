@@ -11,10 +11,11 @@ from weakref import WeakSet
 from agent_core.aio import to_the_end
 from agent_core.config.models import RunWorkerConfig
 from agent_core.errors import ErrorCode, StorageError, ToolError
-from agent_core.events import Journal, SessionStore
+from agent_core.events import Journal
 from agent_core.loop import OpenRun
 from agent_core.permissions.modes import PLAN_MODE, PLAN_MODE_IS_OVER
 from agent_core.storage.owners import HEARTBEAT, Owner, now
+from agent_core.storage.store import SessionStore
 from agent_core.types import (
     CHANGED,
     EFFECT_UNKNOWN,

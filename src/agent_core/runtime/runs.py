@@ -18,7 +18,7 @@ from agent_core.aio import SideTasks, begun_at_once, stop_if_cancelled, to_the_e
 from agent_core.aio.loops import HomeLoop
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.events import EventStream, SessionJournal, SessionStore
+from agent_core.events import EventStream, SessionJournal
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
@@ -37,6 +37,7 @@ from agent_core.runtime.turns import Turns
 from agent_core.runtime.waiting import WaitingRuns
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import session_not_found
+from agent_core.storage.store import SessionStore
 from agent_core.text import shown_id
 from agent_core.types import (
     CLOSING_EVENTS,
@@ -288,7 +289,7 @@ class Runs:
 
             async def open_run() -> OpenedRun:
                 nonlocal opened
-                opened = await self._store.open_run(opening, is_dead=self._owner.is_dead)
+                opened = await self._store.open_run(opening)
                 return opened
 
             try:

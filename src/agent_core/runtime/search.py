@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.events import SessionStore
+from agent_core.storage.store import SessionStore
 from agent_core.types import (
     ContentBlock,
     JsonBlock,

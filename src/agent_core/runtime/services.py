@@ -17,7 +17,6 @@ from agent_core.config.databases import url_secrets
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.events import SessionStore
 from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.models import Models, Traces
@@ -29,6 +28,7 @@ from agent_core.runtime.sessions import Sessions
 from agent_core.runtime.stores import OpenedStore, open_store
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner
+from agent_core.storage.store import SessionStore
 from agent_core.telemetry.opening import open_telemetry
 from agent_core.types import build_content
 
@@ -103,7 +103,7 @@ async def open_services(
             await store.add_to_memory_backlog(since=began)
             owner.sweep()
         if options.store is None:  # a worker does that itself, for all its projects
-            await store.close_lost_runs(owner.is_lost)
+            await store.close_lost_runs()
         await artifacts.sweep()
         traces = Traces(artifacts) if options.debug else None
         models = Models(
@@ -188,8 +188,9 @@ async def _store_of(options: RuntimeOptions, setup: Setup) -> AsyncGenerator[Ope
         async with open_store(setup) as opened:
             yield opened
     else:
-        in_memory = options.in_memory.store
-        yield OpenedStore(store=in_memory, owner=Owner.in_memory(), key="memory")
+        owner = Owner.in_memory()
+        store = options.in_memory.store.judged_by(owner)
+        yield OpenedStore(store=store, owner=owner, key="memory")
 
 
 def _artifacts(

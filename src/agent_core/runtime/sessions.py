@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.composer import rebuild_requests
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.events import SessionStore
 from agent_core.loop.context import Outcome
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import read_background_usage
@@ -22,6 +21,7 @@ from agent_core.runtime.scheduler import RunProgress, identity_of
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import session_not_found
+from agent_core.storage.store import SessionStore
 from agent_core.text import first_words, join_surrogates
 from agent_core.tools.base import OutputMisfitError
 from agent_core.types import (
@@ -99,7 +99,7 @@ class Sessions:
         from agent_core.types import DeleteSessionResult  # noqa: PLC0415 - few runs need it
 
         await self._runs.require_idle(session_id, cancel_jobs=True)
-        await self._store.delete_session(session_id, is_dead=self._owner.is_dead)
+        await self._store.delete_session(session_id)
         await self._project.guard.forget(session_id)
         failed = await self._artifacts.delete_session_files(session_id)
         await self.workspaces.forget(session_id)

@@ -12,9 +12,9 @@ from agent_core.config.databases import find_database_url
 from agent_core.config.paths import Setup, database_key
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.events import SessionStore
 from agent_core.storage.owners import Owner
 from agent_core.storage.sqlite import SqliteSessionStore
+from agent_core.storage.store import SessionStore
 
 if TYPE_CHECKING:
     from agent_core.storage.postgres.blobs import PostgresBlobs
@@ -58,7 +58,8 @@ async def open_store(setup: Setup) -> AsyncGenerator[OpenedStore]:
         await asyncio.to_thread(UnfinishedWrites.at(setup.home).clear)
         if url is None:
             async with SqliteSessionStore.open(setup.session_db) as store:
-                yield OpenedStore(store=store, owner=owner, key=database_key(setup.session_db))
+                key = database_key(setup.session_db)
+                yield OpenedStore(store=store.judged_by(owner), owner=owner, key=key)
             return
         async with _open_postgres(url, setup, owner) as opened:
             yield opened
@@ -72,9 +73,10 @@ async def _open_postgres(url: str, setup: Setup, owner: Owner) -> AsyncGenerator
     async with (
         PostgresSessionStore.open(
             url, tenant=setup.tenant, lease_s=setup.config.worker.lease_s
-        ) as store,
+        ) as opened,
         Notices.open(url) as notices,
     ):
+        store = opened.judged_by(owner)
         key = database_key(await store.identity())
         with closing(open_blobs(url, setup.config.store.blobs)) as blobs:
             yield OpenedStore(
@@ -84,7 +86,7 @@ async def _open_postgres(url: str, setup: Setup, owner: Owner) -> AsyncGenerator
                 notices=notices,
                 blobs=blobs,
                 queue=store.queue(setup.config.worker.lease_s),
-                workers=store.workers(setup.tenant, owner.is_dead),
+                workers=store.workers(setup.tenant),
             )
 
 

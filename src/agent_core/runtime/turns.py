@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from agent_core.aio import SideTasks, to_the_end
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.events import SessionStore
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.opening import LiveRuns, RequestedRun
 from agent_core.runtime.reading import RunReader
@@ -18,6 +17,7 @@ from agent_core.runtime.recovery import SessionLeases
 from agent_core.runtime.scheduler import Run, RunProgress, Scheduler, identity_of
 from agent_core.runtime.waiting import WaitingRuns
 from agent_core.storage.owners import Owner
+from agent_core.storage.store import SessionStore
 from agent_core.types import OpenedRun, RunRecord, RunStatus, RuntimeEvent
 
 if TYPE_CHECKING:
@@ -116,7 +116,6 @@ class Turns:
             taking = self._store.take_run(
                 record.run_id,
                 self._leases.claim(),
-                is_dead=self._owner.is_lost,
                 max_takeovers=self._max_takeovers,
             )
             taken = await to_the_end(taking)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agent_core.aio import SideTasks, to_the_end
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.events import EventStream, SessionStore
+from agent_core.events import EventStream
 from agent_core.loop import settle_waiting
 from agent_core.loop.options import RunOptions
 from agent_core.runtime.factory import RunFactory
@@ -21,6 +21,7 @@ from agent_core.runtime.reading import RunReader
 from agent_core.runtime.recovery import SessionHistory, SessionLeases
 from agent_core.runtime.scheduler import Nesting, Run, Scheduler
 from agent_core.storage.owners import Owner
+from agent_core.storage.store import SessionStore
 from agent_core.types import AgentRole, OpenedRun, RunIdentity, RunRecord, RunStatus
 
 
@@ -275,7 +276,6 @@ class WaitingRuns:
                 record.run_id,
                 self._leases.claim(),
                 cwd=self._cwd,
-                is_dead=self._owner.is_dead,
             )
         )
         try:

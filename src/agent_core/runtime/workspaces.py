@@ -20,9 +20,9 @@ from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
 from agent_core.disk.locks import closing_lock, locked_if_free, try_lock
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.events import SessionStore
 from agent_core.opening import open_descriptor
 from agent_core.runtime.project_files import FilesAlone, ProjectFiles
+from agent_core.storage.store import SessionStore
 from agent_core.types import SessionRecord
 from agent_core.types.lanes import SNAPSHOT, own_place
 

@@ -1,4 +1,4 @@
 """Storage of sessions: `sqlite.SqliteSessionStore`, in a file or in memory.
 
-It implements `agent_core.events.SessionStore`. Nothing outside this package knows SQL.
+`store.SessionStore` lists the operations. Nothing outside this package knows SQL.
 """

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from agent_core.storage.liveness import Liveness
 from agent_core.storage.rows import (
     OPEN_RUN,
+    clamp,
     dumps,
     find,
     insert,
@@ -31,9 +33,10 @@ _UNUSED = """state IN ('open', 'answered') AND NOT EXISTS
 
 
 def ask(connection: Connection, asked: "ApprovalRecord") -> "ApprovalRecord":
-    """Store a question, or return the existing one about the same action.
+    """Store a question, and return it.
 
-    A question about the same call with a different action is superseded.
+    An existing question about the same action of the call is returned instead, with its answer if
+    it has one. A question about the call with a different action is superseded.
 
     Raises:
         StorageError: `session_not_found`.
@@ -52,6 +55,13 @@ def ask(connection: Connection, asked: "ApprovalRecord") -> "ApprovalRecord":
     return asked
 
 
+def find_approval(connection: Connection, request_id: str) -> "ApprovalRecord | None":
+    """Return the question, or None."""
+    from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
+
+    return find(connection, ApprovalRecord, request_id)
+
+
 def of_call(
     connection: Connection, root_run_id: str, run_id: str, tool_call_id: str
 ) -> "ApprovalRecord | None":
@@ -68,21 +78,25 @@ def of_call(
 
 def answer(
     connection: Connection,
+    liveness: Liveness,
     request_id: str,
     decision: Decision,
     *,
     reason: str | None,
     by: str,
     decider: str,
-    now: datetime,
     arguments: Mapping[str, Any] | None = None,
 ) -> "tuple[ApprovalRecord | None, bool]":
-    """Answer an open question; return it as it is now, and whether this was the answer.
+    """Answer an open question; the first answer counts.
 
-    `arguments` replace the call's own.
+    `arguments` replace the arguments of the allowed call.
+
+    Returns:
+        The question as it is now (None if there is none), and whether this was its answer.
     """
     from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
 
+    now = liveness.now(connection)
     changed = None if arguments is None else dumps(dict(arguments))
     was_open = connection.execute(
         f"""UPDATE approvals SET state = 'answered', decision = ?, reason = ?, decided_by = ?,
@@ -94,8 +108,9 @@ def answer(
     return find(connection, ApprovalRecord, request_id), was_open == 1
 
 
-def withdraw(connection: Connection, request_id: str, now: datetime) -> None:
-    """Withdraw an open question."""
+def withdraw(connection: Connection, liveness: Liveness, request_id: str) -> None:
+    """Withdraw an open question; does nothing if it was answered."""
+    now = liveness.now(connection)
     connection.execute(
         """UPDATE approvals SET state = 'withdrawn', decided_at = ?
         WHERE request_id = ? AND state = 'open'""",
@@ -115,7 +130,7 @@ def withdraw_all(
 
 
 def is_answered(connection: Connection, root_run_id: str) -> bool:
-    """Return whether a waiting run, or a child of it, can continue with an answer."""
+    """Return whether a call of the run or its children has an answer but has not begun."""
     sql = f"SELECT 1 FROM approvals WHERE root_run_id = ? AND decision IS NOT NULL AND {_UNUSED}"  # noqa: S608
     return connection.execute(sql, (root_run_id,)).fetchone() is not None
 
@@ -127,15 +142,18 @@ def kept_runs(connection: Connection, root_run_id: str) -> set[str]:
     return found | {root_run_id} if found else found
 
 
-def listed(
+def list_approvals(
     connection: Connection,
     *,
     session_id: str | None = None,
     prefix: str = "",
     is_open: bool = True,
-    limit: int,
+    limit: int = 100,
 ) -> "list[ApprovalRecord]":
-    """Return the newest questions whose id begins with a prefix, up to a limit, oldest first."""
+    """Return the newest `limit` questions whose id begins with `prefix`, oldest first.
+
+    `is_open=False` also lists closed questions.
+    """
     from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
 
     conditions, values = ["request_id >= ?", "request_id < ?"], [prefix, f"{prefix}\x7f"]
@@ -147,6 +165,6 @@ def listed(
     rows = connection.execute(
         f"""SELECT * FROM approvals WHERE {" AND ".join(conditions)}
         ORDER BY request_id DESC LIMIT ?""",  # noqa: S608 - constants
-        (*values, limit),
+        (*values, clamp(limit, 0)),
     )
     return read_each(ApprovalRecord, rows)[::-1]

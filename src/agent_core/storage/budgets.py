@@ -41,7 +41,7 @@ class _Row(Struct):
 
 
 class UnstoredBudgets:
-    """Budgets of runs that no session store knows: see `BudgetStore`."""
+    """Budgets of runs that no session store knows, with its operations."""
 
     def __init__(self) -> None:
         # Foreign keys are not enforced: the sessions are not stored.
@@ -53,20 +53,29 @@ class UnstoredBudgets:
             self._connection.execute(statement)
 
     async def reserve_budget(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
-        """See `BudgetStore.reserve_budget`."""
+        """See `reserve`."""
         return reserve(self._connection, hold, at_once=at_once)
 
     async def settle_budget(self, hold_id: str, spent: Amounts | None) -> None:
-        """See `BudgetStore.settle_budget`."""
+        """See `settle`."""
         settle(self._connection, hold_id, spent)
 
     async def budget_uses(self, scope_ids: Collection[str]) -> list[BudgetUse]:
-        """See `BudgetStore.budget_uses`."""
+        """See `uses`."""
         return uses(self._connection, scope_ids)
 
 
 def reserve(connection: Connection, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
-    """Reserve the worst case against every scope, with as much output as fits, or nothing."""
+    """Reserve the worst case of an operation against every scope that pays for it.
+
+    As much output as fits is granted; if less than `hold.least` fits, nothing is reserved. The
+    holds of a run that is closed as lost are settled in full with it.
+
+    Args:
+        connection: in a transaction.
+        hold: the planned operation.
+        at_once: the operation takes no time, and is settled with the same write.
+    """
     rows: list[_Row] = []
     for scope in hold.scopes:
         rows.append(_find_row(connection, scope, hold, above=rows))
@@ -104,9 +113,9 @@ def reserve(connection: Connection, hold: BudgetHold, *, at_once: bool = False) 
 
 
 def settle(connection: Connection, hold_id: str, spent: Amounts | None) -> None:
-    """Replace a reservation by the amounts spent, or by all of it if they are not known.
+    """Replace a hold by the amounts spent, or by all of it for None.
 
-    A reservation that is settled already is not changed.
+    An unknown hold, or one settled already, is not changed.
     """
     found = connection.execute(
         "SELECT agent_id, scopes_json, amounts_json FROM budget_holds WHERE hold_id = ?",
@@ -194,7 +203,7 @@ def settle_time(connection: Connection, run_id: str, *, goes_on: bool = False) -
 
 
 def uses(connection: Connection, scope_ids: Iterable[str]) -> list[BudgetUse]:
-    """Return the spending of these scopes; those without a budget are left out."""
+    """Return the limits and spending of the sessions and runs that have a budget."""
     rows = connection.execute(
         """SELECT kind, scope_id, limits_json, spent_json, held_json FROM budgets
         WHERE scope_id IN (SELECT value FROM json_each(?)) ORDER BY rowid""",

@@ -1,10 +1,10 @@
 """Ownership of sessions: opening runs, leases, releasing, and closing a dead owner's runs.
 
-Every function is one job of the writing connection. `now` is the store's own clock.
+Every function with a `Liveness` is one operation of the store.
 """
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import approvals
 from agent_core.storage.budgets import settle_holds, settle_lost
 from agent_core.storage.figures import read_figures
+from agent_core.storage.liveness import Liveness, OwnerIsDead, is_free
 from agent_core.storage.rows import (
     FIRST,
     OPEN_RUN,
@@ -41,6 +42,7 @@ from agent_core.storage.rows import (
 from agent_core.storage.sql import Connection, Cursor
 from agent_core.text import plural
 from agent_core.types import (
+    LEASE,
     AgentRecord,
     AgentStatus,
     Claim,
@@ -52,7 +54,6 @@ from agent_core.types import (
     Heartbeat,
     Node,
     OpenedRun,
-    OwnerIsDead,
     PendingEvent,
     Position,
     RunOpening,
@@ -66,25 +67,33 @@ from agent_core.types import (
 )
 from agent_core.types.lanes import SNAPSHOT
 
+_RELEASE = "UPDATE sessions SET owner = NULL, lease_expires_at = NULL WHERE owner = ?"
+
 
 def open_run(
     connection: Connection,
+    liveness: Liveness,
     opening: RunOpening,
-    is_dead: OwnerIsDead,
-    now: datetime,
     same_folder: str | None = None,
     *,
+    now: datetime | None = None,
     looked: tuple[SessionRecord | None, Cursor] | None = None,
 ) -> OpenedRun:
-    """Create or resume the session, claim it, and add the run.
+    """Create or resume the session, claim it, and add the run: see `SessionStore.open_run`.
 
-    `same_folder` is another name of the opening's folder. `looked` holds its session and the agents
-    that may lead the run, if they were read already.
+    Args:
+        connection: in a transaction.
+        liveness: judges the session's owner.
+        opening: the run.
+        same_folder: another name of the opening's folder.
+        now: the time, if it was read already.
+        looked: the session and the agents that may lead the run, if they were read already.
 
     Raises:
         StorageError: `session_elsewhere`, with the session's folder in `details.cwd`;
             `session_active`.
     """
+    is_dead, now = liveness.is_dead, now or liveness.now(connection)
     found, agents = looked or (find(connection, SessionRecord, opening.session_id), None)
     lost: list[RunRecord] = []
     queued: list[RunRecord] = []
@@ -122,25 +131,15 @@ def open_run(
 
 
 def resume_run(
-    connection: Connection,
-    run_id: str,
-    claim: Claim,
-    is_dead: OwnerIsDead,
-    now: datetime,
-    *,
-    cwds: Collection[str],
+    connection: Connection, liveness: Liveness, run_id: str, claim: Claim, *, cwd: str
 ) -> OpenedRun:
-    """Claim the session of a user's run that waits for an answer, so that it can continue.
-
-    Raises:
-        StorageError: `run_not_found`; `session_active`: another living owner has the session, or
-            the run does not wait; `session_elsewhere`.
-    """
+    """Claim the session of a user's run that waits for an answer: see `SessionStore.resume_run`."""
+    now = liveness.now(connection)
     run = find(connection, RunRecord, run_id)
     if run is None or run.parent_run_id is not None:
         raise run_not_found(run_id)
     session = find_session(connection, run.session_id)
-    if storable(session.cwd) not in cwds:
+    if storable(session.cwd) != cwd:
         raise StorageError(
             ErrorCode.SESSION_ELSEWHERE,
             f"session {session.session_id} works in {session.cwd}; it continues there",
@@ -149,7 +148,7 @@ def resume_run(
     lost: list[RunRecord] = []
     queued: list[RunRecord] = []
     if session.owner != claim.owner:
-        refuse_unless_free(session, is_dead, now)
+        refuse_unless_free(session, liveness.is_dead, now)
         lost = close_lost(connection, session)
         queued, waiting = _taken_over(connection, session.session_id)
         run = waiting if waiting is not None and waiting.run_id == run_id else run
@@ -177,8 +176,9 @@ def waiting_children(connection: Connection, run_id: str) -> list[RunRecord]:
     return read_all(RunRecord, rows)
 
 
-def close_waiting(connection: Connection, run_id: str, now: datetime) -> None:
-    """Close the waiting children and the questions of a user's run that has ended."""
+def close_waiting(connection: Connection, liveness: Liveness, run_id: str) -> None:
+    """Cancel the waiting children of a user's run that has ended, and close its questions."""
+    now = liveness.now(connection)
     for child in waiting_children(connection, run_id):
         close_run(connection, child, _LEFT)
     approvals.withdraw_all(connection, run_id, now)
@@ -186,16 +186,17 @@ def close_waiting(connection: Connection, run_id: str, now: datetime) -> None:
 
 def add_run(
     connection: Connection,
+    liveness: Liveness,
     run: RunRecord,
     events: Sequence[PendingEvent],
     claim: Claim | None,
-    now: datetime,
 ) -> tuple[Position, int]:
-    """Add a child's run and its first events; return their position, and the session's epoch.
+    """Add a child's run and its first events: see `SessionStore.add_run`.
 
-    Raises:
-        StorageError: `session_not_found`; `session_active`.
+    Returns:
+        The position of the events, and the session's epoch.
     """
+    now = liveness.now(connection)
     session = find_session(connection, run.session_id)
     if claim is not None:
         if session.owner not in {None, claim.owner}:
@@ -206,35 +207,46 @@ def add_run(
     return position, find_session(connection, run.session_id).epoch
 
 
-def lost_sessions(connection: Connection, is_dead: OwnerIsDead, now: datetime) -> list[str]:
+def lost_sessions(connection: Connection, liveness: Liveness) -> list[str]:
     """Return the sessions with a dead owner, or with open runs but without an owner."""
+    now = liveness.now(connection)
     owned = connection.execute("SELECT * FROM sessions WHERE owner IS NOT NULL")
     orphaned = connection.execute(
         f"""SELECT * FROM sessions WHERE owner IS NULL AND session_id IN
         (SELECT session_id FROM runs WHERE {OWNED_RUN})"""  # noqa: S608 - a constant
     )
     sessions = read_each(SessionRecord, [*owned, *orphaned])
-    return [each.session_id for each in sessions if is_free(each, is_dead, now)]
+    return [each.session_id for each in sessions if is_free(each, liveness.is_lost, now)]
 
 
 def close_lost_session(
-    connection: Connection, session_id: str, is_dead: OwnerIsDead, now: datetime
+    connection: Connection, liveness: Liveness, session_id: str
 ) -> list[RunRecord]:
     """Close the open runs of a session that has no living owner, and free it."""
+    now = liveness.now(connection)
     session = find(connection, SessionRecord, session_id)
-    if session is None or not is_free(session, is_dead, now):
+    if session is None or not is_free(session, liveness.is_lost, now):
         return []
     return close_lost(connection, session)
 
 
 def heartbeat(
-    connection: Connection, owner: str, lease: timedelta, now: datetime, *, free: str = ""
+    connection: Connection,
+    liveness: Liveness,
+    owner: str,
+    lease: timedelta = LEASE,
+    *,
+    free: str = "",
 ) -> Heartbeat:
-    """Extend the lease of every session this owner holds, or only of those that match `free`.
+    """Extend the lease of every session this owner holds, from now by the store's clock.
 
-    The statements are sent together: the sessions are locked until they have ended.
+    It waits only a small part of the lease for other transactions: the lease of a session that is
+    locked is extended as soon as the other transaction has ended.
+
+    The statements are sent together: the sessions are locked until they have ended. `free` is a
+    further condition for the sessions.
     """
-    until = iso(now + lease)
+    until = iso(liveness.now(connection) + lease)
     connection.execute(
         f"UPDATE sessions SET lease_expires_at = :until WHERE owner = :owner {free}",  # noqa: S608
         {"until": until, "owner": owner},
@@ -256,8 +268,16 @@ def heartbeat(
     )
 
 
-def request_cancel(connection: Connection, run_id: str, now: datetime) -> bool:
-    """Ask the owner of an open run to cancel it; return whether the run is open."""
+def request_cancel(connection: Connection, liveness: Liveness, run_id: str) -> bool:
+    """Ask the owner of an open run, in any process, to cancel it at its next heartbeat.
+
+    Returns:
+        Whether the run is open; a run that has ended is not changed.
+
+    Raises:
+        StorageError: `run_not_found`.
+    """
+    now = liveness.now(connection)
     run = find(connection, RunRecord, run_id)
     if run is None:
         raise run_not_found(run_id)
@@ -268,13 +288,14 @@ def request_cancel(connection: Connection, run_id: str, now: datetime) -> bool:
     return True
 
 
-def release(connection: Connection, owner: str, session_id: str | None = None) -> None:
-    """Release one session, or all."""
-    connection.execute(
-        """UPDATE sessions SET owner = NULL, lease_expires_at = NULL
-        WHERE owner = ? AND session_id = coalesce(?, session_id)""",
-        (owner, session_id),
-    )
+def release(connection: Connection, session_id: str, owner: str) -> None:
+    """Release the session, if this owner holds it; runs still open are lost."""
+    connection.execute(f"{_RELEASE} AND session_id = ?", (owner, session_id))
+
+
+def release_all(connection: Connection, owner: str) -> None:
+    """Release every session this owner holds; runs still open are lost."""
+    connection.execute(_RELEASE, (owner,))
 
 
 def find_session(connection: Connection, session_id: str) -> SessionRecord:
@@ -302,17 +323,14 @@ def find_agent(connection: Connection, agent_id: str) -> AgentRecord:
 
 
 def move_active_node(
-    connection: Connection,
-    session: SessionRecord,
-    node_id: str | None,
-    is_dead: OwnerIsDead,
-    now: datetime,
+    connection: Connection, liveness: Liveness, session: SessionRecord, node_id: str | None
 ) -> SessionRecord:
     """Continue the session from this node; None is the beginning.
 
     Raises:
         StorageError: `node_not_found`; `session_active`.
     """
+    is_dead, now = liveness.is_dead, liveness.now(connection)
     _refuse_while_active(connection, session.session_id, is_dead, now, only_root_runs=True)
     node = find(connection, Node, node_id)
     if node_id is not None and (node is None or node.session_id != session.session_id):
@@ -322,11 +340,9 @@ def move_active_node(
     return session.model_copy(update=changes)
 
 
-def delete_session(
-    connection: Connection, session_id: str, is_dead: OwnerIsDead, now: datetime
-) -> None:
+def delete_session(connection: Connection, liveness: Liveness, session_id: str) -> None:
     """Remove the session; its rows in every other table are removed with it."""
-    _refuse_while_active(connection, session_id, is_dead, now)
+    _refuse_while_active(connection, session_id, liveness.is_dead, liveness.now(connection))
     connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
 
 
@@ -789,14 +805,6 @@ def refuse_unless_free(session: SessionRecord, is_dead: OwnerIsDead, now: dateti
     """
     if not is_free(session, is_dead, now):
         raise session_active(session)
-
-
-def is_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> bool:
-    """Return whether no living owner has the session."""
-    if session.owner is None:
-        return True
-    lease_end = session.lease_expires_at
-    return is_dead(session.owner, lease_end is None or lease_end <= now)
 
 
 def session_active(session: SessionRecord) -> StorageError:

@@ -11,9 +11,10 @@ from typing import Any, Protocol, Self
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.connections import open_reader, open_writer, patiently
 from agent_core.storage.faults import explain
+from agent_core.storage.liveness import OwnerIsDead
 from agent_core.storage.migrations import version_of
 from agent_core.storage.rows import ACTIVE_RUN, loads, session_not_found
-from agent_core.types import OwnerIsDead, UndoneMessage, utc_now
+from agent_core.types import UndoneMessage, utc_now
 from agent_core.types.lanes import Lane
 
 SESSION_TABLES = (

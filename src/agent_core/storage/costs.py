@@ -62,7 +62,7 @@ def costs(
     project: str | None,
     limit: int,
 ) -> list[CostSummary]:
-    """Return the spending: see `SessionReads.costs`."""
+    """Return the spending: see `SessionStore.costs`."""
     run, background = _KEYS[by]
     order = "key = 'background', key DESC" if by == "day" else "max(updated_at) DESC"
     sql = _SPENT.format(run=run, background=background, order=order)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _COLUMNS = "grant_id, session_id, tool_name, covers, key, created_at"
 
 
-def add(connection: Connection, grant: "PermissionGrant") -> None:
+def add_grant(connection: Connection, grant: "PermissionGrant") -> None:
     """Remember a grant; an existing one for the same session and key is not changed.
 
     Raises:
@@ -28,10 +28,20 @@ def add(connection: Connection, grant: "PermissionGrant") -> None:
     connection.execute(sql, row)
 
 
-def listed(
-    connection: Connection, session_id: str | None, key: str | None = None
+def find_grant(connection: Connection, session_id: str, key: str) -> "PermissionGrant | None":
+    """Return the session's grant for calls with this key, if any."""
+    found = _select(connection, session_id, key)
+    return found[0] if found else None
+
+
+def list_grants(connection: Connection, session_id: str | None = None) -> "list[PermissionGrant]":
+    """Return the grants of a session, or of all, oldest first."""
+    return _select(connection, session_id, None)
+
+
+def _select(
+    connection: Connection, session_id: str | None, key: str | None
 ) -> "list[PermissionGrant]":
-    """Return the grants of a session or of all, with this key if one is given, oldest first."""
     from agent_core.types import PermissionGrant  # noqa: PLC0415 - few runs need it
 
     rows = connection.execute(
@@ -53,7 +63,7 @@ def listed(
     ]
 
 
-def forget(connection: Connection, grant_or_session_id: str) -> int:
+def forget_grants(connection: Connection, grant_or_session_id: str) -> int:
     """Remove one grant, or all of a session; return their number."""
     sql = "DELETE FROM grants WHERE grant_id = :id OR session_id = :id"
     return connection.execute(sql, {"id": grant_or_session_id}).rowcount

@@ -1,4 +1,4 @@
-"""Reads that take several queries: pages, runs, open calls. Each costs as much as it returns."""
+"""Reads of sessions and their history. Each costs as much as it returns."""
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
@@ -6,9 +6,32 @@ from typing import TYPE_CHECKING, Any
 
 from agent_core.storage.budgets import uses
 from agent_core.storage.claims import find_session
-from agent_core.storage.rows import dumps, find, find_all, iso, read_all, run_not_found
+from agent_core.storage.rows import (
+    MAX_SEQ,
+    OPEN_RUN,
+    OWNED_RUN,
+    clamp,
+    dumps,
+    find,
+    find_all,
+    iso,
+    loads,
+    node_not_found,
+    read_all,
+    run_not_found,
+    storable,
+)
 from agent_core.storage.sql import Connection
-from agent_core.types import AgentRecord, ArtifactRecord, Node, RunRecord, RuntimeEvent
+from agent_core.types import (
+    AgentRecord,
+    ArtifactRecord,
+    EventType,
+    Node,
+    RunRecord,
+    RuntimeEvent,
+    SessionRecord,
+)
+from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, MemoryTerms
 
 if TYPE_CHECKING:
     from agent_core.types import ReplayResult
@@ -36,22 +59,141 @@ RUN_NODES = """SELECT * FROM nodes WHERE node_id IN
     (SELECT node_id FROM events WHERE run_id = :run) AND run_id = :run ORDER BY node_seq"""
 """The nodes that a run has added: an event announces each."""
 
-MAX_SEQ = 2**62
+_ANSWERS = """SELECT 1 FROM nodes WHERE nodes.session_id = sessions.session_id
+    AND nodes.role = 'assistant' AND nodes.node_type = 'message'
+    AND json_extract(nodes.metadata_json, '$.partial') IS NULL
+    AND json_extract(nodes.metadata_json, '$.aborted') IS NULL
+    AND json_extract(nodes.metadata_json, '$.failed') IS NULL"""
+"""The complete replies of a session."""
+
+_QUEUED = f"""SELECT 1 FROM runs WHERE runs.session_id = sessions.session_id
+    AND runs.{OPEN_RUN} AND runs.status = 'queued'"""  # noqa: S608 - a constant
+"""The unsent messages of a session."""
+
+_LAST_SESSION = f"""SELECT session_id FROM sessions
+    WHERE (CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd)
+    AND (EXISTS ({_ANSWERS}) OR EXISTS ({_QUEUED}))
+    ORDER BY updated_at DESC, rowid DESC LIMIT 1"""  # noqa: S608 - constants
+
+_SCOPES = {None: MEMORY_SHARED, "1": MEMORY_SHARED, "0": MEMORY_OFF}
+"""Scopes for stored values: runs without one, and values that version 0.3 stored."""
+
+
+def session(connection: Connection, session_id: str) -> SessionRecord | None:
+    """Return the session, or None."""
+    return find(connection, SessionRecord, session_id)
+
+
+def sessions(connection: Connection, *, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
+    """Return sessions, the most recently used first."""
+    sql = "SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
+    return read_all(SessionRecord, connection.execute(sql, (clamp(limit, 0), clamp(offset, 0))))
+
+
+def last_session(connection: Connection, project: str | None = None) -> str | None:
+    """Return the session that was used last, in this folder or in all.
+
+    Sessions without a completed reply and without a waiting message are skipped.
+    """
+    folder = None if project is None else storable(project)
+    found = connection.execute(_LAST_SESSION, {"cwd": folder}).fetchone()
+    return found[0] if found else None
+
+
+def memory_backlog(connection: Connection, limit: int) -> list[str]:
+    """Return sessions that must still be searched for memories and that no runtime has."""
+    sql = """SELECT session_id FROM memory_backlog JOIN sessions USING (session_id)
+        WHERE owner IS NULL ORDER BY updated_at DESC LIMIT ?"""
+    return [session_id for (session_id,) in connection.execute(sql, (limit,)).fetchall()]
+
+
+def memory_terms(connection: Connection, run_ids: Collection[str]) -> dict[str, MemoryTerms]:
+    """Return the memory terms of these runs, by run id; unknown runs are left out."""
+    sql = """SELECT run_id, CAST(json_extract(options_json, '$.memory') AS TEXT),
+        json_extract(options_json, '$.model'), json_extract(options_json, '$.needs_caller')
+        FROM runs WHERE run_id IN (SELECT value FROM json_each(?))"""
+    return {
+        run_id: MemoryTerms(
+            scope=str(_SCOPES.get(scope, scope)),
+            model=model,
+            needs_object="model" in loads(needed or "[]"),
+        )
+        for run_id, scope, model, needed in connection.execute(sql, (dumps(list(run_ids)),))
+    }
+
+
+def agent(connection: Connection, agent_id: str) -> AgentRecord | None:
+    """Return the agent, or None."""
+    return find(connection, AgentRecord, agent_id)
+
+
+def agents(connection: Connection, session_id: str) -> list[AgentRecord]:
+    """Return every agent of the session, oldest first."""
+    sql = "SELECT * FROM agents WHERE session_id = ? ORDER BY rowid"
+    return read_all(AgentRecord, connection.execute(sql, (session_id,)))
+
+
+def run(connection: Connection, run_id: str) -> RunRecord | None:
+    """Return the run, or None."""
+    return find(connection, RunRecord, run_id)
+
+
+def runs(connection: Connection, session_id: str) -> list[RunRecord]:
+    """Return every run of the session, including children's, oldest first."""
+    sql = "SELECT * FROM runs WHERE session_id = ? ORDER BY rowid"
+    return read_all(RunRecord, connection.execute(sql, (session_id,)))
+
+
+def active_run_ids(connection: Connection, session_id: str) -> list[str]:
+    """Return the session's runs that need an owner, oldest first.
+
+    They are pending or running, or queued without a lane; a run that waits for an answer, or is
+    queued for workers, needs none.
+    """
+    sql = f"SELECT run_id FROM runs WHERE session_id = ? AND {OWNED_RUN} ORDER BY rowid"  # noqa: S608
+    return [run_id for (run_id,) in connection.execute(sql, (session_id,)).fetchall()]
+
+
+def node(connection: Connection, node_id: str) -> Node | None:
+    """Return the node, or None."""
+    return find(connection, Node, node_id)
+
+
+def path(connection: Connection, node_id: str, *, after: str | None = None) -> list[Node]:
+    """Return the nodes from the root to this node. The cost depends only on the path's length.
+
+    With `after`, only the nodes behind that node, if it is on the path.
+
+    Raises:
+        StorageError: `node_not_found`.
+    """
+    nodes = read_all(Node, connection.execute(PATH, {"node": node_id, "after": after}))
+    if not nodes and node_id != after:
+        raise node_not_found(node_id)
+    return nodes
 
 
 def page(
     connection: Connection,
     session_id: str,
-    from_seq: int | None,
-    to_seq: int | None,
-    limit: int,
+    *,
+    from_seq: int | None = None,
+    to_seq: int | None = None,
+    limit: int = 1000,
 ) -> "ReplayResult":
-    """Return a part of the root agents' timeline."""
+    """Return a stretch of the session's timeline: events with `from_seq <= seq <= to_seq`.
+
+    It has events of root agents only, at most `limit`, with the nodes, runs, agents and artifacts
+    they refer to and every root agent. `next_seq` is where to continue, None at the end.
+
+    Raises:
+        StorageError: `session_not_found`.
+    """
     from agent_core.types import ReplayResult  # noqa: PLC0415 - few runs need it
 
     first = 1 if from_seq is None else clamp(from_seq, 1)
     last = MAX_SEQ if to_seq is None else clamp(to_seq, 0)
-    session = find_session(connection, session_id)
+    found = find_session(connection, session_id)
     limit = clamp(limit, 1)
     roots = read_all(
         AgentRecord,
@@ -70,7 +212,7 @@ def page(
     nodes = find_all(connection, Node, [event.node_id for event in events])
     run_ids = {event.run_id for event in events if event.run_id}
     return ReplayResult(
-        session=session,
+        session=found,
         agents=roots,
         runs=find_all(connection, RunRecord, run_ids),
         budgets=uses(connection, [session_id, *run_ids]),
@@ -82,35 +224,68 @@ def page(
 
 
 def run_history(connection: Connection, run_id: str) -> "ReplayResult":
-    """Return everything of one run."""
+    """Return everything of one run, also of a child's: its events, nodes, agent and artifacts.
+
+    Raises:
+        StorageError: `run_not_found`.
+    """
     from agent_core.types import ReplayResult  # noqa: PLC0415 - few runs need it
 
-    run = find(connection, RunRecord, run_id)
-    if run is None:
+    found = find(connection, RunRecord, run_id)
+    if found is None:
         raise run_not_found(run_id)
     events = connection.execute("SELECT * FROM events WHERE run_id = ? ORDER BY run_seq", (run_id,))
     nodes = connection.execute(RUN_NODES, {"run": run_id})
-    artifacts = connection.execute(
+    registered = connection.execute(
         "SELECT * FROM artifacts WHERE run_id = ? ORDER BY rowid", (run_id,)
     )
     return ReplayResult(
-        session=find_session(connection, run.session_id),
-        agents=find_all(connection, AgentRecord, [run.agent_id]),
-        runs=[run],
-        budgets=uses(connection, [run.session_id, run_id]),
+        session=find_session(connection, found.session_id),
+        agents=find_all(connection, AgentRecord, [found.agent_id]),
+        runs=[found],
+        budgets=uses(connection, [found.session_id, run_id]),
         nodes=read_all(Node, nodes),
         events=read_all(RuntimeEvent, events),
-        artifacts=read_all(ArtifactRecord, artifacts),
+        artifacts=read_all(ArtifactRecord, registered),
     )
+
+
+def run_nodes(connection: Connection, run_id: str) -> list[Node]:
+    """Return the nodes that a run has added, in order; none for an unknown run."""
+    return read_all(Node, connection.execute(RUN_NODES, {"run": run_id}))
+
+
+def events_after(
+    connection: Connection, run_id: str, run_seq: int, *, limit: int = 1000
+) -> list[RuntimeEvent]:
+    """Return the run's stored events with a higher `run_seq`, in order, at most `limit`."""
+    sql = "SELECT * FROM events WHERE run_id = ? AND run_seq > ? ORDER BY run_seq LIMIT ?"
+    asked = run_id, clamp(run_seq, 0), clamp(limit, 1)
+    return read_all(RuntimeEvent, connection.execute(sql, asked))
+
+
+def last_events(
+    connection: Connection, session_id: str, agent_id: str, event_type: EventType, *, limit: int
+) -> list[RuntimeEvent]:
+    """Return stored events of one type of one agent, the last one first, at most `limit`."""
+    sql = """SELECT * FROM events WHERE session_id = ? AND agent_id = ? AND event_type = ?
+        ORDER BY seq DESC LIMIT ?"""
+    asked = session_id, agent_id, event_type.value, clamp(limit, 0)
+    return read_all(RuntimeEvent, connection.execute(sql, asked))
 
 
 def open_calls(
     connection: Connection,
     session_id: str,
     tool_call_ids: Iterable[str],
-    agent_id: str | None,
+    *,
+    agent_id: str | None = None,
 ) -> set[str]:
-    """Return the calls whose last recorded step is their start."""
+    """Return the calls among these that were started and never ended: their effect is unknown.
+
+    A call id that was used twice is judged by its last start. `agent_id` narrows the search to one
+    agent's calls, because models repeat ids.
+    """
     started: set[str] = set()
     for call_id in set(tool_call_ids):
         row = connection.execute(
@@ -121,13 +296,19 @@ def open_calls(
     return started
 
 
+def artifact(connection: Connection, artifact_id: str) -> ArtifactRecord | None:
+    """Return the artifact's row, or None."""
+    return find(connection, ArtifactRecord, artifact_id)
+
+
 def artifacts(
     connection: Connection,
-    session_id: str | None,
-    kinds: Collection[str] | None,
-    older_than: datetime | None,
+    *,
+    session_id: str | None = None,
+    kinds: Collection[str] | None = None,
+    older_than: datetime | None = None,
 ) -> list[ArtifactRecord]:
-    """Return artifact rows that match, oldest first."""
+    """Return artifact rows that match every given condition, oldest first."""
     conditions: dict[str, Any] = {}
     if session_id is not None:
         conditions["session_id = ?"] = session_id
@@ -141,11 +322,6 @@ def artifacts(
         tuple(conditions.values()),
     )
     return read_all(ArtifactRecord, rows)
-
-
-def clamp(number: int, least: int) -> int:
-    """Limit a number to the range that SQLite can compare."""
-    return min(max(number, least), MAX_SEQ)
 
 
 def _artifacts_of(connection: Connection, events: Sequence[RuntimeEvent]) -> list[ArtifactRecord]:

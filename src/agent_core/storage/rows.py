@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -75,6 +75,14 @@ _CHANGED_COLUMNS = [
     name for name in RunChange.__struct_fields__ if name not in {"metadata", "has_prompt_node"}
 ]
 _UNENCODABLE = (TypeError, ValueError, PydanticSerializationError)
+
+
+MAX_SEQ = 2**62
+
+
+def clamp(number: int, least: int) -> int:
+    """Limit a number to the range that SQLite can compare."""
+    return min(max(number, least), MAX_SEQ)
 
 
 def iso(moment: datetime) -> str:
@@ -508,34 +516,33 @@ def change_rows(
         update(connection, RunRecord, batch.run_id, {"metadata": metadata})
 
 
-def note_job(note: SessionNote) -> Callable[[Connection], bool]:
-    """Return a job that stores records outside of any run.
+def add_note(connection: Connection, note: SessionNote) -> bool:
+    """Add records outside of any run, in one transaction.
+
+    Returns:
+        False, with nothing stored, if the note's node does not follow the active node: the session
+        has moved on meanwhile.
 
     Raises:
-        StorageError: the note holds something that cannot be stored.
+        StorageError: `session_not_found`.
     """
-    node = node_row(note.node) if note.node else None
     events = [event_row(event) for event in note.events]
-
-    def store(connection: Connection) -> bool:
-        session = connection.execute(_NOTED, {"session": note.session_id}).fetchone()
-        if session is None:
-            raise session_not_found(note.session_id)
-        active, metadata, last_seq, last_node_seq = session
-        if note.node is not None and node is not None:
-            if active != note.node.parent_id:
-                return False
-            connection.execute(INSERT_NODE, ((last_node_seq or 0) + 1, *node))
-            active = note.node.node_id
-        of = (note.session_id, None, None)
-        _insert_event_rows(connection, of, Position((last_seq or 0) + 1, 0, 0), events)
-        connection.execute(
-            "UPDATE sessions SET active_node_id = ?, metadata_json = ? WHERE session_id = ?",
-            (active, dumps(merge_metadata(loads(metadata), note.metadata)), note.session_id),
-        )
-        return True
-
-    return store
+    session = connection.execute(_NOTED, {"session": note.session_id}).fetchone()
+    if session is None:
+        raise session_not_found(note.session_id)
+    active, metadata, last_seq, last_node_seq = session
+    if note.node is not None:
+        if active != note.node.parent_id:
+            return False
+        connection.execute(INSERT_NODE, ((last_node_seq or 0) + 1, *node_row(note.node)))
+        active = note.node.node_id
+    of = (note.session_id, None, None)
+    _insert_event_rows(connection, of, Position((last_seq or 0) + 1, 0, 0), events)
+    connection.execute(
+        "UPDATE sessions SET active_node_id = ?, metadata_json = ? WHERE session_id = ?",
+        (active, dumps(merge_metadata(loads(metadata), note.metadata)), note.session_id),
+    )
+    return True
 
 
 def start_of(

@@ -31,8 +31,9 @@ from agent_core.storage.connections import (
     reopen_writer,
 )
 from agent_core.storage.faults import explain, is_busy, is_environmental
+from agent_core.storage.liveness import Liveness
 from agent_core.storage.sql import Job, Named, Result
-from agent_core.storage.store import SqlSessionStore
+from agent_core.storage.store import SessionStore
 from agent_core.types import utc_now
 
 _GROUP = 256
@@ -360,7 +361,7 @@ def _closed_error(path: Path) -> StorageError:
     return StorageError(ErrorCode.STORAGE_ERROR, f"the session database {path} is closed")
 
 
-class SqliteSessionStore(SqlSessionStore):
+class SqliteSessionStore(SessionStore):
     """Sessions and their history in a file that several processes may share, or in memory."""
 
     @classmethod
@@ -391,7 +392,7 @@ class SqliteSessionStore(SqlSessionStore):
         writer = Writer(connection, path, patience=patience)
         readers = ReaderThreads(path)
         try:
-            yield cls(writer, readers, lambda _: clock())
+            yield cls(writer, readers, Liveness(lambda _: clock()))
         finally:
             # The last connection to close merges the log into the file: this must be the writer.
             try:
@@ -404,6 +405,5 @@ class SqliteSessionStore(SqlSessionStore):
         """Return an empty store that ends with this object, for tests and temporary runs."""
         connection = open_in_memory()
         inline = InlineConnection(connection)
-        store = cls(inline, inline, lambda _: clock())
-        weakref.finalize(store, connection.close)
-        return store
+        weakref.finalize(inline, connection.close)
+        return cls(inline, inline, Liveness(lambda _: clock()))

@@ -1,128 +1,263 @@
-"""The operations of the session store; `sqlite` and `postgres` run its jobs on a database."""
+"""The session store: operations of this package, each in a transaction of its own.
+
+An operation is a function of a connection. `SessionStore` lists them: a method has the arguments
+of its function without the connection, and runs it through the database's writer or readers.
+`sqlite` and `postgres` have these, and the few operations that differ.
+
+A write is stored completely or not at all. A coroutine that is cancelled while it waits may still
+have written. A read sees every write acknowledged before it.
+
+Leases are judged by the store's own clock. Each time a session gets another owner, its epoch
+increases, and work begun under an earlier epoch can no longer be added to.
+"""
 
 import asyncio
-import json
+import copy
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import (
-    approvals,
-    budgets,
-    claims,
-    grants,
-    owners,
-    queries,
-    takeovers,
-    workspaces,
+from agent_core.storage import budgets, changes, claims, owners, queries, takeovers, workspaces
+from agent_core.storage.approvals import (
+    answer,
+    ask,
+    find_approval,
+    is_answered,
+    list_approvals,
+    of_call,
+    withdraw,
 )
-from agent_core.storage.queries import PATH, clamp
+from agent_core.storage.grants import add_grant, find_grant, forget_grants, list_grants
+from agent_core.storage.liveness import Liveness, OwnerJudge
 from agent_core.storage.rows import (
-    OPEN_RUN,
-    OWNED_RUN,
     BatchRows,
-    Record,
+    add_note,
     append,
+    clamp,
     find,
-    insert,
     iso,
-    merge_metadata,
-    node_not_found,
-    note_job,
-    read_all,
     rows_of,
     sparing,
     storable,
     unstorable,
-    update,
 )
-from agent_core.storage.sql import Connection, JobReader, JobWriter
+from agent_core.storage.sql import Connection, JobReader, JobWriter, Named
 from agent_core.types import (
     LEASE,
-    AgentRecord,
-    AgentStatus,
-    Amounts,
-    ArtifactRecord,
     Batch,
-    BudgetGrant,
-    BudgetHold,
-    BudgetUse,
     Claim,
     Decision,
-    EventType,
     Heartbeat,
     Node,
     OpenedRun,
-    OwnerIsDead,
     PendingEvent,
     Position,
     RunOpening,
     RunRecord,
     RunStatus,
-    RuntimeEvent,
-    SessionNote,
     SessionRecord,
     TextBlock,
-    utc_now,
 )
-from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, MemoryTerms
 
 if TYPE_CHECKING:
     from agent_core.types import (
         ApprovalRecord,
         CostSummary,
         CostUnit,
-        NodeMove,
-        PermissionGrant,
-        ReplayResult,
-        RunChanges,
         SessionFork,
         SessionSummary,
-        SnapshotNote,
-        WorkspaceState,
     )
 
-_SCOPES = {None: MEMORY_SHARED, "1": MEMORY_SHARED, "0": MEMORY_OFF}
-"""Scopes for stored values: runs without one, and values that version 0.3 stored."""
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 LARGE = 65_536
 """Number of characters from which a write is large."""
 
 
-_ANSWERS = """SELECT 1 FROM nodes WHERE nodes.session_id = sessions.session_id
-    AND nodes.role = 'assistant' AND nodes.node_type = 'message'
-    AND json_extract(nodes.metadata_json, '$.partial') IS NULL
-    AND json_extract(nodes.metadata_json, '$.aborted') IS NULL
-    AND json_extract(nodes.metadata_json, '$.failed') IS NULL"""
-"""Query for a session's complete replies."""
+def _read(
+    operation: Callable[Concatenate[Connection, P], Result], *, is_single: bool = False
+) -> "Callable[Concatenate[SessionStore, P], CoroutineType[Any, Any, Result]]":
+    """Make a reading operation a method of the store.
 
-_QUEUED = f"""SELECT 1 FROM runs WHERE runs.session_id = sessions.session_id
-    AND runs.{OPEN_RUN} AND runs.status = 'queued'"""  # noqa: S608 - a constant
-"""Query for a session's unsent messages."""
-
-
-class SqlSessionStore:
-    """Sessions and their history in a database that several processes may share.
-
-    The methods are described in `agent_core.events.SessionStore`.
+    Args:
+        operation: the operation.
+        is_single: it executes one statement.
     """
 
-    def __init__(
-        self, writer: JobWriter, reader: JobReader, clock: Callable[[Connection], datetime]
-    ) -> None:
-        self._writer = writer
-        self._reader = reader
-        self._clock = clock
+    @wraps(operation)
+    async def method(store: "SessionStore", /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        return await store.reader.read(lambda c: operation(c, *args, **kwargs), is_single=is_single)
+
+    return method
+
+
+def _write(
+    operation: Callable[Concatenate[Connection, P], Result],
+    *,
+    by: Named | None = "session_id",
+    is_small: bool = False,
+) -> "Callable[Concatenate[SessionStore, P], CoroutineType[Any, Any, Result]]":
+    """Make a writing operation a method of the store.
+
+    Args:
+        operation: the operation.
+        by: the kind of id that its first argument is, or has; None if it concerns several sessions.
+        is_small: running it costs less than handing it to a thread.
+    """
+
+    @wraps(operation)
+    async def method(store: "SessionStore", /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        return await _submit(
+            store, lambda c: operation(c, *args, **kwargs), args, by=by, is_small=is_small
+        )
+
+    return method
+
+
+def _judged_write(
+    operation: Callable[Concatenate[Connection, Liveness, P], Result],
+    *,
+    by: Named | None = "session_id",
+) -> "Callable[Concatenate[SessionStore, P], CoroutineType[Any, Any, Result]]":
+    """Make a writing operation that needs the clock, or judges owners, a method of the store."""
+
+    @wraps(operation)
+    async def method(store: "SessionStore", /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        liveness = store.liveness
+        return await _submit(
+            store, lambda c: operation(c, liveness, *args, **kwargs), args, by=by, is_small=False
+        )
+
+    return method
+
+
+def _submit(
+    store: "SessionStore",
+    job: Callable[[Connection], Result],
+    args: tuple[object, ...],
+    *,
+    by: Named | None,
+    is_small: bool,
+) -> asyncio.Future[Result]:
+    if by is None:
+        return store.writer.submit(job, is_small=is_small)
+    about = args[0] if isinstance(args[0], str) else getattr(args[0], by)
+    return store.writer.submit(job, about, by=by, is_small=is_small)
+
+
+class SessionStore:
+    """Sessions and their history in a database that several processes may share.
+
+    Attributes:
+        writer: runs writing operations.
+        reader: runs reading operations.
+        liveness: judges the owners of sessions.
+    """
+
+    def __init__(self, writer: JobWriter, reader: JobReader, liveness: Liveness) -> None:
+        self.writer = writer
+        self.reader = reader
+        self.liveness = liveness
         self._epochs: dict[str, int] = {}  # of the sessions claimed through this store
 
-    # writes
+    def judged_by(self, judge: OwnerJudge) -> Self:
+        """Return the same store with another judge of owners."""
+        judged = copy.copy(self)
+        judged.liveness = Liveness(self.liveness.clock, judge.is_dead, judge.is_lost)
+        return judged
+
+    # sessions
+
+    session = _read(queries.session, is_single=True)
+    sessions = _read(queries.sessions, is_single=True)
+    last_session = _read(queries.last_session)
+    page = _read(queries.page)
+    release = _write(claims.release)
+    release_all = _write(claims.release_all, by=None)
+    rename_session = _write(changes.rename_session)
+    note = _write(add_note, is_small=True)
+    memory_backlog = _read(queries.memory_backlog)
+    add_to_memory_backlog = _write(changes.add_to_memory_backlog, by=None)
+    remove_from_memory_backlog = _write(changes.remove_from_memory_backlog, by=None)
+
+    # runs and agents
+
+    run = _read(queries.run, is_single=True)
+    runs = _read(queries.runs, is_single=True)
+    active_run_ids = _read(queries.active_run_ids, is_single=True)
+    run_history = _read(queries.run_history)
+    waiting_children = _read(claims.waiting_children, is_single=True)
+    memory_terms = _read(queries.memory_terms)
+    hand_over = _write(takeovers.hand_over, by="run_id")
+    close_waiting = _judged_write(claims.close_waiting, by="run_id")
+    request_cancel = _judged_write(claims.request_cancel, by="run_id")
+    agent = _read(queries.agent, is_single=True)
+    agents = _read(queries.agents, is_single=True)
+    add_agent = _write(changes.add_agent)
+    update_agent = _write(changes.update_agent, by="agent_id")
+
+    # nodes and events
+
+    node = _read(queries.node, is_single=True)
+    path = _read(queries.path, is_single=True)
+    run_nodes = _read(queries.run_nodes, is_single=True)
+    events_after = _read(queries.events_after, is_single=True)
+    last_events = _read(queries.last_events, is_single=True)
+    open_calls = _read(queries.open_calls)
+
+    # questions and grants
+
+    ask = _write(ask, is_small=True)
+    withdraw = _judged_write(withdraw, by="request_id")
+    approval = _read(find_approval, is_single=True)
+    approval_of = _read(of_call)
+    approvals = _read(list_approvals)
+    is_answered = _read(is_answered, is_single=True)
+    find_grant = _read(find_grant)
+    grants = _read(list_grants)
+    add_grant = _write(add_grant, is_small=True)
+    forget_grants = _write(forget_grants, by=None)
+
+    # budgets
+
+    reserve_budget = _write(budgets.reserve, is_small=True)
+    settle_budget = _write(budgets.settle, by="hold_id", is_small=True)
+    budget_uses = _read(budgets.uses)
+
+    # files of projects, and artifacts
+
+    workspace_state = _read(workspaces.workspace_state)
+    snapshot_at = _read(workspaces.snapshot_at)
+    changes_of = _read(workspaces.changes_of)
+    overlapping_changes = _read(workspaces.overlapping_changes)
+    pending_moves = _read(workspaces.pending_moves)
+    snapshots_in_use = _read(workspaces.snapshots_in_use)
+    name_snapshot = _write(workspaces.name_snapshot, is_small=True)
+    end_changes = _write(workspaces.end_changes, is_small=True)
+    drop_snapshots = _write(workspaces.drop_snapshots, by=None)
+    begin_move = _judged_write(workspaces.begin_move)
+    drop_move = _write(workspaces.drop_move)
+    move_node = _judged_write(workspaces.move_node)
+    artifact = _read(queries.artifact, is_single=True)
+    artifacts = _read(queries.artifacts)
+    add_artifact = _write(changes.add_artifact)
+    delete_artifact_row = _write(changes.delete_artifact_row, by=None)
+
+    # operations with more to them than a transaction
 
     def append(self, batch: Batch) -> asyncio.Future[Position]:
+        """Queue a write and return at once; batches are stored in the order of the calls.
+
+        The future fails with `StorageError` if nothing was stored: `session_active` if an owner
+        other than the batch's holds the session or has closed the run. It must not be cancelled.
+        """
         epoch = self._epochs.get(batch.session_id) if batch.epoch is None else batch.epoch
         try:
             rows = rows_of(batch)
@@ -133,36 +268,67 @@ class SqlSessionStore:
         return self._append(batch, rows, epoch)
 
     def _append(self, batch: Batch, rows: BatchRows, epoch: int | None) -> asyncio.Future[Position]:
-        return self._writer.submit(
+        return self.writer.submit(
             lambda c: append(c, batch, rows, epoch), batch.session_id, is_small=rows.size < LARGE
         )
 
-    async def open_run(self, opening: RunOpening, *, is_dead: OwnerIsDead) -> OpenedRun:
+    async def open_run(self, opening: RunOpening) -> OpenedRun:
+        """Create or resume the session, claim it, and add the run.
+
+        A session without an owner, or with a dead owner, is taken over: runs that had begun are
+        closed as lost, as by `close_lost_runs`; queued runs and a run that waits for an answer are
+        returned.
+
+        Raises:
+            StorageError: `session_elsewhere`: the session works in another folder and the opening
+                does not move it; `session_active`: a living owner other than the opening's has it.
+        """
         blocks = opening.prompt.content if opening.prompt else ()
         is_small = all(isinstance(b, TextBlock) and len(b.text) < LARGE for b in blocks)
 
         def submit(same_folder: str | None) -> asyncio.Future[OpenedRun]:
-            return self._writer.submit(
-                lambda c: claims.open_run(c, opening, is_dead, self._clock(c), same_folder),
+            return self.writer.submit(
+                lambda c: claims.open_run(c, self.liveness, opening, same_folder),
                 opening.session_id,
                 is_small=is_small,
             )
 
         asked_at = owners.now()
-        try:
-            opened = await submit(None)
-        except StorageError as error:
-            if error.code is not ErrorCode.SESSION_ELSEWHERE:
-                raise
-            opened = await submit(await asyncio.to_thread(claims.require_same_folder, error))
-        return self._claimed(opened, asked_at)
+        return self._claimed(await _in_same_folder(submit), asked_at)
 
-    async def resume_run(
-        self, run_id: str, claim: Claim, *, cwd: str, is_dead: OwnerIsDead
-    ) -> OpenedRun:
-        def submit(*cwds: str) -> asyncio.Future[OpenedRun]:
-            return self._writer.submit(
-                lambda c: claims.resume_run(c, run_id, claim, is_dead, self._clock(c), cwds=cwds),
+    async def queue_run(self, opening: RunOpening) -> OpenedRun:
+        """Create or resume the session, and add a run that waits for a process that may take it.
+
+        The opening has a `dispatch`; the session keeps its owner.
+
+        Raises:
+            StorageError: `session_elsewhere`; `validation_error`: the session is another tenant's;
+                `session_active`: it should be moved and has a run that has not ended.
+        """
+
+        def submit(same_folder: str | None) -> asyncio.Future[OpenedRun]:
+            def queue(connection: Connection) -> OpenedRun:
+                opened = takeovers.queue_run(connection, self.liveness, opening, same_folder)
+                self._add_job(connection, opened.run, opening)
+                return opened
+
+            return self.writer.submit(queue, opening.session_id)
+
+        return await _in_same_folder(submit)
+
+    async def resume_run(self, run_id: str, claim: Claim, *, cwd: str) -> OpenedRun:
+        """Claim the session of a user's run that waits for an answer, so that it can continue.
+
+        The run is `waiting` until its journal begins: if the owner dies before, it still waits.
+
+        Raises:
+            StorageError: `run_not_found`; `session_active`: another living owner has the session,
+                or the run does not wait; `session_elsewhere`: it does not work in `cwd`.
+        """
+
+        def submit(folder: str) -> asyncio.Future[OpenedRun]:
+            return self.writer.submit(
+                lambda c: claims.resume_run(c, self.liveness, run_id, claim, cwd=folder),
                 run_id,
                 by="run_id",
             )
@@ -179,81 +345,120 @@ class SqlSessionStore:
             opened = await submit(storable(there))
         return self._claimed(opened, asked_at)
 
-    def _claimed(self, opened: OpenedRun, asked_at: float) -> OpenedRun:
-        """Remember the session's epoch, which later writes to it need."""
-        self._epochs[opened.session.session_id] = opened.session.epoch
-        return replace(opened, asked_at=asked_at)
-
-    async def queue_run(self, opening: RunOpening, *, is_dead: OwnerIsDead) -> OpenedRun:
-        def submit(same_folder: str | None) -> asyncio.Future[OpenedRun]:
-            def queue(connection: Connection) -> OpenedRun:
-                clock = partial(self._clock, connection)
-                opened = takeovers.queue_run(connection, opening, is_dead, clock, same_folder)
-                self._add_job(connection, opened.run, opening)
-                return opened
-
-            return self._writer.submit(queue, opening.session_id)
-
-        try:
-            return await submit(None)
-        except StorageError as error:
-            if error.code is not ErrorCode.SESSION_ELSEWHERE:
-                raise
-            return await submit(await asyncio.to_thread(claims.require_same_folder, error))
-
-    async def queue_again(self, run_id: str) -> bool:
-        return await self._writer.submit(
-            lambda c: self._queue_waiting(c, run_id), run_id, by="run_id"
-        )
-
-    def _queue_waiting(self, connection: Connection, run_id: str) -> bool:
-        run = find(connection, RunRecord, run_id)
-        if run is None or run.status is not RunStatus.WAITING or not run.is_for_workers:
-            return False
-        self._add_job(connection, run, None)
-        return True
-
-    def _add_job(self, connection: Connection, run: RunRecord, opening: RunOpening | None) -> None:
-        """Put a run into the workers' queue, if there is one."""
-
     async def take_run(
-        self, run_id: str, claim: Claim, *, is_dead: OwnerIsDead, max_takeovers: int | None
+        self, run_id: str, claim: Claim, *, max_takeovers: int | None, is_next: bool = False
     ) -> OpenedRun | None:
+        """Claim the session of a queued run, or of a run that a dead owner has begun.
+
+        A begun run continues: its children are closed as lost, its event `run_taken_over` is
+        stored, and `takeovers` counts its dead owners. One too many closes it as `failed` with
+        `metadata.reason = "too_many_takeovers"`. A run that was handed over is not counted.
+
+        Args:
+            run_id: the run.
+            claim: the new owner.
+            max_takeovers: how often it may be taken over; None for any number.
+            is_next: the queue has given the session to this process: no other can be at work in it,
+                and a lease that is over needs no further proof.
+
+        Returns:
+            The run as it was; None if it has ended by now or waits for an answer, so that there is
+            nothing to do.
+
+        Raises:
+            StorageError: `session_active`: a living owner has the session, or another run of it was
+                begun and goes first.
+        """
         asked_at = owners.now()
-        taken = await self._writer.submit(
+        taken = await self.writer.submit(
             lambda c: takeovers.take_run(
-                c, run_id, claim, is_dead, partial(self._clock, c), max_takeovers=max_takeovers
+                c, self.liveness, run_id, claim, max_takeovers=max_takeovers, is_next=is_next
             ),
             run_id,
             by="run_id",
         )
         return None if taken is None else self._claimed(taken, asked_at)
 
-    async def hand_over(self, run_id: str, owner: str) -> bool:
-        return await self._writer.submit(
-            lambda c: takeovers.hand_over(c, run_id, owner), run_id, by="run_id"
+    def _claimed(self, opened: OpenedRun, asked_at: float) -> OpenedRun:
+        """Remember the session's epoch, which later writes to it need."""
+        self._epochs[opened.session.session_id] = opened.session.epoch
+        return replace(opened, asked_at=asked_at)
+
+    async def add_run(
+        self, run: RunRecord, *, events: Sequence[PendingEvent] = (), claim: Claim | None = None
+    ) -> Position:
+        """Add a child's run and its first events; return their position.
+
+        A run that may outlive its parent brings a claim, whose owner gets the session too.
+
+        Raises:
+            StorageError: `session_not_found`; `session_active` if another owner has the session.
+        """
+        position, epoch = await self.writer.submit(
+            lambda c: claims.add_run(c, self.liveness, run, events, claim), run.session_id
         )
+        if claim is not None:
+            self._epochs[run.session_id] = epoch
+        return position
+
+    async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> Heartbeat:
+        """Extend the lease of every session this owner holds, from now by the store's clock.
+
+        It waits only a small part of the lease for other transactions: the lease of a session that
+        is locked is extended as soon as the other transaction has ended.
+        """
+        return await self.writer.submit(lambda c: claims.heartbeat(c, self.liveness, owner, lease))
+
+    async def close_lost_runs(self) -> list[RunRecord]:
+        """Close every run that a dead owner has begun or that has no owner, and free the sessions.
+
+        A lost run is `failed` with `metadata.reason = "owner_lost"` and gets its `run_failed`
+        event; nothing can be appended to it any more. A user's run that is queued with its prompt,
+        or waits for an answer, stays as it is for the session's next owner. A run that has asked a
+        question that `keeps_run` waits from now on. A session whose active node is partial or
+        missing continues from the last complete node before it.
+
+        Returns:
+            The closed runs, as they are now.
+        """
+        lost: list[RunRecord] = []
+        for session_id in await self._lost_sessions():  # a transaction each: see `sparing`
+            with sparing(f"session {session_id}"):
+                lost += await self.writer.submit(
+                    lambda c, one=session_id: claims.close_lost_session(c, self.liveness, one),
+                    session_id,
+                )
+        return lost
+
+    async def _lost_sessions(self) -> list[str]:
+        return await self.writer.submit(lambda c: claims.lost_sessions(c, self.liveness))
+
+    async def working_sessions(self) -> Sequence[SessionRecord]:
+        """Return the sessions in which a run of a living process is queued or under way."""
+        return await self.reader.read(lambda c: workspaces.working_sessions(c, self.liveness))
 
     async def drop_queued(self, run_id: str, *, taken_by: str | None = None) -> bool:
+        """Cancel a queued run that was added with a `dispatch`; return whether it still waited.
+
+        With `taken_by`, also cancel a run that this owner took with `take_run` and did not begin.
+        """
+
         def drop(connection: Connection) -> bool:
             is_dropped = takeovers.drop_queued(connection, run_id, taken_by)
             if is_dropped:
                 self._remove_job(connection, run_id)
             return is_dropped
 
-        return await self._writer.submit(drop, run_id, by="run_id")
+        return await self.writer.submit(drop, run_id, by="run_id")
 
-    def _remove_job(self, connection: Connection, run_id: str) -> None:
-        """Remove a run from the workers' queue, if there is one."""
+    async def queue_again(self, run_id: str) -> bool:
+        """Have a worker look at a run for workers that waits for an answer.
 
-    async def close_waiting(self, run_id: str) -> None:
-        await self._writer.submit(
-            lambda c: claims.close_waiting(c, run_id, self._clock(c)), run_id, by="run_id"
-        )
-
-    async def ask(self, asked: "ApprovalRecord") -> "ApprovalRecord":
-        return await self._writer.submit(
-            lambda c: approvals.ask(c, asked), asked.session_id, is_small=True
+        Returns:
+            Whether the run is such a run.
+        """
+        return await self.writer.submit(
+            lambda c: self._queue_waiting(c, run_id), run_id, by="run_id"
         )
 
     async def answer(
@@ -266,240 +471,57 @@ class SqlSessionStore:
         decider: str,
         arguments: Mapping[str, Any] | None = None,
     ) -> "tuple[ApprovalRecord | None, bool]":
+        """Answer an open question; the first answer counts.
+
+        `arguments` replace the arguments of the allowed call.
+
+        Returns:
+            The question as it is now (None if there is none), and whether this was its answer.
+        """
+
         def decide(connection: Connection) -> "tuple[ApprovalRecord | None, bool]":
-            found, is_first = approvals.answer(
+            found, is_first = answer(
                 connection,
+                self.liveness,
                 request_id,
                 decision,
                 reason=reason,
                 by=by,
                 decider=decider,
-                now=self._clock(connection),
                 arguments=arguments,
             )
             if found is not None and is_first:
                 self._queue_waiting(connection, found.root_run_id)
             return found, is_first
 
-        return await self._writer.submit(decide, request_id, by="request_id", is_small=True)
+        return await self.writer.submit(decide, request_id, by="request_id", is_small=True)
 
-    async def withdraw(self, request_id: str) -> None:
-        await self._writer.submit(
-            lambda c: approvals.withdraw(c, request_id, self._clock(c)), request_id, by="request_id"
-        )
+    def _queue_waiting(self, connection: Connection, run_id: str) -> bool:
+        run = find(connection, RunRecord, run_id)
+        if run is None or run.status is not RunStatus.WAITING or not run.is_for_workers:
+            return False
+        self._add_job(connection, run, None)
+        return True
 
-    async def add_agent(self, agent: AgentRecord) -> None:
-        def add(connection: Connection) -> None:
-            claims.find_session(connection, agent.session_id)
-            insert(connection, agent)
+    def _add_job(self, connection: Connection, run: RunRecord, opening: RunOpening | None) -> None:
+        """Put a run into the workers' queue, if there is one."""
 
-        await self._writer.submit(add, agent.session_id)
+    def _remove_job(self, connection: Connection, run_id: str) -> None:
+        """Remove a run from the workers' queue, if there is one."""
 
-    async def update_agent(
-        self,
-        agent_id: str,
-        *,
-        status: AgentStatus | None = None,
-        result: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> None:
-        def change(connection: Connection) -> None:
-            agent = find(connection, AgentRecord, agent_id)
-            if agent is None:
-                return
-            changes = {
-                "status": status or agent.status,
-                "result": agent.result if result is None else result,
-                "metadata": merge_metadata(agent.metadata, metadata or {}),
-                "updated_at": utc_now(),
-            }
-            update(connection, AgentRecord, agent_id, changes)
+    async def delete_session(self, session_id: str) -> None:
+        """Remove the session and all its rows; files are not touched.
 
-        await self._writer.submit(change, agent_id, by="agent_id")
-
-    async def add_run(
-        self, run: RunRecord, *, events: Sequence[PendingEvent] = (), claim: Claim | None = None
-    ) -> Position:
-        position, epoch = await self._writer.submit(
-            lambda c: claims.add_run(c, run, events, claim, self._clock(c)),
-            run.session_id,
-        )
-        if claim is not None:
-            self._epochs[run.session_id] = epoch
-        return position
-
-    async def close_lost_runs(self, is_dead: OwnerIsDead) -> list[RunRecord]:
-        lost: list[RunRecord] = []
-        for session_id in await self._lost_sessions(is_dead):  # a transaction each: see `sparing`
-            with sparing(f"session {session_id}"):
-                lost += await self._writer.submit(
-                    lambda c, one=session_id: claims.close_lost_session(
-                        c, one, is_dead, self._clock(c)
-                    ),
-                    session_id,
-                )
-        return lost
-
-    async def _lost_sessions(self, is_dead: OwnerIsDead) -> list[str]:
-        return await self._writer.submit(lambda c: claims.lost_sessions(c, is_dead, self._clock(c)))
-
-    async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> Heartbeat:
-        return await self._writer.submit(
-            lambda c: claims.heartbeat(c, owner, lease, self._clock(c))
-        )
-
-    async def request_cancel(self, run_id: str) -> bool:
-        return await self._writer.submit(
-            lambda c: claims.request_cancel(c, run_id, self._clock(c)), run_id, by="run_id"
-        )
-
-    async def release(self, session_id: str, owner: str) -> None:
-        await self._writer.submit(
-            partial(claims.release, owner=owner, session_id=session_id), session_id
-        )
-
-    async def release_all(self, owner: str) -> None:
-        await self._writer.submit(partial(claims.release, owner=owner))
-
-    async def add_to_memory_backlog(
-        self, session_ids: Collection[str] = (), *, since: datetime | None = None
-    ) -> None:
-        sql = """INSERT INTO memory_backlog (session_id)
-            SELECT session_id FROM sessions WHERE session_id = ? OR updated_at >= ?
-            ON CONFLICT DO NOTHING"""
-        chosen = [(session_id, None) for session_id in session_ids]
-        chosen += [] if since is None else [(None, iso(since))]
-        await self._writer.submit(lambda c: c.executemany(sql, chosen))
-
-    async def remove_from_memory_backlog(self, session_id: str) -> None:
-        sql = "DELETE FROM memory_backlog WHERE session_id = ?"
-        await self._writer.submit(lambda c: c.execute(sql, (session_id,)))
-
-    async def note(self, note: SessionNote) -> bool:
-        return await self._writer.submit(note_job(note), note.session_id, is_small=True)
-
-    async def reserve_budget(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
-        return await self._writer.submit(
-            lambda c: budgets.reserve(c, hold, at_once=at_once), hold.session_id, is_small=True
-        )
-
-    async def settle_budget(self, hold_id: str, spent: Amounts | None) -> None:
-        await self._writer.submit(
-            lambda c: budgets.settle(c, hold_id, spent), hold_id, by="hold_id", is_small=True
-        )
-
-    async def rename_session(self, session_id: str, title: str) -> None:
-        def rename(connection: Connection) -> None:
-            claims.find_session(connection, session_id)
-            update(connection, SessionRecord, session_id, {"title": title})
-
-        await self._writer.submit(rename, session_id)
-
-    async def add_titles(self, titles: Mapping[str, str]) -> None:
-        from agent_core.storage.summaries import add_titles  # noqa: PLC0415 - runs need none
-
-        await self._writer.submit(lambda c: add_titles(c, titles))
-
-    async def delete_session(self, session_id: str, *, is_dead: OwnerIsDead) -> None:
-        await self._writer.submit(
-            lambda c: claims.delete_session(c, session_id, is_dead, self._clock(c)),
-            session_id,
+        Raises:
+            StorageError: `session_not_found`; `session_active` while a run of it is open and
+                its owner lives.
+        """
+        await self.writer.submit(
+            lambda c: claims.delete_session(c, self.liveness, session_id), session_id
         )
         self._epochs.pop(session_id, None)
 
-    async def add_artifact(self, artifact: ArtifactRecord) -> None:
-        def add(connection: Connection) -> None:
-            claims.find_session(connection, artifact.session_id)
-            insert(connection, artifact)
-
-        await self._writer.submit(add, artifact.session_id)
-
-    async def delete_artifact_row(self, artifact_id: str) -> None:
-        sql = "DELETE FROM artifacts WHERE artifact_id = ?"
-        await self._writer.submit(lambda c: c.execute(sql, (artifact_id,)))
-
-    async def add_grant(self, grant: "PermissionGrant") -> None:
-        await self._writer.submit(lambda c: grants.add(c, grant), grant.session_id, is_small=True)
-
-    async def forget_grants(self, grant_or_session_id: str) -> int:
-        return await self._writer.submit(lambda c: grants.forget(c, grant_or_session_id))
-
-    async def name_snapshot(self, note: "SnapshotNote") -> None:
-        await self._writer.submit(
-            lambda c: workspaces.name_snapshot(c, note), note.session_id, is_small=True
-        )
-
-    async def end_changes(self, session_id: str, run_id: str) -> None:
-        await self._writer.submit(
-            lambda c: workspaces.end_changes(c, run_id, session_id), session_id, is_small=True
-        )
-
-    async def begin_move(self, session_id: str, move: "NodeMove", *, is_dead: OwnerIsDead) -> None:
-        await self._writer.submit(
-            lambda c: workspaces.begin_move(c, session_id, move, is_dead, self._clock(c)),
-            session_id,
-        )
-
-    async def drop_move(self, session_id: str) -> None:
-        await self._writer.submit(lambda c: workspaces.drop_move(c, session_id), session_id)
-
-    async def move_node(
-        self, session_id: str, move: "NodeMove", *, is_dead: OwnerIsDead
-    ) -> SessionRecord:
-        return await self._writer.submit(
-            lambda c: workspaces.move_node(c, session_id, move, is_dead, self._clock(c)),
-            session_id,
-        )
-
-    async def fork_session(self, fork: "SessionFork") -> SessionRecord:
-        from agent_core.storage.forks import fork_session  # noqa: PLC0415 - few sessions have any
-
-        return await self._writer.submit(lambda c: fork_session(c, fork), fork.session_id)
-
-    async def drop_snapshots(self, before: datetime) -> bool:
-        return await self._writer.submit(lambda c: workspaces.drop_snapshots(c, before))
-
-    # reads
-
-    async def find_grant(self, session_id: str, key: str) -> "PermissionGrant | None":
-        found = await self._reader.read(lambda c: grants.listed(c, session_id, key))
-        return found[0] if found else None
-
-    async def grants(self, session_id: str | None = None) -> "list[PermissionGrant]":
-        return await self._reader.read(lambda c: grants.listed(c, session_id))
-
-    async def workspace_state(self, session_id: str, folder: str) -> "WorkspaceState":
-        return await self._reader.read(lambda c: workspaces.workspace_state(c, session_id, folder))
-
-    async def snapshot_at(self, session_id: str, node_id: str | None, folder: str) -> str | None:
-        return await self._reader.read(
-            lambda c: workspaces.snapshot_at(c, session_id, node_id, folder)
-        )
-
-    async def changes_of(self, run_id: str, folder: str) -> "RunChanges | None":
-        return await self._reader.read(lambda c: workspaces.changes_of(c, run_id, folder))
-
-    async def overlapping_changes(self, run_id: str, folder: str) -> list[tuple[str, str]]:
-        return await self._reader.read(lambda c: workspaces.overlapping_changes(c, run_id, folder))
-
-    async def pending_moves(self, folder: str) -> list[str]:
-        return await self._reader.read(lambda c: workspaces.pending_moves(c, folder))
-
-    async def snapshots_in_use(self) -> set[str]:
-        return await self._reader.read(workspaces.snapshots_in_use)
-
-    async def working_sessions(self, is_dead: OwnerIsDead) -> Sequence[SessionRecord]:
-        return await self._reader.read(
-            lambda c: workspaces.working_sessions(c, is_dead, self._clock(c))
-        )
-
-    async def session(self, session_id: str) -> SessionRecord | None:
-        return await self._find(SessionRecord, session_id)
-
-    async def sessions(self, *, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
-        sql = "SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
-        page = clamp(limit, 0), clamp(offset, 0)
-        return await self._find_all(SessionRecord, sql, *page)
+    # operations that runs do not need, whose modules are loaded on first use
 
     async def session_summaries(
         self,
@@ -510,11 +532,22 @@ class SqlSessionStore:
         query: str | None = None,
         forked_from: str | None = None,
     ) -> "list[tuple[SessionSummary, Mapping[str, Any]]]":
-        from agent_core.storage.summaries import summaries  # noqa: PLC0415 - runs need none
+        """Return sessions as shown in lists, each with its metadata, the most recently used first.
+
+        The usage covers their runs; usage of background work is in the metadata.
+
+        Args:
+            limit: largest number of sessions.
+            offset: number of sessions to skip.
+            project: only sessions that work in this folder.
+            query: words that must occur in title, folder or id, in any order and case.
+            forked_from: only forks of this session.
+        """
+        from agent_core.storage.summaries import summaries  # noqa: PLC0415
 
         page = clamp(limit, 0), clamp(offset, 0)
         folder = None if project is None else storable(project)
-        return await self._reader.read(lambda c: summaries(c, *page, folder, query, forked_from))
+        return await self.reader.read(lambda c: summaries(c, *page, folder, query, forked_from))
 
     async def costs(
         self,
@@ -524,49 +557,35 @@ class SqlSessionStore:
         project: str | None = None,
         limit: int = 1_000_000,
     ) -> "list[CostSummary]":
-        from agent_core.storage.costs import costs  # noqa: PLC0415 - runs need none
+        """Return the spending, by day with the latest first, else the most recently used first.
+
+        Args:
+            by: the unit by which it is added up.
+            since: only runs started then or later; background work is left out, because its time is
+                not known.
+            project: only sessions that work in this folder.
+            limit: largest number of rows.
+        """
+        from agent_core.storage.costs import costs  # noqa: PLC0415
 
         begin = None if since is None else iso(since)
         folder = None if project is None else storable(project)
         most = clamp(limit, 0)
-        return await self._reader.read(
+        return await self.reader.read(
             lambda c: costs(c, by, since=begin, project=folder, limit=most)
         )
 
-    async def last_session(self, project: str | None = None) -> str | None:
-        sql = f"""SELECT session_id FROM sessions
-            WHERE (CAST(:cwd AS TEXT) IS NULL OR cwd = :cwd)
-            AND (EXISTS ({_ANSWERS}) OR EXISTS ({_QUEUED}))
-            ORDER BY updated_at DESC, rowid DESC LIMIT 1"""  # noqa: S608 - a constant
-        folder = None if project is None else storable(project)
-        found = await self._reader.read(lambda c: c.execute(sql, {"cwd": folder}).fetchone())
-        return found[0] if found else None
-
-    async def memory_backlog(self, limit: int) -> list[str]:
-        sql = """SELECT session_id FROM memory_backlog JOIN sessions USING (session_id)
-            WHERE owner IS NULL ORDER BY updated_at DESC LIMIT ?"""
-        rows = await self._reader.read(lambda c: c.execute(sql, (limit,)).fetchall())
-        return [session_id for (session_id,) in rows]
-
-    async def memory_terms(self, run_ids: Collection[str]) -> dict[str, MemoryTerms]:
-        sql = """SELECT run_id, CAST(json_extract(options_json, '$.memory') AS TEXT),
-            json_extract(options_json, '$.model'), json_extract(options_json, '$.needs_caller')
-            FROM runs WHERE run_id IN (SELECT value FROM json_each(?))"""
-        asked = (json.dumps(list(run_ids)),)
-        rows = await self._reader.read(lambda c: c.execute(sql, asked).fetchall())
-        return {
-            run_id: MemoryTerms(
-                scope=str(_SCOPES.get(scope, scope)),
-                model=model,
-                needs_object="model" in json.loads(needed or "[]"),
-            )
-            for run_id, scope, model, needed in rows
-        }
-
     async def untitled(self, limit: int) -> dict[str, str]:
-        from agent_core.storage.summaries import untitled  # noqa: PLC0415 - runs need none
+        """Return the first words of sessions without a title, by session id."""
+        from agent_core.storage.summaries import untitled  # noqa: PLC0415
 
-        return await self._reader.read(lambda c: untitled(c, limit))
+        return await self.reader.read(lambda c: untitled(c, limit))
+
+    async def add_titles(self, titles: Mapping[str, str]) -> None:
+        """Set titles, by session id, for the sessions among them that have none."""
+        from agent_core.storage.summaries import add_titles  # noqa: PLC0415
+
+        await self.writer.submit(lambda c: add_titles(c, titles))
 
     async def nodes_like(
         self,
@@ -576,146 +595,54 @@ class SqlSessionStore:
         limit: int,
         project: str | None = None,
     ) -> list[tuple[int, Node]]:
-        from agent_core.storage.summaries import nodes_like  # noqa: PLC0415 - runs need none
+        """Return messages and summaries whose stored content is `LIKE` all patterns, newest first.
+
+        `^` makes the next character of a pattern an ordinary one. Case is ignored. Reads the
+        content of all sessions until `limit` are found.
+
+        Returns:
+            Each with its number, which is the next call's `before`.
+        """
+        from agent_core.storage.summaries import nodes_like  # noqa: PLC0415
 
         likes = list(map(storable, patterns))
         folder = None if project is None else storable(project)
-        return await self._reader.read(lambda c: nodes_like(c, likes, before, limit, folder))
+        return await self.reader.read(lambda c: nodes_like(c, likes, before, limit, folder))
 
     async def ids_beginning(
         self, kind: str, prefix: str, *, session_id: str | None = None, limit: int = 10
     ) -> list[str]:
-        from agent_core.storage.summaries import ids_beginning  # noqa: PLC0415 - runs need none
+        """Return ids of sessions, runs or nodes with a prefix, in order, an exact match first.
+
+        Args:
+            kind: `session`, `run` or `node`.
+            prefix: beginning of the ids.
+            session_id: only runs or nodes of this session.
+            limit: largest number of ids.
+        """
+        from agent_core.storage.summaries import ids_beginning  # noqa: PLC0415
 
         start = storable(prefix)
-        return await self._reader.read(lambda c: ids_beginning(c, kind, start, session_id, limit))
+        return await self.reader.read(lambda c: ids_beginning(c, kind, start, session_id, limit))
 
-    async def agent(self, agent_id: str) -> AgentRecord | None:
-        return await self._find(AgentRecord, agent_id)
+    async def fork_session(self, fork: "SessionFork") -> SessionRecord:
+        """Add a session with a copy of the path to a node, and of the record of its files.
 
-    async def agents(self, session_id: str) -> list[AgentRecord]:
-        sql = "SELECT * FROM agents WHERE session_id = ? ORDER BY rowid"
-        return await self._find_all(AgentRecord, sql, session_id)
+        Raises:
+            StorageError: `session_not_found`, `node_not_found`.
+        """
+        from agent_core.storage.forks import fork_session  # noqa: PLC0415
 
-    async def run(self, run_id: str) -> RunRecord | None:
-        return await self._find(RunRecord, run_id)
+        return await self.writer.submit(lambda c: fork_session(c, fork), fork.session_id)
 
-    async def runs(self, session_id: str) -> list[RunRecord]:
-        sql = "SELECT * FROM runs WHERE session_id = ? ORDER BY rowid"
-        return await self._find_all(RunRecord, sql, session_id)
 
-    async def active_run_ids(self, session_id: str) -> list[str]:
-        sql = f"SELECT run_id FROM runs WHERE session_id = ? AND {OWNED_RUN} ORDER BY rowid"  # noqa: S608
-        rows = await self._reader.read(
-            lambda c: c.execute(sql, (session_id,)).fetchall(), is_single=True
-        )
-        return [run_id for (run_id,) in rows]
-
-    async def node(self, node_id: str) -> Node | None:
-        return await self._find(Node, node_id)
-
-    async def path(self, node_id: str, *, after: str | None = None) -> list[Node]:
-        nodes = await self._find_all(Node, PATH, node=node_id, after=after)
-        if not nodes and node_id != after:
-            raise node_not_found(node_id)
-        return nodes
-
-    async def page(
-        self,
-        session_id: str,
-        *,
-        from_seq: int | None = None,
-        to_seq: int | None = None,
-        limit: int = 1000,
-    ) -> "ReplayResult":
-        return await self._reader.read(
-            lambda c: queries.page(c, session_id, from_seq, to_seq, limit)
-        )
-
-    async def run_history(self, run_id: str) -> "ReplayResult":
-        return await self._reader.read(lambda c: queries.run_history(c, run_id))
-
-    async def run_nodes(self, run_id: str) -> list[Node]:
-        return await self._find_all(Node, queries.RUN_NODES, run=run_id)
-
-    async def events_after(
-        self, run_id: str, run_seq: int, *, limit: int = 1000
-    ) -> list[RuntimeEvent]:
-        sql = "SELECT * FROM events WHERE run_id = ? AND run_seq > ? ORDER BY run_seq LIMIT ?"
-        span = clamp(run_seq, 0), clamp(limit, 1)
-        return await self._find_all(RuntimeEvent, sql, run_id, *span)
-
-    async def last_events(
-        self, session_id: str, agent_id: str, event_type: EventType, *, limit: int
-    ) -> list[RuntimeEvent]:
-        sql = """SELECT * FROM events WHERE session_id = ? AND agent_id = ? AND event_type = ?
-            ORDER BY seq DESC LIMIT ?"""
-        asked = session_id, agent_id, event_type.value, clamp(limit, 0)
-        return await self._find_all(RuntimeEvent, sql, *asked)
-
-    async def open_calls(
-        self, session_id: str, tool_call_ids: Collection[str], *, agent_id: str | None = None
-    ) -> set[str]:
-        ids = tuple(tool_call_ids)
-        return await self._reader.read(lambda c: queries.open_calls(c, session_id, ids, agent_id))
-
-    async def budget_uses(self, scope_ids: Collection[str]) -> list[BudgetUse]:
-        return await self._reader.read(lambda c: budgets.uses(c, scope_ids))
-
-    async def waiting_children(self, run_id: str) -> list[RunRecord]:
-        return await self._reader.read(lambda c: claims.waiting_children(c, run_id), is_single=True)
-
-    async def approval(self, request_id: str) -> "ApprovalRecord | None":
-        from agent_core.types import ApprovalRecord  # noqa: PLC0415 - few runs need it
-
-        return await self._find(ApprovalRecord, request_id)
-
-    async def approval_of(
-        self, root_run_id: str, run_id: str, tool_call_id: str
-    ) -> "ApprovalRecord | None":
-        return await self._reader.read(
-            lambda c: approvals.of_call(c, root_run_id, run_id, tool_call_id)
-        )
-
-    async def approvals(
-        self,
-        *,
-        session_id: str | None = None,
-        prefix: str = "",
-        is_open: bool = True,
-        limit: int = 100,
-    ) -> "list[ApprovalRecord]":
-        return await self._reader.read(
-            lambda c: approvals.listed(
-                c, session_id=session_id, prefix=prefix, is_open=is_open, limit=clamp(limit, 0)
-            )
-        )
-
-    async def is_answered(self, root_run_id: str) -> bool:
-        return await self._reader.read(
-            lambda c: approvals.is_answered(c, root_run_id), is_single=True
-        )
-
-    async def artifact(self, artifact_id: str) -> ArtifactRecord | None:
-        return await self._find(ArtifactRecord, artifact_id)
-
-    async def artifacts(
-        self,
-        *,
-        session_id: str | None = None,
-        kinds: Collection[str] | None = None,
-        older_than: datetime | None = None,
-    ) -> list[ArtifactRecord]:
-        return await self._reader.read(
-            lambda c: queries.artifacts(c, session_id, kinds, older_than)
-        )
-
-    async def _find(self, kind: type[Record], key: str) -> Record | None:
-        return await self._reader.read(lambda c: find(c, kind, key), is_single=True)
-
-    async def _find_all(
-        self, kind: type[Record], sql: str, *values: str | int | None, **named: str | None
-    ) -> list[Record]:
-        return await self._reader.read(
-            lambda c: read_all(kind, c.execute(sql, named or values)), is_single=True
-        )
+async def _in_same_folder(
+    submit: Callable[[str | None], asyncio.Future[OpenedRun]],
+) -> OpenedRun:
+    """Open a run; if its session is elsewhere, try again if that is a name of the same folder."""
+    try:
+        return await submit(None)
+    except StorageError as error:
+        if error.code is not ErrorCode.SESSION_ELSEWHERE:
+            raise
+        return await submit(await asyncio.to_thread(claims.require_same_folder, error))

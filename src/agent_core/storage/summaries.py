@@ -5,8 +5,7 @@ from itertools import islice
 from typing import Any
 
 from agent_core.storage.claims import find_session
-from agent_core.storage.queries import MAX_SEQ
-from agent_core.storage.rows import CONTENT, OPEN_RUN, find, loads
+from agent_core.storage.rows import CONTENT, MAX_SEQ, OPEN_RUN, find, loads
 from agent_core.storage.sql import Connection
 from agent_core.types import Node, SessionRecord, SessionSummary, Usage, words_of
 
@@ -73,7 +72,7 @@ def summaries(
     query: str | None,
     forked_from: str | None,
 ) -> list[tuple[SessionSummary, Mapping[str, Any]]]:
-    """Return sessions with metadata, the last used first: see `SessionReads.session_summaries`."""
+    """Return sessions with metadata, the last used first: see `SessionStore.session_summaries`."""
     words = (query or "").casefold().split()
     # Words are compared with Python's case folding, so all sessions are read for them.
     most, first = (MAX_SEQ, 0) if words else (limit, offset)

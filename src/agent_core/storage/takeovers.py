@@ -1,9 +1,9 @@
 """Runs queued for any free process, and their continuation after their process has died.
 
-Every function is one job of the writing connection. `now` is the store's own clock.
+Every function with a `Liveness` is one operation of the store.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +18,6 @@ from agent_core.storage.claims import (
     close_run,
     find_agent,
     find_session,
-    is_free,
     open_run,
     refuse_unless_free,
     release,
@@ -27,6 +26,7 @@ from agent_core.storage.claims import (
     session_active,
     too_many_takeovers,
 )
+from agent_core.storage.liveness import Liveness, OwnerIsDead, is_free
 from agent_core.storage.rows import OPEN_RUN, find, first, insert_events, read_all, update
 from agent_core.storage.sql import Connection
 from agent_core.types import (
@@ -35,7 +35,6 @@ from agent_core.types import (
     EventDraft,
     EventType,
     OpenedRun,
-    OwnerIsDead,
     PendingEvent,
     RunOpening,
     RunRecord,
@@ -54,32 +53,28 @@ _OPEN_RUNS = f"""SELECT * FROM runs WHERE session_id = {_SESSION_ID} AND {OPEN_R
 
 def queue_run(
     connection: Connection,
+    liveness: Liveness,
     opening: RunOpening,
-    is_dead: OwnerIsDead,
-    clock: Callable[[], datetime],
     same_folder: str | None = None,
 ) -> OpenedRun:
-    """Add a queued run; the session keeps its owner.
+    """Add a queued run; the session keeps its owner: see `SessionStore.queue_run`.
 
     All reads are sent together, before any result is waited for.
-
-    Raises:
-        StorageError: `session_elsewhere`; `session_active`: an active session should be moved;
-            `validation_error`: it is another tenant's.
     """
     session_id = opening.session_id
     sessions = connection.execute("SELECT * FROM sessions WHERE session_id = ?", (session_id,))
     agents = select_root_agent(connection, opening)
     open_ones = select_open_runs(connection, session_id)
-    now, found = clock(), first(SessionRecord, sessions)
-    in_front = _in_front(read_all(RunRecord, open_ones), found, is_dead, now)
+    now, found = liveness.now(connection), first(SessionRecord, sessions)
+    in_front = _in_front(read_all(RunRecord, open_ones), found, liveness.is_dead, now)
     facts: dict[str, Any] = {"runs_in_front": in_front}
     dispatch = opening.dispatch
     if dispatch is not None and dispatch.process is None:
         facts["queue"] = dispatch.queue
     queued = PendingEvent(new_id("evt"), utc_now(), EventDraft(EventType.RUN_QUEUED, facts))
     opening = replace(opening, status=RunStatus.QUEUED, events=[queued, *opening.events])
-    return open_run(connection, opening, is_dead, now, same_folder, looked=(found, agents))
+    looked = (found, agents)
+    return open_run(connection, liveness, opening, same_folder, now=now, looked=looked)
 
 
 def _in_front(
@@ -95,28 +90,21 @@ def _in_front(
 
 def take_run(
     connection: Connection,
+    liveness: Liveness,
     run_id: str,
     claim: Claim,
-    is_dead: OwnerIsDead,
-    clock: Callable[[], datetime],
     *,
     max_takeovers: int | None,
+    is_next: bool = False,
 ) -> OpenedRun | None:
-    """Claim the session of a run that is next; a run that a dead owner had begun continues.
+    """Claim the session of a run that is next: see `SessionStore.take_run`.
 
     All reads are sent together, before any result is waited for.
-
-    Returns:
-        None if there is nothing to do: the run has ended, waits for an answer that does not exist,
-        or was closed because it has been taken over too often.
-
-    Raises:
-        StorageError: `session_active`: a living owner has the session, or another run goes first.
     """
     sessions = connection.execute(_SESSION, (run_id,))
     agents = connection.execute(_AGENT, (run_id,))
     open_ones = connection.execute(_OPEN_RUNS, (run_id,))
-    now, runs = clock(), read_all(RunRecord, open_ones)
+    now, runs = liveness.now(connection), read_all(RunRecord, open_ones)
     run = next((one for one in runs if one.run_id == run_id), None)
     if run is None or run.parent_run_id is not None:
         return None
@@ -127,7 +115,7 @@ def take_run(
     session = first(SessionRecord, sessions) or find_session(connection, run.session_id)
     agent = first(AgentRecord, agents) or find_agent(connection, run.agent_id)
     if session.owner != claim.owner:
-        refuse_unless_free(session, is_dead, now)
+        refuse_unless_free(session, liveness.is_dead if is_next else liveness.is_lost, now)
     elif run.has_begun:
         raise session_active(session)
     others = [other for other in runs if other is not run]
@@ -179,10 +167,10 @@ def _go_on(
 
 
 def hand_over(connection: Connection, run_id: str, owner: str) -> bool:
-    """Release a run that is no longer executed to the process that takes it next.
+    """Release the session of a run that this owner has stopped working on, for the next owner.
 
     Returns:
-        False if this owner does not have its session, or the run has ended.
+        False if the session is not this owner's, or the run has ended.
     """
     run = find(connection, RunRecord, run_id)
     if run is None or run.status.is_terminal or run.parent_run_id is not None:
@@ -212,5 +200,5 @@ def drop_queued(connection: Connection, run_id: str, taken_by: str | None) -> bo
     insert_events(connection, run, [dequeued])
     close_run(connection, run, CANCELLED_UNBEGUN)
     if is_taken and taken_by is not None:
-        release(connection, taken_by, run.session_id)
+        release(connection, run.session_id, taken_by)
     return True

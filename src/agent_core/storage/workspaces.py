@@ -1,6 +1,6 @@
 """Snapshots that nodes name, and the state of undo and redo.
 
-Every function is one job of a connection, as in `claims`. The snapshots themselves are files.
+The snapshots themselves are files.
 """
 
 import hashlib
@@ -9,10 +9,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.claims import find_session, is_free, move_active_node
+from agent_core.storage.claims import find_session, move_active_node
+from agent_core.storage.liveness import Liveness, is_free
 from agent_core.storage.rows import dumps, iso, loads, read_each, start_of, storable
 from agent_core.storage.sql import Connection
-from agent_core.types import OwnerIsDead, SessionRecord
+from agent_core.types import SessionRecord
 from agent_core.types.lanes import SNAPSHOT
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ SELECT snapshot_id FROM above JOIN node_snapshots USING (node_id)
 
 
 def name_snapshot(connection: Connection, note: "SnapshotNote") -> None:
-    """Let a node name a snapshot that was just recorded.
+    """Let a node name a snapshot, as its own state and that of the nodes behind it.
 
     Changes left by a dead run count as its own: its last snapshot is the next one.
 
@@ -69,7 +70,7 @@ def name_snapshot(connection: Connection, note: "SnapshotNote") -> None:
     connection.execute(KNOW_SNAPSHOT, (note.session_id, folder, note.snapshot_id, open_run))
 
 
-def end_changes(connection: Connection, run_id: str, session_id: str) -> None:
+def end_changes(connection: Connection, session_id: str, run_id: str) -> None:
     """Record that a run has ended, without changes since its last snapshot."""
     connection.execute(
         "UPDATE workspaces SET open_run_id = NULL WHERE session_id = ? AND open_run_id = ?",
@@ -133,9 +134,10 @@ def _require_unmoved(connection: Connection, session_id: str, move: "NodeMove") 
 def snapshot_at(
     connection: Connection, session_id: str, node_id: str | None, folder: str
 ) -> str | None:
-    """Return the snapshot that a node names: the nearest one at it, or before it on its path.
+    """Return the snapshot that a node of the session names; None if there is none.
 
-    Before the session's first change the files were as in its first snapshot.
+    It is the nearest one at the node, or before it on its path. Before the session's first change
+    the files were as in its first snapshot.
     """
     key = storable(folder)
     row = connection.execute(_ABOVE, (node_id, key)).fetchone()
@@ -167,7 +169,7 @@ def changes_of(connection: Connection, run_id: str, folder: str) -> "RunChanges 
 
 
 def overlapping_changes(connection: Connection, run_id: str, folder: str) -> list[tuple[str, str]]:
-    """Return first and last snapshot of each run of another session overlapping this run."""
+    """Return the first and last snapshot of each overlapping run of other sessions."""
     rows = connection.execute(
         """WITH spans AS (
             SELECT run_id, session_id, min(rowid) AS first, max(rowid) AS last
@@ -184,22 +186,18 @@ def overlapping_changes(connection: Connection, run_id: str, folder: str) -> lis
 
 
 def begin_move(
-    connection: Connection,
-    session_id: str,
-    move: "NodeMove",
-    is_dead: OwnerIsDead,
-    now: datetime,
+    connection: Connection, liveness: Liveness, session_id: str, move: "NodeMove"
 ) -> None:
     """Record that the files are about to be restored: after a kill, the next process finishes it.
 
     The snapshot of their state before is kept, whatever happens to the move.
 
     Raises:
-        StorageError: `session_not_found`, `session_active`, `node_not_found`.
+        StorageError: as for `move_node`.
     """
     session = find_session(connection, session_id)
     _require_unmoved(connection, session_id, move)
-    move_active_node(connection, session, session.active_node_id, is_dead, now)
+    move_active_node(connection, liveness, session, session.active_node_id)
     _keep_state_before(connection, session_id, move)
     text = dumps(move.model_dump(mode="json"))
     connection.execute(
@@ -219,20 +217,19 @@ def drop_move(connection: Connection, session_id: str) -> None:
 
 
 def move_node(
-    connection: Connection,
-    session_id: str,
-    move: "NodeMove",
-    is_dead: OwnerIsDead,
-    now: datetime,
+    connection: Connection, liveness: Liveness, session_id: str, move: "NodeMove"
 ) -> SessionRecord:
     """Continue the session from the node of the move, with its record of the files there.
 
     Raises:
-        StorageError: `session_not_found`, `session_active`, `node_not_found`.
+        MovedMeanwhileError: the session's state is no longer the one the move was decided on.
+        StorageError: `session_not_found`; `node_not_found` if the session has no such node;
+            `session_active` while a user's run of it is open and its owner lives. A summary in the
+            making does not prevent it.
     """
     session = find_session(connection, session_id)
     _require_unmoved(connection, session_id, move)
-    moved = move_active_node(connection, session, move.node_id, is_dead, now)
+    moved = move_active_node(connection, liveness, session, move.node_id)
     folder = storable(move.folder)
     _keep_state_before(connection, session_id, move)
     undone = dumps([each.model_dump(mode="json") for each in move.undone])
@@ -286,8 +283,9 @@ def snapshots_in_use(connection: Connection) -> set[str]:
 
 
 def drop_snapshots(connection: Connection, before: datetime) -> bool:
-    """Forget the snapshots of sessions that were not used since a time.
+    """Forget the snapshots of sessions unused since then; return whether there were any.
 
+    Undone messages of these sessions can still be seen, but their files cannot be restored.
     Sessions whose files exist only in snapshots keep them.
     """
     unused = connection.execute(
@@ -307,10 +305,9 @@ def drop_snapshots(connection: Connection, before: datetime) -> bool:
     return bool(unused)
 
 
-def working_sessions(
-    connection: Connection, is_dead: OwnerIsDead, now: datetime
-) -> Sequence[SessionRecord]:
+def working_sessions(connection: Connection, liveness: Liveness) -> Sequence[SessionRecord]:
     """Return the sessions in which a run of a living process is queued or under way."""
+    is_dead, now = liveness.is_dead, liveness.now(connection)
     rows = connection.execute(
         """SELECT * FROM sessions WHERE owner IS NOT NULL AND session_id IN
         (SELECT session_id FROM runs

@@ -3,7 +3,7 @@
 These types are passed between the journal and storage, which do not know each other.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -23,12 +23,6 @@ from agent_core.types.events import EventDraft
 from agent_core.types.lanes import Lane, lane_of_process
 from agent_core.types.options import StoredOptions
 from agent_core.types.records import AgentRecord, RunPrompt, RunRecord, SessionRecord
-
-OwnerIsDead = Callable[[str, bool], bool]
-"""Returns whether the process with this owner id is gone; the second argument says whether its
-lease is over by the store's clock. Must be quick: it is called inside a transaction, in storage's
-own thread.
-"""
 
 LEASE = timedelta(seconds=30)
 """Time for which a claim is valid without a heartbeat if the lock cannot be inspected."""

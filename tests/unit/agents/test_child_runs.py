@@ -8,7 +8,7 @@ import pytest
 
 from agent_core.agents.child_runs import ChildRun, ChildRuns
 from agent_core.config.models import AgentsConfig
-from agent_core.events import SessionStore
+from agent_core.storage.store import SessionStore
 from agent_core.types import RunIdentity
 
 PARENT = RunIdentity(session_id="s1", agent_id="agent_1", run_id="run_1")

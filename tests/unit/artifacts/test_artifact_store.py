@@ -22,7 +22,7 @@ SECRET = "correct-horse-battery-staple"  # noqa: S105
 @pytest.fixture
 async def rows() -> SqliteSessionStore:
     store = SqliteSessionStore.in_memory()
-    await store.open_run(an_opening(), is_dead=lambda owner, lease: False)
+    await store.open_run(an_opening())
     return store
 
 
@@ -289,7 +289,7 @@ async def test_a_clean_up_takes_debug_files_only_unless_told_otherwise(
 async def test_a_clean_up_can_be_limited_to_a_session(
     artifacts: ArtifactStore, rows: SqliteSessionStore
 ) -> None:
-    await rows.open_run(an_opening("s2", "run_2"), is_dead=lambda owner, lease: False)
+    await rows.open_run(an_opening("s2", "run_2"))
     await put(artifacts)
     assert (await artifacts.cleanup(session_id="s2", dry_run=False)).candidates == []
     with pytest.raises(StorageError) as unknown:

@@ -26,18 +26,11 @@ from agent_core.types import (
     TextBlock,
     Usage,
 )
+from judging import judged, owners_are_dead
 from rows import a_child, a_child_run, an_opening
 
 MODEL = ModelConfig(provider="x", name="x", price=PriceConfig(input=1.0, output=5.0))
 UNITS = ("usd", "input_tokens", "output_tokens", "total_tokens", "requests")
-
-
-def owners_live(owner: str, is_late: bool) -> bool:
-    return False
-
-
-def owners_are_dead(owner: str, is_late: bool) -> bool:
-    return True
 
 
 def identity(run_id: str, parent: str | None = None) -> RunIdentity:
@@ -113,7 +106,7 @@ async def test_no_scope_spends_more_than_its_limit_and_what_services_report_beyo
 ) -> None:
     dice = random.Random(seed)  # noqa: S311 - a test
     store = SqliteSessionStore.in_memory()
-    await store.open_run(an_opening(), is_dead=owners_live)
+    await store.open_run(an_opening())
     await store.add_agent(a_child())
     of_session = some_budget(dice, most=40_000).model_dump() if dice.random() < 0.5 else {}
     budgets = Budgets(store, BudgetConfig(**of_session), scale=lambda _: 1.0)
@@ -152,7 +145,7 @@ async def test_no_scope_spends_more_than_its_limit_and_what_services_report_beyo
 async def test_what_a_dead_process_had_reserved_is_within_every_budget(seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311 - a test
     store = SqliteSessionStore.in_memory()
-    await store.open_run(an_opening(), is_dead=owners_live)
+    await store.open_run(an_opening())
     budgets = Budgets(store, BudgetConfig(total_tokens=9000), scale=lambda _: 1.0)
     provider = ScriptedProvider(lambda _: Hangs())
     meter = budgets.of_run(identity("run_1"))
@@ -162,7 +155,7 @@ async def test_what_a_dead_process_had_reserved_is_within_every_budget(seed: int
     calls = [asyncio.create_task(work(dice, adapter, calls=1)) for _ in range(dice.randint(1, 6))]
     await asyncio.sleep(0.005)
     (before,) = await store.budget_uses(["s1"])
-    await store.close_lost_runs(owners_are_dead)
+    await judged(store, owners_are_dead).close_lost_runs()
     (after,) = await store.budget_uses(["s1"])
     assert before.reserved["total_tokens"] <= 9000
     assert after.spent == before.reserved
@@ -176,7 +169,7 @@ async def test_what_a_dead_process_had_reserved_is_within_every_budget(seed: int
 
 async def test_a_call_waits_for_room_that_others_have_reserved() -> None:
     store = SqliteSessionStore.in_memory()
-    await store.open_run(an_opening(), is_dead=owners_live)
+    await store.open_run(an_opening())
     budgets = Budgets(store, BudgetConfig(output_tokens=1000), scale=lambda _: 1.0)
     provider = ScriptedProvider(
         lambda _: Says(text="x", usage=Usage.from_input_output(1, 10)),
@@ -209,7 +202,7 @@ class Sudden:
 
 async def test_what_has_arrived_counts_whatever_an_adapter_said_before() -> None:
     store = SqliteSessionStore.in_memory()
-    await store.open_run(an_opening(), is_dead=owners_live)
+    await store.open_run(an_opening())
     budgets = Budgets(store, BudgetConfig(output_tokens=1000), scale=lambda _: 1.0)
     meter = budgets.of_run(identity("run_1"))
     adapter = MeteredAdapter(

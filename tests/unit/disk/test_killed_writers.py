@@ -94,7 +94,7 @@ def work(number, begin):
     async def put():
         async with SqliteSessionStore.open(here / "db") as rows:
             if not await rows.session("s1"):
-                await rows.open_run(an_opening(), is_dead=lambda owner, lease: False)
+                await rows.open_run(an_opening())
             begin()
             await asyncio.to_thread(sys.setprofile, sys.getprofile())
             await store_on(rows).put(b"x" * 100_000, session_id="s1", kind="debug", filename="f")

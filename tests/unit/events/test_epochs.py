@@ -16,6 +16,7 @@ from agent_core.types import (
     TextBlock,
     user_text,
 )
+from judging import judged, owners_are_dead
 from rows import an_opening
 
 
@@ -39,11 +40,11 @@ async def test_a_run_of_an_earlier_epoch_fails_even_if_its_owner_has_the_session
     store = SqliteSessionStore.in_memory()
     prompt = RunPrompt(content=[TextBlock(text="go on")])
     opening = an_opening(status=RunStatus.QUEUED, prompt=prompt)
-    stale = journal_of(await store.open_run(opening, is_dead=lambda _, over: False), store)
+    stale = journal_of(await store.open_run(opening), store)
     other = an_opening(run_id="run_2", owner="you")
-    await store.open_run(other, is_dead=lambda _, over: True)
+    await judged(store, owners_are_dead).open_run(other)
     await store.release("s1", "you")
-    again = await store.open_run(an_opening(run_id="run_3"), is_dead=lambda _, over: True)
+    again = await judged(store, owners_are_dead).open_run(an_opening(run_id="run_3"))
     current = journal_of(again, store)
 
     stale.begin()

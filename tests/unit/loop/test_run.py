@@ -27,6 +27,7 @@ from agent_core.types import (
     Usage,
     user_text,
 )
+from judging import judged, owners_are_dead
 from loop_parts import OWNER, AllowAll, Listening, Session, a_tool, spoken
 
 
@@ -314,7 +315,7 @@ async def test_a_call_left_open_by_a_dead_process_is_answered_once_and_not_run_a
         if event.event_type is EventType.TOOL_STARTED:
             break
     before = dict(session.store.__dict__)
-    await session.store.close_lost_runs(lambda owner, until: True)  # as after a kill
+    await judged(session.store, owners_are_dead).close_lost_runs()  # as after a kill
     task.cancel()
     await asyncio.wait([task])
     outcome = await session.run("what happened?")

@@ -16,6 +16,7 @@ from agent_core.runtime.background import (
     PendingCompactions,
 )
 from agent_core.types import EventType, NodeMove, NodeType, SessionRecord, user_text, utc_now
+from judging import judged, owners_are_dead
 from loop_parts import Session
 
 
@@ -64,7 +65,7 @@ async def test_a_summary_of_a_path_that_was_left_is_stale() -> None:
     first = (await session.active_path())[0]
     work = await covered(session)
     move = NodeMove(node_id=first.node_id, folder="")
-    await session.store.move_node("s1", move, is_dead=lambda owner, over: True)
+    await judged(session.store, owners_are_dead).move_node("s1", move)
     pending = PendingCompactions(session.store, session_journal(session))
     pending.begin("s1", work)
     await pending.deliver("s1", work)

@@ -15,6 +15,7 @@ from agent_core.types import (
     ToolCallBlock,
     utc_now,
 )
+from judging import judged, owners_are_dead
 from loop_parts import Session
 from rows import a_node, an_event, an_opening
 
@@ -22,7 +23,7 @@ from rows import a_node, an_event, an_opening
 async def test_a_childs_call_of_the_same_id_says_nothing_about_its_parents() -> None:
     session = Session()
     store = session.store
-    await store.open_run(an_opening("s1", "run_1"), is_dead=_never)
+    await store.open_run(an_opening("s1", "run_1"))
     now = utc_now()
     await store.add_agent(
         AgentRecord(
@@ -50,17 +51,13 @@ async def test_a_childs_call_of_the_same_id_says_nothing_about_its_parents() -> 
     await _write(store, "agent_s1", "run_1", began, node=asking)
     ran = (EventType.TOOL_STARTED, EventType.TOOL_COMPLETED)
     await _write(store, "agent_child", "run_child", ran)
-    await store.close_lost_runs(lambda owner, until: True)
+    await judged(store, owners_are_dead).close_lost_runs()
 
     ctx = await session.start()
     await SessionHistory(store, "s1", is_new=False).resume(ctx.journal)
     (result,) = ctx.journal.path[-1].results
     assert result.metadata["reason"] == "interrupted_effect_unknown"
     await ctx.journal.commit()
-
-
-def _never(owner: str, until: object) -> bool:
-    return False
 
 
 async def _write(

@@ -10,17 +10,13 @@ from rows import a_batch, a_child, a_child_run, a_node, an_event, an_opening
 Work = Callable[[SqliteSessionStore], Awaitable[object]]
 
 
-def alive(owner: str, lease: object) -> bool:
-    return False
-
-
 WORK: list[tuple[str, Work]] = [
     (
         "append",
         lambda s: s.append(a_batch(a_node("new", "root", run_id="run_child"), run_id="run_child")),
     ),
-    ("open", lambda s: s.open_run(an_opening(run_id="run_2"), is_dead=alive)),
-    ("close lost", lambda s: s.close_lost_runs(alive)),
+    ("open", lambda s: s.open_run(an_opening(run_id="run_2"))),
+    ("close lost", lambda s: s.close_lost_runs()),
     ("heartbeat", lambda s: s.heartbeat("me")),
     ("cancel", lambda s: s.request_cancel("run_child")),
     ("page", lambda s: s.page("s1", from_seq=101, to_seq=150, limit=20)),
@@ -36,7 +32,7 @@ WORK: list[tuple[str, Work]] = [
 async def grown(nodes: int) -> SqliteSessionStore:
     """A session whose root is followed by many children of it, each with nine events."""
     store = SqliteSessionStore.in_memory()
-    await store.open_run(an_opening(), is_dead=alive)
+    await store.open_run(an_opening())
     await store.append(a_batch(a_node("root"), active_node_id="root"))
     await store.add_agent(a_child())
     await store.add_run(a_child_run())
@@ -55,7 +51,7 @@ async def steps(store: SqliteSessionStore, work: Work) -> int:
         count += 1
         return 0
 
-    executor = store._writer
+    executor = store.writer
     assert isinstance(executor, InlineConnection)
     executor._connection.set_progress_handler(tick, 1)
     try:
@@ -108,7 +104,7 @@ async def crowded(sessions: int) -> SqliteSessionStore:
     store = await grown(20)
     for i in range(sessions):
         session_id, run_id = f"other_{i}", f"run_other_{i}"
-        await store.open_run(an_opening(session_id, run_id), is_dead=alive)
+        await store.open_run(an_opening(session_id, run_id))
         end = RunChange(status=RunStatus.COMPLETED)
         await store.append(a_batch(session_id=session_id, run_id=run_id, run=end, release="me"))
     return store
@@ -129,7 +125,7 @@ async def test_short_processes_beside_an_idle_one_leave_no_endless_log(tmp_path:
     path = tmp_path / "s.sqlite"
     text = "x" * 2**20
     async with SqliteSessionStore.open(path) as idle:
-        await idle.open_run(an_opening(), is_dead=alive)
+        await idle.open_run(an_opening())
         for _ in range(40):
             async with SqliteSessionStore.open(path) as short:
                 await short.append(a_batch(an_event(EventType.TOOL_COMPLETED, {"text": text})))

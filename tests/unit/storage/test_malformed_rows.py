@@ -10,9 +10,10 @@ import pytest
 
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.storage.sqlite import SqliteSessionStore
-from agent_core.storage.store import SqlSessionStore
+from agent_core.storage.store import SessionStore
 from agent_core.types import Dispatch, RunOpening, RunPrompt, TextBlock, new_id
 from agent_core.types.lanes import Lane
+from judging import judged, owners_are_dead
 from rows import a_worker, an_opening
 
 Edit = Callable[[str], None]
@@ -27,14 +28,6 @@ DAMAGE = {
 }
 
 
-def dead(owner: str, is_lease_over: bool) -> bool:
-    return True
-
-
-def over(owner: str, is_lease_over: bool) -> bool:
-    return is_lease_over
-
-
 def at_url(url: str) -> Edit:
     def edit(sql: str) -> None:
         with psycopg.connect(url, autocommit=True) as connection:
@@ -46,7 +39,7 @@ def at_url(url: str) -> Edit:
 @pytest.fixture(params=["sqlite", "postgres"])
 async def stored(
     request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncGenerator[tuple[SqlSessionStore, Edit]]:
+) -> AsyncGenerator[tuple[SessionStore, Edit]]:
     """A store, and what edits its rows from outside."""
     if request.param == "postgres":
         url = request.getfixturevalue("database_url")
@@ -65,22 +58,22 @@ async def stored(
 
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_a_session_that_cannot_be_read_keeps_no_other_one_open(
-    stored: tuple[SqlSessionStore, Edit], damage: str, caplog: pytest.LogCaptureFixture
+    stored: tuple[SessionStore, Edit], damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, edit = stored
     first, second, third = (new_id("s") for _ in range(3))
     for session_id in (first, second, third):
-        await store.open_run(an_opening(session_id, f"run_{session_id}"), is_dead=over)
+        await store.open_run(an_opening(session_id, f"run_{session_id}"))
     edit(DAMAGE[damage].format(second, second))
 
-    lost = await store.close_lost_runs(dead)
+    lost = await judged(store, owners_are_dead).close_lost_runs()
 
     assert {run.session_id for run in lost} == {first, third}
     assert second in caplog.text
     caplog.clear()
-    assert await store.close_lost_runs(dead) == []
+    assert await judged(store, owners_are_dead).close_lost_runs() == []
     assert caplog.text == "", "it was said"
-    await store.working_sessions(over)
+    await store.working_sessions()
 
 
 def queued(session_id: str, **dispatch: object) -> RunOpening:
@@ -114,12 +107,12 @@ async def test_a_job_that_cannot_be_judged_keeps_no_other_one_from_its_worker(
     async with PostgresSessionStore.open(database_url) as store:
         queue = store.queue(30)
         for session_id in (first, second, third):
-            await store.queue_run(queued(session_id), is_dead=over)
+            await store.queue_run(queued(session_id))
             assert await queue.fetch_next(LANE.__eq__) is not None
         at_url(database_url)("UPDATE procrastinate_workers SET last_heartbeat = '2020-01-01'")
         at_url(database_url)(OF_JOBS[damage].format(second, second))
 
-        assert await queue.sweep(over) == 2
+        assert await queue.sweep() == 2
 
         back = [await queue.fetch_next(LANE.__eq__) for _ in range(2)]
         assert {job and job.run_id for job in back} == {f"run_{first}", f"run_{third}"}
@@ -133,7 +126,7 @@ async def test_what_cannot_be_read_hides_no_queue_and_no_worker(
     async with PostgresSessionStore.open(database_url) as store:
         table = store.workers(None)
         for session_id, place in (("s1", "host:a"), ("s2", "host:b"), ("s3", "host:c")):
-            await store.queue_run(queued(session_id, place=place), is_dead=over)
+            await store.queue_run(queued(session_id, place=place))
         edit("UPDATE runs SET created_at = 'once' WHERE run_id = 'run_s1'")
         edit("DELETE FROM sessions WHERE session_id = 's2'")
         edit("UPDATE procrastinate_jobs SET queue_name = 'a/torn' || 'lane' WHERE lock = 's3'")
@@ -154,4 +147,4 @@ async def test_what_cannot_be_read_hides_no_queue_and_no_worker(
         assert await table.has_worker(Lane(queue="default", place="host:a"))
         assert [each.worker_id for each in await table.listed()] == [f"{worker_id}-2"]
         assert f"worker {worker_id}-0" in caplog.text
-        assert await store.queue(30).sweep(over) == 0
+        assert await store.queue(30).sweep() == 0

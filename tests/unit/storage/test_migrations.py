@@ -16,6 +16,7 @@ from agent_core.storage.migrations import MIGRATIONS, Migration
 from agent_core.storage.rows import OPEN_RUN
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import new_id
+from judging import judged, owners_are_dead
 from rows import an_opening
 
 COLUMNS = {
@@ -46,7 +47,7 @@ NEXT = Migration(
 
 async def use(path: Path) -> None:
     async with SqliteSessionStore.open(path) as store:
-        await store.open_run(an_opening(run_id=new_id("run")), is_dead=lambda owner, lease: True)
+        await judged(store, owners_are_dead).open_run(an_opening(run_id=new_id("run")))
 
 
 def query(path: Path, sql: str) -> list[Any]:
@@ -187,7 +188,7 @@ def test_a_database_of_every_released_schema_goes_on_with_its_rows(
             run = await store.run("run_old")
             assert run is not None
             assert (run.prompt, run.cancel_requested_at, run.options) == (None, None, None)
-            opened = await store.open_run(an_opening(), is_dead=lambda owner, lease: True)
+            opened = await judged(store, owners_are_dead).open_run(an_opening())
             assert opened.resumed
             assert opened.session.epoch == 1
 

@@ -11,10 +11,6 @@ from rows import a_batch, a_child, a_child_run, a_node, a_question, an_event, an
 OTHERS = 10_000
 
 
-def alive(owner: str, lease: object) -> bool:
-    return False
-
-
 HOLD = BudgetHold(
     hold_id="hold",
     session_id="s1",
@@ -25,7 +21,7 @@ HOLD = BudgetHold(
 )
 Work = Callable[[PostgresSessionStore], Awaitable[object]]
 WORK: list[Work] = [
-    lambda s: s.open_run(an_opening(), is_dead=alive),
+    lambda s: s.open_run(an_opening()),
     lambda s: s.append(a_batch(a_node("n1"), an_event(), active_node_id="n1")),
     lambda s: s.append(a_batch(a_node("n2", "n1"))),
     lambda s: s.reserve_budget(HOLD),
@@ -35,7 +31,7 @@ WORK: list[Work] = [
     lambda s: s.add_run(a_child_run()),
     lambda s: s.heartbeat("me"),
     lambda s: s.request_cancel("run_child"),
-    lambda s: s.close_lost_runs(alive),
+    lambda s: s.close_lost_runs(),
     lambda s: s.page("s1"),
     lambda s: s.path("n2"),
     lambda s: s.run_history("run_1"),

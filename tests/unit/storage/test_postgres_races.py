@@ -18,13 +18,10 @@ from agent_core.types import (
     OpenedRun,
     SessionNote,
 )
+from judging import judged, owners_are_dead
 from rows import a_batch, a_node, a_question, an_event, an_opening
 
 WRITERS = 8
-
-
-def alive(owner: str, lease: object) -> bool:
-    return False
 
 
 def dead(owner: str, lease: object) -> bool:
@@ -49,10 +46,7 @@ async def test_one_of_those_that_create_a_session_at_once_gets_it(
             for n in range(WRITERS)
         ]
         outcomes = await asyncio.gather(
-            *(
-                store.open_run(opening, is_dead=alive)
-                for store, opening in zip(stores, openings, strict=True)
-            ),
+            *(store.open_run(opening) for store, opening in zip(stores, openings, strict=True)),
             return_exceptions=True,
         )
         opened = [each for each in outcomes if isinstance(each, OpenedRun)]
@@ -67,7 +61,7 @@ async def test_one_of_those_that_create_a_session_at_once_gets_it(
 async def test_eight_writers_of_one_session_leave_no_gap(
     stores: list[PostgresSessionStore],
 ) -> None:
-    await stores[0].open_run(an_opening(), is_dead=alive)
+    await stores[0].open_run(an_opening())
 
     async def write(store: PostgresSessionStore, writer: int) -> None:
         for i in range(15):
@@ -90,7 +84,7 @@ async def test_writes_of_one_session_keep_the_order_of_the_calls(
 ) -> None:
     for number in range(5):
         opening = an_opening(f"s{number}", f"run_{number}")
-        await stores[0].open_run(opening, is_dead=alive)
+        await stores[0].open_run(opening)
     appending = [
         stores[0].append(a_batch(an_event(), session_id=f"s{n}", run_id=f"run_{n}"))
         for _ in range(30)
@@ -102,7 +96,7 @@ async def test_writes_of_one_session_keep_the_order_of_the_calls(
 
 
 async def test_no_more_is_reserved_than_there_is(stores: list[PostgresSessionStore]) -> None:
-    await stores[0].open_run(an_opening(), is_dead=alive)
+    await stores[0].open_run(an_opening())
     scope = BudgetScope(kind="session", scope_id="s1", limits={"turns": 20})
 
     async def reserve(store: PostgresSessionStore, writer: int) -> int:
@@ -132,7 +126,7 @@ async def test_no_more_is_reserved_than_there_is(stores: list[PostgresSessionSto
 async def test_the_first_answer_counts_and_is_the_only_one(
     stores: list[PostgresSessionStore],
 ) -> None:
-    await stores[0].open_run(an_opening(), is_dead=alive)
+    await stores[0].open_run(an_opening())
     for turn in range(5):
         question = a_question(f"req_{turn}", tool_call_id=f"call_{turn}")
         asked = await asyncio.gather(*(store.ask(question) for store in stores))
@@ -159,18 +153,18 @@ async def test_the_first_answer_counts_and_is_the_only_one(
 async def test_one_of_those_that_take_a_dead_owners_session_gets_it(
     stores: list[PostgresSessionStore],
 ) -> None:
-    await stores[0].open_run(an_opening(owner="dead"), is_dead=alive)
+    await stores[0].open_run(an_opening(owner="dead"))
     epoch = 1
 
     def only_that_one_is_dead(owner: str, lease: object) -> bool:
         return owner == "dead"
 
-    closing = [store.close_lost_runs(only_that_one_is_dead) for store in stores]
+    closing = [judged(store, only_that_one_is_dead).close_lost_runs() for store in stores]
     lost = await asyncio.gather(*closing)
     assert sum(map(len, lost)) == 1
     taking = [
-        store.open_run(
-            an_opening(run_id=f"run_new_{n}", owner=f"own_{n}"), is_dead=only_that_one_is_dead
+        judged(store, only_that_one_is_dead).open_run(
+            an_opening(run_id=f"run_new_{n}", owner=f"own_{n}")
         )
         for n, store in enumerate(stores)
     ]
@@ -187,8 +181,8 @@ async def test_an_owner_whose_epoch_is_over_writes_nothing_whatever_it_writes(
     stores: list[PostgresSessionStore],
 ) -> None:
     old, new = stores[:2]
-    first = await old.open_run(an_opening(owner="old"), is_dead=alive)
-    await new.open_run(an_opening(run_id="run_2", owner="new"), is_dead=dead)
+    first = await old.open_run(an_opening(owner="old"))
+    await judged(new, owners_are_dead).open_run(an_opening(run_id="run_2", owner="new"))
     epoch = first.session.epoch
     before = await new.page("s1")
     for batch in (
@@ -214,7 +208,7 @@ async def test_those_that_open_an_empty_database_at_once_make_its_tables_once(
     async def use(number: int) -> None:
         async with PostgresSessionStore.open(empty_database_url) as store:
             opening = an_opening(f"s{number}", f"run_{number}")
-            await store.open_run(opening, is_dead=alive)
+            await store.open_run(opening)
 
     await asyncio.gather(*(asyncio.to_thread(asyncio.run, use(number)) for number in range(4)))
 

@@ -9,10 +9,9 @@ import psycopg
 import pytest
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.events import SessionStore
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.storage.sqlite import SqliteSessionStore
-from agent_core.storage.store import SqlSessionStore
+from agent_core.storage.store import SessionStore
 from agent_core.types import (
     BudgetHold,
     BudgetScope,
@@ -26,6 +25,7 @@ from agent_core.types import (
     SnapshotNote,
     utc_now,
 )
+from judging import after_deaths
 from rows import (
     a_batch,
     a_child,
@@ -36,14 +36,6 @@ from rows import (
     an_event,
     an_opening,
 )
-
-
-def alive(owner: str, lease: object) -> bool:
-    return False
-
-
-def dead(owner: str, lease: object) -> bool:
-    return True
 
 
 def a_hold(hold_id: str) -> BudgetHold:
@@ -70,7 +62,7 @@ def a_grant(grant_id: str) -> PermissionGrant:
 
 async def fill(store: PostgresSessionStore) -> None:
     """Rows in every table."""
-    await store.open_run(an_opening(title="title"), is_dead=alive)
+    await store.open_run(an_opening(title="title"))
     note = a_node("n1", node_type="message", role="user")
     await store.append(a_batch(note, an_event(), a_node("n2", "n1"), active_node_id="n1"))
     started = an_event(EventType.TOOL_STARTED, tool_call_id="call_2")
@@ -119,7 +111,7 @@ async def stores(database_url: str) -> AsyncGenerator[Stores]:
 
 
 MOVE = NodeMove(node_id="n1", folder="/project", runs=1)
-READS: dict[str, Callable[[SqlSessionStore], Awaitable[object]]] = {
+READS: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "session": lambda s: s.session("s1"),
     "sessions": lambda s: s.sessions(),
     "session_summaries": lambda s: s.session_summaries(limit=10),
@@ -154,25 +146,25 @@ READS: dict[str, Callable[[SqlSessionStore], Awaitable[object]]] = {
     "overlapping_changes": lambda s: s.overlapping_changes("run_1", "/project"),
     "pending_moves": lambda s: s.pending_moves("/project"),
     "snapshots_in_use": lambda s: s.snapshots_in_use(),
-    "working_sessions": lambda s: s.working_sessions(alive),
+    "working_sessions": lambda s: s.working_sessions(),
     "approval": lambda s: s.approval("req_1"),
     "approval_of": lambda s: s.approval_of("run_1", "run_1", "call_1"),
     "approvals": lambda s: s.approvals(is_open=False),
     "is_answered": lambda s: s.is_answered("run_1"),
     "waiting_children": lambda s: s.waiting_children("run_1"),
 }
-WRITES: dict[str, Callable[[SqlSessionStore], Awaitable[object]]] = {
+WRITES: dict[str, Callable[[SessionStore], Awaitable[object]]] = {
     "append": lambda s: s.append(a_batch(an_event())),
-    "open_run": lambda s: s.open_run(an_opening(run_id="run_9", owner="you"), is_dead=dead),
-    "queue_run": lambda s: s.queue_run(an_opening(run_id="run_9", owner="you"), is_dead=dead),
-    "take_run": lambda s: s.take_run("run_1", Claim("you"), is_dead=dead, max_takeovers=3),
+    "open_run": lambda s: after_deaths(s).open_run(an_opening(run_id="run_9", owner="you")),
+    "queue_run": lambda s: after_deaths(s).queue_run(an_opening(run_id="run_9", owner="you")),
+    "take_run": lambda s: after_deaths(s).take_run("run_1", Claim("you"), max_takeovers=3),
     "hand_over": lambda s: s.hand_over("run_1", "me"),
     "drop_queued": lambda s: s.drop_queued("run_1"),
     "queue_again": lambda s: s.queue_again("run_1"),
     "add_agent": lambda s: s.add_agent(a_child("agent_9")),
     "update_agent": lambda s: s.update_agent("agent_s1", metadata={"a": 1}),
     "add_run": lambda s: s.add_run(a_child_run("run_9"), events=[an_event()]),
-    "close_lost_runs": lambda s: s.close_lost_runs(dead),
+    "close_lost_runs": lambda s: after_deaths(s).close_lost_runs(),
     "heartbeat": lambda s: s.heartbeat("me"),
     "request_cancel": lambda s: s.request_cancel("run_1"),
     "release": lambda s: s.release("s1", "me"),
@@ -182,7 +174,7 @@ WRITES: dict[str, Callable[[SqlSessionStore], Awaitable[object]]] = {
     "note": lambda s: s.note(SessionNote(session_id="s1", events=[an_event()])),
     "rename_session": lambda s: s.rename_session("s1", "mine"),
     "add_titles": lambda s: s.add_titles({"s1": "mine"}),
-    "delete_session": lambda s: s.delete_session("s1", is_dead=dead),
+    "delete_session": lambda s: after_deaths(s).delete_session("s1"),
     "add_artifact": lambda s: s.add_artifact(an_artifact("art_9")),
     "delete_artifact_row": lambda s: s.delete_artifact_row("art_1"),
     "reserve_budget": lambda s: s.reserve_budget(a_hold("hold_9")),
@@ -193,9 +185,9 @@ WRITES: dict[str, Callable[[SqlSessionStore], Awaitable[object]]] = {
         SnapshotNote(session_id="s1", node_id="n1", folder="/project", snapshot_id="snap_9")
     ),
     "end_changes": lambda s: s.end_changes("s1", "run_1"),
-    "begin_move": lambda s: s.begin_move("s1", MOVE, is_dead=dead),
+    "begin_move": lambda s: after_deaths(s).begin_move("s1", MOVE),
     "drop_move": lambda s: s.drop_move("s1"),
-    "move_node": lambda s: s.move_node("s1", MOVE, is_dead=dead),
+    "move_node": lambda s: after_deaths(s).move_node("s1", MOVE),
     "fork_session": lambda s: s.fork_session(
         SessionFork(session_id="s1", node_id="n1", new_session_id="s9", folder="/copy")
     ),
@@ -203,14 +195,14 @@ WRITES: dict[str, Callable[[SqlSessionStore], Awaitable[object]]] = {
     "ask": lambda s: s.ask(a_question("req_9")),
     "answer": lambda s: s.answer("req_1", Decision.ALLOW_ONCE, reason=None, by="sdk", decider="me"),
     "withdraw": lambda s: s.withdraw("req_1"),
-    "resume_run": lambda s: s.resume_run("run_1", Claim("you"), cwd="/project", is_dead=dead),
+    "resume_run": lambda s: after_deaths(s).resume_run("run_1", Claim("you"), cwd="/project"),
     "close_waiting": lambda s: s.close_waiting("run_1"),
 }
 
 
-def test_every_method_of_the_port_is_tried() -> None:
-    methods = {name for name in dir(SessionStore) if not name.startswith("_")}
-    assert methods == READS.keys() | WRITES.keys()
+def test_every_operation_is_tried() -> None:
+    operations = {name for name in dir(SessionStore) if not name.startswith("_")} - {"judged_by"}
+    assert operations == READS.keys() | WRITES.keys()
 
 
 async def outcome(work: Awaitable[object]) -> object:
@@ -238,7 +230,7 @@ async def test_no_write_with_another_tenants_ids_changes_anything(stores: Stores
 
 async def test_each_tenant_has_its_own_and_the_unbound_store_all(stores: Stores) -> None:
     mine = an_opening("mine", "run_mine", agent_id="agent_mine")
-    opened = await stores.mine.open_run(mine, is_dead=alive)
+    opened = await stores.mine.open_run(mine)
     assert opened.session.session_id == "mine"
     record = await stores.mine.session("mine")
     assert record is not None
@@ -256,5 +248,5 @@ async def test_each_tenant_has_its_own_and_the_unbound_store_all(stores: Stores)
 
 async def test_an_id_that_another_tenant_has_is_refused(stores: Stores) -> None:
     with pytest.raises(StorageError, match="use another id") as refused:
-        await stores.mine.open_run(an_opening(run_id="run_9"), is_dead=dead)
+        await after_deaths(stores.mine).open_run(an_opening(run_id="run_9"))
     assert refused.value.code is ErrorCode.VALIDATION_ERROR

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from agent_core.storage import owners
 from agent_core.storage.claims import LOST, close_run
+from agent_core.storage.liveness import OwnerIsDead, by_lease
 from agent_core.storage.postgres.statements import (
     Row,
     Statements,
@@ -23,7 +24,7 @@ from agent_core.storage.postgres.statements import (
 )
 from agent_core.storage.rows import columns_of, dumps, find, read, sparing, warn_once
 from agent_core.storage.sql import Connection, FoundRow, JobWriter
-from agent_core.types import OwnerIsDead, RunOpening, RunRecord, RunStatus, SessionRecord
+from agent_core.types import RunOpening, RunRecord, RunStatus, SessionRecord
 from agent_core.types.lanes import HERE, Lane, lane_of_process
 
 _DEFER = """SELECT procrastinate_defer_jobs_v1(ARRAY[CAST(ROW(
@@ -165,6 +166,7 @@ class RunQueue:
             connection leaves a number without jobs, which is swept later.
         lease_s: seconds for which a process counts as alive after a heartbeat.
         hurry: makes the store stop waiting for an unreachable server.
+        is_lost: judges the processes whose jobs are swept.
     """
 
     def __init__(
@@ -174,11 +176,13 @@ class RunQueue:
         keep: Callable[[Callable[[Connection], Any]], Awaitable[Any]],
         lease_s: float,
         hurry: Callable[[], None] = lambda: None,
+        is_lost: OwnerIsDead = by_lease,
     ) -> None:
         self._writer = writer
         self._keep = keep
         self.hurry = hurry
         self._lease_s = lease_s
+        self._is_lost = is_lost
         self._process: int | None = None
         self._beat_at = 0.0
         self._registering = asyncio.Lock()
@@ -281,17 +285,17 @@ class RunQueue:
 
         await self._writer.submit(remove)
 
-    async def sweep(self, is_dead: OwnerIsDead) -> int:
+    async def sweep(self) -> int:
         """Put back the jobs of dead processes, and drop jobs that only they could execute.
 
         Returns:
             The number of these jobs.
         """
-        lease_s, swept = self._lease_s, 0
-        for job_id in await self._writer.submit(lambda c: _find_left(c, is_dead, lease_s)):
+        is_lost, lease_s, swept = self._is_lost, self._lease_s, 0
+        for job_id in await self._writer.submit(lambda c: _find_left(c, is_lost, lease_s)):
             with sparing(f"job {job_id}"):  # a transaction each
                 swept += await self._writer.submit(
-                    lambda c, one=job_id: _sweep(c, one, is_dead, lease_s)
+                    lambda c, one=job_id: _sweep(c, one, is_lost, lease_s)
                 )
         return swept
 

@@ -10,17 +10,18 @@ import psycopg
 
 from agent_core.errors import StorageError
 from agent_core.storage import claims
+from agent_core.storage.liveness import Liveness
 from agent_core.storage.postgres.appends import Append
 from agent_core.storage.postgres.connections import IDLE_S, PATIENCE, Threads, connect
 from agent_core.storage.postgres.faults import explain
 from agent_core.storage.postgres.queue import RunQueue, add_job, remove_job
 from agent_core.storage.postgres.schema import IDENTITY, migrate
 from agent_core.storage.postgres.statements import read_clock
-from agent_core.storage.postgres.workers import WorkerTable, by_lease
+from agent_core.storage.postgres.workers import WorkerTable
 from agent_core.storage.rows import BatchRows, iso
 from agent_core.storage.sql import Connection
-from agent_core.storage.store import SqlSessionStore
-from agent_core.types import LEASE, Batch, Heartbeat, OwnerIsDead, Position, RunOpening, RunRecord
+from agent_core.storage.store import SessionStore
+from agent_core.types import LEASE, Batch, Heartbeat, Position, RunOpening, RunRecord
 
 _FREE = """AND session_id IN
     (SELECT session_id FROM sessions WHERE owner = :owner FOR NO KEY UPDATE SKIP LOCKED)"""
@@ -29,7 +30,7 @@ _PARTS = 15
 _EXTEND = "UPDATE sessions SET lease_expires_at = ? WHERE owner = ? AND session_id = ?"
 
 
-class PostgresSessionStore(SqlSessionStore):
+class PostgresSessionStore(SessionStore):
     """Sessions and their history in a database that many machines may share."""
 
     @classmethod
@@ -65,19 +66,19 @@ class PostgresSessionStore(SqlSessionStore):
         idle_s = min(IDLE_S, lease_s / 3)
         threads = Threads(url, tenant=tenant, patience=patience, idle_s=idle_s)
         try:
-            yield cls(threads, read_clock if clock is None else lambda _: clock())
+            yield cls(threads, Liveness(read_clock if clock is None else lambda _: clock()))
         finally:
             await threads.close()
 
-    def __init__(self, threads: Threads, clock: Callable[[Connection], datetime]) -> None:
-        super().__init__(threads, threads, clock)
+    def __init__(self, threads: Threads, liveness: Liveness) -> None:
+        super().__init__(threads, threads, liveness)
         self._threads = threads
         self._extending: dict[str, asyncio.Task[bool]] = {}
 
     async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> Heartbeat:
         """See `SessionStore`."""
         beat = await self._threads.keep(
-            lambda c: claims.heartbeat(c, owner, lease, self._clock(c), free=_FREE)
+            lambda c: claims.heartbeat(c, self.liveness, owner, lease, free=_FREE)
         )
         if not beat.late:
             return beat
@@ -95,35 +96,41 @@ class PostgresSessionStore(SqlSessionStore):
         """Extend the lease of a locked session in its turn; return whether it was extended."""
 
         def extend(connection: Connection) -> bool:
-            values = (iso(self._clock(connection) + lease), owner, session_id)
+            values = (iso(self.liveness.now(connection) + lease), owner, session_id)
             return connection.execute(_EXTEND, values).rowcount > 0
 
         try:
-            return await self._writer.submit(extend, session_id)
+            return await self.writer.submit(extend, session_id)
         except StorageError:  # the next heartbeat finds it late again, or with another owner
             return False
         finally:
             del self._extending[session_id]
 
-    async def _lost_sessions(self, is_dead: OwnerIsDead) -> list[str]:
-        return await self._reader.read(lambda c: claims.lost_sessions(c, is_dead, self._clock(c)))
+    async def _lost_sessions(self) -> list[str]:
+        return await self.reader.read(lambda c: claims.lost_sessions(c, self.liveness))
 
     def _append(self, batch: Batch, rows: BatchRows, epoch: int | None) -> asyncio.Future[Position]:
         return self._threads.append(Append(batch, rows, epoch), batch.session_id)
 
     async def identity(self) -> str:
         """Return an identity of this database that does not depend on its address."""
-        return await self._reader.read(lambda c: c.execute(IDENTITY).fetchone()[0])
+        return await self.reader.read(lambda c: c.execute(IDENTITY).fetchone()[0])
 
     def queue(self, lease_s: float) -> RunQueue:
         """Return the queue of runs; a process that is silent for `lease_s` is given up."""
         threads = self._threads
-        return RunQueue(threads, keep=threads.keep, lease_s=lease_s, hurry=threads.hurry)
+        return RunQueue(
+            threads,
+            keep=threads.keep,
+            lease_s=lease_s,
+            hurry=threads.hurry,
+            is_lost=self.liveness.is_lost,
+        )
 
-    def workers(self, tenant: str | None, is_dead: OwnerIsDead = by_lease) -> WorkerTable:
+    def workers(self, tenant: str | None) -> WorkerTable:
         """Return the table of workers; with a tenant, only that tenant's."""
         threads = self._threads
-        return WorkerTable(threads, keep=threads.keep, is_dead=is_dead, tenant=tenant)
+        return WorkerTable(threads, keep=threads.keep, is_dead=self.liveness.is_dead, tenant=tenant)
 
     def _add_job(self, connection: Connection, run: RunRecord, opening: RunOpening | None) -> None:
         if opening is None or opening.dispatch is not None:

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from agent_core.storage.liveness import OwnerIsDead, by_lease
 from agent_core.storage.postgres.queue import read_lane
 from agent_core.storage.postgres.statements import read_clock
 from agent_core.storage.rows import sparing
 from agent_core.storage.sql import Connection, JobReader
-from agent_core.types import OwnerIsDead, RunStatus
+from agent_core.types import RunStatus
 from agent_core.types.lanes import PROTOCOL, Lane
 from agent_core.types.workers import QueueDepth, QueuedRun, WorkerRecord
 
@@ -48,11 +49,6 @@ SELECT lanes.name, lanes.depth, runs.created_at FROM (
 JOIN procrastinate_jobs AS jobs ON jobs.id = lanes.first_id
 LEFT JOIN runs ON runs.run_id = jobs.args ->> 'run_id'
 """
-
-
-def by_lease(_: str, is_lease_over: bool, /) -> bool:
-    """Judge whether a worker is dead by its heartbeats alone."""
-    return is_lease_over
 
 
 class WorkerTable:

@@ -14,9 +14,7 @@ from rows import a_batch, a_node, an_event, an_opening
 Step = Callable[[PostgresSessionStore, int], Awaitable[object]]
 
 STEPS: dict[str, Step] = {
-    "a run opened": lambda s, n: s.open_run(
-        an_opening(f"o{n}", f"run_o{n}"), is_dead=lambda owner, is_over: False
-    ),
+    "a run opened": lambda s, n: s.open_run(an_opening(f"o{n}", f"run_o{n}")),
     "a batch": lambda s, n: s.append(a_batch(a_node(f"n{n}"), an_event())),
     "a batch of the session's path": lambda s, n: s.append(
         a_batch(a_node(f"p{n}"), an_event(), active_node_id=f"p{n}")
@@ -40,7 +38,7 @@ async def test_a_step_whose_socket_fails_is_done_on_another_connection(
     how: str, database_url: str
 ) -> None:
     async with PostgresSessionStore.open(database_url) as store:
-        await store.open_run(an_opening(), is_dead=lambda owner, is_over: False)
+        await store.open_run(an_opening())
         await store.append(a_batch(a_node("first")))
         for number, step in enumerate([*STEPS.values(), *STEPS.values()]):
             break_sockets(store, HOW[how])

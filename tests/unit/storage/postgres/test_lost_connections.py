@@ -15,11 +15,11 @@ async def test_a_write_whose_connection_breaks_is_no_warning(
     with Proxy.in_thread(shared_postgres.port) as proxy:
         url = shared_postgres.url(database, port=proxy.port)
         async with PostgresSessionStore.open(url) as store:
-            await store.open_run(an_opening(), is_dead=lambda owner, lease: False)
+            await store.open_run(an_opening())
             for number in range(5):
                 proxy.cut()
                 opening = an_opening(f"s{number + 2}", f"run_{number + 2}")
-                await store.open_run(opening, is_dead=lambda owner, lease: False)
+                await store.open_run(opening)
                 await store.append(a_batch(a_node(f"n{number}")))
             proxy.cut()
             assert [node.node_id for node in await store.path("n4")] == ["n4"]

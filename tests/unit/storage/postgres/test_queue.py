@@ -23,18 +23,11 @@ from agent_core.types import (
     TextBlock,
 )
 from agent_core.types.lanes import Lane
+from judging import judged, owners_are_dead
 from rows import a_batch, a_question, a_worker, an_opening
 
 LANE = Lane(queue="default", place="host:here")
 LEASE_S = 30.0
-
-
-def all_live(owner: str, is_lease_over: bool) -> bool:
-    return is_lease_over
-
-
-def all_are_dead(owner: str, is_lease_over: bool) -> bool:
-    return True
 
 
 def opening(run_id: str, session_id: str = "s1", **dispatch: Any) -> RunOpening:
@@ -54,7 +47,7 @@ async def opened(url: str) -> AsyncGenerator[tuple[PostgresSessionStore, RunQueu
 
 
 async def queue_run(store: PostgresSessionStore, run_id: str, *of: str, **dispatch: Any) -> None:
-    await store.queue_run(opening(run_id, *of, **dispatch), is_dead=all_live)
+    await store.queue_run(opening(run_id, *of, **dispatch))
 
 
 def jobs_in(url: str) -> list[tuple[str, str]]:
@@ -78,7 +71,7 @@ async def test_the_job_of_a_run_goes_with_its_end_and_no_other_does(database_url
         await queue_run(store, "run_3", "s3")
         one, other = await fetched(queue), await fetched(queue)
         assert [one.run_id, other.run_id] == ["run_1", "run_3"]
-        assert await store.take_run("run_1", Claim("me"), is_dead=all_live, max_takeovers=3)
+        assert await store.take_run("run_1", Claim("me"), max_takeovers=3)
 
         with pytest.raises(StorageError):  # of an owner that has lost the session
             await store.append(a_batch(run=RunChange(status=status), release="it", owner="it"))
@@ -106,7 +99,7 @@ async def test_a_run_that_was_answered_before_it_was_stored_as_waiting_outlives_
     async with opened(database_url) as (store, queue):
         await queue_run(store, "run_1")
         await fetched(queue)
-        assert await store.take_run("run_1", Claim("me"), is_dead=all_live, max_takeovers=3)
+        assert await store.take_run("run_1", Claim("me"), max_takeovers=3)
         await store.ask(a_question())
         await answer(store)
         await store.append(WAITS)  # and here its process dies
@@ -114,9 +107,9 @@ async def test_a_run_that_was_answered_before_it_was_stored_as_waiting_outlives_
         aged = "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1 hour'"
         connection.execute(aged)
     async with opened(database_url) as (store, queue):
-        assert await queue.sweep(all_are_dead) == 1
+        assert await judged(store, owners_are_dead).queue(LEASE_S).sweep() == 1
         assert (await fetched(queue)).run_id == "run_1"
-        taken = await store.take_run("run_1", Claim("it"), is_dead=all_live, max_takeovers=3)
+        taken = await store.take_run("run_1", Claim("it"), max_takeovers=3)
         assert taken is not None
         assert (taken.session.owner, taken.is_answered) == ("it", True)
 
@@ -127,7 +120,7 @@ async def test_a_run_that_is_answered_before_its_job_is_finished_has_one_job(
     async with opened(database_url) as (store, queue):
         await queue_run(store, "run_1")
         job = await fetched(queue)
-        assert await store.take_run("run_1", Claim("me"), is_dead=all_live, max_takeovers=3)
+        assert await store.take_run("run_1", Claim("me"), max_takeovers=3)
         await store.ask(a_question())
         await store.append(WAITS)
         await answer(store)
@@ -148,7 +141,7 @@ async def test_an_answer_queues_a_run_that_waits_in_its_own_transaction(database
     async with opened(database_url) as (store, queue):
         await queue_run(store, "run_1")
         job = await fetched(queue)
-        assert await store.take_run("run_1", Claim("me"), is_dead=all_live, max_takeovers=3)
+        assert await store.take_run("run_1", Claim("me"), max_takeovers=3)
         await store.ask(a_question())
         await store.append(WAITS)
         assert jobs_in(database_url) == [("run_1", "doing")]
@@ -201,9 +194,9 @@ async def test_a_process_finishes_no_job_that_another_one_has_by_now(database_ur
         await queue_run(store, "run_1")
         await queue_run(store, "run_2")
         old = await fetched(paused)
-        await store.take_run("run_1", Claim("me"), is_dead=all_live, max_takeovers=3)
-        assert await queue.sweep(all_live) == 0
-        assert await queue.sweep(all_are_dead) == 1
+        await store.take_run("run_1", Claim("me"), max_takeovers=3)
+        assert await queue.sweep() == 0
+        assert await judged(store, owners_are_dead).queue(LEASE_S).sweep() == 1
         new = await fetched(queue)
         assert new.job_id == old.job_id
         await paused.finish(old)
@@ -219,12 +212,12 @@ async def test_a_job_whose_process_is_silent_goes_back_though_no_session_was_cla
     async with opened(database_url) as (store, dead), opened(database_url) as (_, queue):
         await queue_run(store, "run_1")
         await fetched(dead)
-        assert await queue.sweep(all_live) == 0
+        assert await queue.sweep() == 0
         with psycopg.connect(database_url, autocommit=True) as connection:
             connection.execute(
                 "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '1 hour'"
             )
-        assert await queue.sweep(all_live) == 1
+        assert await queue.sweep() == 1
         assert (await fetched(queue)).run_id == "run_1"
         await dead.heartbeat()  # its row was removed: it begins anew
         await queue_run(store, "run_2", "s2")
@@ -243,7 +236,7 @@ async def test_a_process_that_had_no_runs_for_a_while_counts_as_alive_when_it_qu
             )
         await queue_run(store, "run_1")
         await queue_run(store, "run_2", process=await mine.register())
-        assert await queue.sweep(all_live) == 0
+        assert await queue.sweep() == 0
         run = await store.run("run_2")
         assert run is not None
         assert run.status is RunStatus.QUEUED
@@ -257,10 +250,10 @@ async def test_a_process_that_is_silent_is_judged_by_its_own_lease(
     async with opened(database_url) as (store, queue), opened(database_url) as (_, own):
         alone = opening("run_1", process=await own.register())
         lease = timedelta(seconds=lease_s)
-        await store.queue_run(replace(alone, lease=lease), is_dead=all_live)
+        await store.queue_run(replace(alone, lease=lease))
         with psycopg.connect(database_url, autocommit=True) as connection:
             connection.execute(silent, (silent_s,))
-        assert await queue.sweep(all_live) == is_left
+        assert await queue.sweep() == is_left
 
 
 async def test_a_worker_that_has_claimed_nothing_yet_may_have_the_longest_lease(
@@ -274,9 +267,9 @@ async def test_a_worker_that_has_claimed_nothing_yet_may_have_the_longest_lease(
             older = "UPDATE {} = now() - interval '{} seconds'"
             seen, beat = "procrastinate_workers SET last_heartbeat", "workers SET heartbeat_at"
             connection.execute(older.format(seen, 900).encode())
-            assert await queue.sweep(all_live) == 0
+            assert await queue.sweep() == 0
             connection.execute(older.format(beat, 1001).encode())
-            assert await queue.sweep(all_live) == 1, "it is dead as well"
+            assert await queue.sweep() == 1, "it is dead as well"
 
 
 async def test_a_run_that_only_its_own_process_may_take_ends_with_it(database_url: str) -> None:
@@ -286,8 +279,8 @@ async def test_a_run_that_only_its_own_process_may_take_ends_with_it(database_ur
         await queue_run(store, "run_2")
         assert await queue.fetch_next(LANE.__eq__) is None, "the one before it goes first"
         assert await queue.fetch_own("run_2") is None
-        assert await queue.sweep(all_live) == 0
-        assert await queue.sweep(all_are_dead) == 1
+        assert await queue.sweep() == 0
+        assert await judged(store, owners_are_dead).queue(LEASE_S).sweep() == 1
         run = await store.run("run_1")
         assert run is not None
         assert run.status is RunStatus.FAILED
@@ -302,12 +295,12 @@ async def test_a_run_of_its_own_process_that_has_begun_is_closed_with_its_sessio
         await queue_run(store, "run_1", process=await own.register())
         await queue_run(store, "run_2")
         assert await own.fetch_own("run_1") is not None
-        await store.take_run("run_1", Claim("me"), is_dead=all_live, max_takeovers=3)
+        await store.take_run("run_1", Claim("me"), max_takeovers=3)
         await store.append(a_batch(run=RunChange(status=RunStatus.RUNNING), owner="me"))
-        await queue.sweep(all_are_dead)
-        (lost,) = await store.close_lost_runs(all_are_dead)
+        await judged(store, owners_are_dead).queue(LEASE_S).sweep()
+        (lost,) = await judged(store, owners_are_dead).close_lost_runs()
         assert lost.run_id == "run_1"
-        assert await queue.sweep(all_are_dead) == 1
+        assert await judged(store, owners_are_dead).queue(LEASE_S).sweep() == 1
         assert (await fetched(queue)).run_id == "run_2"
 
 

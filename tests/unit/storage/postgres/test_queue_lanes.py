@@ -13,17 +13,13 @@ def opening(number: int, tenant: str | None = None, *, queue: str = "default") -
     return an_opening(f"s{number}", f"run_{number}", dispatch=dispatch)
 
 
-def is_dead(owner: str, is_lease_over: bool) -> bool:
-    return is_lease_over
-
-
 async def test_a_worker_gets_runs_of_all_lanes_that_it_serves_the_oldest_first(
     database_url: str,
 ) -> None:
     async with PostgresSessionStore.open(database_url) as store:
         kinds = [("a", "slow"), (None, "default"), ("b", "default"), ("a", "default")]
         for number, (tenant, queue) in enumerate(kinds):
-            await store.queue_run(opening(number, tenant, queue=queue), is_dead=is_dead)
+            await store.queue_run(opening(number, tenant, queue=queue))
         queue = store.queue(30)
         seen: list[Lane] = []
 
@@ -43,9 +39,9 @@ async def test_workers_that_fetch_at_once_take_no_more_of_a_tenant_than_it_may_h
 ) -> None:
     async with PostgresSessionStore.open(database_url) as store:
         for number in range(6):
-            await store.queue_run(opening(number, "a"), is_dead=is_dead)
-        await store.queue_run(opening(6), is_dead=is_dead)
-        await store.queue_run(opening(7), is_dead=is_dead)
+            await store.queue_run(opening(number, "a"))
+        await store.queue_run(opening(6))
+        await store.queue_run(opening(7))
         queues = [store.queue(30) for _ in range(8)]
         fetching = [each.fetch_next(lambda _: True, tenant_concurrency=2) for each in queues]
         taken = {job.run_id for job in await asyncio.gather(*fetching) if job}

@@ -24,10 +24,6 @@ STEPS: dict[str, Step] = {
 }
 
 
-def owners_live(owner: str, is_over: bool) -> bool:
-    return False
-
-
 def queued(number: int, session_id: str | None = None) -> RunOpening:
     dispatch = Dispatch(queue="default", home="host:here")
     return an_opening(session_id or f"q{number}", f"run_q{number}", dispatch=dispatch)
@@ -47,12 +43,12 @@ def ended(number: int) -> Batch:
 
 
 async def queue(store: PostgresSessionStore, number: int) -> None:
-    await store.queue_run(queued(number), is_dead=owners_live)
+    await store.queue_run(queued(number))
 
 
 async def take(store: PostgresSessionStore, number: int) -> None:
     run_id = f"run_q{number}"
-    assert await store.take_run(run_id, Claim("me"), is_dead=owners_live, max_takeovers=3)
+    assert await store.take_run(run_id, Claim("me"), max_takeovers=3)
 
 
 async def queue_and_take(store: PostgresSessionStore, number: int) -> None:
@@ -70,7 +66,7 @@ WORKERS_STEPS: dict[str, tuple[int, int, Step, Step]] = {
         11,
         3,
         nothing,
-        lambda s, n: s.queue_run(queued(n, "s1"), is_dead=owners_live),
+        lambda s, n: s.queue_run(queued(n, "s1")),
     ),
     "a run claimed": (8, 2, queue, take),
     "its end stored": (3, 1, queue_and_take, lambda s, n: s.append(ended(n))),
@@ -83,7 +79,7 @@ async def least(proxy: Proxy, url: str, before: Step, step: Step) -> tuple[int, 
     """The fewest statements and round trips of some repetitions."""
     taken: list[tuple[int, int]] = []
     async with PostgresSessionStore.open(url) as store:
-        await store.open_run(an_opening(), is_dead=owners_live)
+        await store.open_run(an_opening())
         for number in range(20):  # the first one of a connection also opens and prepares
             await before(store, number)
             executed, asked = proxy.executed, proxy.asked

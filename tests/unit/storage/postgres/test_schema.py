@@ -27,10 +27,6 @@ NEXT = Migration(
 )
 
 
-def alive(owner: str, is_lease_over: bool) -> bool:
-    return False
-
-
 def test_text_is_ordered_by_the_codes_of_its_characters_whatever_the_database_does(
     database_url: str,
 ) -> None:
@@ -60,7 +56,7 @@ async def test_a_database_of_every_released_schema_goes_on_with_its_rows(
         schema.migrate(connection)
     async with PostgresSessionStore.open(empty_database_url) as store:
         opening = an_opening(dispatch=Dispatch(queue="q", home="host:a", tenant="acme"))
-        await store.queue_run(opening, is_dead=alive)
+        await store.queue_run(opening)
     with known(monkeypatch, *MIGRATIONS, NEXT):
         async with PostgresSessionStore.open(empty_database_url, tenant="acme") as store:
             assert (await store.session("s1")) is not None

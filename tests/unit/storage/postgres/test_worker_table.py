@@ -39,7 +39,7 @@ async def test_a_worker_that_has_ended_is_gone_though_a_heartbeat_was_under_way(
     database_url: str,
 ) -> None:
     async with PostgresSessionStore.open(database_url) as store:
-        await store.open_run(an_opening(), is_dead=lambda _, is_over: is_over)
+        await store.open_run(an_opening())
         table = store.workers(None)
         beating = asyncio.create_task(table.beat(worker(), 15))  # opens a connection
         await asyncio.sleep(0)
@@ -111,7 +111,7 @@ async def test_a_tenant_sees_how_much_of_its_own_waits(database_url: str) -> Non
         for name in ("t", "other", None):
             dispatch = Dispatch(queue="default", home="host:a", tenant=name)
             opening = an_opening(f"s_{name}", f"run_{name}", dispatch=dispatch)
-            await store.queue_run(opening, is_dead=lambda owner, is_lease_over: False)
+            await store.queue_run(opening)
         assert {each.tenant for each in await store.workers(None).depths()} == {"t", "other", None}
     async with PostgresSessionStore.open(database_url, tenant="t") as store:
         (depth,) = await store.workers("t").depths()

@@ -22,9 +22,9 @@ from command_lines import CommandLines, Judged, make_program
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "everyday-commands.md"
 GROUPS: list[dict[str, Any]] = tomllib.loads((HERE / "everyday.toml").read_text("utf-8"))["group"]
-MODES = ("off", "auto", "required")
+MODES = ("off", "readers", "auto", "required")
 PROGRAMS = """
-    alembic awk basename bash black bun cargo cat chmod clang-format cmake column comm coverage cp
+    [ alembic awk basename bash black bun cargo cat chmod clang-format cmake column comm coverage cp
     ctest curl cut dash date deno df diff docker du echo env file find g++ gcc gdb gh git go gofmt
     gradle grep gzip head helm id java javac jq just kubectl ldd less ln ls make md5sum mkdir mv
     mvn mypy nice ninja nl nm node npm npx patch perl pip pnpm poetry ps psql pwd pyright pytest
@@ -100,8 +100,9 @@ def make_project(base: Path) -> Path:
 
 
 def sandboxed(base: Path, mode: str) -> CommandLines:
-    """Return the commands of the project with a sandbox that asks for nothing inside."""
-    settings = f'[sandbox]\nmode = "{mode}"\nask_inside = false\n' if mode != "off" else ""
+    """Return the commands of the project in one mode; a sandbox asks for nothing inside."""
+    settings = f'[sandbox]\nmode = "{mode}"\nask_inside = false\n'
+    settings = {"off": "", "readers": '[permissions]\nreaders = "allow"\n'}.get(mode, settings)
     environ = {"PATH": str(base / "bin"), "HOME": str(base / "user")}
     return CommandLines(
         base / "project", base / "home", rules=(), environ=environ, settings=settings
@@ -111,7 +112,8 @@ def sandboxed(base: Path, mode: str) -> CommandLines:
 async def judge(lines: CommandLines, line: Line, base: Path, mode: str) -> tuple[str, Judged]:
     """Return what becomes of a line, in the words of the page."""
     text = line.run.replace("{home}", str(base / "home"))
-    options = {"network": True} if line.network and mode != "off" else {}
+    is_confined = mode in {"auto", "required"}
+    options = {"network": True} if line.network and is_confined else {}
     judged = await lines.judge(shlex.split(text), **options)
     word = WORDS[judged.decision]
     if word == "asked once" and judged.action and judged.action.access.reason:
@@ -167,10 +169,11 @@ compares both. The rules behind it are in [permissions](permissions.md).
 - **asked always**: it has a reason of its own, and every answer is for one call.
 - **refused**: no answer allows it; a rule with its path can.
 
-The columns are the modes of the [sandbox](sandbox.md). `auto` and `required` are shown with
-`ask_inside = false` on a system that can enforce all of it; with the default, `true`, they ask like
-`off`. The project has a `.env`, a virtual environment, hooks, and usual settings of git. Commands
-that need the network are called with it, which asks in a sandbox.
+The columns are the modes of the [sandbox](sandbox.md); "readers" is `off` with `[permissions]
+readers = "allow"`, or after the answer `r` to a first question. `auto` and `required` are shown
+with `ask_inside = false` on a system that can enforce all of it; with the default, `true`, they ask
+like `off`. The project has a `.env`, a virtual environment, hooks, and usual settings of git.
+Commands that need the network are called with it, which asks in a sandbox.
 """
 
 
@@ -179,8 +182,10 @@ def page_of(found: list[tuple[str, list[tuple[Line, list[str], str]]]]) -> str:
     count = sum(len(rows) for _, rows in found)
     parts = [HEAD.format(count=count)]
     for name, rows in found:
-        parts.append(f"\n## {name}\n\n| command | off | auto | required | reason to ask |\n")
-        parts.append("|---|---|---|---|---|\n")
+        parts.append(
+            f"\n## {name}\n\n| command | off | readers | auto | required | reason to ask |\n"
+        )
+        parts.append("|---|---|---|---|---|---|\n")
         for line, words, reason in rows:
             shown = line.run.replace("|", "\\|").replace("{home}", "~/.soong-agent")
             cells = " | ".join(words)

@@ -29,8 +29,9 @@ async def test_the_page_shows_what_becomes_of_everyday_commands(found: Outcomes)
             )
 
     # In a sandbox only the network and reasons of their own ask.
-    for line, (off, auto, required), _ in rows:
+    for line, (off, readers, auto, required), _ in rows:
         assert auto == required
+        assert readers == off or readers == "unasked"
         if not line.always and not line.refused:
             assert (off, auto) == ("asked once", "asked once" if line.network else "unasked"), (
                 line.run

@@ -61,7 +61,7 @@ _FOLDER_VARIABLE = re.compile(r"(?:\$PWD\b|\$\{PWD\}|~\+)(?=/|$)")
 _OF_ANOTHER_PROCESS = (Path("/proc"), Path("/dev"))  # the target depends on the process that looks
 _LONGEST_BUNDLE = 32
 _OF_THE_SHELL = frozenset(
-    (":", "break", "cd", "continue", "exit", "return", "set", "shift", "wait")
+    (":", "break", "cd", "continue", "exit", "read", "return", "set", "shift", "wait")
 )
 """Shell commands without a file of their own, which change nothing outside the shell."""
 
@@ -187,11 +187,13 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         and not (read.history and policy.denies_paths),
         policy=policy,
     )
-    changes_nothing = _changes_nothing(read, command)
-    if reason == "outside_roots" and changes_nothing and read.unseen is None:
+    changes_nothing = _changes_nothing(read, command) and _expands_inside(read, command)
+    is_written = not (read.expanded or read.gives_names)
+    if reason == "outside_roots" and changes_nothing and is_written and read.unseen is None:
         is_free = all(map(may_be_read, {*places, *policy.find_outside(met.opened)}))
         reason = None if is_free else reason
         command = structs.replace(command, reason=reason, opens_outside=True)
+    views = replace(read.for_rules, problem=None) if changes_nothing else read.for_rules
     shown = shlex.join(arguments.argv)
     access = Access(
         asks=True,
@@ -205,7 +207,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         places=places,
         paths=paths,
         met=(*met.opened, *met.tracked, *guessed.opened),
-        command=read.for_rules,
+        command=views,
     )
     opens_freely = reason is None and command.opens_only_what_may_be_read
     access = replace(
@@ -231,6 +233,8 @@ def _meet_all(read: "ReadCommand", cwd: Path) -> "Met":
             meet(opening, base, met)
     if not met.is_complete and read.unseen is None:
         read.unseen = "it reads more files than are looked at"
+    if met.splits_names and read.unseen is None:
+        read.unseen = "it takes names apart that have blanks or other signs"
     if met.shows_history:
         read.history = "it may show files of earlier commits"
     return met
@@ -252,26 +256,44 @@ def _meet_guesses(policy: PathPolicy, read: "ReadCommand", cwd: Path) -> "Met":
 def _changes_nothing(read: "ReadCommand", command: "CommandLine") -> bool:
     """Return whether everything that a command runs only reads, in each folder it works in."""
     from agent_core.tools.code.programs import reading_subcommand  # noqa: PLC0415 - see above
+    from agent_core.tools.code.views import READS_A_LINE  # noqa: PLC0415
 
-    def reads(view: CommandView, cwd: Path) -> bool:
+    def reads(view: CommandView, argvs: Sequence[Sequence[str]], cwd: Path) -> bool:
         name = view.argv[0]
         if view.program is None or view.program == name:
-            return name in _OF_THE_SHELL
+            return name in _OF_THE_SHELL | _TESTS
         if name in _TESTS:
             return not command.policy.is_below_write_root(Path(view.program))
         try:
             program = find_program(name, cwd=cwd, env=command.env)
         except ToolError:  # not from this folder
             return False
-        one = structs.replace(command, program=program, argv=view.argv, cwd=cwd)
-        return reading_subcommand(one) is not None
+        all_of_it = (
+            structs.replace(command, program=program, argv=argv, cwd=cwd) for argv in argvs
+        )
+        return all(reading_subcommand(each, may_start=True) is not None for each in all_of_it)
 
-    views = read.for_rules
-    return views.problem is None and all(
-        view.argv and view.unknown_from is None and not view.writes and reads(view, cwd)
-        for view in views.views
+    is_clear = bool(read.views) and {READS_A_LINE}.issuperset(read.problems)
+    return is_clear and all(
+        view.argv
+        and (view.unknown_from is None or number in read.sure)
+        and not view.writes
+        and reads(view, read.sure.get(number) or (view.argv,), cwd)
+        for number, view in enumerate(read.views)
         for cwd in (command.cwd, *read.folders)
     )
+
+
+def _expands_inside(read: "ReadCommand", command: "CommandLine") -> bool:
+    """Return whether all that expanded words stand for is in the project, and may be read."""
+    policy = command.policy
+    places = (
+        place
+        for base in read.bases(command.cwd)
+        for name in read.expanded
+        for place in _resolve(policy, name, base)
+    )
+    return all(place.writable and not place.sensitive for place in places)
 
 
 def _confine(

@@ -207,6 +207,7 @@ def open_find(words: Sequence[str]) -> Opening | None:
     found.follows |= "-follow" in rest
     is_plain = _FIND_OPERATORS.isdisjoint(rest)
     names = list[str]()
+    finds_no_links = False
     while rest:
         word = rest.pop(0)
         if word in _FIND_FLAGS:
@@ -214,12 +215,16 @@ def open_find(words: Sequence[str]) -> Opening | None:
         if word in FIND_ACTIONS or word == "-delete":
             if word != "-delete" and found.names_only:
                 found.names_only = False
+                found.gives_names = "exact"
+                found.gives_links = not (is_plain and finds_no_links)
                 # Only the tests in front of it decide what it opens.
                 found.included = names[:1] if is_plain else []
-            found.only_reads = False
+            found.only_reads &= word == "-exec"
+            found.starts |= word == "-exec"
             _skip_command(word, rest)
         elif rest and word in _FIND_VALUED:
             value = rest.pop(0)
+            finds_no_links |= word == "-type" and "l" not in value
             names += [value] if word in {"-iname", "-name"} and not has_brackets(value) else []
         elif rest and word in _FIND_FILES | _FIND_WRITTEN:
             found.places.append(rest.pop(0))
@@ -228,6 +233,7 @@ def open_find(words: Sequence[str]) -> Opening | None:
             return None
     if found.names_only:  # another program may open what it lists
         found.included = names[:1] if is_plain else []
+        found.gives_links = not (is_plain and finds_no_links)
     return found
 
 

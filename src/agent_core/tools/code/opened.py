@@ -32,23 +32,30 @@ class Met(Struct):
         tracked: resolved paths whose committed content git shows.
         shows_history: git may show files of earlier commits, which its index does not name.
         is_complete: the list is complete; otherwise the folders are too large to look through.
+        splits_names: one of the names that become words of a program becomes several, or an
+            option.
     """
 
     opened: dict[str, None] = field(default_factory=dict[str, None])
     tracked: dict[str, None] = field(default_factory=dict[str, None])
     shows_history: bool = False
     is_complete: bool = True
+    splits_names: bool = False
 
 
 def meet(opening: Opening, base: Path, met: Met) -> None:
     """Add what a program reaches when it runs in a folder. Blocks on files."""
     if opening.depth != "itself":
         for word in opening.paths:
-            entries = _Walk(opening).below(os.path.realpath(base / word))
+            root = os.path.realpath(base / word)
+            entries = _Walk(opening).below(root)
             room = max(_MAX_ENTRIES - len(met.opened), 0)
             found = list(islice(entries, room + 1))
             met.is_complete &= len(found) <= room
             met.opened |= dict.fromkeys(found[:room])
+            if opening.gives_names == "words":
+                names = (path[len(root) :].lstrip("/") for path in found if path.startswith(root))
+                met.splits_names |= not all(map(is_one_word, names))
     if opening.tracked is not None:
         files = find_tracked(base, opening.tracked)
         met.is_complete &= files is not None
@@ -59,6 +66,14 @@ def meet(opening: Opening, base: Path, met: Met) -> None:
             while folder not in met.tracked and folder != os.sep:
                 met.tracked[folder] = None
                 folder = os.path.dirname(folder)  # noqa: PTH120
+
+
+_ONE_WORD = re.compile(r"(?!-)[\w./@%+,:=~-]*")
+
+
+def is_one_word(name: str) -> bool:
+    """Return whether programs and shells take a name for one word that is no option."""
+    return _ONE_WORD.fullmatch(name) is not None
 
 
 class _Walk:
@@ -104,6 +119,8 @@ class _Walk:
     ) -> Iterator[str]:
         opening = self._opening
         if (is_link := entry.is_symlink()) and not opening.follows:
+            if opening.gives_names and opening.gives_links and self._includes(entry.name):
+                yield from dict.fromkeys((entry.path, os.path.realpath(entry.path)))
             return
         try:
             is_folder = entry.is_dir()
@@ -117,10 +134,11 @@ class _Walk:
             if opening.depth == "tree":
                 yield from dict.fromkeys((entry.path, path))
                 folders.append((path, is_nested))
-        elif not opening.names_only and (
-            not opening.included or self._included.match(entry.name.casefold())
-        ):
+        elif not opening.names_only and self._includes(entry.name):
             yield from dict.fromkeys((entry.path, path))
+
+    def _includes(self, name: str) -> bool:
+        return not self._opening.included or bool(self._included.match(name.casefold()))
 
     def _leaves_out(self, name: str, *, is_folder: bool, is_nested: bool) -> bool:
         excluded = self._excluded_folders if is_folder else self._excluded

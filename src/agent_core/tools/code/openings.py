@@ -30,6 +30,10 @@ class Opening(Struct, kw_only=True):
             none; None: nothing.
         shows_history: it shows what was in files that are tracked no more.
         only_reads: it makes no file, runs nothing and connects to nothing.
+        starts: it only starts other programs, for the files that it finds; they are views.
+        gives_names: it gives the names of what it finds to another program, which opens them:
+            `words` where that program splits them at blanks, `exact` where not.
+        gives_links: the names of links are among them.
     """
 
     paths: list[str] = field(default_factory=list[str])
@@ -46,6 +50,9 @@ class Opening(Struct, kw_only=True):
     tracked: list[str] | None = None
     shows_history: bool = False
     only_reads: bool = True
+    starts: bool = False
+    gives_names: Literal["", "words", "exact"] = ""
+    gives_links: bool = True
 
 
 Options = list[tuple[str, str]]
@@ -134,6 +141,11 @@ class Program:
     def may_walk(self) -> bool:
         """Return whether it can open what is below a folder."""
         return self._depth != "itself" or bool(self._walks)
+
+    def names_of(self, words: Sequence[str]) -> set[str] | None:
+        """Return the names of the options among some words; None if one is not known."""
+        parsed = self._options.parse_all(words)
+        return None if parsed is None else {name for name, _ in parsed[0]}
 
     def open(self, words: Sequence[str]) -> Opening | None:
         """Return what it opens with these words; None if that is not known."""

@@ -69,8 +69,13 @@ def _harmless_subcommand(command: CommandLine) -> str | None:
     return reading_subcommand(command) if is_open else None
 
 
-def reading_subcommand(command: CommandLine) -> str | None:
-    """Return the subcommand of a command that certainly changes nothing, or None."""
+def reading_subcommand(command: CommandLine, *, may_start: bool = False) -> str | None:
+    """Return the subcommand of a command that certainly changes nothing, or None.
+
+    Args:
+        command: looked up.
+        may_start: it may be a `find` that starts programs, which are judged by themselves.
+    """
     policy, name, words = command.policy, command.program.name, command.argv[1:]
     real = Path(os.path.realpath(command.program))
     if not is_program_of_its_name(command.program, real):
@@ -80,7 +85,7 @@ def reading_subcommand(command: CommandLine) -> str | None:
     if changing_names(command.env):
         return None
     opening = opened_by(name, words)
-    if opening is None or not opening.only_reads:
+    if opening is None or not opening.only_reads or (opening.starts and not may_start):
         return None
     if name != "git":
         return ""

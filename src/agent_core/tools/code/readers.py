@@ -19,6 +19,7 @@ from agent_core.tools.code.openings import (
     has_brackets,
     values_of,
 )
+from agent_core.tools.options import spell_out
 from agent_core.tools.shells import words_of
 
 
@@ -492,3 +493,54 @@ def writes_its_words(name: str, words: Sequence[str]) -> bool:
         "printf" in word or "format" in word for word in words
     )
     return is_format or name in _WRITES_ITS_WORDS
+
+
+_PRINTS_ONLY_NAMES = frozenset(
+    spell_out(
+        "-EFGIRSTegilnrstuw. --exclude --exclude-dir --extended-regexp --files "
+        "--files-with-matches --fixed-strings --glob --hidden --iglob --ignore-case --include "
+        "--no-ignore --no-messages --recursive --regexp --smart-case --type --type-not "
+        "--unrestricted --word-regexp"
+    )
+)
+_LISTS = frozenset(spell_out("-l --files --files-with-matches"))
+_FIND_PRINTS_MORE = words_of("-follow -ls -printf")
+_FILTERS = {
+    "cat": re.compile(r""),
+    "grep": re.compile(r"(?:-[EFivwx]+ )*(?:-e )?[^-\s]\S*"),
+    "head": re.compile(r"(?:-\d+|-n ?\d+)?"),
+    "tac": re.compile(r""),
+    "tail": re.compile(r"(?:-\d+|-n ?\+?\d+)?"),
+    "uniq": re.compile(r""),
+}
+
+
+def passes_lines(name: str, words: Sequence[str]) -> bool:
+    """Return whether a program prints lines that it reads, whole and unchanged, and no others."""
+    return name in _FILTERS and _FILTERS[name].fullmatch(" ".join(words)) is not None
+
+
+def printed_by(name: str, words: Sequence[str], *, is_exact: bool) -> Opening | None:
+    """Return the places whose names a program prints; None if it may print anything else.
+
+    Args:
+        name: of the program.
+        words: that it is given.
+        is_exact: a NUL is expected behind each name; else the end of a line.
+    """
+    opening = opened_by(name, words)
+    if opening is None or not opening.only_reads or opening.starts or opening.follows:
+        return None
+    if name == "find":
+        others = {"-print"} if is_exact else {"-print0"}
+        is_plain = (_FIND_PRINTS_MORE | others).isdisjoint(words)
+        is_plain &= not is_exact or "-print0" in words
+    else:
+        names = PROGRAMS[name].names_of(words) if name in {"egrep", "fgrep", "grep", "rg"} else None
+        is_plain = names is not None and names <= _PRINTS_ONLY_NAMES and not is_exact
+        is_plain = is_plain and not _LISTS.isdisjoint(names or ())
+    if not is_plain:
+        return None
+    opening.names_only = False
+    opening.gives_names = "exact" if is_exact else "words"
+    return opening

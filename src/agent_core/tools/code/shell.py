@@ -5,12 +5,15 @@ a pattern for the text between the words. Everything else is a problem, and so i
 the shell in use reads differently from bash. With a problem the commands found are a guess.
 """
 
+import math
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from glob import escape
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -37,20 +40,44 @@ class Word(Struct, frozen=True):
         is_glob: a pattern for the names of files, and nothing else is expanded in it; `text` is
             as `glob` reads it.
         is_one: it stays one word, whatever is expanded in it.
+        values: with the variable of a loop, the words that it becomes in turn, each of them known,
+            a pattern, or printed; none if that cannot be told.
+        printed: the number of the feed that prints it, as one of many lines or words.
+        is_exact: each printed name is one word, whatever signs it has.
     """
 
     text: str
     is_known: bool = True
     is_glob: bool = False
     is_one: bool = True
+    values: tuple["Word", ...] = ()
+    printed: int = 0
+    is_exact: bool = False
+
+    @property
+    def alternatives(self) -> tuple["Word", ...]:
+        """Return the words that it may be, as far as they can be told; none if they cannot."""
+        return (self,) if self.is_known or self.is_glob or self.printed else self.values
 
 
 class SimpleCommand(Struct):
-    """One command of a script; without words it only redirects."""
+    """One command of a script; without words it only redirects.
+
+    Attributes:
+        words: its program, and the words that it is given.
+        reads: what redirections read; each is known, or a pattern for one file.
+        writes: what redirections write.
+        feed: the number of the feed that it reads from; 0 if that is not known.
+        shares: other commands read lines of the same feed.
+        reads_line: it is `read` with names of variables that mean nothing to other programs.
+    """
 
     words: list[Word]
-    reads: list[str] = field(default_factory=list[str])
+    reads: list[Word] = field(default_factory=list[Word])
     writes: list[str] = field(default_factory=list[str])
+    feed: int = 0
+    shares: bool = False
+    reads_line: bool = False
 
 
 class ReadScript(Struct):
@@ -61,9 +88,10 @@ class ReadScript(Struct):
         words: other words of it, which become those of its commands.
         inputs: here-documents, which a shell would run.
         problems: why this may not be all, or not be it.
-        repeats: a part of it may run several times.
+        repeats: a part of it that may change the folder may run several times.
         enters_first: nothing of it runs unless the `cd` that it begins with succeeds.
         is_chain: it consists of commands of which each runs only if all before it have succeeded.
+        feeds: commands joined by pipes, whose output other commands read; numbered from 1.
     """
 
     commands: list[SimpleCommand] = field(default_factory=list[SimpleCommand])
@@ -73,6 +101,7 @@ class ReadScript(Struct):
     repeats: bool = False
     enters_first: bool = False
     is_chain: bool = False
+    feeds: list[list[SimpleCommand]] = field(default_factory=list[list[SimpleCommand]])
 
 
 _STRUCTURE = words_of(
@@ -124,6 +153,12 @@ _NOTHING = re.compile(rb"")
 _SIGN = re.compile(r"[^\w\s./,:=@%+-]|\n")
 _SEPARATORS = re.compile(r"\|\||&&|[;&|\n()`{}]|\$\(|<\(|>\(")
 _LOOP_VARIABLE = re.compile(r"[a-z][a-z0-9_]*")
+_READ_LINE = re.compile(r"(?:IFS=[ \t]+)?read(?:[ \t]+-r)?((?:[ \t]+[a-z][a-z0-9_]*)+)")
+_MAY_READ_LINE = re.compile(r"(?=\bread(?:[ \t]+-r)?((?:[ \t]+[a-z][a-z0-9_]*)+))")
+_NEVER_SPLIT = re.compile(r"[\w./@%+,:=-]+")
+_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
+_MOST_VALUES = 64
+_INPUTS = words_of("heredoc_redirect herestring_redirect")
 
 
 def read_script(text: str, *, is_bash: bool, env_names: Sequence[str] = ()) -> ReadScript:
@@ -191,6 +226,11 @@ class _Reader:
         self._is_bash = is_bash
         self._env_names = env_names
         self._depth = 0
+        self._variables: dict[str, tuple[Word, ...]] = {}
+        self._feed = 0
+        self._is_redirected = False
+        reads = _MAY_READ_LINE.findall(source.decode())
+        self._set_by_read = Counter(name for names in reads for name in names.split())
 
     def read(self) -> None:
         root = parse(self._source)
@@ -247,17 +287,11 @@ class _Reader:
             case "comment":
                 self._comment(node)
             case kind if kind in _STRUCTURE:
-                self._structure(node)
+                self._construct(node)
             case "for_statement":
                 self._for(node)
             case "variable_assignment":
-                self._problem(SETS_A_VARIABLE)
-                value = node.child_by_field_name("value")
-                if value is not None:
-                    self._found.words.append(self._word(value))
-                name = node.child_by_field_name("name")
-                if name is None or name.type != "variable_name":
-                    self._unknown(node)
+                self._assignment(node)
             case kind if kind in _ASSIGNMENTS:
                 self._problem(SETS_A_VARIABLE)
                 self._inside(node)
@@ -272,6 +306,24 @@ class _Reader:
                 self._unknown(node)
                 self._inside(node)
 
+    def _construct(self, node: "Node") -> None:
+        match node.type:
+            case "pipeline":
+                self._pipeline(node)
+            case "while_statement":
+                self._while(node)
+            case _:
+                self._structure(node)
+
+    def _assignment(self, node: "Node") -> None:
+        self._problem(SETS_A_VARIABLE)
+        value = node.child_by_field_name("value")
+        if value is not None:
+            self._found.words.append(self._word(value))
+        name = node.child_by_field_name("name")
+        if name is None or name.type != "variable_name":
+            self._unknown(node)
+
     def _inside(self, node: "Node") -> None:
         """The commands below a node that is a problem anyway."""
         for child in node.children:
@@ -280,8 +332,6 @@ class _Reader:
 
     def _structure(self, node: "Node") -> None:
         self._between(node, _BLANKS)
-        if node.type == "while_statement":
-            self._found.repeats = True
         if node.type == "command_substitution" and re.match(r"(?s)`.*\\", text_of(node)):
             self._problem("the script has a backslash in backquotes")
         for index, child in enumerate(node.children):
@@ -299,10 +349,76 @@ class _Reader:
             elif child.type in _BASH_ONLY and not self._is_bash:
                 self._problem(f"not all shells read {child.type} alike")
 
+    def _pipeline(self, node: "Node") -> None:
+        """Read commands joined by pipes; the output of those in front is a feed for the next."""
+        outer, feed = self._feed, list[SimpleCommand]()
+        is_known = not self._is_redirected  # which of them reads the file is not told
+        self._between(node, _BLANKS)
+        for child in node.children:
+            if not child.is_named:
+                is_plain = child.type in _TOKENS and not child.is_missing
+                if not is_plain:
+                    self._unknown(child)
+                elif child.type in _BASH_ONLY and not self._is_bash:
+                    self._problem(f"not all shells read {child.type} alike")
+                is_known &= is_plain and child.type == "|"
+                self._feed = self._add_feed(feed) if is_known else 0
+                continue
+            before = len(self._found.commands)
+            self._statement(child)
+            added = self._found.commands[before:]
+            readers = [each for each in added if each.feed == self._feed]
+            for each in readers:
+                each.shares |= len(readers) > 1
+            # Messages joined to the output are no names of files.
+            is_known &= len(added) == 1 and "&" not in text_of(child)
+            feed += added
+        self._feed = outer
+
+    def _add_feed(self, commands: Sequence[SimpleCommand]) -> int:
+        self._found.feeds.append([*commands])
+        return len(self._found.feeds)
+
+    def _while(self, node: "Node") -> None:
+        """Read a loop; `while read` gives its variable each line of what it is fed."""
+        before = len(self._found.commands)
+        condition = node.child_by_field_name("condition")
+        found = condition and _READ_LINE.fullmatch(text_of(condition))
+        names = found[1].split() if found and node.children[0].type == "while" else []
+        if len(names) == 1 and self._feed:
+            line = Word("…", is_known=False, printed=self._feed)
+            with self._variable(names[0], [line], reads=1):
+                self._structure(node)
+        else:
+            self._structure(node)
+        self._note_repeated(before)
+
+    @contextmanager
+    def _variable(self, name: str, values: Sequence[Word], *, reads: int) -> Generator[None]:
+        """Read a part in which a variable becomes these words in turn.
+
+        Args:
+            name: of the variable.
+            values: if one of them cannot be told, nothing is known about it.
+            reads: how often `read` sets it if that is known; no other `read` may set it.
+        """
+        known = tuple(each for word in values for each in word.alternatives)
+        is_split = any(
+            _VARIABLE.fullmatch(each.text) and not _is_never_split(each) for each in values
+        )
+        is_known = all(word.alternatives for word in values) and not is_split
+        is_known &= len(known) <= _MOST_VALUES and self._set_by_read[name] == reads
+        is_nested = name in self._variables
+        self._variables[name] = known if is_known and not is_nested else ()
+        yield
+        if not is_nested:
+            del self._variables[name]
+
     def _for(self, node: "Node") -> None:
         """Read a loop; its variable must mean nothing to any program, or to the shell."""
         self._between(node, _BLANKS)
-        self._found.repeats = True
+        before = len(self._found.commands)
+        name, values = "", list[Word]()
         for index, child in enumerate(node.children):
             match node.field_name_for_child(index) or child.type:
                 case "variable":
@@ -310,13 +426,21 @@ class _Reader:
                     if not _LOOP_VARIABLE.fullmatch(name) or name in self._env_names:
                         self._problem(f"the script sets the variable {name}")
                 case "value":
-                    self._found.words.append(self._word(child))
+                    values.append(self._word(child))
+                    self._found.words.append(values[-1])
                 case "body":
-                    self._statement(child)
+                    with self._variable(name, values, reads=0):
+                        self._statement(child)
                 case "for" | "in" | ";":
                     pass
                 case _:
                     self._unknown(child)
+        self._note_repeated(before)
+
+    def _note_repeated(self, before: int) -> None:
+        """Note that the commands of a loop run several times, if they may change the folder."""
+        words = (word for each in self._found.commands[before:] for word in each.words)
+        self._found.repeats |= any("cd" in word.text for word in words)
 
     def _comment(self, node: "Node") -> None:
         """A comment ends with the line, and begins where every shell begins one."""
@@ -328,8 +452,16 @@ class _Reader:
 
     def _command(self, node: "Node") -> None:
         """Read a simple command with its redirections, or a construct with redirections."""
-        command = SimpleCommand([])
         body = node.child_by_field_name("body") if node.type == "redirected_statement" else node
+        outer = (self._feed, self._is_redirected)
+        parts = [*node.children, *(body.children if body is not None else ())]
+        if any(map(_sets_input, parts)):
+            self._feed, self._is_redirected = 0, True
+        self._one_command(node, body)
+        self._feed, self._is_redirected = outer
+
+    def _one_command(self, node: "Node", body: "Node | None") -> None:
+        command = SimpleCommand([], feed=self._feed)
         first = len(self._found.commands)
         if body is None or body.type in {"command", "test_command"}:
             if body is not None:
@@ -361,7 +493,8 @@ class _Reader:
             if child.type in {"file_redirect", "herestring_redirect", "heredoc_redirect"}:
                 self._redirect(child, command)
             elif child.type == "variable_assignment":
-                self._statement(child)
+                if not _READ_LINE.fullmatch(text_of(node)):
+                    self._statement(child)
             elif not child.is_named:
                 self._unknown(child)
             else:
@@ -369,6 +502,8 @@ class _Reader:
                     self._problem("a part of the script cannot be read")
                 command.words.append(self._word(child))
             end = child.end_byte
+        found = _READ_LINE.fullmatch(text_of(node))
+        command.reads_line = bool(found and not {*found[1].split()}.intersection(self._env_names))
 
     def _test(self, node: "Node", command: SimpleCommand) -> None:
         """Read a test: `[ … ]` is a command like any other; `[[ … ]]` has a language of its own."""
@@ -428,13 +563,15 @@ class _Reader:
         is_number = target.text.isascii() and target.text.isdecimal()
         if operator in {"<&", ">&"} and target.is_known and is_number:
             return
-        if not target.is_known or not target.text:
+        is_value = operator == "<" and target.is_one and bool(target.values)
+        is_value &= not any(word.printed for word in target.values)
+        if not (target.is_known or is_value) or not target.text:
             self._problem("a redirection has a target that is known only when it runs")
         if operator in {"&>", "&>>", ">&"} and not self._is_bash:
             self._problem(f"not all shells read {operator} alike")
         match operator:
             case "<":
-                command.reads.append(target.text)
+                command.reads += target.values if is_value else [target]
             case ">" | ">>" | ">|" | "&>" | "&>>" | ">&":
                 command.writes.append(target.text)
             case _:
@@ -499,18 +636,35 @@ class _Reader:
                 return self._joined(node)
             case "simple_expansion":
                 self._between(node, _NOTHING)
-                return Word(text, is_known=False, is_one=False)
+                values = self._variables.get(text[1:], ())
+                return Word(text, is_known=False, is_one=False, values=values)
             case "expansion":
                 return self._expansion(node)
-            case "command_substitution" | "process_substitution":
+            case "command_substitution":
+                return Word(text, is_known=False, is_one=False, printed=self._substitution(node))
+            case "process_substitution":
                 self._statement(node)
-                return Word(text, is_known=False, is_one=node.type == "process_substitution")
+                return Word(text, is_known=False)
             case "arithmetic_expansion" if _ARITHMETIC.fullmatch(text):
                 return Word(text, is_known=False)
             case _:
                 self._unknown(node)
                 self._inside(node)
                 return Word(text, is_known=False, is_one=False)
+
+    def _substitution(self, node: "Node") -> int:
+        """Read the commands of `$(…)`, and return the number of their feed, or 0."""
+        before = len(self._found.commands)
+        self._statement(node)
+        statements = [child for child in node.children if child.is_named]
+        stages = statements[0].children if len(statements) == 1 else []
+        if stages and statements[0].type == "redirected_statement":
+            stages = stages[0].children if stages[0].type == "pipeline" else []
+        elif not statements or statements[0].type != "pipeline":
+            stages = []
+        added = self._found.commands[before:]
+        is_plain = len(added) == max(sum(each.is_named for each in stages), 1)
+        return self._add_feed(added) if is_plain and "&" not in text_of(node) else 0
 
     def _bare(self, text: str) -> Word:
         """A word outside of quotes."""
@@ -535,6 +689,7 @@ class _Reader:
     def _string(self, node: "Node") -> Word:
         """A word, or a part of one, in double quotes."""
         parts, end, is_known = list[str](), node.start_byte + 1, True
+        words = list[Word]()
         for child in node.children[1:-1]:
             parts.append(self._source[end : child.start_byte].decode(errors="replace"))
             if parts[-1].strip(" \t\n"):
@@ -544,19 +699,23 @@ class _Reader:
                 if not _STRING.fullmatch(text):
                     self._unknown(child)
                 parts.append(re.sub(r"\\([$`\"\\]|\n)", lambda m: m[1].strip("\n"), text))
+                words.append(Word(parts[-2] + parts[-1]))
             elif child.type == "$":
                 parts.append(text)
+                words.append(Word(parts[-2] + parts[-1]))
             else:
                 if text.startswith("`") and '"' in text:
                     self._problem("the script has quotes in backquotes in quotes")
-                parts.append(self._word(child).text)
+                words += [Word(parts[-1]), self._word(child)]
+                parts.append(words[-1].text)
                 is_known = False
             end = child.end_byte
         parts.append(self._source[end : node.end_byte - 1].decode(errors="replace"))
         if parts[-1].strip(" \t\n"):
             self._problem("a part of the script cannot be read")
         is_one = not re.search(r"[@*]", "".join(parts)) or is_known
-        return Word("".join(parts), is_known=is_known, is_one=is_one)
+        values = () if is_known else _values_of([*words, Word(parts[-1])])
+        return Word("".join(parts), is_known=is_known, is_one=is_one, values=values)
 
     def _joined(self, node: "Node") -> Word:
         """Join the adjacent parts of one word."""
@@ -572,11 +731,15 @@ class _Reader:
         has_home = len(words) > 1 and text_of(node).startswith("~")
         is_glob = any(word.is_glob for word in words)
         is_glob &= all(word.is_known or word.is_glob for word in words)
+        is_known = all(word.is_known for word in words) and not has_home
+        is_split = not all(map(_is_never_split, words))
+        values = () if is_known or is_glob or has_home or is_split else _values_of(words)
         return Word(
             "".join(escape(w.text) if is_glob and w.is_known else w.text for w in words),
-            is_known=all(word.is_known for word in words) and not has_home,
+            is_known=is_known,
             is_glob=is_glob,
             is_one=all(word.is_one for word in words),
+            values=values,
         )
 
     def _expansion(self, node: "Node") -> Word:
@@ -595,7 +758,43 @@ class _Reader:
                 case _:  # within double quotes other quotes are text
                     self._unknown(child)
                     self._inside(child)
-        return Word(text_of(node), is_known=False, is_one=False)
+        text = text_of(node)
+        values = self._variables.get(text[2:-1], ())
+        return Word(text, is_known=False, is_one=False, values=values)
+
+
+def _sets_input(node: "Node") -> bool:
+    """Return whether a part of a command redirects its standard input, or may."""
+    if node.type in _INPUTS:
+        return True
+    return node.type == "file_redirect" and "<" in text_of(node)
+
+
+def _values_of(words: Sequence[Word]) -> tuple[Word, ...]:
+    """Return the words that parts of one word make together; none if that cannot be told."""
+    parts = [word for word in words if word.text or not word.is_known]
+    if len(parts) == 1:
+        return parts[0].values
+    counts = math.prod(len(word.alternatives) for word in parts)
+    if not 0 < counts <= _MOST_VALUES:
+        return ()
+    if any(each.printed for word in parts for each in word.alternatives):
+        return ()
+    return tuple(map(_join, product(*(word.alternatives for word in parts))))
+
+
+def _is_never_split(word: Word) -> bool:
+    """Return whether a shell makes one word of whatever the variables in it become."""
+    return word.is_one or all(
+        each.is_known and _NEVER_SPLIT.fullmatch(each.text) for each in word.values
+    )
+
+
+def _join(parts: Sequence[Word]) -> Word:
+    """Return one word of known parts and patterns."""
+    is_glob = any(word.is_glob for word in parts)
+    texts = (escape(each.text) if is_glob and each.is_known else each.text for each in parts)
+    return Word("".join(texts), is_known=not is_glob, is_glob=is_glob, is_one=not is_glob)
 
 
 def _read_escape(found: re.Match[str]) -> str:

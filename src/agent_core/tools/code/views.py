@@ -5,20 +5,22 @@ in what they start. A wrapper, an option or a construct that is not in a table i
 no rule may allow the command. The views are given all the same, for rules that deny.
 """
 
+import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from glob import has_magic, iglob
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from shutil import which
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from agent_core.errors import ToolError
 from agent_core.process import find_program
 from agent_core.tools.code.languages import paths_from_top
+from agent_core.tools.code.opened import is_one_word
 from agent_core.tools.code.openings import Opening
 from agent_core.tools.code.programs import is_program_of_its_name, is_python_of_environment
 from agent_core.tools.code.readers import (
@@ -27,9 +29,17 @@ from agent_core.tools.code.readers import (
     may_walk,
     opened_by,
     opens_nothing,
+    passes_lines,
+    printed_by,
     writes_its_words,
 )
-from agent_core.tools.code.shell import SETS_A_VARIABLE, Word, is_reserved, read_script
+from agent_core.tools.code.shell import (
+    SETS_A_VARIABLE,
+    SimpleCommand,
+    Word,
+    is_reserved,
+    read_script,
+)
 from agent_core.tools.code.texts import paths_among, runs_its_input
 from agent_core.tools.commands import is_plain_test
 from agent_core.tools.shells import (
@@ -84,7 +94,20 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)[smhd]?|infinity", re.ASCII)
 _SETTING = re.compile(r"-[eux]+|-[eux]*o (?:errexit|nounset|noglob|pipefail|xtrace)")
 _FORMAT_THAT_SETS = re.compile(r"-|.*%[^A-Za-z%]*[hlLjzt]*n", re.DOTALL)
 _BRACKETS = re.compile(r"\[[!^]?\]?[^\]]*\]")
+_ESCAPED = re.compile(r"\[([*?\[])\]")
+_PLAIN_BRACKETS = re.compile(r"\[[!^]?[\w-]+\]")
 _ADDED = Word("…", is_known=False, is_one=False)
+_MAY_BE_INPUT = re.compile(r"-\Z|/dev/|/proc/|/fd/")
+_FOUND_BY_FIND = -1
+_GIVEN = ("\0given", "\0more")
+"""Words in place of names that another program gives: more than one, so that each is an operand."""
+
+_MOST_TOGETHER = 64
+_SPEAKERS = words_of("[ echo printf test")
+"""Programs for which it does not matter what a word is, if it is one."""
+
+READS_A_LINE = "read sets a variable"
+"""A problem for rules, though it changes nothing."""
 
 
 class ReadCommand(Struct):
@@ -99,6 +122,10 @@ class ReadCommand(Struct):
         from_top: words that git may take for paths from the top of a working tree.
         history: why it may show files that no index names; rules for paths cannot judge them.
         folders: other folders than its own that relative paths may start from.
+        sure: by the number of a view, the words that its program gets in turn, if they are known
+            although words are expanded in them; none if it does not matter what they are.
+        expanded: the names that patterns and the variables of loops stand for in these views.
+        gives_names: a program opens what another one finds.
         starts: all folders that relative paths start from, where it is known that a script enters
             one before anything else; then its own folder is none of them.
     """
@@ -112,6 +139,11 @@ class ReadCommand(Struct):
     from_top: dict[str, None] = field(default_factory=dict[str, None])
     history: str | None = None
     folders: list[Path] = field(default_factory=list[Path])
+    sure: dict[int, tuple[tuple[str, ...], ...]] = field(
+        default_factory=dict[int, tuple[tuple[str, ...], ...]]
+    )
+    expanded: dict[str, None] = field(default_factory=dict[str, None])
+    gives_names: bool = False
     starts: tuple[Path, ...] = ()
 
     def bases(self, cwd: Path) -> tuple[Path, ...]:
@@ -145,6 +177,28 @@ def read_command(
     return reader.finish()
 
 
+class _Expanded(Struct):
+    """The words that a program gets.
+
+    Attributes:
+        texts: the words themselves; what other programs print is two words.
+        matched: those of them that a pattern stands for now.
+        values: those of them that the variable of a loop stands for.
+        printed: the places whose names are printed.
+        is_given: what another program finds or prints is among them.
+        is_whole: these are all.
+        is_sure: they are, whatever happens to the files meanwhile that does not concern them.
+    """
+
+    texts: list[str] = field(default_factory=list[str])
+    matched: list[str] = field(default_factory=list[str])
+    values: list[str] = field(default_factory=list[str])
+    printed: list[Opening] = field(default_factory=list[Opening])
+    is_given: bool = False
+    is_whole: bool = True
+    is_sure: bool = True
+
+
 class _Reader:
     """Looks through the words of one command."""
 
@@ -164,6 +218,9 @@ class _Reader:
         self._folder = str(cwd)
         self._entered: list[Word] = []
         self._is_in_find = False
+        self._feeds: list[list[SimpleCommand]] = []
+        self._command = SimpleCommand([])
+        self._cuts_feed = False
         self._texts: dict[str, None] = {}
         self._passed_on: dict[str, None] = {}
         self._consumers = 0
@@ -172,11 +229,14 @@ class _Reader:
 
     def finish(self) -> ReadCommand:
         found = self._found
+        if self._cuts_feed:  # then names of it may be cut, too
+            found.sure.clear()
         if self._uses_output:  # the output of one program may be a path that another opens
             found.words |= self._texts
             for opening in found.openings:  # the names that it lists may be opened
                 if opening.names_only:
                     opening.names_only = False
+                    opening.gives_names = "exact"
                     opening.depth = "folder" if opening.depth == "itself" else opening.depth
             if self._consumers > 1:
                 found.words |= self._passed_on
@@ -219,7 +279,13 @@ class _Reader:
             words = words[1:]
         if not words:
             return
-        key = (language, len(self._found.folders), *words)
+        key = (
+            language,
+            len(self._found.folders),
+            self._count_of_scripts,
+            self._command.feed,
+            *words,
+        )
         if key in self._seen:
             return
         self._seen.add(key)
@@ -309,10 +375,17 @@ class _Reader:
         if kind == "xargs":
             replaced = options.get("-I")
             words = words or [Word("echo")]
+            is_exact = not options.keys().isdisjoint({"-0", "--null"})
+            is_known = options.keys().isdisjoint({"-d", "--delimiter"})
+            is_known &= not self._command.shares
+            self._cuts_feed |= self._command.shares
+            added = structs.replace(
+                _ADDED, printed=self._command.feed if is_known else 0, is_exact=is_exact
+            )
             if replaced is None:
-                words = [*words, _ADDED]
+                words = [*words, added]
             else:
-                words = [_with_unknown(word, replaced) for word in words]
+                words = [_with_unknown(word, replaced, added) for word in words]
         self.command(words, language=language, depth=depth + 1)
 
     def _find(self, words: Sequence[Word], *, depth: int) -> None:
@@ -328,9 +401,9 @@ class _Reader:
                         self._problem("find runs a program in other folders")
             elif word.text == ";" or (word.text == "+" and inner and inner[-1].text == "{}"):
                 self._is_in_find = True  # it opens the files that find reaches
-                self.command(
-                    [_with_unknown(each, "{}") for each in inner], language=None, depth=depth + 1
-                )
+                found = structs.replace(_ADDED, printed=_FOUND_BY_FIND, is_one=True)
+                words_of_it = [_with_unknown(each, "{}", found) for each in inner]
+                self.command(words_of_it, language=None, depth=depth + 1)
                 self._is_in_find = False
                 inner = None
             else:
@@ -394,11 +467,15 @@ class _Reader:
         self._repeats |= script.repeats
         self._note_words(script.words)
         self._has_option_value |= any(word.text.startswith("-") for word in script.words)
-        for each in script.commands:
+        outer = (self._feeds, self._command)
+        self._feeds = script.feeds
+        for self._command in script.commands:
+            each = self._command
             before = len(self._found.views)
             self.command(each.words, language=language, depth=depth + 1)
             if each.reads or each.writes:
                 self._redirect(each.reads, each.writes, before)
+        self._feeds, self._command = outer
         for text_in in script.inputs:
             self._note_words([Word(text_in)])
             shells = (view for view in self._found.views if self._is_shell(view))
@@ -406,7 +483,7 @@ class _Reader:
                 self._problem("a shell runs what it reads")
                 self._script(text_in, language=language, depth=depth + 1)
 
-    def _redirect(self, reads: Sequence[str], writes: Sequence[str], before: int) -> None:
+    def _redirect(self, reads: Sequence[Word], writes: Sequence[str], before: int) -> None:
         """Give the first view of a command its redirections, or make one of them."""
         views = self._found.views
         if len(views) == before:
@@ -417,9 +494,16 @@ class _Reader:
         view = views[before]
         views[before] = replace(
             view,
-            reads=view.reads + self._targets(reads),
+            reads=view.reads + self._targets(self._read_by_redirections(reads)),
             writes=view.writes + self._targets(writes),
         )
+
+    def _read_by_redirections(self, words: Sequence[Word]) -> Sequence[str]:
+        expanded = self._expand(words, words)
+        if not expanded.is_sure:
+            self._problem("a redirection has a target that is known only when it runs")
+        self._found.expanded |= dict.fromkeys(expanded.matched)
+        return expanded.texts
 
     def _targets(self, names: Sequence[str]) -> tuple[str, ...]:
         found: list[str] = []
@@ -461,6 +545,10 @@ class _Reader:
                     self._found.views.append(CommandView(argv, self._resolve(name) or name))
                     return
                 self._add(words, self._resolve(name) or name)
+            case "read" if self._command.reads_line:
+                self._problem(READS_A_LINE)
+                self._found.sure[len(self._found.views)] = ()
+                self._found.views.append(CommandView(tuple(w.text for w in words), name))
             case _:
                 self._problem(f"{name} changes what the shell does")
                 self._add(words, self._resolve(name) or name)
@@ -524,15 +612,20 @@ class _Reader:
         unknown = next((n for n, word in enumerate(words) if not word.is_known), None)
         argv = tuple(word.text for word in words)
         name = Path(argv[0]).name
-        opening = None
+        opening, turns = None, None
         if name == "git":
             self._found.from_top |= dict.fromkeys(paths_from_top([*paths_among(name, argv[1:])]))
         if self._is_of_table(words[0], program):
-            opening = self._note_opening(name, words[1:])
+            opening, turns = self._note_opening(name, words[1:])
         else:
             self._note_words(_named_by(words[1:], [*paths_among(name, argv[1:])]))
             self._uses_output |= runs_its_input(name, argv[1:])
+        if turns is not None:
+            self._found.sure[len(self._found.views)] = tuple((argv[0], *each) for each in turns)
+        elif name in _SPEAKERS and all(word.is_one for word in words):
+            self._found.sure[len(self._found.views)] = ()
         is_harmless = unknown is None and opening is not None and opening.only_reads
+        is_harmless = is_harmless and opening is not None and not opening.starts
         view = CommandView(
             argv, program, unknown_from=unknown, only_reads=is_harmless, file=self._file(argv[0])
         )
@@ -549,51 +642,151 @@ class _Reader:
             Path(file), Path(program)
         )
 
-    def _note_opening(self, name: str, words: Sequence[Word]) -> Opening | None:
-        """Note what a program of the table opens; return it if everything about it is known."""
-        texts = self._expand(words)
-        opening = opened_by(name, texts)
-        is_whole = all(word.is_known or word.is_glob for word in words)
-        named = [] if opening is None else [*opening.paths, *opening.places]
-        if opening is None:
+    def _note_opening(
+        self, name: str, words: Sequence[Word]
+    ) -> tuple[Opening | None, list[list[str]] | None]:
+        """Note what a program of the table opens.
+
+        Returns what it opens, if everything about that is known, and the words that it gets in
+        turn if they are certain: all that they stand for is opened, or nothing is.
+        """
+        turns = [*self._turns(words)]
+        openings = [opened_by(name, turn.texts) for turn in turns]
+        if not all(_takes_given(name, *each) for each in zip(openings, turns, strict=True)):
+            turns = [*self._turns(words, takes_names=False)]
+            openings = [opened_by(name, turn.texts) for turn in turns]
+        is_whole = all(turn.is_whole for turn in turns)
+        known = [each for each in openings if each is not None]
+        is_known = len(known) == len(openings)
+        named = [text for each in known for text in (*each.paths, *each.places)]
+        texts = [*dict.fromkeys(text for turn in turns for text in turn.texts)]
+        if not is_known:
             self._note_words(_named_by(words, [*paths_among(name, [w.text for w in words])]))
         elif not is_whole:
             self._note_words(_named_by(words, named))
-        others = [text for text in texts if text not in named]
+        others = [text for text in texts if not (is_known and text in named)]
         if writes_its_words(name, texts):
             # The output of a program that opens printed names may name files for a third program.
             is_first = is_whole or opens_nothing(name)
             kept = self._texts if is_first else self._passed_on
             kept |= dict.fromkeys(others)
-        if opening is not None and is_whole:
-            self._found.openings.append(opening)
-            return opening
+        if is_known and is_whole:
+            is_sure = self._note_known(name, known, turns)
+            return known[0], [turn.texts for turn in turns] if is_sure else None
         if not is_whole and opens_nothing(name):
-            return None
+            return None, None
+        self._cuts_feed |= self._command.shares
         self._uses_output |= not is_whole
         self._consumers += not is_whole
         if not is_whole:
             self._doubtful |= dict.fromkeys(others)
         if is_reader(name, texts) and not self._is_in_find:
             self._found.unseen = f"it is not known what {name} opens"
-            if opening is None and may_walk(name):
+            if not is_known and may_walk(name):
                 folders = [text for text in texts if not text.startswith("-")]
                 walk = Opening(paths=folders or ["."], depth="tree", follows=True)
                 self._found.guesses.append(walk)
-        return None
+        return None, None
 
-    def _expand(self, words: Sequence[Word]) -> list[str]:
+    def _note_known(
+        self, name: str, openings: Sequence[Opening], turns: Sequence[_Expanded]
+    ) -> bool:
+        """Note what a program opens, and return whether that is certain for expanded words."""
+        is_sure = all(turn.is_sure for turn in turns)
+        for opening, turn in zip(openings, turns, strict=True):
+            named = {*opening.paths, *opening.places}
+            if not opens_nothing(name) and (others := set(turn.matched) - named):
+                # One of them is no file for the program; which one depends on their order.
+                is_sure = False
+                self._note_words([Word(text) for text in others])
+            self._found.expanded |= dict.fromkeys(turn.matched)
+            self._found.expanded |= dict.fromkeys(named.intersection(turn.values))
+            self._found.gives_names |= turn.is_given
+            needs_input = name == "tr" or not (opening.paths or opens_nothing(name))
+            needs_input |= any(map(_MAY_BE_INPUT.search, turn.texts))
+            self._cuts_feed |= self._command.shares and needs_input
+            opening.paths = [path for path in opening.paths if path not in _GIVEN]
+            self._found.openings += [opening, *turn.printed]
+        return is_sure
+
+    def _turns(self, words: Sequence[Word], *, takes_names: bool = True) -> Iterator[_Expanded]:
+        """Yield the words as a program gets them, each time that a loop starts it.
+
+        Args:
+            words: as they are written.
+            takes_names: words that other programs print or find are known.
+        """
+        choices = [word.alternatives or (word,) for word in words]
+        if math.prod(map(len, choices)) > _MOST_TOGETHER:
+            choices = [(word,) for word in words]
+        for chosen in product(*choices):
+            yield self._expand(chosen, words, takes_names=takes_names)
+
+    def _expand(
+        self, chosen: Sequence[Word], words: Sequence[Word], *, takes_names: bool = True
+    ) -> _Expanded:
         """Return the words as a program gets them, with the names that patterns match now."""
-        texts: list[str] = []
-        for word in words:
-            if not word.is_glob:
-                texts.append(word.text)
-                continue
-            names = self._match(word.text)
-            for base in self._found.folders:
-                names = [*names, *self._match(word.text, base)]
-            texts += [name if name[:1] != "-" else f"-\0{name}" for name in names]
-        return texts
+        found = _Expanded()
+        for word, written in zip(chosen, words, strict=True):
+            texts = [word.text]
+            if word.is_glob:
+                texts = self._matches_of(word.text)
+                found.is_sure &= _is_tame(word.text) and len(texts) < _MAX_MATCHES
+                found.matched += texts
+            elif word.printed and takes_names:
+                texts = [*_GIVEN]
+                found.is_given = True
+                self._add_printed(word, found)
+            elif not word.is_known:
+                found.is_whole = False
+            if word is not written and not written.is_one and not word.printed:
+                found.is_whole &= all(map(is_one_word, texts))  # what it is split into is unknown
+            found.values += texts if word is not written and not word.printed else []
+            found.texts += texts
+        return found
+
+    def _add_printed(self, word: Word, found: _Expanded) -> None:
+        """Add the places whose names become words of a program."""
+        if word.printed != _FOUND_BY_FIND:
+            printed = self._find_printed(word)
+            found.is_whole &= printed is not None
+            found.printed += [printed] if printed else []
+
+    def _find_printed(self, word: Word) -> Opening | None:
+        """Return the places whose names a feed consists of; None if it may be anything else."""
+        if not 0 < word.printed <= len(self._feeds):
+            return None
+        first, *filters = self._feeds[word.printed - 1]
+        commands = [(each.words[0], each.words[1:]) for each in (first, *filters) if each.words]
+        if len(commands) <= len(filters):
+            return None
+        is_exact = word.is_exact
+        if not all(self._is_of_table(name, self._resolve(name.text)) for name, _ in commands):
+            return None
+        for (name, words), each in zip(commands[1:], filters, strict=True):
+            is_plain = all(part.is_known for part in words) and each.feed and not each.shares
+            texts = [part.text for part in words]
+            if is_exact or not is_plain or not passes_lines(Path(name.text).name, texts):
+                return None
+        name, words = commands[0]
+        expanded = self._expand(words, words, takes_names=False)
+        if not expanded.is_whole or not expanded.is_sure:
+            return None
+        printed = printed_by(Path(name.text).name, expanded.texts, is_exact=is_exact)
+        if printed is None or not all(map(is_one_word, printed.paths)):
+            return None
+        if set(expanded.matched) - {*printed.paths}:
+            return None
+        self._found.expanded |= dict.fromkeys(expanded.matched)
+        return printed
+
+    def _matches_of(self, pattern: str) -> list[str]:
+        """Return the names that a pattern stands for now: itself, if there are none."""
+        names = list(self._match(pattern))
+        for base in self._found.folders:
+            names += self._match(pattern, base)
+        names = names or [_ESCAPED.sub(r"\1", pattern)]
+        return [name if name[:1] != "-" else f"-\0{name}" for name in names]
 
     def _note_words(self, words: Sequence[Word]) -> None:
         for word in words:
@@ -677,14 +870,40 @@ class _Reader:
         return bool(view.argv) and Path(view.argv[0]).name in SHELLS | OTHER_SHELLS
 
 
+def _takes_given(name: str, opening: Opening | None, turn: _Expanded) -> bool:
+    """Return whether a program opens what another one gives it, and nothing below that."""
+    if not turn.is_given:
+        return True
+    if opening is None or name == "git" or not turn.is_whole:
+        return False
+    is_operand = opening.depth == "itself" and {*_GIVEN}.issubset(opening.paths)
+    return is_operand or opens_nothing(name)
+
+
+def _is_tame(pattern: str) -> bool:
+    """Return whether all shells read a pattern alike, and it reaches no hidden names."""
+    plain = _PLAIN_BRACKETS.sub("?", _ESCAPED.sub("", pattern))
+    parts = plain.split("/")
+    is_hidden = any(part.startswith(".") and has_magic(part) for part in parts)
+    return not is_hidden and ".." not in parts and "[" not in plain and "]" not in plain
+
+
 def _named_by(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
     """Return the words that are among the texts, or are written in parts of them."""
     known = [word for word in words if word.text in texts]
     return known + [Word(text) for text in texts if all(word.text != text for word in known)]
 
 
-def _with_unknown(word: Word, replaced: str) -> Word:
-    """Return a word in which a text is replaced by a value known only at run time."""
+def _with_unknown(word: Word, replaced: str, added: Word) -> Word:
+    """Return a word in which a text is replaced by a value known only at run time.
+
+    Args:
+        word: as it is written.
+        replaced: the text.
+        added: the value, if it is the whole word.
+    """
+    if word.text == replaced:
+        return structs.replace(added, text=word.text, is_one=True)
     return Word(word.text, is_known=False) if replaced in word.text else word
 
 

@@ -20,6 +20,8 @@ ORDINARY = [
     *("scripts/build.sh", "bin/tool", ".gitignore", "pkg/.gitignore", ".editorconfig"),
     *(".dockerignore", "data/.gitkeep", "vendor/lib/a.c", "LICENSE", "notes.txt", "a"),
     *("docs/cursor.md", "src/agents.py", "agents/worker.py", "skill.py", "pipelines.py"),
+    *("setup.cfg", "tox.ini", "justfile", "Taskfile.yml", "go.mod", "requirements.txt", "a.json"),
+    *("src/project.rs", "lib/config.ex", "src/build/a.py", "project/a.py", "web/package.json"),
 ]
 OBEYED = [
     *(".husky/pre-commit", ".githooks/pre-push", ".vscode/tasks.json", ".vscode/settings.json"),
@@ -47,7 +49,28 @@ OBEYED = [
     *("gradle/wrapper/gradle-wrapper.jar", "mix.exs", "Package.swift", "build.zig", "Gemfile"),
     *("x.gemspec", "flake.nix", "shell.nix", "devbox.json", "devenv.yaml", "docs/HEAD"),
     *("pylintrc", "mypy.ini", "karma.conf.js", "Directory.Build.props", "build.sbt"),
+    # what editors evaluate when they open a project
+    *("Cargo.toml", "crates/a/Cargo.toml", "rust-toolchain.toml", "rust-project.json"),
+    *("App.csproj", "src/App.fsproj", "App.vbproj", "App.vcxproj", "App.csproj.user", "App.sln"),
+    *("App.slnx", "Directory.Packages.props", "build/common.props", "a.proj", "global.json"),
+    *("nuget.config", "pom.xml", "web/pom.xml", "gradle/libs.versions.toml", "plugins.sbt"),
+    *("buildSrc/src/main/kotlin/conventions.kt", "build-logic/a/b.kt", "project/Build.scala"),
+    *("project/build.properties", "build.mill", "build.sc", "project.clj", "deps.edn"),
+    *("config/config.exs", "apps/a/config/dev.exs", "rebar.config", "gems.rb", "Gemfile"),
+    *("Package@swift-5.9.swift", "App.xcodeproj/project.pbxproj", "hie.yaml", "a.cabal"),
+    *("cabal.project.local", "stack.yaml", "package.yaml", "Setup.hs", "CMakeLists.txt"),
+    *("cmake/a.cmake", "CMakePresets.json", "meson.build", "BUILD", "lib/BUILD.bazel"),
+    *("WORKSPACE", "MODULE.bazel", "rules/a.bzl", "dune-project", "lib/dune", "lakefile.lean"),
+    *("pubspec.yaml", "analysis_options.yaml", "Project.toml", "dub.json", "a.nimble"),
+    *("webpack.config.babel.js", "nx.json", "docs/conf.py", "psalm.xml", "phpstan.neon.dist"),
 ]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder whose parent is its own, too: repositories are made there."""
+    (folder := tmp_path / "around" / "project").mkdir(parents=True)
+    return folder
 
 
 class Always(Asked):
@@ -326,6 +349,106 @@ async def test_settings_and_links_make_a_file_obeyed(
     path = place(project)
     found = await judge(home, project, path, "src/other.py")
     assert [verdict.decision for verdict in found.values()] == ["ask", "allow"]
+
+
+CONFIGURATION = [
+    *("package.json", "pyproject.toml", "setup.cfg", "tox.ini", "Makefile", "justfile"),
+    *("Taskfile.yml", "tsconfig.json", "ruff.toml", "run", "Dockerfile", "requirements.txt"),
+    *("package-lock.json", "web/package.json", "web/tool.yaml", "pkg/setup.cfg", "cfg/anything"),
+]
+WORK = [
+    *("app.py", "web/index.ts", "README.md", "README.rst", "LICENSE", "data.csv", "notes.txt"),
+    *("web/logo.svg", "src/settings.json", "web/src/a.yaml", "docs/a.toml", "src/a", ".gitignore"),
+]
+
+
+def _package(project: Path) -> None:
+    _named(project, "web/package.json", "{}")
+    _named(project, "cfg/pyproject.toml", "")
+
+
+def _real_hook(project: Path) -> None:
+    _named(project, ".git/hooks/pre-commit", "#!/bin/sh\nnpx lint-staged\n")
+
+
+def _settings_name_a_folder(project: Path) -> None:
+    _git(project, "config", "core.hooksPath", "tools/githooks")
+
+
+def _own_settings_name_a_folder(project: Path) -> None:
+    _named(project.parent, "githooks/pre-push", "")
+    _git(project, "config", "--global", "core.hooksPath", str(project.parent / "githooks"))
+
+
+def _settings_have_a_hook(project: Path) -> None:
+    _git(project, "config", "hook.lint.command", "make lint")
+
+
+def _husky(project: Path) -> None:
+    _named(project, ".husky/pre-commit", "npx lint-staged")
+
+
+def _lefthook(project: Path) -> None:
+    _named(project, "lefthook.yml", "pre-commit: {}")
+
+
+def _pre_commit(project: Path) -> None:
+    _named(project, ".pre-commit-config.yaml", "repos: []")
+
+
+def _nothing(_: Path) -> None:
+    pass
+
+
+def _only_samples(project: Path) -> None:
+    _named(project, ".git/hooks/pre-commit.sample", "#!/bin/sh\n")
+
+
+def _hooks_are_off(project: Path) -> None:
+    _real_hook(project)
+    _git(project, "config", "core.hooksPath", "/dev/null")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "decision"),
+    [
+        *((each, "ask") for each in (_real_hook, _settings_name_a_folder, _husky, _lefthook)),
+        *((each, "ask") for each in (_own_settings_name_a_folder, _settings_have_a_hook)),
+        (_pre_commit, "ask"),
+        *((each, "allow") for each in (_nothing, _only_samples, _hooks_are_off)),
+    ],
+    ids=lambda each: getattr(each, "__name__", each).strip("_"),
+)
+async def test_configuration_in_the_root_is_obeyed_where_hooks_are_active(
+    prepare: Callable[[Path], None],
+    decision: str,
+    home: Home,
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (own := tmp_path / "person").mkdir()
+    monkeypatch.setenv("HOME", str(own))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
+    _git(project, "init", "-q", "--template=")
+    _package(project)
+    prepare(project)
+    found = await judge(home, project, *CONFIGURATION)
+    assert {path: verdict.decision for path, verdict in found.items()} == dict.fromkeys(
+        CONFIGURATION, decision
+    )
+    found = await judge(home, project, *WORK)
+    assert [path for path, verdict in found.items() if verdict.decision != "allow"] == []
+
+
+async def test_hooks_of_the_repository_around_a_project_obey_its_packages(
+    home: Home, project: Path
+) -> None:
+    _git(project.parent, "init", "-q", "--template=")
+    _real_hook(project.parent)
+    found = await judge(home, project, "package.json", "settings.yaml", "src/a.yaml")
+    assert [verdict.decision for verdict in found.values()] == ["ask", "allow", "allow"]
 
 
 async def test_an_answer_for_a_folder_does_not_cover_what_is_obeyed_in_it(

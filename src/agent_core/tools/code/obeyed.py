@@ -2,7 +2,8 @@
 
 A commit, an opened editor, an entered folder, a started agent, a push: each of these runs or reads
 files that the user did not name. The author of such a file decides what happens then. Programs that
-people start by name (scripts, makefiles, tests, package scripts) are ordinary work.
+people start by name (scripts, makefiles, tests, package scripts) are ordinary work, unless hooks of
+Git start them, too.
 
 Hidden files and folders count as obeyed unless they are known lists or notes. Other files count by
 their names, by Git's settings, and by links that reach them under another name.
@@ -20,6 +21,7 @@ from pathlib import Path
 from agent_core.git.repository import Repository
 from agent_core.git.settings import read_settings, user_settings
 from agent_core.tools.code.callers import is_named_by_caller
+from agent_core.tools.code.hooked import is_obeyed_by_hooks
 
 _HARMLESS = frozenset(
     {
@@ -47,12 +49,8 @@ _AUTOMATION = (
     *("lefthook*", "hk.pkl", "prek.toml", "*.code-workspace", "*.sublime-project"),
     *("devcontainer.json", "mise.toml", "mise.*.toml", "_vimrc", "sitecustomize.py"),
     *("usercustomize.py", "*.pth"),
-    # read as code when an editor opens the project, or when its folder is entered
-    *("*.config.js", "*.config.cjs", "*.config.mjs", "*.config.ts", "*.config.cts"),
-    *("*.config.mts", "build.rs", "build.zig", "mix.exs", "package.swift", "gemfile", "*.gemspec"),
-    *("*.gradle", "*.gradle.kts", "gradle.properties", "gradle-wrapper.*", "*.nix"),
-    *("devbox.json", "devenv.yaml", "*.conf.js", "*.conf.cjs", "*.conf.mjs", "*.conf.ts"),
-    *("pylintrc", "pylintrc.toml", "mypy.ini", "directory.build.*", "*.targets", "build.sbt"),
+    # environments of folders
+    *("*.nix", "devbox.json", "devenv.yaml"),
     # the file that makes a folder a repository of Git
     "head",
     # agents
@@ -60,6 +58,58 @@ _AUTOMATION = (
     *("*.prompt.md", "*.agent.md", "*.chatmode.md", "*.mdc"),
 )
 _is_automation = re.compile("|".join(map(translate, _AUTOMATION))).fullmatch
+
+_EVALUATED = (
+    # JavaScript, TypeScript
+    *("*.config.js", "*.config.cjs", "*.config.mjs", "*.config.ts", "*.config.cts"),
+    *("*.config.mts", "*.config.*.js", "*.config.*.ts", "*.conf.js", "*.conf.cjs", "*.conf.mjs"),
+    *("*.conf.ts", "nx.json"),
+    # Python
+    *("pylintrc", "pylintrc.toml", "mypy.ini", "conf.py"),
+    # Rust, Zig, Swift, D, Ada
+    *("cargo.toml", "build.rs", "rust-project.json", "rust-analyzer.toml", "rust-toolchain"),
+    *(
+        "rust-toolchain.toml",
+        "build.zig",
+        "build.zig.zon",
+        "package.swift",
+        "package@swift-*.swift",
+    ),
+    *("dub.json", "dub.sdl", "*.gpr", "alire.toml"),
+    # .NET, Visual Studio, Xcode
+    *("*.*proj", "*.*proj.user", "*.projitems", "*.shproj", "*.vcxitems", "*.props", "*.targets"),
+    *("*.tasks", "*.sln", "*.slnx", "*.slnf", "*.rsp", "directory.build.*", "global.json"),
+    *("nuget.config", "omnisharp.json", "packages.config", "psscriptanalyzersettings.psd1"),
+    # Java, Kotlin, Scala, Clojure
+    *("pom.xml", "*.gradle", "*.gradle.kts", "*.gradle.dcl", "*.versions.toml"),
+    *("gradle.properties", "gradle-wrapper.*", "maven-wrapper.*", "*.sbt", "*.mill", "build.sc"),
+    *("build.mill*", "project.scala", "build.properties", "project.clj", "deps.edn", "bb.edn"),
+    *("shadow-cljs.edn", "build.boot"),
+    # C, C++ and other languages built by the same programs
+    *("cmakelists.txt", "*.cmake", "cmakepresets.json", "cmakeuserpresets.json", "cmakecache.txt"),
+    *("cmake-kits.json", "cmake-variants.*", "compile_commands.json", "meson.build"),
+    *("meson.options", "meson_options.txt", "build", "*.bazel", "*.bzl", "*.bzlmod", "workspace"),
+    *("buck", "*.buck"),
+    # Haskell, OCaml, Lean
+    *("*.cabal", "cabal.project*", "stack.yaml", "package.yaml", "hie.yaml", "setup.hs", "dune"),
+    *("dune-project", "dune-workspace", "*.opam", "lakefile.*", "lean-toolchain"),
+    # Elixir, Erlang, Ruby, PHP, Perl
+    *("mix.exs", "rebar.config*", "erlang_ls.config", "gemfile", "gems.rb", "*.gemspec"),
+    *("psalm*.xml*", "phpstan*.neon*"),
+    # Dart, Julia, Nim, Haxe, and documents
+    *("pubspec.yaml", "analysis_options.yaml", "project.toml", "juliaproject.toml", "*.nimble"),
+    *("*.nims", "nim.cfg", "*.hxml", "latexmkrc", "ansible.cfg"),
+)
+"""Files that editors and their language servers execute, or build with, when they open them."""
+
+_is_evaluated = re.compile("|".join(map(translate, _EVALUATED))).fullmatch
+
+_EVALUATED_BELOW = frozenset({"buildsrc", "build-logic"})
+"""Folders of code that is built and run to read the settings of a build."""
+
+_is_evaluated_in = re.compile(
+    r"project/[^/]+\.scala|config/[^/]+\.exs|.*\.(?:xcodeproj|xcworkspace)/.*|ruby_lsp/.*addon\.rb"
+).fullmatch
 
 _INSTRUCTIONS = frozenset({"agent", "agents", "claude", "gemini", "skill"})
 """The beginnings of names under which agents look for instructions, in any case."""
@@ -114,7 +164,12 @@ def is_obeyed(path: Path, *, root: Path) -> bool:
         return True
     if _is_in_repository(path, root):
         return True
-    return _is_named_by_git(path) or is_named_by_caller(path, root) or _is_linked(path, root)
+    return (
+        is_obeyed_by_hooks(path, root)
+        or _is_named_by_git(path)
+        or is_named_by_caller(path, root)
+        or _is_linked(path, root)
+    )
 
 
 def _is_in_repository(path: Path, root: Path) -> bool:
@@ -136,7 +191,13 @@ def _has_obeyed_name(parts: tuple[str, ...]) -> bool:
         return True
     if name.startswith("."):
         return folded not in _HARMLESS
-    if _is_automation(folded):
+    if _is_automation(folded) or _is_evaluated(folded):
+        return True
+    above = [folder.casefold() for folder in folders]
+    starts = range(len(folders))
+    if not _EVALUATED_BELOW.isdisjoint(above) or any(
+        _is_evaluated_in("/".join([*above[start:], folded])) for start in starts
+    ):
         return True
     stem, _, rest = name.partition(".")
     if rest and not folded.endswith((".md", ".markdown")):

@@ -210,9 +210,10 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         command=views,
     )
     opens_freely = reason is None and command.opens_only_what_may_be_read
+    is_as_written = all(view.unknown_from is None for view in read.views) and not read.problems
     access = replace(
         access,
-        only_reads=changes_nothing and context.run.permission_mode == "plan",
+        only_reads=changes_nothing and is_as_written and context.run.permission_mode == "plan",
         reads=changes_nothing and opens_freely,
     )
     argv = [str(program), *arguments.argv[1:]]

@@ -18,7 +18,7 @@ from agent_core.git.repository import Repository
 from agent_core.git.settings import read_settings, user_settings
 from agent_core.tools.shells import words_of
 
-_MANAGERS = (
+_INSTALLERS = (
     *(".husky", ".pre-commit-config.yaml", ".pre-commit-config.yml", "prek.toml", "hk.pkl"),
     *(".overcommit.yml", "lefthook.yml", "lefthook.yaml", "lefthook.toml", "lefthook.json"),
     *(".lefthook.yml", ".lefthook.yaml", ".lefthook.toml", ".lefthook.json"),
@@ -77,7 +77,7 @@ def is_obeyed_by_hooks(path: Path, root: Path) -> bool:
     trees = [folder for folder in path.parents if os.path.lexists(folder / ".git")]
     top = trees[-1] if trees else root
     folders = [folder for folder in path.parents if folder.is_relative_to(top)]
-    managed = [folder for folder in folders if _has_manager(folder)]
+    managed = [folder for folder in folders if _installs_hooks(folder)]
     if not (path.parent in {*trees, *managed} or _is_package(path)):
         return False
     return bool(managed) or any(map(_has_hooks, trees))
@@ -104,8 +104,8 @@ def _is_package(path: Path) -> bool:
     return False
 
 
-def _has_manager(folder: Path) -> bool:
-    return any(os.path.lexists(folder / name) for name in _MANAGERS)
+def _installs_hooks(folder: Path) -> bool:
+    return any(os.path.lexists(folder / name) for name in _INSTALLERS)
 
 
 def _has_hooks(tree: Path) -> bool:

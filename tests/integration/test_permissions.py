@@ -14,7 +14,9 @@ from agent_core import AgentRuntime, ConfigError, PermissionDecision, Permission
 from agent_core.cli.command import execute
 from agent_core.cli.prompt import request_facts
 from agent_core.permissions.saved_rules import read_rules
+from agent_core.process.confinement import Abilities
 from agent_core.providers.scripted import calls
+from agent_core.types import PermissionMode
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, runtime
 
@@ -227,9 +229,70 @@ def test_explain_says_what_a_command_runs_and_what_decides(
     explained("--tool", "no.tool", code=1)
     for wrong in ((), ("--tool", "x", "--args", "{"), ("--args", "{}", "--", "ls")):
         explained(*wrong, code=2)
+    assert "echo a" in explained("--args", '{"argv": ["echo", "a"]}')
     assert execute(["permissions", "list"]) == 0
     listed = 'config.toml#2    deny   path = "secrets/**"  (not these)'
     assert listed in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments", "decision", "by", "network"),
+    [
+        ("ask_inside = false", {}, "allow", "[sandbox] ask_inside = false", "network = true asks"),
+        ("", {}, "ask", "a command; [sandbox] ask_inside = true", '[sandbox] network = "on"'),
+        ("", {"network": True}, "ask", "a command; the network, which always asks", None),
+        ('network = "off"', {}, "ask", "ask_inside = true", 'as [sandbox] network = "off"'),
+        ('network = "on"\nask_inside = false', {}, "allow", "ask_inside = false", None),
+        ("", {"outside_sandbox": True}, "ask", "outside_sandbox", None),
+    ],
+)
+async def test_explain_names_what_the_sandbox_decides(
+    settings: str,
+    arguments: dict[str, Any],
+    decision: str,
+    by: str,
+    network: str | None,
+    home: Home,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    able = Abilities(landlock=6, seccomp=True, namespaces=True, network_namespace=True)
+    monkeypatch.setattr("agent_core.process.sandbox.probe", lambda: able)
+    config = f'{CONFIG}[sandbox]\nmode = "auto"\n{settings}\n'
+    async with runtime(home, project, config=config) as made:
+        found = await made.explain_permission("code.run_command", {"argv": ["make"], **arguments})
+    assert (found.decision, by in found.by) == (decision, True)
+    assert found.no_network is None if network is None else network in (found.no_network or "")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "failure"),
+    [
+        ("code.write_file", {"path": "a.txt", "content": "x"}, "set overwrite to replace it"),
+        ("code.write_file", {"path": "no/such/a", "content": "x", "create_dirs": False}, "folder"),
+        ("code.edit_file", {"path": "a.txt", "edits": [{"old": "b", "new": "c"}]}, "not found"),
+        ("code.edit_file", {"path": "a.txt"}, "exactly one of edits"),
+        (
+            "code.edit_file",
+            {"path": "none.txt", "edits": [{"old": "b", "new": ""}]},
+            "no file",
+        ),
+    ],
+)
+async def test_a_change_is_explained_though_the_call_would_fail(
+    tool: str, arguments: dict[str, Any], failure: str, home: Home, project: Path
+) -> None:
+    (project / "a.txt").write_text("a", encoding="utf-8")
+    async with runtime(home, project) as made:
+        modes: dict[PermissionMode, str] = {"ask": "ask", "accept-edits": "allow", "plan": "deny"}
+        for mode, decision in modes.items():
+            found = await made.explain_permission(tool, arguments, permission_mode=mode)
+            assert found.decision == decision
+            assert failure in (found.failure or "")
+            assert found.tool_name == tool
+        outside = {**arguments, "path": str(project.parent / "x")}
+        assert (await made.explain_permission(tool, outside)).reason == "outside_roots"
+    assert (project / "a.txt").read_text(encoding="utf-8") == "a"
 
 
 SAVES = CONFIG + "[permissions]\nsave_rules = true\n"

@@ -62,7 +62,7 @@ def _named_call(options: Options) -> tuple[str, dict[str, Any]] | str:
         if options.tool not in {None, "code.run_command"} or options.args is not None:
             return "give the words of a command, or --tool and --args"
         return "code.run_command", {"argv": options.words}
-    if options.tool is None:
+    if options.tool is None and options.args is None:
         return "name a command behind --, or a tool with --tool"
     try:
         arguments: object = json.loads(options.args or "{}")
@@ -70,7 +70,7 @@ def _named_call(options: Options) -> tuple[str, dict[str, Any]] | str:
         return f"--args is not JSON: {error}"
     if not isinstance(arguments, dict):
         return "--args is not a JSON object"
-    return options.tool, cast("dict[str, Any]", arguments)
+    return options.tool or "code.run_command", cast("dict[str, Any]", arguments)
 
 
 _MOST_MET = 20
@@ -108,7 +108,11 @@ def _facts(found: PermissionExplanation) -> Iterator[tuple[str, str]]:
     if found.hosts is not None:
         yield "hosts", ", ".join(found.hosts) or "none that can be seen"
     yield "sandbox", found.confined or "off for this call"
+    if found.no_network:
+        yield "network", found.no_network
     yield from _answer_facts(found)
+    if found.failure:
+        yield "fails anyway", found.failure
     if found.refusal:
         yield "the model reads", found.refusal
 

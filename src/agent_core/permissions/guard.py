@@ -197,7 +197,9 @@ class PermissionGuard(Extension):
                 by = "[permissions.network_policy]"
                 return Verdict(decision="deny", by=by, hosts=hosts, refusal=refusal)
             if judged is PolicyDecision.ALLOW:
-                return Verdict(decision="allow", by="no question is needed", hosts=hosts)
+                is_inside = access.command is not None and access.confined is not None
+                by = "[sandbox] ask_inside = false" if is_inside else "no question is needed"
+                return Verdict(decision="allow", by=by, hosts=hosts)
         return await self._judge_by_answers(
             call, definition, access, run, hosts=hosts, by_rules=by_rules
         )
@@ -450,6 +452,8 @@ def _why(definition: ToolDefinition, access: Access) -> str:
         return access.reason
     if access.command is not None and access.places:
         return "a command that reads outside of the project"
+    if access.command is not None and access.asked_by is not None:
+        return f"a command; {access.asked_by}"
     if definition.permission is ToolPermission.WRITE:
         return "a command" if access.command is not None else "writing asks"
     is_tagged = [tag for tag in ("dangerous", "network") if tag in definition.tags]

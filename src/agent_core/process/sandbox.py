@@ -140,6 +140,17 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             unfinished=UnfinishedWrites(notes and notes / "unfinished", is_optional=True),
         )
 
+    def tell_network(self, plan: "SandboxPlan") -> str | None:
+        """Tell why a command has no network, and what grants it; None if it has, or may have."""
+        if plan.confinement.network or any(hole.rule == "network" for hole in plan.holes):
+            return None
+        if self.config.network == "off":
+            return 'none, as [sandbox] network = "off"; with "ask" a call can ask for it'
+        return (
+            "none; a call of code.run_command with network = true asks for it,"
+            ' and [sandbox] network = "on" grants it to every command'
+        )
+
     def has_network(self, kind: Kind, *, wanted: bool = False) -> bool:
         """Return whether a program has the network.
 

@@ -1,6 +1,7 @@
 """Explains the decision about a call, with the same function that decides real calls."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
@@ -8,7 +9,7 @@ from pydantic import ValidationError
 from agent_core.agents.roles import BUILT_IN_TOOLS
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.runtime.project import Project
-from agent_core.tools.base import ToolContext
+from agent_core.tools.base import Tool, ToolContext
 from agent_core.types import (
     Access,
     AgentRole,
@@ -21,6 +22,8 @@ from agent_core.types import (
 )
 
 _NONE = "explanation"
+_WRITES = "code.write_file"
+_CHANGES = frozenset((_WRITES, "code.edit_file"))
 
 
 async def explain_call(
@@ -64,7 +67,7 @@ async def explain_call(
         raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
     call = ToolCall(tool_call_id=_NONE, name=tool_name, arguments=dict(arguments))
     if tool_name in BUILT_IN_TOOLS:
-        reads, access = ToolPermission.READONLY, Access()
+        reads, access, failure = ToolPermission.READONLY, Access(), None
         definition = ToolDefinition(
             name=tool_name, description="", permission=reads, tags={"internal"}
         )
@@ -80,7 +83,7 @@ async def explain_call(
             is_cancelled=_never,
         )
         try:
-            access = (await tool.prepare(tool.parse(call.arguments), context)).access
+            access, failure = await _prepare(project, tool, call, context)
         except PermissionDeniedError as error:
             return PermissionExplanation(
                 decision="deny", by="the tool itself", tool_name=tool_name, refusal=error.message
@@ -103,8 +106,38 @@ async def explain_call(
         hosts=None if verdict.hosts is None else tuple(verdict.hosts),
         command=access.command,
         confined=access.confined,
+        no_network=access.no_network,
+        failure=failure,
         refusal=verdict.refusal,
     )
+
+
+async def _prepare(
+    project: Project, tool: Tool, call: ToolCall, context: ToolContext
+) -> tuple[Access, str | None]:
+    """Return what a call would touch, and why it would fail.
+
+    A call that changes a file may fail because of what is there now. It is explained as the change
+    that it means.
+    """
+    arguments = tool.parse(call.arguments)
+    try:
+        return (await tool.prepare(arguments, context)).access, None
+    except PermissionDeniedError:
+        raise
+    except ToolError as error:
+        path = call.arguments.get("path")
+        if call.name not in _CHANGES or not isinstance(path, str):
+            raise
+        writer = await project.toolboxes.find(_WRITES)
+        change = {"path": path, "content": "", "overwrite": True, "create_dirs": True}
+        try:
+            action = await writer.prepare(writer.parse(change), context)
+        except PermissionDeniedError:
+            raise
+        except ToolError:
+            raise error from None
+        return replace(action.access, summary="", diff=None), error.message
 
 
 def _ignore(text: str) -> None:

@@ -96,6 +96,9 @@ class PermissionExplanation(Frozen):
         hosts: hosts of a network call.
         command: the programs that a command would run.
         confined: the sandbox's effect on the call; None if it is not confined.
+        no_network: why a command would have no network, and what grants it; None if it would.
+        failure: why the call would fail even if it is allowed; the decision is about the change
+            that it means.
         refusal: the text that the model would read if the call is denied.
     """
 
@@ -115,6 +118,8 @@ class PermissionExplanation(Frozen):
     hosts: tuple[str, ...] | None = None
     command: CommandViews | None = None
     confined: str | None = None
+    no_network: str | None = None
+    failure: str | None = None
     refusal: str = ""
 
 

@@ -111,6 +111,8 @@ class Access:
         line: the first line that is read or changed, if there is one file.
         diff: a unified diff of the change, if there is one.
         confined: description of the sandbox's effect on this call; None if it is not confined.
+        no_network: why a confined command has no network, and what grants it; None if it has.
+        asked_by: the setting that makes a command ask; None if it is a command like any other.
         refusal: error code of the answer if no question can be asked.
         hook_summary: summary of the last hook that let the call pass.
         command: the programs that a command would run; None for other calls.
@@ -136,6 +138,8 @@ class Access:
     line: int | None = None
     diff: str | None = None
     confined: str | None = None
+    no_network: str | None = None
+    asked_by: str | None = None
     refusal: ErrorCode = ErrorCode.PERMISSION_DENIED
     hook_summary: Mapping[str, Any] | None = None
     command: CommandViews | None = None

@@ -25,6 +25,7 @@ examples:
   soong-agent permissions explain -- git push --force
   soong-agent permissions explain -- sh -c 'cat *.md | wc -l'
   soong-agent permissions explain --tool code.read_file --args '{"path": "a"}'
+  soong-agent permissions explain --args '{"argv": ["ls"], "network": true}'
   soong-agent permissions explain --mode plan -- git diff
   soong-agent permissions explain --agent reviewer --json -- rm -r build
 
@@ -44,12 +45,12 @@ def add_parser(commands: Commands) -> None:
         "show the decision about a call, and the reason",
         usage=(
             "soong-agent permissions explain [options] -- command…\n"
-            "       soong-agent permissions explain [options] --tool <name> [--args <json>]"
+            "       soong-agent permissions explain [--tool <name>] [--args <json>]"
         ),
         epilog=_EXPLAIN,
     )
     explain.add_argument("--tool", metavar="<name>", help="default: code.run_command")
-    explain.add_argument("--args", metavar="<json>", help="the arguments of the tool")
+    explain.add_argument("--args", metavar="<json>", help="the arguments of the tool (default: {})")
     explain.add_argument(
         "--session-id", metavar="<id>", help="apply the remembered answers of this session"
     )

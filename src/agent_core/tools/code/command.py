@@ -327,8 +327,23 @@ def _confine(
         _refuse_halves(access.command, plan, Path(access.cwd or os.curdir))
     scope = f"{access.scope}, in the sandbox{', with the network' if has_network else ''}"
     asks = sandbox.config.ask_inside or plan.must_ask or bool(access.reason) or has_network
-    names = tuple(sorted({*access.env_names, "TMPDIR"}))
-    return replace(access, confined=plan.words, scope=scope, asks=asks, env_names=names), plan
+    asked_by = None
+    if has_network:
+        asked_by = "the network, which always asks"
+    elif sandbox.config.ask_inside:
+        asked_by = "[sandbox] ask_inside = true"
+    elif plan.must_ask:
+        asked_by = "[sandbox] ask_inside: it does not count, as not every rule can be enforced here"
+    access = replace(
+        access,
+        confined=plan.words,
+        no_network=sandbox.tell_network(plan),
+        scope=scope,
+        asks=asks,
+        asked_by=asked_by,
+        env_names=tuple(sorted({*access.env_names, "TMPDIR"})),
+    )
+    return access, plan
 
 
 def _refuse_halves(command: CommandViews, plan: "SandboxPlan", cwd: Path) -> None:

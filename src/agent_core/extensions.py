@@ -439,6 +439,16 @@ def installed_extensions(names: Sequence[str]) -> list[Extension]:
     return [_installed(name, points) for name in names]
 
 
+def describe_installed(name: str) -> str:
+    """Return the name of an installed extension with its distribution."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - see above
+
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        if point.dist is not None:
+            return f"{name} ({point.dist.name} {point.dist.version})"
+    return name
+
+
 def _installed(name: str, points: "EntryPoints") -> Extension:
     found = {(point.value, point.dist.name if point.dist else "?"): point for point in points}
     found = {key: point for key, point in found.items() if point.name == name}

@@ -19,7 +19,7 @@ from model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(600)
 
-ANSWER = "soong-agent approvals answer {} allow|session|deny [--reason TEXT]"
+ANSWER = "soong-agent approvals answer {} allow|session|reads|edits|deny [--always] [--reason TEXT]"
 
 
 def soong_agent(home: Home, *arguments: str, answers: str = "") -> subprocess.CompletedProcess[str]:

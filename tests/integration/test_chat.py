@@ -474,6 +474,22 @@ def test_a_question_on_a_terminal_without_colours(
     assert re.search(rb"\x1b\[[0-9;]*3[0-9][0-9;]*m", scene.raw) is None
 
 
+def test_the_answers_of_a_chat_are_listed_beside_the_rules(home: Home, project: Path) -> None:
+    script = [calls("code.write_file", path="b.txt", content="new\n"), "Written."]
+    with ModelServer.in_thread(script) as server:
+        keys = [
+            Key(READY, f"/permissions{ENTER}"),
+            Key("there is no stored answer", f"write{ENTER}"),
+            Key("? help", "a"),
+            Key("Written.", f"/permissions{ENTER}"),
+            Key("this session  code.write_file: ", f"/permissions list{ENTER}"),
+            Key("this session  code.write_file: ", CTRL_D),
+        ]
+        scene = converse(home, project, server, keys, columns=200)
+    assert scene.code == 0
+    assert scene.text.count("there is no stored answer") == 1
+
+
 def test_every_command_is_explained_and_completed(home: Home, project: Path) -> None:
     with ModelServer.in_thread([]) as server:
         keys = [

@@ -365,3 +365,28 @@ def test_memory_says_who_has_one(home: Home, examine: Examine) -> None:
     assert checks["memory"]["state"] == "remark"
     home.write_config(model("http://127.0.0.1:1/v1") + "[memory]\nenabled = false\n")
     assert examine()[1]["memory"]["text"] == "off"
+
+
+def test_the_extensions_of_the_configuration_are_named(
+    home: Home, examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "site" / "notary-1.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: notary\nVersion: 1.2\n")
+    points = "[soong_agent.extensions]\nnotary = notary_module:Notary\n"
+    (info / "entry_points.txt").write_text(points)
+    module = "from agent_core import Extension\nclass Notary(Extension):\n    pass\n"
+    (tmp_path / "site" / "notary_module.py").write_text(module)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
+    assert examine()[1]["extensions"]["text"] == "none is configured"
+    config = '[model]\nprovider = "ollama"\nname = "m"\n[runtime]\nextensions = ["{}"]\n'
+    home.write_config(config.format("notary"))
+    checks = examine()[1]
+    assert (checks["extensions"]["state"], checks["extensions"]["text"]) == (
+        "ok",
+        "notary (notary 1.2)",
+    )
+    home.write_config(config.format("notery"))
+    checks = examine()[1]
+    assert "'notery' is not installed" in checks["configuration"]["text"]
+    assert checks["extensions"]["text"].startswith("not checked")

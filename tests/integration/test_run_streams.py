@@ -218,6 +218,24 @@ def test_no_rule_is_advised_that_would_not_help(command: Command) -> None:
     assert last.endswith("give --answers FILE (no rule allows it: it has the network)")
 
 
+@replies(write("a.txt", "b.txt"), calls("code.run_command", argv=["ls"]), "I could not.")
+def test_advice_for_several_calls_is_about_all_of_them(command: Command) -> None:
+    last = command("run", "go").stderr.splitlines()[-1]
+    assert "to allow them, give --answers FILE or add a rule to config.toml for each; for" in last
+    assert last.index("for code.write_file a.txt (") < last.index("([[permissions.rules]] ")
+    assert "accept-edits" not in last
+
+
+@replies(calls("code.read_file", path="notes.txt"), "Read.")
+def test_a_secret_hidden_on_the_screen_is_sent_to_the_model(command: Command) -> None:
+    """The page of permissions says so: only the values of configured secrets are removed there."""
+    (command.project / "notes.txt").write_text("password=correct-horse-battery\n", "utf-8")
+    done = command("run", "go", "--events", "events.jsonl")
+    assert "correct-horse-battery" not in done.stdout + done.stderr
+    assert "correct-horse-battery" not in (command.project / "events.jsonl").read_text("utf-8")
+    assert "password=correct-horse-battery" in command.asked()
+
+
 @replies(write("a.txt"), write("b.txt"), write("c.txt"), "end")
 def test_the_first_line_that_is_no_answer_ends_the_answers(command: Command) -> None:
     done = command("run", "go", stdin=b"1\nimport os\n1\n")

@@ -536,6 +536,21 @@ async def test_a_refused_network_is_told_whatever_ends_the_pipe(home: Home, proj
     assert told == [["the network"]] * 3 + [None] * 2, answers
 
 
+async def test_a_silent_failure_without_the_network_is_told(home: Home, project: Path) -> None:
+    curl = "curl -s --max-time 5 https://example.org/x"
+    scripts = (curl, f"{curl} | cat", f"{curl} -o page", "false", "curl --no-such-option", "true")
+    answers, texts = await run_all(home, project, *scripts)
+    told = ["no_network" in each for each in answers]
+    assert told == [True, True, True, False, True, False], answers
+    assert all("network = true asks for it" in each["no_network"] for each in answers[:3])
+    assert "this command had no network" in str(texts)
+    off = f'{ON}network = "off"\n'
+    answers, _ = await run_all(home, project, curl, config=off)
+    assert 'as [sandbox] network = "off"' in answers[-1]["no_network"]
+    answers, _ = await run_all(home, project, "curl -s file:///no/such", network=True)
+    assert "no_network" not in answers[-1]
+
+
 async def test_a_push_to_a_repository_elsewhere_names_it(
     home: Home, branches: Path, tmp_path: Path
 ) -> None:

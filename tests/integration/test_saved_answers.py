@@ -229,6 +229,7 @@ def test_a_rule_is_added_only_by_its_key(home: Home, files: Path) -> None:
             seconds=60,
         )
     assert "all done" in scene.text
+    assert "in every session: this command in every project, not only in this one" in scene.text
     assert saved(home).splitlines()[2:] == [
         'tool = "code.run_command"',
         'command = ["cat", "a.txt"]',

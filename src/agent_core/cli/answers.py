@@ -97,19 +97,31 @@ def open_screen(terminal: Terminal, lines: InputLines) -> Generator[tuple[Termin
 
 
 def how_to_allow(denied: Sequence[PermissionRequest]) -> str:
-    """Return one line about calls denied without a question, and how the next run may do them."""
-    calls = list(dict.fromkeys(map(_call, denied)))
+    """Return one line about calls denied without a question, and how the next run may do them.
+
+    `--answers` and the mode allow all of them; a rule is told for the first that one can allow.
+    """
+    calls = {_call(request): request for request in reversed(denied)}
+    first = _call(denied[0])
     more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
     count = "1 call was" if len(denied) == 1 else f"{len(denied)} calls were"
     cures = ["give --answers FILE"]
     if all(_is_edit(request) for request in denied):
         cures.append("use --mode accept-edits")
-    if rule := _rule(denied[0]):
-        cures.append(f"add a rule to config.toml ([[permissions.rules]] {rule})")
+    rules = {call: rule for call, request in calls.items() if (rule := _rule(request))}
+    ruled = first if first in rules else next(reversed(rules), None)
+    if ruled is not None:
+        is_for_all = len(rules) == len(calls) and len({*rules.values()}) == 1
+        what = "add a rule to config.toml"
+        if not is_for_all:
+            each = "each" if len(rules) == len(calls) else "each that a rule can allow"
+            what += f" for {each}; for {ruled}"
+        cures.append(f"{what} ([[permissions.rules]] {rules[ruled]})")
     elif reason := denied[0].metadata.get("no_rule"):
         cures[0] += f" (no rule allows it: {reason})"
-    what = f"{count} denied, because no one could be asked: {calls[0]}{more}"
-    return visible(f"{what}; to allow it, {' or '.join(cures)}", one_line=True)
+    what = f"{count} denied, because no one could be asked: {first}{more}"
+    them = "it" if len(calls) == 1 else "them"
+    return visible(f"{what}; to allow {them}, {' or '.join(cures)}", one_line=True)
 
 
 def _call(request: PermissionRequest) -> str:

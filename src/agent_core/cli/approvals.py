@@ -14,7 +14,7 @@ from agent_core.cli.terminal import Clean, Style, Terminal
 from agent_core.cli.view import ANSWER
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.permissions.request import rule_of, wide_of
+from agent_core.permissions.request import coverage_of_rule, rule_of, wide_of
 from agent_core.text import visible
 from agent_core.types import ApprovalRecord, Decision, RunStatus
 
@@ -83,7 +83,8 @@ def _show(question: ApprovalRecord, terminal: Terminal, clean: Clean) -> None:
         line(f"  {wide[0].removeprefix('allow_')} would cover: {wide[1]}")
     for name, decision in _DECISIONS.items():
         if decision is not Decision.ALLOW_FOR_SESSION and (rule := rule_of(request, decision)):
-            line(f"  {name} --always would add this rule:")
+            where = "" if wide and decision is wide[0] else f", {coverage_of_rule(rule)}"
+            line(f"  {name} --always would add this rule{where}:")
             for each in rule.splitlines():
                 line(f"    {each}")
     for each in str(request.metadata.get("diff") or "").splitlines():

@@ -90,6 +90,7 @@ async def _examine(options: Options) -> list[Finding]:
         found = await asyncio.gather(
             _examine_model(setup if opened.has_model else None),
             _examine_servers(opened.project),
+            asyncio.to_thread(_examine_extensions, opened.project),
             _examine_ripgrep(launcher),
             asyncio.to_thread(_examine_terminal),
             asyncio.to_thread(_examine_permissions, setup),
@@ -300,6 +301,17 @@ async def _examine_servers(project: Project | None) -> list[Finding]:
         else:
             found.append(Finding("mcp servers", "ok", f"{server_id}: {plural(count, 'tool')}"))
     return found
+
+
+def _examine_extensions(project: Project | None) -> list[Finding]:
+    """Name the extensions that the configuration loads into every run."""
+    from agent_core.extensions import describe_installed  # noqa: PLC0415 - for this check
+
+    if project is None:
+        return [_unknown("extensions")]
+    names = project.setup.config.runtime.extensions
+    text = ", ".join(map(describe_installed, names)) or "none is configured"
+    return [Finding("extensions", "ok", text)]
 
 
 async def _examine_ripgrep(launcher: Launcher) -> list[Finding]:

@@ -16,7 +16,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.runtime.permission_rules import load_rules
 from agent_core.text import visible
 from agent_core.tools.workspace import PathPolicy
-from agent_core.types import CommandView, CommandViews, PermissionExplanation
+from agent_core.types import CommandView, CommandViews, PermissionExplanation, PermissionGrant
 
 _IN_MEMORY = (
     "answers for a session are kept in the memory of their process; it alone can show and forget"
@@ -136,6 +136,17 @@ def _shown_view(view: CommandView) -> str:
 
 
 async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    show_rules(setup, terminal, clean)
+    if setup.config.permissions.remember_scope != "session_stored":
+        terminal.line(_IN_MEMORY, Style.DIM)
+    async with open_runtime(setup) as runtime:
+        session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
+        show_grants(await runtime.permission_grants(session_id), terminal, clean)
+    return COMPLETED
+
+
+def show_rules(setup: Setup, terminal: Terminal, clean: Clean) -> None:
+    """Show the rules in force in a project."""
     rules = load_rules(setup, PathPolicy.of(setup)).rules
     for rule in rules:
         words = [f"{key} = {_compact(value)}" for key, value in rule.table.subject.items()]
@@ -144,17 +155,26 @@ async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean
         terminal.text(f"{visible(clean(line), one_line=True)}\n")
     if not rules:
         terminal.line("there is no rule", Style.DIM)
-    if setup.config.permissions.remember_scope != "session_stored":
-        terminal.line(_IN_MEMORY, Style.DIM)
-    async with open_runtime(setup) as runtime:
-        session_id = options.session_id and await runtime.resolve_session_id(options.session_id)
-        grants = await runtime.permission_grants(session_id)
+
+
+def show_grants(
+    grants: Sequence[PermissionGrant], terminal: Terminal, clean: Clean, *, session_id: str = ""
+) -> None:
+    """Show remembered answers.
+
+    Args:
+        grants: the answers.
+        terminal: where they are shown.
+        clean: removes secrets.
+        session_id: the session of a chat, which is not spelled out.
+    """
     for grant in grants:
-        line = f"{grant.grant_id}  session {grant.session_id}  {clean(grant.covers)}"
+        is_own = grant.session_id == session_id
+        where = "this session" if is_own else f"session {grant.session_id}"
+        line = f"{grant.grant_id}  {where}  {clean(grant.covers)}"
         terminal.text(f"{visible(line, one_line=True)}\n")
     if not grants:
         terminal.line("there is no stored answer", Style.DIM)
-    return COMPLETED
 
 
 def _compact(value: str | list[Any]) -> str:

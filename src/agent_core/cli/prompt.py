@@ -13,7 +13,14 @@ from agent_core.cli.layout import cells, wrapped
 from agent_core.cli.lines import AT_ONCE_S, InputLines
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.permissions.questions import NOBODY, UnattendedError
-from agent_core.permissions.request import THIS_CALL_ONLY, UNTIL_END, coverage_of, rule_of, wide_of
+from agent_core.permissions.request import (
+    THIS_CALL_ONLY,
+    UNTIL_END,
+    coverage_of,
+    coverage_of_rule,
+    rule_of,
+    wide_of,
+)
 from agent_core.text import plural, shortened, visible
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
 
@@ -283,9 +290,8 @@ class TerminalPrompt:
             terminal.line(title, Style.DIM)
             for line in offered.text.splitlines():
                 terminal.line(f"  +{line}", Style.GOOD)
-            if offered.covers:
-                for part in terminal.wrap(f"  in every session: {offered.covers}"):
-                    terminal.line(part)
+            for part in terminal.wrap(f"  {offered.covers}"):
+                terminal.line(part)
         choices = [f"{key} {offered.what}" for key, offered in rules.items()]
         for line in _folded([*choices, "any other key goes back"], terminal.width - 2):
             terminal.line(f"  {line}")
@@ -396,7 +402,7 @@ class _OfferedRule(Struct, frozen=True):
     decision: Decision
     text: str
     what: str
-    covers: str = ""
+    covers: str
 
 
 def _rules_of(request: PermissionRequest) -> dict[str, _OfferedRule]:
@@ -404,10 +410,11 @@ def _rules_of(request: PermissionRequest) -> dict[str, _OfferedRule]:
     rules: dict[str, _OfferedRule] = {}
     if text := rule_of(request, Decision.ALLOW_ONCE):
         what = "add it, and allow this call"
-        rules["y"] = _OfferedRule(Decision.ALLOW_ONCE, text, what)
+        covers = f"in every session: {coverage_of_rule(text)}"
+        rules["y"] = _OfferedRule(Decision.ALLOW_ONCE, text, what, covers)
     for decision, (key, name, covers) in _wide_of(request).items():
         if text := rule_of(request, decision):
-            covers = covers.removesuffix(UNTIL_END)
+            covers = f"in every session: {covers.removesuffix(UNTIL_END)}"
             rules[key] = _OfferedRule(decision, text, f"add it, and allow {name}", covers)
     return rules
 

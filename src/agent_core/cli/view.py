@@ -70,7 +70,7 @@ _LIVE = {EventType.MODEL_TEXT_DELTA, EventType.MODEL_REASONING_DELTA}
 _QUIET_S = 2.0
 _TICK_S = 0.12
 _REASONING_TAIL = 400
-ANSWER = "soong-agent approvals answer %s allow|session|deny [--reason TEXT]"
+ANSWER = "soong-agent approvals answer %s allow|session|reads|edits|deny [--always] [--reason TEXT]"
 
 
 class _Running(Struct):

@@ -288,6 +288,15 @@ def rule_of(request: "PermissionRequest", decision: Decision) -> str | None:
             return None
 
 
+def coverage_of_rule(rule: str) -> str:
+    """Tell in which projects the narrowest rule for a call holds."""
+    if any(line.startswith("path = ") for line in rule.splitlines()):
+        return "this path, whichever project the session works in"
+    if any(line.startswith("command = ") for line in rule.splitlines()):
+        return "this command in every project, not only in this one"
+    return "such calls in every project, not only in this one"
+
+
 def shown_rule(rule: str) -> str:
     """Return a rule on one line, without the name of its table."""
     return "; ".join(rule.splitlines()[1:])

@@ -39,6 +39,7 @@ _NAMED_SOCKET = re.compile(
 )
 """The message of Node for a named socket, perhaps in the current folder; not for a port."""
 
+THE_NETWORK = "the network"
 _SOCKET_TEXT = 'a Unix socket with a name (rule "sockets": none can be made or connected to)'
 _UNNAMED_TEXT = 'a file that the program did not name (rule "write")'
 _UNREACHABLE = re.compile(
@@ -103,7 +104,7 @@ class Denial(Struct, frozen=True, kw_only=True):
         """Describe it in words: at most `most` paths, then the refusals without a path."""
         more = len(self.paths) - most
         rest = [f"… (+{more} more)"] if more > 0 else []
-        rest += ["the network"] if self.network else []
+        rest += [THE_NETWORK] if self.network else []
         rest += [_SOCKET_TEXT] if self.socket else []
         rest += [_UNNAMED_TEXT] if self.unnamed else []
         caches = {cache for path in self.paths if (cache := _cache_of(path))}

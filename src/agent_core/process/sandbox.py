@@ -145,9 +145,9 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         if plan.confinement.network or any(hole.rule == "network" for hole in plan.holes):
             return None
         if self.config.network == "off":
-            return 'none, as [sandbox] network = "off"; with "ask" a call can ask for it'
+            return 'no network, as [sandbox] network = "off"; with "ask" a call can ask for it'
         return (
-            "none; a call of code.run_command with network = true asks for it,"
+            "no network: a call of code.run_command with network = true asks for it,"
             ' and [sandbox] network = "on" grants it to every command'
         )
 

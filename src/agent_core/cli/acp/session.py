@@ -504,11 +504,16 @@ def _rule_options(request: PermissionRequest) -> list[PermissionOption]:
     return [
         PermissionOption(
             option_id=f"{decision.value}{_ALWAYS}",
-            name=shortened(f"Always, by a rule: {shown_rule(rule)}", _LONGEST_TITLE),
+            name=shortened(f"Always{_reach(rule)}, by a rule: {shown_rule(rule)}", _LONGEST_TITLE),
             kind="allow_always",
         )
         for decision, rule in _rules(request)
     ]
+
+
+def _reach(rule: str) -> str:
+    is_of_place = any(line.startswith("path = ") for line in rule.splitlines())
+    return "" if is_of_place else ", in every project"
 
 
 def _rules(request: PermissionRequest) -> list[tuple[Decision, str]]:

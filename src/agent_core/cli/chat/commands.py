@@ -278,12 +278,17 @@ async def _permissions(chat: Chat, words: Sequence[str]) -> None:
         count = await chat.runtime.forget_permissions(words[1])
         chat.terminal.line(f"forgotten: {count}")
         return
-    argv = ["permissions", *(words or ["list"])]
-    await _execute(chat, [*argv[:2], "--path", str(chat.setup.project), *argv[2:]])
-    if not words:
-        for grant in await chat.runtime.permission_grants(chat.session_id):
-            line = f"{grant.grant_id}  this session  {chat.clean(grant.covers)}"
-            chat.terminal.line(visible(line, one_line=True))
+    if words in ([], ["list"]):
+        from agent_core.cli.permissions import (  # noqa: PLC0415 - few chats
+            show_grants,
+            show_rules,
+        )
+
+        show_rules(chat.setup, chat.terminal, chat.clean)
+        grants = await chat.runtime.permission_grants(None if words else chat.session_id)
+        show_grants(grants, chat.terminal, chat.clean, session_id=chat.session_id or "")
+        return
+    await _execute(chat, ["permissions", words[0], "--path", str(chat.setup.project), *words[1:]])
 
 
 async def _tasks(chat: Chat, words: Sequence[str]) -> None:

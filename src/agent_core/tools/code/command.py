@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -221,7 +221,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
     if workspace.sandbox is not None:
         access, plan = _confine(workspace.sandbox, arguments, access)
     run_it = partial(_run, workspace, place, argv, timeout_ms, context, plan)
-    return Action(access, partial(run_it, connects=not changes_nothing))
+    return Action(access, partial(run_it, access=access, connects=not changes_nothing))
 
 
 def _meet_all(read: "ReadCommand", cwd: Path) -> "Met":
@@ -440,6 +440,7 @@ async def _run(
     context: ToolContext,
     plan: "SandboxPlan | None",
     *,
+    access: Access,
     connects: bool,
 ) -> dict[str, Any] | ToolResult:
     async with AsyncExitStack() as stack:
@@ -475,13 +476,34 @@ async def _run(
         }
         if faults:
             answer["not_kept"] = "; ".join(faults)
-        answer |= show_denial(plan, finished, cwd=place.path, context=context, connects=connects)
+        denial = show_denial(plan, finished, cwd=place.path, context=context, connects=connects)
+        answer |= denial
+        is_silent = not (finished.stdout.text.strip() or finished.stderr.text.strip())
+        has_failed = finished.exit_code != 0 or is_silent or bool(denial)
+        if has_failed and access.no_network and connects:
+            answer |= _show_missing_network(access, denial, context=context)
         answer |= show_disabled([*disabled, *left_out], context=context)
     finally:
         finished.discard()
     if finished.timed_out:
         return timeout_result(argv[0], timeout_ms, [JsonBlock(data=answer)])
     return answer
+
+
+def _show_missing_network(
+    access: Access, denial: Mapping[str, Any], *, context: ToolContext
+) -> dict[str, Any]:
+    """Return why a command that failed had no network, if it reached for it; shown at once."""
+    from agent_core.process.denials import THE_NETWORK  # noqa: PLC0415 - in a sandbox only
+    from agent_core.tools.code.networking import reaches_for_network  # noqa: PLC0415 - see above
+
+    is_told = THE_NETWORK in denial.get("blocked_by_sandbox", ())
+    may_be_it = not denial and access.command is not None and reaches_for_network(access.command)
+    if not (is_told or may_be_it):
+        return {}
+    text = f"this command had {access.no_network}"
+    context.progress(text)
+    return {"no_network": text}
 
 
 def _find_named_places(

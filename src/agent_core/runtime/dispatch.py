@@ -280,8 +280,9 @@ class Dispatcher:
     async def _take(self, run_id: str) -> OpenedRun | None:
         return await self._store.take_run(
             run_id,
-            self.claim(),  # no other process has a run of the session under way
+            self.claim(),
             max_takeovers=self._config.max_takeovers,
+            is_next=True,
         )
 
     async def _drop(self, run_id: str) -> None:

@@ -14,7 +14,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import ScriptedProvider
 from agent_core.runtime.options import RuntimeOptions
-from agent_core.runtime.scheduler import Run
+from agent_core.runtime.run import Run
 from agent_core.runtime.services import Services, open_services
 from agent_core.tools.base import Tool
 from agent_core.types import (
@@ -88,7 +88,7 @@ async def carried_out(services: Services, run_id: str = "run_1") -> Run:
     """Take a run up, and wait until it has ended here."""
     queued = await services.store.run(run_id)
     assert queued is not None
-    run = await services.runs.turns.take_up(queued)
+    run = await services.runs.pipeline.take(queued)
     assert run is not None
     await run.ended.wait()
     return run
@@ -119,7 +119,7 @@ async def main():
             await queue(services{OPTIONS})
         queued = await services.store.run("run_1")
         assert queued is not None
-        run = await services.runs.turns.take_up(queued)
+        run = await services.runs.pipeline.take(queued)
         seen = 0
         async for event in services.runs.watch("run_1", debug=True):
             seen += 1

@@ -50,7 +50,7 @@ async def work(services: Services) -> None:
     assert job is not None
     queued = await services.store.run(job.run_id)
     assert queued is not None
-    run = await services.runs.turns.take_up(queued)
+    run = await services.runs.pipeline.take(queued)
     assert run is not None
     await run.ended.wait()
     await queue.finish(job)

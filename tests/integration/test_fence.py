@@ -48,7 +48,7 @@ async def main():
     async with services_of(home, project, provider, note, database_url=url) as services:
         queued = await services.store.run("run_1")
         assert queued is not None
-        run = await services.runs.turns.take_up(queued)
+        run = await services.runs.pipeline.take(queued)
         await run.ended.wait()
         print("its end is stored:", run.journal.is_stored, flush=True)
         await asyncio.sleep(0.5)
@@ -90,7 +90,7 @@ async def take_over(services: Services) -> Any:
             try:
                 queued = await services.store.run("run_1")
                 assert queued is not None
-                run = await services.runs.turns.take_up(queued)
+                run = await services.runs.pipeline.take(queued)
             except StorageError:
                 await asyncio.sleep(0.1)
             else:
@@ -180,7 +180,7 @@ async def test_a_run_whose_write_is_refused_before_a_heartbeat_goes_on_elsewhere
         attached = asyncio.create_task(collected(services.runs.watch("run_1", after=0)))
         await first.ended.wait()
         assert (first.status, first.outcome) == (RunStatus.RUNNING, None)
-        assert services.runs.live.get("run_1") is None
+        assert services.runs.table.get("run_1") is None
         assert not first.journal.is_stored
         second = await take_over(services)
         await second.ended.wait()
@@ -216,7 +216,7 @@ async def test_what_is_refused_late_of_a_run_does_not_stop_it_where_it_goes_on(
         await queue(services)
         first = await take_over(services)
         await held.wait()
-        assert await services.runs.turns.hand_over("run_1")
+        assert await services.runs.pipeline.hand_over("run_1")
         second = await take_over(services)
         services.runs.leases.refused(first.journal)
         await second.ended.wait()
@@ -281,17 +281,17 @@ async def test_a_run_that_is_handed_over_goes_on_where_it_was(
         await queue(services)
         queued = await services.store.run("run_1")
         assert queued is not None
-        first = await services.runs.turns.take_up(queued)
+        first = await services.runs.pipeline.take(queued)
         assert first is not None
         await held.wait()
-        assert await services.runs.turns.hand_over("run_1")
+        assert await services.runs.pipeline.hand_over("run_1")
         assert first.ended.is_set()
-        assert not await services.runs.turns.hand_over("run_1")
+        assert not await services.runs.pipeline.hand_over("run_1")
         between = await services.store.run_history("run_1")
         assert between.runs[0].status is RunStatus.RUNNING
         queued = await services.store.run("run_1")
         assert queued is not None
-        second = await services.runs.turns.take_up(queued)
+        second = await services.runs.pipeline.take(queued)
         assert second is not None
         await second.ended.wait()
         history = await services.store.run_history("run_1")

@@ -85,7 +85,7 @@ async def test_a_run_killed_at_any_event_goes_on_and_repeats_no_effect(
         assert await judged(services.store, owners_are_dead).close_lost_runs() == []
         queued = await services.store.run("run_1")
         assert queued is not None
-        run = await services.runs.turns.take_up(queued)
+        run = await services.runs.pipeline.take(queued)
         if run is not None:
             await run.ended.wait()
         record, path, events = await history(services)
@@ -238,7 +238,7 @@ async def test_what_was_cancelled_without_an_owner_ends_without_a_model(
         await services.store.request_cancel("run_1")
         queued = await services.store.run("run_1")
         assert queued is not None
-        run = await services.runs.turns.take_up(queued)
+        run = await services.runs.pipeline.take(queued)
         assert run is not None
         await run.ended.wait()
         record, path, events = await history(services)
@@ -257,7 +257,7 @@ async def test_a_run_that_kills_its_processes_fails_in_the_end(home: Home, proje
     async with services_of(home.path, project, ScriptedProvider(go_on)) as services:
         queued = await services.store.run("run_1")
         assert queued is not None
-        assert await services.runs.turns.take_up(queued) is None
+        assert await services.runs.pipeline.take(queued) is None
         record, _, events = await history(services)
         assert record.error is not None
         assert "3 processes died" in record.error.message

@@ -20,7 +20,7 @@ from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.runtime.copying import SessionCopies, StoreAddress
 from agent_core.runtime.fence import SessionHold
 from agent_core.runtime.options import RuntimeOptions
-from agent_core.runtime.scheduler import Run
+from agent_core.runtime.run import Run
 from agent_core.runtime.services import Services, open_services
 from agent_core.runtime.workspaces import Workspaces, bring_up_to_date
 from agent_core.types import (
@@ -93,7 +93,7 @@ class Machine:
             ):
                 runs = await services.store.runs(session_id)
                 (queued,) = [run for run in runs if not run.status.is_terminal]
-                run = await services_there.runs.turns.take_up(queued)
+                run = await services_there.runs.pipeline.take(queued)
                 assert run is not None
                 await run.ended.wait()
                 return run
@@ -401,7 +401,7 @@ async def test_the_folder_of_a_session_is_for_its_runs_alone(
     async with one.open(folder, writes("b.txt", "b"), "ok") as services:
         await queue(services, "another", place=None)
         (queued,) = await services.store.runs("another")
-        run = await services.runs.turns.take_up(queued)
+        run = await services.runs.pipeline.take(queued)
         assert run is not None
         await run.ended.wait()
         assert run.outcome is not None
@@ -504,7 +504,7 @@ async def test_a_process_of_one_tenant_keeps_the_snapshots_of_others(
     async with machine.open(project, writes("a.txt", "changed\n"), "ok") as services:
         await queue(services, place=None, home=own_place())
         (queued,) = await services.store.runs("s1")
-        run = await services.runs.turns.take_up(queued)
+        run = await services.runs.pipeline.take(queued)
         assert run is not None
         await run.ended.wait()
         needed = await services.store.snapshots_in_use()

@@ -131,7 +131,7 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
         are_sessions_limited: whether every run has the budget of its session.
         is_disabled: whether the user's settings remove the tool of this name from all runs.
         can_ask: whether a permission can be requested.
-        goes_on: returns the history of a child that has waited for an answer.
+        history_of: returns the history of a child that has waited for an answer.
         telemetry: records the runs, if set.
         task_logs: the logs by session if they are kept in memory; None if they are written.
     """
@@ -146,7 +146,7 @@ class SpawnerDeps(Struct, frozen=True, kw_only=True):
     are_sessions_limited: bool
     is_disabled: Callable[[str], bool]
     can_ask: bool
-    goes_on: Callable[[RunRecord], HistorySource]
+    history_of: Callable[[RunRecord], HistorySource]
     open_journal: OpenJournal
     redactor: Redactor
     telemetry: "Telemetry | None" = None
@@ -305,7 +305,7 @@ class ChildSpawner:
             expected=build_expected_output(assignment),
             prompt=self._prompt(parts, assignment, context),
             path=path if parked is None else (),
-            history=self._deps.goes_on(parked) if parked else NoHistory(),
+            history=self._deps.history_of(parked) if parked else NoHistory(),
             is_resumed=parked is not None,
             granted=None if tools is None else frozenset(tools),
             record={

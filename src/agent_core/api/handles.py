@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
     from agent_core.loop.options import AnyModel, JsonSchema, RunOptions
+    from agent_core.runtime.run import RunProgress
     from agent_core.runtime.runs import Runs
-    from agent_core.runtime.scheduler import RunProgress
     from agent_core.runtime.sessions import Sessions
     from agent_core.tools.toolsets import AnyTool
     from agent_core.types import InspectResult
@@ -200,7 +200,7 @@ class RunHandle(Generic[OutputT]):
 
         self._runs.home.require()
         events = self._runs.watch(self.run_id, after=self._after, debug=debug)
-        is_here = self._runs.live.get(self.run_id) is not None
+        is_here = self._runs.table.get(self.run_id) is not None
         if isinstance(events, Subscription):
             return events
         return TaskStream(events if is_here else self._followed(events))
@@ -282,7 +282,7 @@ class RunHandle(Generic[OutputT]):
         output = None if outcome is None else outcome.output
         if outcome is None or output is None or self._options is None:
             return output
-        from agent_core.runtime.scheduler import Run  # noqa: PLC0415 - loaded by now
+        from agent_core.runtime.run import Run  # noqa: PLC0415 - loaded by now
 
         if isinstance(self._run, Run):
             return output

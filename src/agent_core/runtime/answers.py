@@ -23,9 +23,10 @@ from agent_core.loop.options import (
 from agent_core.permissions.questions import current_decider, denied
 from agent_core.permissions.request import WIDE_DECISIONS, rule_of, wide_of
 from agent_core.runtime.models import Models
+from agent_core.runtime.pipeline import RunPipeline
 from agent_core.runtime.project import Project, is_server
 from agent_core.runtime.reading import RunReader
-from agent_core.runtime.waiting import WaitingRuns
+from agent_core.runtime.table import RunTable
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
@@ -51,9 +52,7 @@ class Answers:
 
     Args:
         project: the project the runs work on.
-        store, owner, models, reader, waiting: of this process.
-        options_of_run: returns the options of a run as its caller set them, if this process has
-            them.
+        store, owner, models, reader, table, pipeline: of this process.
         tell: tells the process that executes a run that one of its questions was answered.
     """
 
@@ -65,8 +64,8 @@ class Answers:
         owner: Owner,
         models: Models,
         reader: RunReader,
-        waiting: WaitingRuns,
-        options_of_run: Callable[[str], RunOptions[Any] | None],
+        table: RunTable,
+        pipeline: RunPipeline,
         tell: Callable[[str], None],
     ) -> None:
         self._project = project
@@ -77,8 +76,8 @@ class Answers:
         self._owner = owner
         self._models = models
         self._reader = reader
-        self._waiting = waiting
-        self._options_of_run = options_of_run
+        self._table = table
+        self._pipeline = pipeline
         self._tell = tell
 
     async def answer(
@@ -148,7 +147,7 @@ class Answers:
             if not self._questions.take(request_id):
                 self._tell(request_id)
                 with suppress(StorageError):
-                    await self._waiting.resume(found.root_run_id, options)
+                    await self._pipeline.resume(found.root_run_id, options)
         return found.root_run_id
 
     async def _find(self, request_id: str, run_id: str | None) -> "ApprovalRecord":
@@ -202,7 +201,7 @@ class Answers:
                 "hold a secret, or stand for one that was removed: no secret is stored. It can stay"
                 " in the environment or in a file"
             )
-        known = self._options_of_run(question.root_run_id)
+        known = self._table.options_of(question.root_run_id)
         tools = [*(given.tools or ()), *((known and known.tools) or ())]
         tool = await self._find_tool(name, tools, stack)
         if tool is None:
@@ -267,7 +266,7 @@ class Answers:
             options = await self._options_to_continue(
                 question, decision, question.reason, given, stack
             )
-            await self._waiting.resume(question.root_run_id, options)
+            await self._pipeline.resume(question.root_run_id, options)
 
     async def _options_to_continue(
         self,
@@ -288,7 +287,7 @@ class Answers:
         if run.status is not RunStatus.WAITING or run.is_for_workers:
             return None  # its own process, or a worker, has what it needs
         stored = run.options or StoredOptions()
-        known = self._waiting.options_of(run.run_id)
+        known = self._table.options_of(run.run_id)
         if not await self._is_of_this_project(run):
             if stored.needs_caller or given is not NO_OPTIONS:
                 raise await self._of_another_project(run)

@@ -29,7 +29,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.runtime.scope import RunScope
+    from agent_core.runtime.run import RunScope
     from agent_core.telemetry.spans import RunTrace, Telemetry
 
 PURPOSE = "compact"

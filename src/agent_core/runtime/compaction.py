@@ -42,7 +42,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.compact.compactor import Compaction
-    from agent_core.runtime.scope import RunScope
+    from agent_core.runtime.run import RunScope
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from agent_core.aio import to_the_end
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.loop.options import malformed_option
-from agent_core.runtime.scheduler import RunProgress, identity_of
+from agent_core.runtime.run import RunProgress, identity_of
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner
 from agent_core.storage.store import SessionStore

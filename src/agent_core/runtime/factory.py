@@ -39,7 +39,7 @@ from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models
 from agent_core.runtime.project import Project, Surroundings
 from agent_core.runtime.project_files import ProjectFiles
-from agent_core.runtime.scope import RunScope
+from agent_core.runtime.run import RunScope
 from agent_core.runtime.toolboxes import servers_of
 from agent_core.storage.store import SessionStore
 from agent_core.text import fit_lines

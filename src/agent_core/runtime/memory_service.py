@@ -41,7 +41,7 @@ from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED, MemoryTerm
 
 if TYPE_CHECKING:
     from agent_core.memory.recall import Recall
-    from agent_core.runtime.scope import RunScope
+    from agent_core.runtime.run import RunScope
 
 EXTRACTION = "memory_extraction"
 RECALL = "memory_recall"

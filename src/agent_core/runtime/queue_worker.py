@@ -22,7 +22,7 @@ from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor, log_failure
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.runtime.projects import OpenProjects
-from agent_core.runtime.scheduler import identity_of
+from agent_core.runtime.run import identity_of
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.types import (
     Claim,
@@ -38,7 +38,7 @@ from agent_core.types.lanes import PROTOCOL, SNAPSHOT, Lane, own_place
 from agent_core.types.workers import QueueDepth, WorkerRecord
 
 if TYPE_CHECKING:
-    from agent_core.runtime.scheduler import Run
+    from agent_core.runtime.run import Run
     from agent_core.runtime.services import Services
     from agent_core.runtime.stores import OpenedStore
     from agent_core.storage.postgres.queue import Job, RunQueue
@@ -327,7 +327,7 @@ class QueueWorker:
                 return 0
             taken.services = services
             try:
-                taken.run = run = await services.runs.turns.take_up(record)
+                taken.run = run = await services.runs.pipeline.take(record)
             except StorageError as error:
                 if error.code is ErrorCode.SESSION_ACTIVE:
                     return _BUSY_S
@@ -450,7 +450,7 @@ class QueueWorker:
             return  # `_conduct` looks before it begins
         run_id = taken.job.run_id
         try:
-            if await taken.services.runs.turns.hand_over(run_id):
+            if await taken.services.runs.pipeline.hand_over(run_id):
                 taken.is_handed_over = True
                 self.handed_over += 1
                 logger.info("%s is handed over", run_id)

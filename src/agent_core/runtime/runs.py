@@ -1,20 +1,20 @@
 """Starts the runs of users, and watches, awaits and cancels them by id.
 
-Parts of the work are in other modules: `opening` (the stored request, and the run made from it),
-`conduct` (one run, from its journal to its end), `waiting` (runs that wait for an answer) and
-`turns` (runs that take turns in a shared queue).
+`requests` checks what is asked for, `pipeline` takes each run through this process, `scheduler`
+decides which is next, and `execute` carries one out.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable
+from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from agent_core.agents.child_runs import ChildRuns
+from agent_core.agents.spawner import SpawnerDeps
 from agent_core.agents.workers import Workers
-from agent_core.aio import SideTasks, begun_at_once, stop_if_cancelled, to_the_end
+from agent_core.aio import SideTasks
 from agent_core.aio.loops import HomeLoop
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.errors import ErrorCode, StorageError
@@ -23,18 +23,19 @@ from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
-from agent_core.runtime.conduct import Conductor, not_summarised
+from agent_core.runtime.execute import RunExecutor, not_summarised
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models, Traces
-from agent_core.runtime.opening import Journals, LiveRuns, Openings, RequestedRun
+from agent_core.runtime.pipeline import RunPipeline
 from agent_core.runtime.project import Project
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.reading import CONTROL, RunReader
 from agent_core.runtime.recovery import SessionLeases
-from agent_core.runtime.scheduler import Nesting, Run, RunProgress, Scheduler
-from agent_core.runtime.turns import Turns
-from agent_core.runtime.waiting import WaitingRuns
+from agent_core.runtime.requests import RunRequests
+from agent_core.runtime.run import Nesting, Phase, Run, RunProgress
+from agent_core.runtime.scheduler import Scheduler
+from agent_core.runtime.table import RunTable
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import session_not_found
 from agent_core.storage.store import SessionStore
@@ -44,7 +45,6 @@ from agent_core.types import (
     CancelResult,
     Draft,
     EventLevel,
-    OpenedRun,
     RunMode,
     RunRecord,
     RunStatus,
@@ -106,11 +106,7 @@ class Runs:
         self._aside = aside = SideTasks()
         self._cancel_timeout_s = config.runtime.cancel_timeout_ms / 1000
 
-        def conduct(run: Run) -> Awaitable[None]:  # the conductor needs parts that need a scheduler
-            return self._conductor.conduct(run)
-
         self._scheduler = scheduler = Scheduler(
-            conduct,
             max_running=config.runtime.max_concurrent_runs,
             cancel_timeout_s=self._cancel_timeout_s,
             cancel_run=lambda run_id: aside.start(self.cancel(run_id)),
@@ -137,7 +133,7 @@ class Runs:
             redactor=redactor,
             is_busy=scheduler.is_busy,
         )
-        journals = Journals(store, journal_redactor, leases)
+        self.table = table = RunTable(store, owner, journal_redactor, leases)
         self._contexts = contexts = RunFactory(
             project,
             models=models,
@@ -148,25 +144,10 @@ class Runs:
             jobs=self.jobs,
             usage=usage,
             session_journal=session_journal,
-            open_journal=journals.open,
+            open_journal=table.open_journal,
             claim=leases.claim,
             release=leases.release,
             telemetry=telemetry,
-        )
-        self.live = live = LiveRuns(
-            store, owner, leases=leases, journals=journals, contexts=contexts
-        )
-        self._waiting = WaitingRuns(
-            project,
-            store=store,
-            owner=owner,
-            reader=reader,
-            leases=leases,
-            scheduler=scheduler,
-            live=live,
-            journals=journals,
-            contexts=contexts,
-            aside=aside,
         )
         self.children = ChildRuns(
             store,
@@ -176,42 +157,51 @@ class Runs:
             is_asking=project.guard.questions.is_asking,
         )
         workers = Workers(config.agents, project.definitions)
-        self._conductor = Conductor(
+        executor = RunExecutor(
             project,
-            store=store,
             models=models,
             contexts=contexts,
-            children=self.children,
-            workers=workers,
-            waiting=self._waiting,
-            journals=journals,
+            spawning=SpawnerDeps(
+                setup=project.setup,
+                store=store,
+                definitions=project.definitions,
+                children=self.children,
+                workers=workers,
+                model_of=lambda definition, options: models.resolve(
+                    definition.model_profile, instead=options.model
+                ),
+                are_sessions_limited=config.budget.is_limited,
+                work_tools=project.toolboxes.work_tools,
+                is_disabled=project.toolboxes.is_disabled,
+                can_ask=project.toolboxes.can_ask,
+                history_of=table.history_of,
+                open_journal=table.open_journal,
+                redactor=redactor,
+                telemetry=telemetry,
+                task_logs=project.task_logs,
+            ),
             memory=self._memory,
-            redactor=redactor,
             traces=traces,
             telemetry=telemetry,
         )
-        self._openings = Openings(
+        self._requests = RunRequests(
             project,
             models=models,
             artifacts=artifacts,
             owner=owner,
             redactor=redactor,
-            leases=leases,
             workers=workers,
             dispatcher=dispatcher,
             telemetry=telemetry,
         )
-        self.turns = Turns(
-            store,
-            owner,
-            reader=reader,
-            leases=leases,
+        self.pipeline = RunPipeline(
+            project,
+            table=table,
             scheduler=scheduler,
-            live=live,
-            waiting=self._waiting,
+            reader=reader,
             contexts=contexts,
+            executor=executor,
             aside=aside,
-            max_takeovers=config.worker.max_takeovers,
         )
 
     @cached_property
@@ -225,8 +215,8 @@ class Runs:
             owner=self._owner,
             models=self._models,
             reader=self._reader,
-            waiting=self._waiting,
-            options_of_run=self._options_of,
+            table=self.table,
+            pipeline=self.pipeline,
             tell=lambda request_id: self._send("answer", request_id=request_id),
         )
 
@@ -264,50 +254,30 @@ class Runs:
                 inside which this one is started is being cancelled.
         """
         with self._nested(session_id) as nesting:
-            requested = await self._openings.prepare(
+            request = await self._requests.prepare(
                 prompt,
                 session_id=session_id,
                 mode=mode,
                 move_session=move_session,
                 options=options,
                 placement=placement,
+                nesting=nesting,
             )
-            requested.nesting = nesting
-            opening = requested.opening
-            if (dispatcher := self._dispatcher) is not None:
-                if opening.dispatch is not None and opening.dispatch.process is None:
-                    queued = await dispatcher.add(opening)
-                    if nesting is not None:
-                        nesting.add(queued)
-                    return queued
-                run = await self.turns.begin(dispatcher, requested, placement.queue_timeout_s)
-                self._memory.take_up_backlog(requested.options)
+            run: RunProgress
+            dispatcher, dispatch = self._dispatcher, request.opening.dispatch
+            if dispatcher is None:
+                run = await self.pipeline.start(request)
+            elif dispatch is None or dispatch.process is not None:
+                timeout_s = placement.queue_timeout_s
+                run = await self.pipeline.start_in_turn(dispatcher, request, timeout_s)
+            else:
+                await self.leases.store_ends()
+                run = await dispatcher.add(request.opening)
+                if nesting is not None:
+                    nesting.add(run)
                 return run
-            scheduler = self._scheduler
-            scheduler.announce(session_id)
-            opened: OpenedRun | None = None
-
-            async def open_run() -> OpenedRun:
-                nonlocal opened
-                opened = await self._store.open_run(opening)
-                return opened
-
-            try:
-                opened = await begun_at_once(open_run())
-                scheduler.require_open()
-            except BaseException:
-                if opened is not None:  # the caller was cancelled and gets no handle
-                    self._waiting.take_over(opened)
-                    run = self.live.new(
-                        opened.run,
-                        opened.session,
-                        is_new=not opened.resumed,
-                        asked_at=opened.asked_at,
-                    )
-                    await to_the_end(scheduler.settle_unbegun(run))
-                scheduler.withdraw(session_id)
-                raise
-            return await self._enqueue(opened, requested)
+            self._memory.take_up_backlog(options)
+            return run
 
     @contextmanager
     def _nested(self, session_id: str) -> Generator[Nesting | None]:
@@ -316,7 +286,7 @@ class Runs:
         Raises:
             StorageError, AgentCoreError: as for `Scheduler.nest`.
         """
-        if (found := self.live.enclosing()) is None:
+        if (found := self.table.enclosing()) is None:
             yield None
             return
         outer, inside = found
@@ -344,7 +314,7 @@ class Runs:
 
     def expected_output(self, run_id: str) -> "ExpectedOutput | None":
         """Return the expected form of the answer of a run of this process; None for plain text."""
-        run = self.live.get(run_id)
+        run = self.table.get(run_id)
         return run.options.expected() if run is not None and run.options is not None else None
 
     def watch(
@@ -359,7 +329,7 @@ class Runs:
         Raises:
             AgentCoreError: `validation_error`: without `after`, if it already has a consumer.
         """
-        run = self.live.get(run_id)
+        run = self.table.get(run_id)
         if run is not None and after is None:
             own = run.stream.read(debug=debug)
             return own if run.scope.hold is None else self._read_on(run, own, debug=debug)
@@ -416,9 +386,9 @@ class Runs:
         Raises:
             StorageError: `run_not_found`.
         """
-        while run := self.live.get(run_id):
+        while run := self.table.get(run_id):
             await run.ended.wait()
-            if self.live.get(run_id) is run:  # otherwise it continues already
+            if self.table.get(run_id) is run:  # otherwise it continues already
                 break
         if run is not None and run.status.is_terminal:
             return run.status
@@ -433,18 +403,18 @@ class Runs:
         Raises:
             StorageError: `run_not_found`.
         """
-        run = self.live.get(run_id)
-        if run is not None and (run.status is not RunStatus.WAITING or not run.ended.is_set()):
+        run = self.table.get(run_id)
+        if run is not None and run.phase is not Phase.PARKED:
             result = await self._scheduler.cancel(run)
             await self.children.store(run_id)
-            if run.goes_on and result.status.is_terminal:
-                await self._waiting.end_children(run_id)
+            if run.is_continued and result.status.is_terminal:
+                await self.pipeline.end_children(run_id)
             if not run.journal.is_abandoned:  # else it continues elsewhere, and ends there
                 return result
         record = await self._reader.record(run_id)
         if record.status is RunStatus.WAITING:
             with suppress(StorageError):  # it may continue in another process by now
-                await self._waiting.cancel(run_id)
+                await self.pipeline.cancel_parked(run_id)
         elif record.status is RunStatus.QUEUED:
             await self._store.drop_queued(run_id)
         if await self._store.request_cancel(run_id) and record.is_for_workers:
@@ -502,61 +472,24 @@ class Runs:
 
     def _stream_of(self, run_id: str) -> EventStream | None:
         """Return the events of a run that is under way here."""
-        run = self.live.get(run_id)
+        run = self.table.get(run_id)
         if run is None:
             return self.children.stream(run_id)
         return None if run.ended.is_set() else run.stream
-
-    def _options_of(self, run_id: str) -> RunOptions | None:
-        """Return the options of a run as its caller has set them, if this process has them."""
-        run = self.live.get(run_id)
-        known = run.options if run is not None else None
-        return known or self._waiting.options_of(run_id)
 
     def _send(self, what: str, **ids: str) -> None:
         """Send a request to the process that executes a run; the request is stored already."""
         if self._notices is not None:
             self._notices.send(CONTROL, json.dumps({"what": what, **ids}))
 
-    async def _enqueue(self, opened: OpenedRun, requested: RequestedRun) -> Run:
-        self._contexts.session_opened(opened.session)
-        self._memory.take_up_backlog(requested.options)
-        if opened.waiting is not None or opened.queued:
-            self._waiting.take_over(opened)
-        record = opened.run.model_copy(update={"prompt": requested.prompt})
-        run = self.live.new(
-            record,
-            opened.session,
-            is_new=not opened.resumed,
-            options=requested.options,
-            context=requested.context,
-            asked_at=opened.asked_at,
-        )
-        if requested.prompt is not None and run.session_id in self._waiting.by_session:
-            run.warnings = self._waiting.warnings(opened.session.session_id)
-        if requested.trace is not None:
-            requested.trace.identify(run.identity)
-            run.trace = requested.trace
-        run.nesting = requested.nesting
-        if self._scheduler.enqueue(run):
-            in_front = [waiting.run_id for waiting in opened.queued]
-            run.journal.queue({"taken_over": in_front} if in_front else {})
-            try:
-                await run.journal.commit()
-                stop_if_cancelled()
-            except BaseException:  # no handle exists: the run must not keep its place
-                await to_the_end(self._scheduler.cancel(run))
-                raise
-        return run
-
     def _cancel_requested(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:
-            run = self.live.get(run_id)
-            if run is not None and not run.cancel_requested:
+            run = self.table.get(run_id)
+            if run is not None and not run.is_stopping:
                 self._aside.start(self._scheduler.cancel(run))
 
     def _lose(self, run_id: str, is_refused: bool) -> None:
-        self.turns.lose(run_id, is_refused)
+        self.pipeline.lose(run_id, is_refused)
 
     async def _read_on(
         self, run: Run, own: AsyncGenerator[RuntimeEvent], *, debug: bool

@@ -4,161 +4,30 @@ import asyncio
 import heapq
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from contextvars import Context, copy_context
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
-
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.events import EventStream, Journal
-from agent_core.loop import HistorySource, Outcome, settle, settle_waiting
-from agent_core.loop.options import RunOptions
+from agent_core.loop import Outcome, settle, settle_waiting
 from agent_core.redaction import log_failure
-from agent_core.runtime.scope import RunScope
+from agent_core.runtime.run import Nesting, Phase, Run
 from agent_core.types import (
-    AgentRole,
-    AgentType,
     CancelResult,
-    Draft,
     EndReason,
     ErrorPayload,
     EventLevel,
     EventType,
-    RunIdentity,
-    RunMode,
-    RunRecord,
     RunStatus,
-    StoredOptions,
 )
 
 if TYPE_CHECKING:
     from agent_core.budgets.meter import Meter
-    from agent_core.telemetry.spans import RunTrace
 
 logger = logging.getLogger(__name__)
 
 _CANCELLED = Outcome(EndReason.ABORTED_STREAMING)
 """The outcome of a run that is cancelled before it began."""
-
-
-ROLES = {
-    RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
-    RunMode.ORCHESTRATOR: (AgentType.ORCHESTRATOR, AgentRole.ORCHESTRATOR),
-}
-"""Type and role of the agent that leads a run of each mode."""
-
-
-def identity_of(record: RunRecord) -> RunIdentity:
-    """Return the identity of the user's run that a record describes."""
-    return RunIdentity.of_checked(
-        session_id=record.session_id,
-        agent_id=record.agent_id,
-        run_id=record.run_id,
-        role=ROLES[record.mode][1],
-        agent_definition_id=None,
-        mode=record.mode,
-        permission_mode=(record.options and record.options.permission_mode) or "ask",
-        parent_agent_id=None,
-        parent_run_id=None,
-    )
-
-
-class RunProgress(Struct, eq=False, weakref=True, kw_only=True):
-    """Identity and progress of a run: everything that a handle keeps of it."""
-
-    identity: RunIdentity
-    status: RunStatus
-    outcome: Outcome | None = None
-    is_for_workers: bool = False
-    warnings: Sequence[str] = ()
-
-
-class Run(RunProgress, eq=False, kw_only=True):
-    """One run of a user in this process, from the queue to its outcome.
-
-    `number` is its place in all queues. Without a `prompt` it only summarises the history. Without
-    `options` it was left by another process, with its `stored_options`. If it `goes_on`, it has
-    waited for an answer and its message is in the history. If it `is_late`, it was cancelled and
-    did not stop in time. `tenant` owns its session. `nesting` links it to the run inside which it
-    was started; `nested` are the runs started inside this one. `context` has the context variables
-    of the call that requested it.
-    """
-
-    number: int
-    prompt: Draft | None
-    journal: Journal
-    stream: EventStream
-    history: HistorySource
-    options: RunOptions | None = None
-    stored_options: StoredOptions | None = None
-    task: asyncio.Task[None] | None = None
-    goes_on: bool = False
-    has_begun: bool = False
-    cancel_requested: bool = False
-    is_late: bool = False
-    has_place: bool = False
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    nesting: "Nesting | None" = None
-    nested: "list[Nesting]" = field(default_factory=list["Nesting"])
-    trace: "RunTrace | None" = None
-    scope: RunScope
-    context: Context = field(default_factory=copy_context)
-    tenant: str | None = None
-
-    @property
-    def session_id(self) -> str:
-        return self.identity.session_id
-
-    @property
-    def is_nested(self) -> bool:
-        """Return whether the run was started inside a run that has not ended."""
-        return self.nesting is not None and not self.nesting.outer.ended.is_set()
-
-    def finish(self, outcome: Outcome) -> None:
-        """Set the outcome; the end is stored right after, or is being stored."""
-        self.outcome = outcome
-        self.status = outcome.status
-        if self.trace is not None:
-            self.trace.finish(outcome)
-
-
-class Nesting(Struct, eq=False, kw_only=True):
-    """A run started inside another one, from the request to its end.
-
-    Attributes:
-        outer: the run inside which it was started.
-        payer: the meter that pays too: the meter of `outer` or of one of its children, or None.
-        session_id: the session of the new run.
-        run: the new run, once it is opened.
-    """
-
-    outer: Run
-    payer: "Meter | None"
-    session_id: str
-    run: RunProgress | None = None
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether the run is being opened, or waits for earlier runs of its session."""
-        run = self.run
-        return run is None or (isinstance(run, Run) and run.task is None)
-
-    def add(self, run: RunProgress) -> None:
-        """Link the opened run, or a run that has waited for an answer and continues."""
-        self.run = run
-        if self not in self.outer.nested:
-            self.outer.nested.append(self)
-
-    def end(self) -> None:
-        """Remove the run from the run inside which it was started."""
-        with suppress(ValueError):
-            self.outer.nested.remove(self)
-
-
-Conduct = Callable[[Run], Awaitable[None]]
-"""Executes a run to its end, and calls its `finish`."""
 
 CancelRun = Callable[[str], None]
 """Begins to cancel a run of this or another process by its id."""
@@ -177,13 +46,11 @@ class Scheduler:
 
     def __init__(
         self,
-        conduct: Conduct,
         *,
         max_running: int,
         cancel_timeout_s: float,
         cancel_run: CancelRun = lambda _: None,
     ) -> None:
-        self._conduct = conduct
         self._max_running = max_running
         self._cancel_timeout_s = cancel_timeout_s
         self._cancel_run = cancel_run
@@ -226,7 +93,7 @@ class Scheduler:
                 `outer` was started, so the new run could never begin.
             AgentCoreError: `cancelled`: `outer` is being cancelled.
         """
-        if outer.cancel_requested:
+        if outer.is_stopping:
             message = f"run {outer.identity.run_id} is being cancelled and starts no other run"
             raise AgentCoreError(ErrorCode.CANCELLED, message)
         if (blocker := self._find_blocker(outer, session_id)) is not None:
@@ -262,7 +129,7 @@ class Scheduler:
         if lane[0] is run or run.is_nested:
             self._offer(lane)
         self._advance()
-        waits = run.task is None
+        waits = run.phase is Phase.QUEUED
         if waits:
             run.status = RunStatus.QUEUED
         return waits
@@ -277,14 +144,13 @@ class Scheduler:
         Runs started inside it are cancelled first. Repeating this, or cancelling an ended run, does
         nothing.
         """
-        if not run.cancel_requested and not run.journal.is_closing:
-            run.cancel_requested = True
+        if not run.is_stopping and not run.journal.is_closing:
+            run.is_stopping = True
             self._cancel_nested(run)
-            if run.task is None:
+            if run.phase is Phase.QUEUED:
                 await self.dequeue(run)
-            elif run.has_begun:
-                run.task.cancel()
-            # A task cancelled before its first step would never get to settle the run.
+            else:
+                _interrupt(run)
         try:
             await asyncio.wait_for(run.ended.wait(), self._cancel_timeout_s)
         except TimeoutError:
@@ -315,19 +181,19 @@ class Scheduler:
             Whether the work has ended; it continues if it does not stop in time.
         """
         run.journal.abandon(reason)
-        run.cancel_requested = True
+        run.is_stopping = True
         self._cancel_nested(run)
-        if run.task is None:
+        if run.phase is Phase.QUEUED:
             self._leave(run)
-        elif run.has_begun:
-            run.task.cancel()
+        else:
+            _interrupt(run)
         with suppress(TimeoutError):
             await asyncio.wait_for(run.ended.wait(), self._cancel_timeout_s)
         return run.ended.is_set()
 
     async def dequeue(self, run: Run) -> None:
         """End a cancelled run that is still queued, before anything was done for it."""
-        if not run.goes_on:
+        if not run.is_continued:
             run.journal.note(EventType.RUN_DEQUEUED)
         try:
             await self.settle_unbegun(run)
@@ -339,7 +205,7 @@ class Scheduler:
 
         The run need not be in the queue.
         """
-        if not run.goes_on:
+        if not run.is_continued:
             await settle(run.journal, _CANCELLED, run.finish, began=False)
             return
         await settle_waiting(run.journal, run.history, run.finish)
@@ -351,7 +217,7 @@ class Scheduler:
         """
         self.is_closed = True
         runs = [run for lane in self._lanes.values() for run in lane]
-        runs.sort(key=lambda run: run.task is not None)
+        runs.sort(key=lambda run: run.phase is not Phase.QUEUED)
         await asyncio.gather(*(self.cancel(run) for run in runs))
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), self._cancel_timeout_s)
@@ -359,7 +225,7 @@ class Scheduler:
     def _advance(self) -> None:
         while self._ready and self._running < self._max_running:
             _, run = heapq.heappop(self._ready)
-            if run.task is None:
+            if run.phase is Phase.QUEUED:
                 self._begin(run)
                 self._take_place(run)
 
@@ -371,26 +237,27 @@ class Scheduler:
             heapq.heappush(self._ready, (lane[0].number, lane[0]))
 
     def _begin(self, run: Run) -> None:
-        if run.task is None and not run.cancel_requested:
+        if run.phase is Phase.QUEUED and not run.is_stopping:
+            run.phase = Phase.STARTED
             run.status = RunStatus.RUNNING
             run.task = asyncio.create_task(
                 self._carry_out(run), name=run.identity.run_id, context=run.context
             )
 
     def _take_place(self, run: Run) -> None:
-        if run.task is not None and not run.has_place:
+        if run.phase in {Phase.STARTED, Phase.RUNNING} and not run.has_place:
             run.has_place = True
             self._running += 1
 
     async def _carry_out(self, run: Run) -> None:
-        run.has_begun = True
+        run.phase = Phase.RUNNING
         try:
-            if run.cancel_requested:
+            if run.is_stopping:
                 await self.settle_unbegun(run)
             else:
-                await self._conduct(run)
+                await run.execute(run)
         except asyncio.CancelledError:
-            if not run.cancel_requested:
+            if not run.is_stopping:
                 raise  # the event loop itself is shutting down
         except Exception as error:  # noqa: BLE001 - logged and settled
             what = f"run {run.identity.run_id} could not be settled"
@@ -417,8 +284,14 @@ class Scheduler:
             del self._lanes[run.session_id]
         elif was_first:
             self._offer(lane)
-        run.ended.set()
+        run.leave()
         self._advance()
+
+
+def _interrupt(run: Run) -> None:
+    """Cancel the task of a run, which settles it; before its first step, the task looks itself."""
+    if run.phase is Phase.RUNNING and run.task is not None:
+        run.task.cancel()
 
 
 def _never_free(session_id: str, blocker: Run) -> StorageError:

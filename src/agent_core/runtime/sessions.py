@@ -16,8 +16,8 @@ from agent_core.runtime.ids import Kind, meant, spellings_of
 from agent_core.runtime.models import RequestRedactor
 from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.project import Project
+from agent_core.runtime.run import RunProgress, identity_of
 from agent_core.runtime.runs import Runs
-from agent_core.runtime.scheduler import RunProgress, identity_of
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.storage.owners import Owner
 from agent_core.storage.rows import session_not_found
@@ -221,7 +221,7 @@ class Sessions:
         Raises:
             StorageError: `run_not_found`: no such run, or it is a child.
         """
-        run = self._runs.live.get(run_id)
+        run = self._runs.table.get(run_id)
         if run is not None and run.status is not RunStatus.WAITING:
             return run
         record = await self._runs.require_run(run_id)

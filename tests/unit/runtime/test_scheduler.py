@@ -1,24 +1,24 @@
 """Who runs when, and what a cancellation leaves behind."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from itertools import count
 
 import pytest
 
 from agent_core.loop import Outcome, conclude
-from agent_core.runtime.scheduler import Run, Scheduler
-from agent_core.runtime.scope import RunScope
+from agent_core.runtime.run import Execute, Run, RunScope
+from agent_core.runtime.scheduler import Scheduler
 from agent_core.types import EndReason, EventType, RunStatus, user_text
 from loop_parts import Session
 
 numbers = count()
 
 
-async def a_run(session: Session, status: RunStatus = RunStatus.PENDING) -> Run:
+async def a_run(session: Session, execute: Execute, status: RunStatus = RunStatus.PENDING) -> Run:
     ctx = await session.start()
     return Run(
         number=next(numbers),
+        execute=execute,
         identity=ctx.run,
         prompt=user_text("go"),
         journal=ctx.journal,
@@ -39,23 +39,21 @@ class Work:
     def gate(self, run: Run) -> asyncio.Event:
         return self._gates.setdefault(run.identity.run_id, asyncio.Event())
 
-    async def conduct(self, run: Run) -> None:
+    async def execute(self, run: Run) -> None:
         run.journal.begin()
         async with conclude(run.journal, run.finish):
             self.begun.append(run.identity.run_id)
             await self.gate(run).wait()
 
 
-def scheduler(
-    conduct: Callable[[Run], Awaitable[None]], *, most: int = 8, timeout_s: float = 5
-) -> Scheduler:
-    return Scheduler(conduct, max_running=most, cancel_timeout_s=timeout_s)
+def scheduler(*, most: int = 8, timeout_s: float = 5) -> Scheduler:
+    return Scheduler(max_running=most, cancel_timeout_s=timeout_s)
 
 
 async def test_d3_runs_of_one_session_follow_each_other_in_order() -> None:
     work, session = Work(), Session()
-    queue = scheduler(work.conduct)
-    runs = [await a_run(session) for _ in range(3)]
+    queue = scheduler()
+    runs = [await a_run(session, work.execute) for _ in range(3)]
     for _ in runs:
         queue.announce("s1")
     assert [queue.enqueue(run) for run in runs] == [False, True, True]
@@ -70,8 +68,8 @@ async def test_d3_runs_of_one_session_follow_each_other_in_order() -> None:
 
 async def test_sessions_run_side_by_side_as_far_as_there_are_places() -> None:
     work = Work()
-    queue = scheduler(work.conduct, most=2)
-    runs = [await a_run(Session(session_id=f"s{n}")) for n in range(3)]
+    queue = scheduler(most=2)
+    runs = [await a_run(Session(session_id=f"s{n}"), work.execute) for n in range(3)]
     for run in runs:
         queue.announce(run.session_id)
     assert [queue.enqueue(run) for run in runs] == [False, False, True]
@@ -87,8 +85,8 @@ async def test_sessions_run_side_by_side_as_far_as_there_are_places() -> None:
 
 async def test_d4_a_cancelled_queued_run_never_begins_and_says_so() -> None:
     work, session = Work(), Session()
-    queue = scheduler(work.conduct)
-    first, second, third = [await a_run(session, RunStatus.QUEUED) for _ in range(3)]
+    queue = scheduler()
+    first, second, third = [await a_run(session, work.execute, RunStatus.QUEUED) for _ in range(3)]
     for run in (first, second, third):
         queue.announce("s1")
         queue.enqueue(run)
@@ -107,8 +105,8 @@ async def test_d4_a_cancelled_queued_run_never_begins_and_says_so() -> None:
 
 async def test_cancelling_twice_or_after_the_end_changes_nothing() -> None:
     work = Work()
-    queue = scheduler(work.conduct)
-    run = await a_run(Session())
+    queue = scheduler()
+    run = await a_run(Session(), work.execute)
     queue.announce("s1")
     queue.enqueue(run)
     await asyncio.sleep(0)
@@ -131,8 +129,8 @@ async def test_a_run_that_does_not_stop_in_time_is_reported_and_cleaned_up_later
                 await release.wait()
 
     session = Session()
-    queue = scheduler(stubborn, timeout_s=0.05)
-    run = await a_run(session)
+    queue = scheduler(timeout_s=0.05)
+    run = await a_run(session, stubborn)
     queue.announce("s1")
     queue.enqueue(run)
     await asyncio.sleep(0)
@@ -151,8 +149,8 @@ async def test_a_run_that_is_ending_is_not_cancelled_any_more() -> None:
         async with conclude(run.journal, run.finish):
             pass
 
-    queue = scheduler(quick)
-    run = await a_run(Session())
+    queue = scheduler()
+    run = await a_run(Session(), quick)
     queue.announce("s1")
     queue.enqueue(run)
     await run.ended.wait()

@@ -1,48 +1,31 @@
-"""Beginning of runs: the stored request, and the `Run` made from it."""
+"""Requests for runs: checked, and made into what is stored of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
-
-from msgspec import Struct, field
 
 from agent_core.agents.workers import Workers
 from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
-from agent_core.events import EventStream, Journal
-from agent_core.loop.inside import Inside, enclosing_runs
 from agent_core.loop.options import NO_OPTIONS, RunOptions, malformed_option, stored_options
-from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
-from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.models import Models
 from agent_core.runtime.project import Project
-from agent_core.runtime.recovery import SessionHistory, SessionLeases
-from agent_core.runtime.scheduler import ROLES, Nesting, Run, identity_of
-from agent_core.runtime.scope import RunScope
+from agent_core.runtime.run import ROLES, Caller, Nesting, RunRequest
 from agent_core.storage.owners import Owner
-from agent_core.storage.store import SessionStore
 from agent_core.text import first_words
 from agent_core.types import (
     MODEL_KEY,
     Draft,
     ImageBlock,
-    Node,
-    Role,
     RunIdentity,
     RunMode,
     RunOpening,
     RunPrompt,
-    RunRecord,
-    RunStatus,
-    SessionRecord,
     StoredOptions,
     TextBlock,
     new_id,
@@ -59,32 +42,12 @@ _WITHHELD = "(withheld until the guards of the run have passed it)"
 """Stored in place of a message that a guard may replace."""
 
 
-class RequestedRun(Struct, kw_only=True):
-    """A requested run: the part for the store, and the part that only this process has.
-
-    Attributes:
-        opening: the part that is stored.
-        prompt: the message without secrets; None for a run that summarises the history.
-        options: as the caller has set them.
-        trace: the span of a run that begins here, where spans are recorded.
-        nesting: links it to the run inside which it is started.
-        context: the caller's context variables, in which it is executed.
-    """
-
-    opening: RunOpening
-    prompt: RunPrompt | None
-    options: RunOptions
-    trace: "RunTrace | None"
-    nesting: Nesting | None = None
-    context: Context = field(default_factory=copy_context)
-
-
-class Openings:
+class RunRequests:
     """Checks requests for runs, and builds the part that is stored.
 
     Args:
         project: the project the runs work on.
-        models, artifacts, owner, redactor, leases: of the process.
+        models, artifacts, owner, redactor: of the process.
         workers: the workers an orchestrator may dispatch.
         dispatcher: puts runs into the workers' queue, if there are workers.
         telemetry: records the runs, if it is set.
@@ -98,7 +61,6 @@ class Openings:
         artifacts: ArtifactStore,
         owner: Owner,
         redactor: Redactor,
-        leases: SessionLeases,
         workers: Workers,
         dispatcher: "Dispatcher | None",
         telemetry: "Telemetry | None",
@@ -109,7 +71,6 @@ class Openings:
         self._owner = owner
         self._redactor = redactor
         self._journal_redactor = JournalRedactor(redactor)
-        self._leases = leases
         self._workers = workers
         self._dispatcher = dispatcher
         self._telemetry = telemetry
@@ -123,8 +84,9 @@ class Openings:
         move_session: bool,
         options: RunOptions,
         placement: Placement,
-    ) -> RequestedRun:
-        """Check a request, and store the ends of earlier runs that are still missing.
+        nesting: Nesting | None,
+    ) -> RunRequest:
+        """Check a request.
 
         Raises:
             ConfigError, AgentCoreError: as for `Runs.start`.
@@ -154,7 +116,6 @@ class Openings:
             stored_prompt, title = self._stored_prompt(clean_prompt, options)
         if mode is RunMode.ORCHESTRATOR and is_here:
             self._workers.require_any(self._project.toolboxes.known_names())
-        await self._leases.store_ends()
         run_id, trace = new_id("run"), None
         if self._telemetry is not None:
             trace, carrier = self._begin_trace(self._telemetry, session_id, run_id, mode, is_here)
@@ -174,7 +135,8 @@ class Openings:
             run_metadata={MODEL_KEY: f"{model.provider}:{model.name}"},
             dispatch=dispatch,
         )
-        return RequestedRun(opening=opening, prompt=clean_prompt, options=options, trace=trace)
+        caller = Caller(options=options, context=copy_context(), nesting=nesting, trace=trace)
+        return RunRequest(opening=opening, prompt=clean_prompt, caller=caller)
 
     def _begin_trace(
         self, telemetry: "Telemetry", session_id: str, run_id: str, mode: RunMode, is_here: bool
@@ -247,130 +209,3 @@ class Openings:
             )
             raise malformed_option("memory", reason)
         return StoredOptions.model_validate(clean)
-
-
-class Journals:
-    """Opens the journals of this process; ends that cannot be stored go to its leases."""
-
-    def __init__(
-        self, store: SessionStore, redactor: JournalRedactor, leases: SessionLeases
-    ) -> None:
-        self._store = store
-        self._redactor = redactor
-        self._leases = leases
-
-    def open(
-        self,
-        run: RunIdentity,
-        stream: EventStream,
-        path: Iterable[Node] = (),
-        *,
-        session_owner: str | None = None,
-        epoch: int | None = None,
-    ) -> Journal:
-        return Journal(
-            run,
-            store=self._store,
-            stream=stream,
-            redactor=self._redactor,
-            estimate=estimate_blocks,
-            path=path,
-            session_owner=session_owner,
-            epoch=epoch,
-            on_unclosed=self._leases.add_unclosed,
-            on_refused=self._leases.refused,
-        )
-
-
-class LiveRuns:
-    """Creates and numbers runs, and finds them as long as anything else holds them."""
-
-    def __init__(
-        self,
-        store: SessionStore,
-        owner: Owner,
-        *,
-        leases: SessionLeases,
-        journals: Journals,
-        contexts: RunFactory,
-    ) -> None:
-        self._store = store
-        self._owner = owner
-        self._leases = leases
-        self._journals = journals
-        self._contexts = contexts
-        self._numbers = count()
-        self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
-
-    def get(self, run_id: str) -> Run | None:
-        """Return the run, if this process still has it."""
-        return self._runs.get(run_id)
-
-    def enclosing(self) -> tuple[Run, Inside] | None:
-        """Return the innermost run of this runtime that the current code works for, if any."""
-        for inside in enclosing_runs():
-            run = inside.run()
-            if isinstance(run, Run) and self._runs.get(run.identity.run_id) is run:
-                return run, inside
-        return None
-
-    def new(
-        self,
-        record: RunRecord,
-        session: SessionRecord | None,
-        *,
-        is_new: bool,
-        options: RunOptions | None = None,
-        context: Context | None = None,
-        asked_at: float = 0.0,
-    ) -> Run:
-        """Create the run of a record; if the record waits for an answer, the run continues it.
-
-        `session` is its session, if this process has claimed it; the claim was sent at `asked_at`.
-        With `is_new`, nothing of the session is stored. Without a `context` the run gets the
-        caller's context variables.
-        """
-        epoch = None if session is None else session.epoch
-        identity = identity_of(record)
-        stream = EventStream()
-        prompt = record.prompt
-        owner = self._owner.owner_id
-        before = self._runs.get(identity.run_id)  # it has waited for an answer
-        run = Run(
-            identity=identity,
-            status=record.status,
-            number=next(self._numbers),
-            prompt=Draft(Role.USER, prompt.content, metadata=prompt.metadata) if prompt else None,
-            options=options,
-            stored_options=record.options,
-            goes_on=record.status is RunStatus.WAITING,
-            nesting=None if before is None else before.nesting,
-            scope=RunScope(run_id=identity.run_id),
-            journal=self._journals.open(identity, stream, session_owner=owner, epoch=epoch),
-            stream=stream,
-            history=SessionHistory(
-                self._store,
-                identity.session_id,
-                is_new=is_new,
-                known=partial(self._contexts.last_path, identity.agent_id),
-                is_message=prompt is not None,
-            ),
-            tenant=None if session is None else session.tenant,
-            context=copy_context() if context is None else context,
-        )
-        self._runs[identity.run_id] = run
-        if epoch is not None:
-            run.scope.hold = self._leases.hold(
-                identity.run_id, identity.session_id, epoch, asked_at
-            )
-        return run
-
-    def forget(self, run: Run) -> None:
-        """Forget a run that another process has taken over."""
-        if self._runs.get(run.identity.run_id) is run:
-            del self._runs[run.identity.run_id]
-
-    def goes_on(self, run_id: str) -> bool:
-        """Return whether a run that has waited is under way or being ended here."""
-        run = self._runs.get(run_id)
-        return run is not None and run.goes_on and run.outcome is None

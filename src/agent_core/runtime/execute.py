@@ -1,28 +1,22 @@
 """Executes one run: from its journal, with everything it needs, to its end."""
 
 import weakref
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent_core.agents.child_runs import ChildRuns
 from agent_core.agents.spawner import ChildSpawner, RunSpec, SpawnerDeps
-from agent_core.agents.workers import Workers
 from agent_core.errors import ConfigError, ErrorCode, ParkedError
 from agent_core.loop import conclude, converse
 from agent_core.loop.inside import enter_run
 from agent_core.loop.options import NO_OPTIONS, RunOptions, missing_options, restored_options
-from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models, Traces
-from agent_core.runtime.opening import Journals
 from agent_core.runtime.project import Project
-from agent_core.runtime.scheduler import Run
-from agent_core.runtime.waiting import WaitingRuns
-from agent_core.storage.store import SessionStore
+from agent_core.runtime.run import Run
 from agent_core.types import (
     AgentRole,
     Draft,
@@ -42,15 +36,14 @@ _NO_MESSAGE = Draft(Role.USER, [])
 """Placeholder for the message of a continued run, whose message is already in the history."""
 
 
-class Conductor:
+class RunExecutor:
     """Executes runs; it has no state of its own for a run.
 
     Args:
         project: the project the runs work on.
-        store, models, redactor: of the process.
+        models: of the process.
         contexts: builds the run contexts for the loop.
-        children, workers, journals: for the agents that a run may start.
-        waiting: the runs that wait for an answer.
+        spawning: for the agents that a run may start.
         memory: extracts memories from finished runs.
         traces: keeps tracebacks with `debug=True`.
         telemetry: records the runs, if it is set.
@@ -60,61 +53,46 @@ class Conductor:
         self,
         project: Project,
         *,
-        store: SessionStore,
         models: Models,
         contexts: RunFactory,
-        children: ChildRuns,
-        workers: Workers,
-        waiting: WaitingRuns,
-        journals: Journals,
+        spawning: SpawnerDeps,
         memory: MemoryService,
-        redactor: Redactor,
         traces: Traces | None,
         telemetry: "Telemetry | None",
     ) -> None:
         self._project = project
         self._models = models
         self._contexts = contexts
-        self._waiting = waiting
+        self._spawning = spawning
         self._memory = memory
         self._traces = traces
         self._telemetry = telemetry
-        self._spawner_deps = SpawnerDeps(
-            setup=project.setup,
-            store=store,
-            definitions=project.definitions,
-            children=children,
-            workers=workers,
-            model_of=lambda definition, options: models.resolve(
-                definition.model_profile, instead=options.model
-            ),
-            are_sessions_limited=project.setup.config.budget.is_limited,
-            work_tools=project.toolboxes.work_tools,
-            is_disabled=project.toolboxes.is_disabled,
-            can_ask=project.toolboxes.can_ask,
-            goes_on=waiting.history_of,
-            open_journal=journals.open,
-            redactor=redactor,
-            telemetry=telemetry,
-            task_logs=project.task_logs,
-        )
 
-    def conduct(self, run: Run) -> Awaitable[None]:
-        """Execute the run to its end, inside its span if spans are recorded."""
-        telemetry = self._telemetry
-        return self._carry_out(run) if telemetry is None else self._carry_out_in(telemetry, run)
+    async def execute(self, run: Run, before: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Execute a run to its end, inside its span if spans are recorded.
 
-    async def _carry_out_in(self, telemetry: "Telemetry", run: Run) -> None:
+        `before` is awaited first; the run fails with what it raises.
+        """
+        if self._telemetry is None:
+            await self._execute(run, before)
+            return
         options = None
         if run.trace is None:  # from another process, or after it waited for an answer
             stored = run.stored_options or StoredOptions()
-            run.trace = telemetry.begin_run(run.identity, run.journal.clean, carrier=stored.trace)
+            run.trace = self._telemetry.begin_run(
+                run.identity, run.journal.clean, carrier=stored.trace
+            )
             if not stored.trace and run.trace.carrier:  # its next process stays in it
                 options = stored.model_copy(update={"trace": run.trace.carrier})
         with run.trace.current():
-            await self._carry_out(run, options)
+            await self._execute(run, before, options)
 
-    async def _carry_out(self, run: Run, traced_options: StoredOptions | None = None) -> None:
+    async def _execute(
+        self,
+        run: Run,
+        before: Callable[[], Awaitable[None]] | None,
+        traced_options: StoredOptions | None = None,
+    ) -> None:
         enter_run(weakref.ref(run), run.identity.run_id)
         run.journal.begin(traced_options)
         asked = run.options or run.stored_options
@@ -124,16 +102,16 @@ class Conductor:
         try:
             async with (
                 conclude(
-                    run.journal, run.finish, goes_on=run.history if run.goes_on else None
+                    run.journal, run.finish, goes_on=run.history if run.is_continued else None
                 ) as stats,
                 self._traced(run.identity),
                 meter.in_time() if meter else nullcontext(),
             ):
-                if run.session_id in self._waiting.by_session:
-                    await self._waiting.make_way(run)
+                if before is not None:
+                    await before()
                 if run.identity.mode is RunMode.ORCHESTRATOR:  # from another process, perhaps
                     tools = self._project.toolboxes.known_names()
-                    self._spawner_deps.workers.require_any(tools)
+                    self._spawning.workers.require_any(tools)
                 options = run.options or self._restore_options(run.stored_options)
                 scope = self._memory.scope_of(options)
                 if scope != (options.memory or MEMORY_SHARED):
@@ -160,7 +138,7 @@ class Conductor:
                         ),
                         run.scope,
                     )
-                    if prompt is not None or run.goes_on:
+                    if prompt is not None or run.is_continued:
                         await converse(ctx, prompt or _NO_MESSAGE, stats)
                     elif self._project.setup.config.compact.enabled:
                         await ctx.history.resume(ctx.journal)
@@ -171,8 +149,6 @@ class Conductor:
             is_cancelled = (
                 run.status in {RunStatus.CANCELLED, RunStatus.WAITING} or run.journal.is_abandoned
             )
-            if (run.goes_on or run.status is RunStatus.WAITING) and not run.journal.is_abandoned:
-                await self._waiting.note(run)
             is_private = self._memory.scope_of(asked or NO_OPTIONS) == MEMORY_OFF
             if not (is_cancelled or is_private or run.identity.permission_mode == "plan"):
                 self._memory.run_ended(run.identity, run.journal.path, run.scope.model)
@@ -189,13 +165,13 @@ class Conductor:
         """
         build_context = partial(self._contexts.child_context, parent=run.scope)
         if run.identity.role is not AgentRole.ORCHESTRATOR:
-            yield ChildSpawner(self._spawner_deps, run.journal, build_context, options)
+            yield ChildSpawner(self._spawning, run.journal, build_context, options)
             return
         # Tasks and workers are a third of all code, and most runs have neither.
         from agent_core.agents.orchestrator import open_orchestrator_spawner  # noqa: PLC0415
 
         async with open_orchestrator_spawner(
-            self._spawner_deps, run.journal, build_context, options
+            self._spawning, run.journal, build_context, options
         ) as spawner:
             yield spawner
 

@@ -1,0 +1,272 @@
+"""A run of a user in this process: its identity, its phase, and what belongs to it alone.
+
+    QUEUED ──▶ STARTED ──▶ RUNNING ──▶ ENDED    its end is stored, or is being stored
+       │          │           ├──────▶ PARKED   it waits for an answer; a new `Run` continues it
+       │          │           │
+       └──────────┴───────────┴──────▶ LEFT     another process has it, or will take it
+
+Only the scheduler moves a run. The stored status (`RunStatus`) is what other processes see.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from contextvars import Context, copy_context
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from agent_core.events import EventStream, Journal
+from agent_core.loop import HistorySource, Outcome
+from agent_core.loop.options import RunOptions
+from agent_core.types import (
+    AgentRole,
+    AgentType,
+    Draft,
+    RunIdentity,
+    RunMode,
+    RunOpening,
+    RunPrompt,
+    RunRecord,
+    RunStatus,
+    StoredOptions,
+)
+
+if TYPE_CHECKING:
+    from agent_core.budgets.meter import Meter
+    from agent_core.config.models import ModelConfig
+    from agent_core.loop.guards import RunGuards
+    from agent_core.runtime.fence import SessionHold
+    from agent_core.runtime.project import Surroundings
+    from agent_core.runtime.recording import RunRecorder
+    from agent_core.telemetry.spans import RunTrace
+
+ROLES = {
+    RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
+    RunMode.ORCHESTRATOR: (AgentType.ORCHESTRATOR, AgentRole.ORCHESTRATOR),
+}
+"""Type and role of the agent that leads a run of each mode."""
+
+
+def identity_of(record: RunRecord) -> RunIdentity:
+    """Return the identity of the user's run that a record describes."""
+    return RunIdentity.of_checked(
+        session_id=record.session_id,
+        agent_id=record.agent_id,
+        run_id=record.run_id,
+        role=ROLES[record.mode][1],
+        agent_definition_id=None,
+        mode=record.mode,
+        permission_mode=(record.options and record.options.permission_mode) or "ask",
+        parent_agent_id=None,
+        parent_run_id=None,
+    )
+
+
+class Phase(Enum):
+    """How far a run is in this process."""
+
+    QUEUED = auto()
+    """It waits for earlier runs of its session, or for a free place."""
+    STARTED = auto()
+    """It has a task, which has not run yet."""
+    RUNNING = auto()
+    """Its task executes it, or stores its end."""
+    ENDED = auto()
+    PARKED = auto()
+    """It waits for an answer; a new `Run` continues it."""
+    LEFT = auto()
+    """It belongs to another process, or to the one that takes it next."""
+
+
+class RunScope(Struct, eq=False, kw_only=True):
+    """Everything that belongs to one run. The run holds it, and its children inherit from it.
+
+    Attributes:
+        run_id: the run.
+        model: the run's own model, in place of the configured one; its history is summarised
+            with this one too.
+        meter: pays for its calls; None where nothing limits them.
+        surroundings: instruction files, skills and memories as they were when it began.
+        checks: the guards of its options at work.
+        recorder: records the files that it changes.
+        hold: its claim on the session, where other machines may take that over.
+        children: the scopes of the children that it has started.
+    """
+
+    run_id: str
+    model: "ModelConfig | None" = None
+    meter: "Meter | None" = None
+    surroundings: "Surroundings | None" = None
+    checks: "RunGuards | None" = None
+    recorder: "RunRecorder | None" = None
+    hold: "SessionHold | None" = None
+    children: "list[RunScope]" = field(default_factory=list["RunScope"])
+
+    def open_child(self, run_id: str) -> "RunScope":
+        """Return the scope of a new child, which sees what this run sees.
+
+        The child's own model and meter are set when its context is made.
+        """
+        child = RunScope(
+            run_id=run_id,
+            surroundings=self.surroundings,
+            checks=self.checks,
+            recorder=self.recorder,
+            hold=self.hold,
+        )
+        self.children.append(child)
+        return child
+
+    def meter_of(self, run_id: str) -> "Meter | None":
+        """Return the meter of this run or of one of its children."""
+        scopes = (self, *self.children)
+        return next((scope.meter for scope in scopes if scope.run_id == run_id), None)
+
+
+class RunProgress(Struct, eq=False, weakref=True, kw_only=True):
+    """Identity and progress of a run: everything that a handle keeps of it."""
+
+    identity: RunIdentity
+    status: RunStatus
+    outcome: Outcome | None = None
+    is_for_workers: bool = False
+    warnings: Sequence[str] = ()
+
+
+class Run(RunProgress, eq=False, kw_only=True):
+    """One run of a user in this process, from the queue until it ends, is parked or is left.
+
+    Attributes:
+        number: its place in all queues.
+        execute: executes it to its end, and calls its `finish`.
+        prompt: the message; None for a run that only summarises the history.
+        options: as the caller has set them; None if another process has stored the run, with its
+            `stored_options`.
+        phase: how far it is.
+        is_continued: it was begun before, so its message is in the history.
+        is_stopping: it was asked to stop, because it is cancelled or left to another process.
+        is_late: it did not stop in time.
+        has_place: it counts among the runs that are executed at the same time.
+        ended: set with the last phase.
+        nesting: links it to the run inside which it was started.
+        nested: the runs started inside this one.
+        context: the context variables of the call that requested it.
+        tenant: owns its session.
+    """
+
+    number: int
+    execute: "Execute"
+    prompt: Draft | None
+    journal: Journal
+    stream: EventStream
+    history: HistorySource
+    scope: RunScope
+    options: RunOptions | None = None
+    stored_options: StoredOptions | None = None
+    phase: Phase = Phase.QUEUED
+    task: asyncio.Task[None] | None = None
+    is_continued: bool = False
+    is_stopping: bool = False
+    is_late: bool = False
+    has_place: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    nesting: "Nesting | None" = None
+    nested: "list[Nesting]" = field(default_factory=list["Nesting"])
+    trace: "RunTrace | None" = None
+    context: Context = field(default_factory=copy_context)
+    tenant: str | None = None
+
+    @property
+    def session_id(self) -> str:
+        return self.identity.session_id
+
+    @property
+    def is_nested(self) -> bool:
+        """Return whether the run was started inside a run that has not ended."""
+        return self.nesting is not None and not self.nesting.outer.ended.is_set()
+
+    def finish(self, outcome: Outcome) -> None:
+        """Set the outcome; the end is stored right after, or is being stored."""
+        self.outcome = outcome
+        self.status = outcome.status
+        if self.trace is not None:
+            self.trace.finish(outcome)
+
+    def leave(self) -> None:
+        """Note that nothing in this process works on the run any more."""
+        if self.journal.is_abandoned:
+            self.phase = Phase.LEFT
+        elif self.status is RunStatus.WAITING:
+            self.phase = Phase.PARKED
+        else:
+            self.phase = Phase.ENDED
+        self.ended.set()
+
+
+Execute = Callable[[Run], Awaitable[None]]
+"""Executes a run to its end, and calls its `finish`."""
+
+
+class Nesting(Struct, eq=False, kw_only=True):
+    """A run started inside another one, from the request to its end.
+
+    Attributes:
+        outer: the run inside which it was started.
+        payer: the meter that pays too: the meter of `outer` or of one of its children, or None.
+        session_id: the session of the new run.
+        run: the new run, once it is opened.
+    """
+
+    outer: Run
+    payer: "Meter | None"
+    session_id: str
+    run: RunProgress | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the run is being opened, or waits for earlier runs of its session."""
+        run = self.run
+        return run is None or (isinstance(run, Run) and run.phase is Phase.QUEUED)
+
+    def add(self, run: RunProgress) -> None:
+        """Link the opened run, or a run that has waited for an answer and continues."""
+        self.run = run
+        if self not in self.outer.nested:
+            self.outer.nested.append(self)
+
+    def end(self) -> None:
+        """Remove the run from the run inside which it was started."""
+        with suppress(ValueError):
+            self.outer.nested.remove(self)
+
+
+class Caller(Struct, kw_only=True, frozen=True):
+    """What only the process that has requested a run can provide for it.
+
+    Attributes:
+        options: as the caller has set them; None if they are not here.
+        context: the caller's context variables; None for those of the current code.
+        nesting: links the run to the run inside which it was started.
+        trace: the span of a run that began here, where spans are recorded.
+    """
+
+    options: RunOptions | None = None
+    context: Context | None = None
+    nesting: Nesting | None = None
+    trace: "RunTrace | None" = None
+
+
+class RunRequest(Struct, kw_only=True, frozen=True):
+    """A requested run, checked.
+
+    Attributes:
+        opening: the part that is stored.
+        prompt: the message without secrets; None for a run that summarises the history.
+        caller: the part that only this process has.
+    """
+
+    opening: RunOpening
+    prompt: RunPrompt | None
+    caller: Caller

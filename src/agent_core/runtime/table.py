@@ -1,0 +1,192 @@
+"""The runs of this process: those under way, and those that wait for an answer."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
+from itertools import count
+from weakref import WeakValueDictionary
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from agent_core.events import EventStream, Journal
+from agent_core.loop.inside import Inside, enclosing_runs
+from agent_core.loop.options import RunOptions
+from agent_core.providers.estimates import estimate_blocks
+from agent_core.redaction.redactor import JournalRedactor
+from agent_core.runtime.recovery import SessionHistory, SessionLeases
+from agent_core.runtime.run import Caller, Execute, Run, RunScope, identity_of
+from agent_core.storage.owners import Owner
+from agent_core.storage.store import SessionStore
+from agent_core.types import Draft, Node, Role, RunIdentity, RunRecord, SessionRecord
+
+
+class ParkedRun(Struct, frozen=True):
+    """A run that waits for an answer.
+
+    Attributes:
+        record: as it is stored.
+        caller: what only its program can provide, as far as this process has it.
+    """
+
+    record: RunRecord
+    caller: Caller = field(default_factory=Caller)
+
+    @property
+    def can_continue(self) -> bool:
+        """Return whether this process has the options that only the run's program can have."""
+        stored = self.record.options
+        return stored is None or not stored.needs_caller or self.caller.options is not None
+
+
+class RunTable:
+    """Creates and numbers runs, and finds them as long as anything else holds them.
+
+    Attributes:
+        parked: the waiting run of each session that has one.
+    """
+
+    def __init__(
+        self, store: SessionStore, owner: Owner, redactor: JournalRedactor, leases: SessionLeases
+    ) -> None:
+        self.store = store
+        self.owner = owner
+        self.leases = leases
+        self.parked: dict[str, ParkedRun] = {}
+        self._redactor = redactor
+        self._numbers = count()
+        self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
+
+    def get(self, run_id: str) -> Run | None:
+        """Return the run, if this process still has it."""
+        return self._runs.get(run_id)
+
+    def enclosing(self) -> tuple[Run, Inside] | None:
+        """Return the innermost run of this runtime that the current code works for, if any."""
+        for inside in enclosing_runs():
+            run = inside.run()
+            if isinstance(run, Run) and self._runs.get(run.identity.run_id) is run:
+                return run, inside
+        return None
+
+    def is_continuing(self, run_id: str) -> bool:
+        """Return whether a run that has waited is under way or being ended here."""
+        run = self._runs.get(run_id)
+        return run is not None and run.is_continued and run.outcome is None
+
+    def parked_as(self, record: RunRecord) -> ParkedRun:
+        """Return a waiting run with what this process has kept for it."""
+        found = self.parked.get(record.session_id)
+        if found is None or found.record.run_id != record.run_id:
+            return ParkedRun(record)
+        return replace(found, record=record)
+
+    def unpark(self, record: RunRecord) -> Caller:
+        """Forget that a run waits, and return what was kept for it."""
+        caller = self.parked_as(record).caller
+        self.parked.pop(record.session_id, None)
+        return caller
+
+    def options_of(self, run_id: str) -> RunOptions | None:
+        """Return the options of a run as its caller has set them, if this process has them."""
+        run = self._runs.get(run_id)
+        if run is not None and run.options is not None:
+            return run.options
+        for parked in self.parked.values():
+            if parked.record.run_id == run_id:
+                return parked.caller.options
+        return None
+
+    def add(
+        self,
+        record: RunRecord,
+        session: SessionRecord | None,
+        caller: Caller,
+        *,
+        execute: Execute,
+        is_new: bool = False,
+        is_continued: bool = False,
+        known: Callable[[], Sequence[Node]] = tuple,
+        asked_at: float = 0.0,
+    ) -> Run:
+        """Create the run of a record.
+
+        Args:
+            record: the run as it is stored, with its message.
+            session: its session, if this process has claimed it.
+            caller: what its program provides.
+            execute: executes it, when it is next.
+            is_new: nothing of the session is stored.
+            is_continued: it was begun before.
+            known: returns the path that its session's last run here has left.
+            asked_at: when the claim to the session was sent.
+        """
+        identity, stream, prompt = identity_of(record), EventStream(), record.prompt
+        epoch = None if session is None else session.epoch
+        before = self._runs.get(identity.run_id)  # it has waited for an answer
+        run = Run(
+            identity=identity,
+            status=record.status,
+            number=next(self._numbers),
+            execute=execute,
+            prompt=Draft(Role.USER, prompt.content, metadata=prompt.metadata) if prompt else None,
+            options=caller.options,
+            stored_options=record.options,
+            is_continued=is_continued,
+            is_stopping=record.cancel_requested_at is not None,
+            nesting=caller.nesting or (before.nesting if before else None),
+            scope=RunScope(run_id=identity.run_id),
+            journal=self.open_journal(
+                identity, stream, session_owner=self.owner.owner_id, epoch=epoch
+            ),
+            stream=stream,
+            history=SessionHistory(
+                self.store,
+                identity.session_id,
+                is_new=is_new,
+                known=known,
+                is_message=prompt is not None,
+            ),
+            tenant=None if session is None else session.tenant,
+            context=copy_context() if caller.context is None else caller.context,
+        )
+        if caller.trace is not None:
+            caller.trace.identify(identity)
+            run.trace = caller.trace
+        self._runs[identity.run_id] = run
+        if epoch is not None:
+            run.scope.hold = self.leases.hold(identity.run_id, identity.session_id, epoch, asked_at)
+        return run
+
+    def forget(self, run: Run) -> None:
+        """Forget a run that another process has taken over."""
+        if self._runs.get(run.identity.run_id) is run:
+            del self._runs[run.identity.run_id]
+
+    def open_journal(
+        self,
+        run: RunIdentity,
+        stream: EventStream,
+        path: Iterable[Node] = (),
+        *,
+        session_owner: str | None = None,
+        epoch: int | None = None,
+    ) -> Journal:
+        """Open the journal of a run; an end that cannot be stored goes to the leases."""
+        return Journal(
+            run,
+            store=self.store,
+            stream=stream,
+            redactor=self._redactor,
+            estimate=estimate_blocks,
+            path=path,
+            session_owner=session_owner,
+            epoch=epoch,
+            on_unclosed=self.leases.add_unclosed,
+            on_refused=self.leases.refused,
+        )
+
+    def history_of(self, parked: RunRecord) -> SessionHistory:
+        """Return the history of a waiting run, which continues from its end node."""
+        return SessionHistory(
+            self.store, parked.session_id, is_new=False, from_node_id=parked.end_node_id
+        )

@@ -22,13 +22,11 @@ from agent_core.loop.options import (
 )
 from agent_core.permissions.questions import current_decider, denied
 from agent_core.permissions.request import WIDE_DECISIONS, rule_of, wide_of
-from agent_core.runtime.models import Models
 from agent_core.runtime.pipeline import RunPipeline
+from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project, is_server
 from agent_core.runtime.reading import RunReader
 from agent_core.runtime.table import RunTable
-from agent_core.storage.owners import Owner
-from agent_core.storage.store import SessionStore
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.types import (
@@ -52,7 +50,8 @@ class Answers:
 
     Args:
         project: the project the runs work on.
-        store, owner, models, reader, table, pipeline: of this process.
+        process: the parts of this process.
+        reader, table, pipeline: of its runs.
         tell: tells the process that executes a run that one of its questions was answered.
     """
 
@@ -60,9 +59,7 @@ class Answers:
         self,
         project: Project,
         *,
-        store: SessionStore,
-        owner: Owner,
-        models: Models,
+        process: ProcessParts,
         reader: RunReader,
         table: RunTable,
         pipeline: RunPipeline,
@@ -72,9 +69,9 @@ class Answers:
         self._guard = project.guard
         self._questions = project.guard.questions
         self._cwd = str(project.setup.project)
-        self._store = store
-        self._owner = owner
-        self._models = models
+        self._store = process.store
+        self._owner = process.owner
+        self._models = process.models
         self._reader = reader
         self._table = table
         self._pipeline = pipeline

@@ -136,6 +136,20 @@ _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(hours=1)
 _KNOWN_SESSIONS = 1024
 
 
+class Background(Struct, frozen=True):
+    """What works beside and between runs.
+
+    Attributes:
+        jobs: its tasks.
+        usage: adds up what they cost.
+        journal: writes into sessions outside of runs.
+    """
+
+    jobs: Jobs
+    usage: UsageLedger
+    journal: SessionJournal
+
+
 class PendingCompaction(Struct, eq=False):
     """A summary that is being made, or is ready.
 

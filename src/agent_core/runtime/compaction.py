@@ -18,14 +18,13 @@ from agent_core.config.models import CompactionConfig
 from agent_core.context.composer import Built, Composer
 from agent_core.context.history import open_instructions
 from agent_core.errors import AgentCoreError
-from agent_core.events import Journal, SessionJournal
+from agent_core.events import Journal
 from agent_core.loop import RunStats
 from agent_core.runtime.background import (
+    Background,
     CompactionPauses,
-    Jobs,
     PendingCompaction,
     PendingCompactions,
-    UsageLedger,
 )
 from agent_core.runtime.compact_agent import PURPOSE, CompactAgent, CompactAgentDeps
 from agent_core.types import (
@@ -64,8 +63,8 @@ class Compactions:
         deps: dependencies of the compact agent's runs.
         piece_room: returns the estimated tokens of conversation that the compact model can read at
             once.
-        session_journal: writes summaries that become ready between runs.
-        jobs, usage, artifacts: of the runtime.
+        background: summarises beside the runs, and writes summaries that become ready between them.
+        artifacts: of the runtime.
         release: called with a session's id when this runtime may have no more work for it.
     """
 
@@ -77,19 +76,17 @@ class Compactions:
         deps: CompactAgentDeps,
         *,
         piece_room: Callable[[CompactPolicy], int],
-        session_journal: SessionJournal,
-        jobs: Jobs,
-        usage: UsageLedger,
+        background: Background,
         artifacts: ArtifactStore,
         release: Callable[[str], Awaitable[None]],
     ) -> None:
         self.config = config
         self._deps = deps
         self._piece_room = piece_room
-        self._pending = PendingCompactions(deps.store, session_journal)
-        self._pauses = CompactionPauses(session_journal)
-        self._jobs = jobs
-        self._usage = usage
+        self._pending = PendingCompactions(deps.store, background.journal)
+        self._pauses = CompactionPauses(background.journal)
+        self._jobs = background.jobs
+        self._usage = background.usage
         self._artifacts = artifacts
         self._release = release
 

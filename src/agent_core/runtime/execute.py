@@ -14,7 +14,7 @@ from agent_core.loop.inside import enter_run
 from agent_core.loop.options import NO_OPTIONS, RunOptions, missing_options, restored_options
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.memory_service import MemoryService
-from agent_core.runtime.models import Models, Traces
+from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
 from agent_core.runtime.run import Run
 from agent_core.types import (
@@ -30,7 +30,6 @@ from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED
 
 if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuards
-    from agent_core.telemetry.spans import Telemetry
 
 _NO_MESSAGE = Draft(Role.USER, [])
 """Placeholder for the message of a continued run, whose message is already in the history."""
@@ -41,32 +40,28 @@ class RunExecutor:
 
     Args:
         project: the project the runs work on.
-        models: of the process.
+        process: the parts of this process.
         contexts: builds the run contexts for the loop.
         spawning: for the agents that a run may start.
         memory: extracts memories from finished runs.
-        traces: keeps tracebacks with `debug=True`.
-        telemetry: records the runs, if it is set.
     """
 
     def __init__(
         self,
         project: Project,
         *,
-        models: Models,
+        process: ProcessParts,
         contexts: RunFactory,
         spawning: SpawnerDeps,
         memory: MemoryService,
-        traces: Traces | None,
-        telemetry: "Telemetry | None",
     ) -> None:
         self._project = project
-        self._models = models
+        self._models = process.models
         self._contexts = contexts
         self._spawning = spawning
         self._memory = memory
-        self._traces = traces
-        self._telemetry = telemetry
+        self._traces = process.traces
+        self._telemetry = process.telemetry
 
     async def execute(self, run: Run, before: Callable[[], Awaitable[None]] | None = None) -> None:
         """Execute a run to its end, inside its span if spans are recorded.

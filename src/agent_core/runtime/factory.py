@@ -2,15 +2,14 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
 from agent_core.agents.definitions import load_compact_definition
-from agent_core.agents.spawner import OpenJournal, RunSpec
-from agent_core.artifacts.store import ArtifactStore
+from agent_core.agents.spawner import RunSpec
 from agent_core.compact.cut import CompactPolicy
 from agent_core.config.models import ModelConfig
 from agent_core.context.composer import Composer
@@ -27,29 +26,29 @@ from agent_core.context.system_prompt import (
     system_block,
     tools_block,
 )
-from agent_core.events import Journal, SessionJournal
+from agent_core.events import Journal
 from agent_core.extensions import Extension, ExtensionContext, Extensions
 from agent_core.loop import NoHistory, RunContext, RunLimits
 from agent_core.loop.options import RunOptions
 from agent_core.memory.folder import MemoryFolder
-from agent_core.runtime.background import Jobs, UsageLedger
+from agent_core.runtime.background import Background
 from agent_core.runtime.compact_agent import CompactAgentDeps
 from agent_core.runtime.compaction import CompactingContextSource, Compactions
 from agent_core.runtime.memory_service import MemoryService
-from agent_core.runtime.models import Models
+from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project, Surroundings
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.run import RunScope
+from agent_core.runtime.table import RunTable
 from agent_core.runtime.toolboxes import servers_of
-from agent_core.storage.store import SessionStore
 from agent_core.text import fit_lines
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
-from agent_core.types import Claim, Node, RunIdentity, SessionRecord, ToolPermission, utc_now
+from agent_core.types import Node, RunIdentity, SessionRecord, ToolPermission, utc_now
 
 if TYPE_CHECKING:
     from agent_core.runtime.recording import RunRecorder
-    from agent_core.telemetry.spans import RunTrace, Telemetry
+    from agent_core.telemetry.spans import RunTrace
 
 T = TypeVar("T")
 
@@ -75,64 +74,53 @@ class RunFactory:
 
     Args:
         project: the project the runs work on, with its tools.
-        models, memory, artifacts, store, jobs, usage: of the runtime.
+        process: the parts of this process.
+        table: opens the journals of the compact agent's runs, and claims their sessions.
+        memory: of the runtime.
+        background: summarises beside runs.
         files: files of the project.
-        session_journal: writes into sessions between runs.
-        open_journal: makes the journals of the compact agent's runs.
-        claim: returns the runtime's claim to sessions whose last run may have ended.
-        release: gives a session back to other processes, if no run of it is under way.
-        telemetry: records the runs, if it is set.
     """
 
     def __init__(
         self,
         project: Project,
         *,
-        models: Models,
+        process: ProcessParts,
+        table: RunTable,
         memory: MemoryService,
-        artifacts: ArtifactStore,
-        store: SessionStore,
+        background: Background,
         files: ProjectFiles,
-        jobs: Jobs,
-        usage: UsageLedger,
-        session_journal: SessionJournal,
-        open_journal: OpenJournal,
-        claim: Callable[[], Claim],
-        release: Callable[[str], Awaitable[None]],
-        telemetry: "Telemetry | None" = None,
     ) -> None:
         config = project.setup.config
         self._project = project
         self._setup = project.setup
-        self._models = models
+        self._models = process.models
         self._memory = memory
-        self._store = store
+        self._store = process.store
         self._files = files
         self._results = ResultLimiter(
-            artifacts,
+            process.artifacts,
             limit_bytes=config.tools.result_limit_bytes,
             max_image_bytes=config.model.max_image_bytes,
         )
         self._composers: OrderedDict[str, Composer] = OrderedDict()
         self._look_s = _QUICK_LOOK_S  # the first look runs in a thread
-        self._scale = models.scale
+        self._scale = process.models.scale
         self._limits = RunLimits(max_turns=config.runtime.max_turns)
         self.compactions = Compactions(
             config.compact,
             CompactAgentDeps(
-                store=store,
-                open_journal=open_journal,
+                store=process.store,
+                open_journal=table.open_journal,
                 context=self.compact_context,
                 model=self._compact_model,
-                claim=claim,
-                telemetry=telemetry,
+                claim=table.leases.claim,
+                telemetry=process.telemetry,
             ),
             piece_room=self._piece_room,
-            session_journal=session_journal,
-            jobs=jobs,
-            usage=usage,
-            artifacts=artifacts,
-            release=release,
+            background=background,
+            artifacts=process.artifacts,
+            release=table.leases.release,
         )
 
     def session_opened(self, session: SessionRecord) -> None:

@@ -23,9 +23,9 @@ from agent_core.loop.options import RunOptions
 from agent_core.memory.folder import MemoryFolder, MemoryWriter
 from agent_core.memory.scopes import memory_folder
 from agent_core.memory.spans import Backlog, ExtractionReason, MessageSpan, unprocessed_spans
-from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.background import Jobs, UsageLedger
-from agent_core.runtime.models import Models, OneShotModelCall
+from agent_core.runtime.background import Background
+from agent_core.runtime.models import OneShotModelCall
+from agent_core.runtime.process import ProcessParts
 from agent_core.storage.store import SessionStore
 from agent_core.tools.base import Tool, ToolOutput, View
 from agent_core.types import (
@@ -72,9 +72,8 @@ class MemoryService:
 
     Args:
         setup: the configuration, and the place of the memories.
-        store, models, jobs, usage: of the runtime.
-        session_journal: writes into sessions outside of runs.
-        redactor: removes secrets from what is remembered.
+        process: the parts of this process.
+        background: runs and records the extraction.
         is_busy: returns whether a run of a session is queued or running.
     """
 
@@ -82,12 +81,8 @@ class MemoryService:
         self,
         setup: Setup,
         *,
-        store: SessionStore,
-        models: Models,
-        jobs: Jobs,
-        usage: UsageLedger,
-        session_journal: SessionJournal,
-        redactor: Redactor,
+        process: ProcessParts,
+        background: Background,
         is_busy: Callable[[str], bool],
     ) -> None:
         self._config: MemoryConfig = setup.config.memory
@@ -95,12 +90,12 @@ class MemoryService:
         self._is_off_by_default = setup.memory_scope == MEMORY_OFF
         self._folders: OrderedDict[tuple[str, str | None], MemoryFolder] = OrderedDict()
         self._unfinished_writes = UnfinishedWrites.at(setup.writable_home)
-        self._store = store
-        self._models = models
-        self._jobs = jobs
-        self._usage = usage
-        self._session_journal = session_journal
-        self._redactor = redactor
+        self._store = process.store
+        self._models = process.models
+        self._redactor = process.redactor
+        self._jobs = background.jobs
+        self._usage = background.usage
+        self._session_journal = background.journal
         self._is_busy = is_busy
         self._backlogs: dict[str, Backlog] = {}
         self._live_models: dict[str, ModelConfig] = {}  # by run, for runs with a model of their own

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from agent_core.agents.workers import Workers
 from agent_core.artifacts.images import sendable
-from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.loop.options import NO_OPTIONS, RunOptions, malformed_option, stored_options
-from agent_core.redaction.redactor import JournalRedactor, Redactor
-from agent_core.runtime.models import Models
+from agent_core.redaction.redactor import JournalRedactor
+from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
 from agent_core.runtime.run import ROLES, Caller, Nesting, RunRequest
-from agent_core.storage.owners import Owner
 from agent_core.text import first_words
 from agent_core.types import (
     MODEL_KEY,
@@ -35,7 +33,6 @@ from agent_core.types.lanes import ANYWHERE, Placement
 from agent_core.types.memory_scopes import MEMORY_SHARED
 
 if TYPE_CHECKING:
-    from agent_core.runtime.dispatch import Dispatcher
     from agent_core.telemetry.spans import RunTrace, Telemetry
 
 _WITHHELD = "(withheld until the guards of the run have passed it)"
@@ -47,33 +44,20 @@ class RunRequests:
 
     Args:
         project: the project the runs work on.
-        models, artifacts, owner, redactor: of the process.
+        process: the parts of this process.
         workers: the workers an orchestrator may dispatch.
-        dispatcher: puts runs into the workers' queue, if there are workers.
-        telemetry: records the runs, if it is set.
     """
 
-    def __init__(
-        self,
-        project: Project,
-        *,
-        models: Models,
-        artifacts: ArtifactStore,
-        owner: Owner,
-        redactor: Redactor,
-        workers: Workers,
-        dispatcher: "Dispatcher | None",
-        telemetry: "Telemetry | None",
-    ) -> None:
+    def __init__(self, project: Project, process: ProcessParts, workers: Workers) -> None:
         self._project = project
-        self._models = models
-        self._artifacts = artifacts
-        self._owner = owner
-        self._redactor = redactor
-        self._journal_redactor = JournalRedactor(redactor)
+        self._models = process.models
+        self._artifacts = process.artifacts
+        self._owner = process.owner
+        self._redactor = process.redactor
+        self._journal_redactor = JournalRedactor(process.redactor)
         self._workers = workers
-        self._dispatcher = dispatcher
-        self._telemetry = telemetry
+        self._dispatcher = process.dispatcher
+        self._telemetry = process.telemetry
 
     async def prepare(
         self,

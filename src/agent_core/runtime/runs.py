@@ -12,22 +12,23 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from agent_core.agents.child_runs import ChildRuns
+from agent_core.agents.definitions import AgentDefinition
 from agent_core.agents.spawner import SpawnerDeps
 from agent_core.agents.workers import Workers
 from agent_core.aio import SideTasks
 from agent_core.aio.loops import HomeLoop
-from agent_core.artifacts.store import ArtifactStore
+from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import EventStream, SessionJournal
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.providers.estimates import estimate_blocks
-from agent_core.redaction.redactor import JournalRedactor, Redactor
-from agent_core.runtime.background import Jobs, UsageLedger
+from agent_core.redaction.redactor import JournalRedactor
+from agent_core.runtime.background import Background, Jobs, UsageLedger
 from agent_core.runtime.execute import RunExecutor, not_summarised
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.memory_service import MemoryService
-from agent_core.runtime.models import Models, Traces
 from agent_core.runtime.pipeline import RunPipeline
+from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.reading import CONTROL, RunReader
@@ -36,9 +37,7 @@ from agent_core.runtime.requests import RunRequests
 from agent_core.runtime.run import Nesting, Phase, Run, RunProgress
 from agent_core.runtime.scheduler import Scheduler
 from agent_core.runtime.table import RunTable
-from agent_core.storage.owners import Owner
 from agent_core.storage.rows import session_not_found
-from agent_core.storage.store import SessionStore
 from agent_core.text import shown_id
 from agent_core.types import (
     CLOSING_EVENTS,
@@ -54,9 +53,7 @@ from agent_core.types.lanes import ANYWHERE, Placement
 
 if TYPE_CHECKING:
     from agent_core.runtime.answers import Answers
-    from agent_core.runtime.dispatch import Dispatcher
     from agent_core.storage.postgres.notices import Notices
-    from agent_core.telemetry.spans import Telemetry
     from agent_core.tools.output import ExpectedOutput
 
 
@@ -68,140 +65,105 @@ class Runs:
 
     Args:
         project: the project the runs work on.
-        store, owner, models, artifacts, redactor: of the process.
+        process: the parts of this process.
         files: files of the project.
         home: the event loop in which all of this is open.
-        telemetry: records the runs, if it is set.
-        traces: keeps tracebacks with `debug=True`.
-        notices: notices of the store, if processes can send each other any.
-        dispatcher: puts runs into the workers' queue, if there are workers.
     """
 
     def __init__(
-        self,
-        project: Project,
-        *,
-        store: SessionStore,
-        owner: Owner,
-        models: Models,
-        artifacts: ArtifactStore,
-        redactor: Redactor,
-        traces: Traces | None,
-        files: ProjectFiles,
-        home: HomeLoop,
-        telemetry: "Telemetry | None" = None,
-        notices: "Notices | None" = None,
-        dispatcher: "Dispatcher | None" = None,
+        self, project: Project, process: ProcessParts, *, files: ProjectFiles, home: HomeLoop
     ) -> None:
-        config = project.setup.config
+        config, store, owner = project.setup.config, process.store, process.owner
         self.home = home
         self._project = project
+        self._process = process
         self._store = store
-        self._owner = owner
-        self._models = models
-        self._notices = notices
-        self._dispatcher = dispatcher
-        journal_redactor = JournalRedactor(redactor)
-        self._reader = reader = RunReader(store, owner, journal_redactor, notices)
-        self._aside = aside = SideTasks()
+        self._notices = process.notices
+        self._dispatcher = process.dispatcher
+        self._aside = SideTasks()
         self._cancel_timeout_s = config.runtime.cancel_timeout_ms / 1000
-
-        self._scheduler = scheduler = Scheduler(
+        redactor = JournalRedactor(process.redactor)
+        self._reader = RunReader(store, owner, redactor, process.notices)
+        self._scheduler = Scheduler(
             max_running=config.runtime.max_concurrent_runs,
             cancel_timeout_s=self._cancel_timeout_s,
-            cancel_run=lambda run_id: aside.start(self.cancel(run_id)),
+            cancel_run=lambda run_id: self._aside.start(self.cancel(run_id)),
         )
-        self.leases = leases = SessionLeases(
+        self.leases = SessionLeases(
             store,
             owner,
-            is_busy=scheduler.is_busy,
+            is_busy=self._scheduler.is_busy,
             on_cancel=self._cancel_requested,
-            on_lost=self._lose if dispatcher else None,
+            on_lost=self._lose if process.dispatcher else None,
             on_extended=project.launcher.keep_until,
-            shared=config.worker if dispatcher else None,
+            shared=config.worker if process.dispatcher else None,
         )
+        self.table = RunTable(store, owner, redactor, self.leases)
         self.jobs = Jobs(grace_s=config.memory.exit_wait_ms / 1000)
-        session_journal = SessionJournal(store, journal_redactor, estimate_blocks)
-        usage = UsageLedger(store, session_journal)
+        session_journal = SessionJournal(store, redactor, estimate_blocks)
+        background = Background(self.jobs, UsageLedger(store, session_journal), session_journal)
         self._memory = MemoryService(
             project.setup,
-            store=store,
-            models=models,
-            jobs=self.jobs,
-            usage=usage,
-            session_journal=session_journal,
-            redactor=redactor,
-            is_busy=scheduler.is_busy,
+            process=process,
+            background=background,
+            is_busy=self._scheduler.is_busy,
         )
-        self.table = table = RunTable(store, owner, journal_redactor, leases)
-        self._contexts = contexts = RunFactory(
+        contexts = RunFactory(
             project,
-            models=models,
+            process=process,
+            table=self.table,
             memory=self._memory,
-            artifacts=artifacts,
-            store=store,
+            background=background,
             files=files,
-            jobs=self.jobs,
-            usage=usage,
-            session_journal=session_journal,
-            open_journal=table.open_journal,
-            claim=leases.claim,
-            release=leases.release,
-            telemetry=telemetry,
         )
         self.children = ChildRuns(
             store,
             config.agents,
-            on_failure=traces.keep_failure if traces else None,
-            on_left_behind=leases.release,
+            on_failure=process.traces.keep_failure if process.traces else None,
+            on_left_behind=self.leases.release,
             is_asking=project.guard.questions.is_asking,
         )
         workers = Workers(config.agents, project.definitions)
-        executor = RunExecutor(
-            project,
-            models=models,
-            contexts=contexts,
-            spawning=SpawnerDeps(
-                setup=project.setup,
-                store=store,
-                definitions=project.definitions,
-                children=self.children,
-                workers=workers,
-                model_of=lambda definition, options: models.resolve(
-                    definition.model_profile, instead=options.model
-                ),
-                are_sessions_limited=config.budget.is_limited,
-                work_tools=project.toolboxes.work_tools,
-                is_disabled=project.toolboxes.is_disabled,
-                can_ask=project.toolboxes.can_ask,
-                history_of=table.history_of,
-                open_journal=table.open_journal,
-                redactor=redactor,
-                telemetry=telemetry,
-                task_logs=project.task_logs,
-            ),
-            memory=self._memory,
-            traces=traces,
-            telemetry=telemetry,
-        )
-        self._requests = RunRequests(
-            project,
-            models=models,
-            artifacts=artifacts,
-            owner=owner,
-            redactor=redactor,
-            workers=workers,
-            dispatcher=dispatcher,
-            telemetry=telemetry,
-        )
+        self._requests = RunRequests(project, process, workers)
         self.pipeline = RunPipeline(
             project,
-            table=table,
-            scheduler=scheduler,
-            reader=reader,
+            table=self.table,
+            scheduler=self._scheduler,
+            reader=self._reader,
             contexts=contexts,
-            executor=executor,
-            aside=aside,
+            executor=RunExecutor(
+                project,
+                process=process,
+                contexts=contexts,
+                spawning=self._spawning(workers),
+                memory=self._memory,
+            ),
+            aside=self._aside,
+        )
+
+    def _spawning(self, workers: Workers) -> SpawnerDeps:
+        """Return what runs need to start other agents."""
+        project, process, table = self._project, self._process, self.table
+
+        def model_of(definition: AgentDefinition, options: RunOptions) -> ModelConfig:
+            return process.models.resolve(definition.model_profile, instead=options.model)
+
+        return SpawnerDeps(
+            setup=project.setup,
+            store=process.store,
+            definitions=project.definitions,
+            children=self.children,
+            workers=workers,
+            model_of=model_of,
+            are_sessions_limited=project.setup.config.budget.is_limited,
+            work_tools=project.toolboxes.work_tools,
+            is_disabled=project.toolboxes.is_disabled,
+            can_ask=project.toolboxes.can_ask,
+            history_of=table.history_of,
+            open_journal=table.open_journal,
+            redactor=process.redactor,
+            telemetry=process.telemetry,
+            task_logs=project.task_logs,
         )
 
     @cached_property
@@ -211,9 +173,7 @@ class Runs:
 
         return Answers(
             self._project,
-            store=self._store,
-            owner=self._owner,
-            models=self._models,
+            process=self._process,
             reader=self._reader,
             table=self.table,
             pipeline=self.pipeline,
@@ -276,7 +236,7 @@ class Runs:
                 if nesting is not None:
                     nesting.add(run)
                 return run
-            self._memory.take_up_backlog(options)
+            self._memory.take_up_backlog(request.caller.options or NO_OPTIONS)
             return run
 
     @contextmanager

@@ -22,6 +22,7 @@ from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.models import Models, Traces
 from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.options import RuntimeOptions
+from agent_core.runtime.process import ProcessParts
 from agent_core.runtime.project import Project
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.sessions import Sessions
@@ -119,17 +120,19 @@ async def open_services(
         files = workspaces.project_files()
         runs = Runs(
             project,
-            store=store,
-            owner=owner,
-            models=models,
-            artifacts=artifacts,
-            redactor=redactor,
-            traces=traces,
+            ProcessParts(
+                store=store,
+                owner=owner,
+                models=models,
+                artifacts=artifacts,
+                redactor=redactor,
+                traces=traces,
+                telemetry=telemetry,
+                notices=notices,
+                dispatcher=dispatcher,
+            ),
             files=files,
             home=home or HomeLoop("this runtime", kind="another one"),
-            telemetry=telemetry,
-            notices=notices,
-            dispatcher=dispatcher,
         )
         moves = NodeMoves(
             store,

@@ -70,6 +70,7 @@ class Place(IntEnum):
     HOOKS = 5
     PERMISSIONS = 6
     PROGRAM = 7
+    CLAIM = 8
 
 
 class GuardStop(PortableError):  # noqa: N818 - it is raised to stop a run, not because of an error
@@ -119,7 +120,7 @@ class Extension:
     """
 
     place: ClassVar[Place] = Place.PROGRAM
-    """Where the extension stands among the engine's own; a program's come last."""
+    """The place of the extension among the engine's own."""
 
     def instructions(self, context: ExtensionContext) -> str | None:  # noqa: ARG002
         """Return a text for the system prompt of the run."""

@@ -16,6 +16,7 @@ from agent_core.config.models import AgentsConfig
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, StorageError, ToolError
 from agent_core.events import EventStream, Journal
+from agent_core.extensions import Extension
 from agent_core.loop import (
     HistorySource,
     NoHistory,
@@ -30,7 +31,6 @@ from agent_core.loop.inside import enter_child
 from agent_core.storage.store import SessionStore
 from agent_core.text import plural
 from agent_core.tools.base import Tool
-from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     AgentDefinition,
     AgentRecord,
@@ -90,14 +90,14 @@ class TaskBinding(Struct, frozen=True, kw_only=True):
     Attributes:
         tools: the task tools of the run.
         board: the board that the run sees.
-        guard: wraps the tools of the run.
+        extensions: extensions of the run, beside those that it has.
         begin: registers the run with its Task, right before it starts; may refuse.
         before_end: closes the step of the run before the end of the run is recorded.
     """
 
     tools: Sequence[Tool] = ()
     board: TaskBoardSource | None = None
-    guard: Callable[[Toolbox], Toolbox] = lambda toolbox: toolbox
+    extensions: Sequence[Extension] = ()
     begin: Callable[[], None] = lambda: None
     before_end: BeforeEnd | None = None
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +29,7 @@ from agent_core.aio import to_the_end
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.events import Journal
+from agent_core.extensions import Extension, ExtensionContext, Place, RunTool
 from agent_core.loop.options import RunOptions
 from agent_core.redaction import log_failure
 from agent_core.storage.store import SessionStore
@@ -44,8 +44,7 @@ from agent_core.tasks import (
     open_board,
     render_board,
 )
-from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
-from agent_core.tools.registry import Toolbox
+from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn
 from agent_core.types import (
     AgentRecord,
     AgentRole,
@@ -56,6 +55,8 @@ from agent_core.types import (
     JsonBlock,
     NodeType,
     RunIdentity,
+    ToolCall,
+    ToolDefinition,
     ToolPermission,
     ToolResult,
     user_text,
@@ -337,7 +338,7 @@ class OrchestratorSpawner(ChildSpawner):
         return TaskBinding(
             tools=build_task_tools(self._board, journal, scope=scope),
             board=board,
-            guard=partial(require_claim, has_lost_claim=self._board.has_lost_claim),
+            extensions=[ClaimCheck(self._board.has_lost_claim)],
             begin=partial(self._board.admit, run.run_id, scope.task_id),
             before_end=partial(self._close_step, Actor(run.agent_id, run.run_id, journal)),
         )
@@ -451,41 +452,43 @@ class WorkerHistory:
         await self._store.update_agent(agent.agent_id, metadata={"root_node_id": node.node_id})
 
 
-def require_claim(toolbox: Toolbox, *, has_lost_claim: Callable[[str], bool]) -> Toolbox:
-    """Block tools that can change something once a run has lost its step claim.
+class ClaimCheck(Extension):
+    """Refuses calls that can change something once a run has lost the claim on its step.
 
-    The claim is checked twice, before a permission is requested and right before the tool acts.
-    The built-in `agent.*` and `internal.*` tools check it themselves.
+    It looks twice: before a permission is requested, and right before the tool acts. The built-in
+    `agent.*` and `internal.*` tools look themselves.
     """
 
-    def guard(tool: Tool) -> Tool:
-        definition = tool.definition
+    place = Place.CLAIM
+
+    def __init__(self, has_lost_claim: Callable[[str], bool]) -> None:
+        self._has_lost_claim = has_lost_claim
+        self._changing: set[str] = set()
+
+    async def before_tool_call(
+        self, context: ExtensionContext, call: ToolCall, definition: ToolDefinition
+    ) -> None:
+        """Refuse the call if the claim is lost."""
         only_reads = definition.permission is ToolPermission.READONLY
-        if not does_work(tool.name) or (
-            only_reads and definition.tags.isdisjoint({"write", "dangerous"})
-        ):
-            return tool
+        is_marked = not definition.tags.isdisjoint({"write", "dangerous"})
+        if does_work(definition.name) and (is_marked or not only_reads):
+            self._require(context, definition.name)
+            self._changing.add(call.tool_call_id)
 
-        def check(run_id: str) -> None:
-            if has_lost_claim(run_id):
-                message = (
-                    f"{tool.name} is refused: this run's claim on its step is gone or its Task has "
-                    "ended, and what it changes could spoil another worker's work. End now"
-                )
-                details = {"reason": "claim_lost"}
-                raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)
+    async def wrap_tool_call(
+        self, context: ExtensionContext, call: ToolCall, proceed: RunTool
+    ) -> ToolReturn:
+        """Refuse the call if the claim was lost while a permission was asked for."""
+        if call.tool_call_id in self._changing:
+            self._changing.discard(call.tool_call_id)
+            self._require(context, call.name)
+        return await proceed()
 
-        async def prepare(arguments: Any, context: ToolContext) -> Action:
-            check(context.run_id)
-            action = await tool.prepare(arguments, context)
-
-            async def run() -> ToolReturn | ToolOutput:
-                check(context.run_id)
-                return await action.run()
-
-            return replace(action, run=run)
-
-        return replace(tool, prepare=prepare)
-
-    toolbox.wrap(guard)
-    return toolbox
+    def _require(self, context: ExtensionContext, name: str) -> None:
+        if self._has_lost_claim(context.run.run_id):
+            message = (
+                f"{name} is refused: this run's claim on its step is gone or its Task has ended,"
+                " and what it changes could spoil another worker's work. End now"
+            )
+            details = {"reason": "claim_lost"}
+            raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)

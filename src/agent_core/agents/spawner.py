@@ -452,7 +452,9 @@ class ChildSpawner:
                     trace=trace,
                 )
             )
-            ctx = structs.replace(ctx, toolbox=binding.guard(ctx.toolbox))
+            if binding.extensions:
+                extensions = ctx.extensions.plus(*binding.extensions)
+                ctx = structs.replace(ctx, extensions=extensions)
             model = deps.model_of(spec.definition, self._options).full_name
             stored = structs.replace(spec, record={**spec.record, MODEL_KEY: model})
             binding.begin()  # nothing is awaited from here to its start

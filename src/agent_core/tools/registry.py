@@ -273,13 +273,11 @@ class Toolbox:
         self.deps = deps
         self.expected = expected
         self._renew = renew
-        self._wrap: Callable[[Tool], Tool] | None = None
         self.take(tools)
 
     def take(self, tools: Iterable[Tool]) -> None:
         """Have these tools from now on."""
-        wrapped = map(self._wrap, tools) if self._wrap else tools
-        self._tools = {each.name: each for each in wrapped}
+        self._tools = {each.name: each for each in tools}
         if self.expected is not None and FINAL_ANSWER in self._tools:
             message = (
                 f"a run with an output_type answers with the tool {FINAL_ANSWER}; rename yours"
@@ -296,12 +294,6 @@ class Toolbox:
         """Take changed tools: the next turn offers the current ones."""
         if self._renew is not None and (tools := await self._renew()) is not None:
             self.take(tools)
-
-    def wrap(self, change: Callable[[Tool], Tool]) -> None:
-        """Change every tool, those included that come later."""
-        before = self._wrap
-        self._wrap = (lambda tool: change(before(tool))) if before else change
-        self._tools = {name: change(tool) for name, tool in self._tools.items()}
 
     def is_offered(self, name: str) -> bool:  # noqa: ARG002 - subclasses use it
         """Return whether the definition of this tool is part of every request."""

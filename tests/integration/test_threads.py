@@ -225,7 +225,7 @@ def test_it_is_closed_in_the_middle_of_the_runs_of_threads(project: Path) -> Non
 
 def made_busy(made: AgentRuntime, number: int) -> bool:
     services = made._home.opened
-    return services is not None and len(services.runs.live._runs) >= number
+    return services is not None and len(services.runs.table._runs) >= number
 
 
 def test_close_in_an_event_loop_ends_the_runs_of_threads(project: Path) -> None:
@@ -445,7 +445,7 @@ made = AgentRuntime(project, home_dir=home, model=ScriptedProvider(echo))
 
 def is_busy():
     services = made._home.opened
-    return services is not None and len(services.runs.live._runs) > 0
+    return services is not None and len(services.runs.table._runs) > 0
 """
 
 

@@ -316,6 +316,9 @@ class PermissionGuard(Extension):
             return None
         if rule := self.rules.find("ask", named):
             return Verdict(decision="ask", by=str(rule), hosts=hosts)
+        if rule := self.rules.find_possible(named):
+            unseen = access.command.unseen if access.command else None
+            return Verdict(decision="ask", by=f"{rule}, as {unseen}", hosts=hosts)
         allowing = self.rules.find_allowing(named)
         if not allowing:
             return None

@@ -460,6 +460,12 @@ class RuleSet:
         mine = (rule for rule in self.rules if rule.table.decision == decision)
         return next((rule for rule in mine if rule.concerns(named)), None)
 
+    def find_possible(self, named: Named) -> Rule | None:
+        """Return a rule about paths that may be about what a command opens without naming it."""
+        if named.command is None or not named.command.unseen:
+            return None
+        return next((rule for rule in self.rules if rule.may_concern_files(named)), None)
+
     def find_allowing(self, named: Named) -> list[Rule]:
         """Return the rules that allow the call together; none if a part of it is not covered.
 
@@ -472,8 +478,6 @@ class RuleSet:
         if named.command is None or not fitting:
             return fitting[:1]
         command = named.command
-        if command.unseen and any(rule.may_concern_files(named) for rule in self.rules):
-            return []
         if command.problem is not None:
             return self._find_allowing_all(fitting, command)
         fitting = [rule for rule in fitting if rule.allows_writes(named.command.views)]

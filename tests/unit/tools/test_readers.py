@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent_core.permissions.request import build_wide_grant
+from agent_core.process.confinement import Abilities
 from agent_core.types import Decision
 from command_lines import CommandLines, Judged, make_program
 
@@ -628,9 +629,24 @@ async def test_commits_may_show_files_that_no_index_names(history: Path, line: s
     rules = [DENIES[0], {"decision": "deny", "path": ["secrets/**"]}]
     assert (await judge(history, line, rules)).decision == "ask"
     settings = '[permissions]\nreaders = "allow"\n'
-    judged = await lines(history, rules[1:], settings=settings).judge(shlex.split(line))
-    assert judged.decision == "ask"
+    for rule in ("deny", "ask"):
+        restriction = [{"decision": rule, "path": ["secrets/**"]}]
+        judged = await lines(history, restriction, settings=settings).judge(shlex.split(line))
+        assert judged.decision == "ask"
     assert (await lines(history, settings=settings).judge(shlex.split(line))).decision == "allow"
+
+
+@pytest.mark.parametrize("rule", ["deny", "ask"])
+async def test_a_sandbox_that_asks_nothing_asks_for_commits_that_rules_may_be_about(
+    history: Path, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    able = Abilities(landlock=6, seccomp=True, namespaces=True, network_namespace=True)
+    monkeypatch.setattr("agent_core.process.sandbox.probe", lambda: able)
+    settings = '[sandbox]\nmode = "auto"\nask_inside = false\n'
+    restriction = [{"decision": rule, "path": ["secrets/**"]}]
+    for line, decision in (("git log -p", "ask"), ("git log", "allow"), ("git diff", "allow")):
+        judged = await lines(history, restriction, settings=settings).judge(shlex.split(line))
+        assert (line, judged.decision) == (line, decision)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from typing import IO, cast
 import pytest
 from hypothesis import settings
 
-from isolation import REAL_HOME, Guard, Home, fresh_folder, redirect_home, run_folder
+from isolation import (
+    REAL_HOME,
+    Guard,
+    Home,
+    compile_sources,
+    fresh_folder,
+    redirect_home,
+    run_folder,
+)
 from postgres import (
     DURABLE,
     Cluster,
@@ -132,6 +140,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # the process that collects results, not its workers
         config.stash[GUARD] = Guard(Path.home(), Path(os.environ[REAL_HOME]))
         config.stash[LIFE] = hold_session(run_folder())
+        compile_sources()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

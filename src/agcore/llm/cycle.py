@@ -38,7 +38,7 @@ from agent_core.budgets.call_budget import CallBudget
 from agent_core.budgets.meter import Budgets, Meter
 from agent_core.config.models import BudgetConfig, ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode
-from agent_core.extensions import Extension, ExtensionContext, Place
+from agent_core.extensions import Extension, ExtensionContext, Extensions, Place
 from agent_core.loop import (
     Outcome,
     RunLimits,
@@ -49,13 +49,20 @@ from agent_core.loop import (
 from agent_core.loop.context import OnEnd, ignore
 from agent_core.loop.guards import GuardChecks, RunGuards
 from agent_core.loop.model_turn import take_turn
-from agent_core.loop.options import NO_OPTIONS, RunOptions, asked_options
+from agent_core.loop.options import (
+    NO_OPTIONS,
+    RunOptions,
+    asked_options,
+    malformed_option,
+    with_contributions,
+)
 from agent_core.loop.run import begin, converse, may_stop
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
 from agent_core.telemetry.opening import telemetry_of_program
 from agent_core.tools import Tool
 from agent_core.tools.limits import ResultLimiter
+from agent_core.tools.toolsets import Toolset
 from agent_core.types import (
     Budget,
     Draft,
@@ -126,6 +133,15 @@ class RunTools:
     def for_run(self) -> "RunTools":
         """See `ToolRunner.for_run`."""
         return self
+
+    def plus(self, tools: Sequence[Tool]) -> "RunTools":
+        """Return a copy with more tools."""
+        definitions = [tool.definition for tool in tools]
+        return replace(
+            self,
+            tools=[*self.tools, *tools],
+            definitions=[*self.definitions, *definitions],
+        )
 
     def without(self, names: Collection[str]) -> "RunTools":
         """Return a copy without these tools; they do not exist for the submission."""
@@ -372,6 +388,17 @@ class LlmCycle:
         runner = own or RunTools()
         if options.disabled_tools:
             runner = runner.without(options.disabled_tools)
+        limit = None if own is None else self._config.max_tool_turns
+        turn = self._calls.turn = CallTurn(
+            replace(self._settings, **given),
+            limit=limit,
+            is_streamed=is_streamed,
+            session_id=None if own is None else own.session_id,
+            agent_name=runner.agent_name,
+            metadata=options.metadata,
+        )
+        if options.extensions:
+            options, runner = self._with_contributions(options, runner)
         offered = tools if isinstance(tools, Sequence) else runner.definitions
         if expected is not None and expected.tool is not None:
             offered = [*offered, expected.tool]
@@ -388,17 +415,7 @@ class LlmCycle:
             prompt=self._redactor.secrets_only(words),
             output=expected.format if expected else None,
         )
-        limit = None if own is None else self._config.max_tool_turns
-        self._calls.turn = CallTurn(
-            replace(self._settings, **given),
-            limit=limit,
-            is_streamed=is_streamed,
-            session_id=None if own is None else own.session_id,
-            agent_name=runner.agent_name,
-            metadata=options.metadata,
-        )
         running_loop("a model cycle")
-        turn = self._calls.turn
         hooks = _CallHooks(self._calls)
         run = self._build_run(runner, options, expected=expected, hooks=hooks, path=path)
         turn.meter = self._meter(run.ctx.run, options.budget)
@@ -472,11 +489,7 @@ class LlmCycle:
             compactor=self._context,
             tools=runner.tools,
             path=path,
-            run=RunIdentity(
-                session_id=runner.session_id,
-                agent_id=runner.agent_name or "agcore",
-                run_id=self._calls.turn.run_id,
-            ),
+            run=self._identity(runner),
             redactor=self._redactor,
             extensions=[hooks] if runner.guard is None else [hooks, runner.guard],
             results=runner.results,
@@ -484,6 +497,34 @@ class LlmCycle:
             deps=options.deps,
             expected=expected,
         )
+
+    def _identity(self, runner: RunTools) -> RunIdentity:
+        return RunIdentity(
+            session_id=runner.session_id,
+            agent_id=runner.agent_name or "agcore",
+            run_id=self._calls.turn.run_id,
+        )
+
+    def _with_contributions(
+        self, options: RunOptions[Any], runner: RunTools
+    ) -> tuple[RunOptions[Any], RunTools]:
+        """Return options and tools with what the extensions of a submission contribute.
+
+        Raises:
+            AgentCoreError: an extension failed, or contributes a toolset.
+        """
+        context = ExtensionContext(run=self._identity(runner), deps=options.deps)
+        options = with_contributions(options, Extensions(context, options.extensions))
+        contributed = [tool for tool in options.tools or () if isinstance(tool, Tool)]
+        if any(isinstance(each, Toolset) for each in options.tools or ()):
+            reason = "contribute a toolset; here an agent gets its toolsets as tools=[...]"
+            raise malformed_option("extensions", reason)
+        taken = {each.name for each in runner.definitions}
+        for tool in contributed:
+            if tool.name in taken:
+                raise malformed_option("extensions", f"contribute {tool.name}, which is taken")
+            taken.add(tool.name)
+        return options, runner.plus(contributed)
 
     def _meter(self, run: RunIdentity, budget: Budget | None) -> Meter | None:
         if self._budgets is None and budget is not None:
@@ -525,7 +566,7 @@ class LlmCycle:
 
 
 class _Work:
-    """The work of one submission, within its budget and its guards."""
+    """The work of one submission, with its budget, its guards and its extensions."""
 
     def __init__(
         self,
@@ -536,7 +577,7 @@ class _Work:
         model: ModelConfig,
     ) -> None:
         ctx = run.ctx
-        extensions: list[Extension] = []
+        extensions = [*options.extensions]
         self._meter = meter
         self._trace: RunTrace | None = None
         if (telemetry := telemetry_of_program(os.environ)) is not None:

@@ -28,6 +28,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.extensions import Extension
     from agent_core.loop.guards import RunGuard
 
 
@@ -175,6 +176,7 @@ class AgentSettings(RequestSettings, total=False):
     budget: Budget | None
     max_turns: int | None
     guards: "Sequence[RunGuard]"
+    extensions: "Sequence[Extension]"
     metadata: Mapping[str, Any]
 
 

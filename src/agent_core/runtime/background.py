@@ -137,7 +137,7 @@ _KNOWN_SESSIONS = 1024
 
 
 class Background(Struct, frozen=True):
-    """What works beside and between runs.
+    """The means for work beside and between runs.
 
     Attributes:
         jobs: its tasks.

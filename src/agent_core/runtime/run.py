@@ -65,7 +65,7 @@ def identity_of(record: RunRecord) -> RunIdentity:
 
 
 class Phase(Enum):
-    """How far a run is in this process."""
+    """The progress of a run in this process."""
 
     QUEUED = auto()
     """It waits for earlier runs of its session, or for a free place."""
@@ -243,7 +243,7 @@ class Nesting(Struct, eq=False, kw_only=True):
 
 
 class Caller(Struct, kw_only=True, frozen=True):
-    """What only the process that has requested a run can provide for it.
+    """The parts of a run that only the process can provide that has requested it.
 
     Attributes:
         options: as the caller has set them; None if they are not here.

@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentRuntime, ConfigError, RunStatus, ToolRegistry, Worker, tool
+from agent_core import (
+    AgentRuntime,
+    ConfigError,
+    Extension,
+    ExtensionContext,
+    RunStatus,
+    ToolRegistry,
+    Worker,
+    tool,
+)
 from agent_core.cli.command import parse
 from agent_core.providers.scripted import Hangs, Says, calls
 from isolation import Home
@@ -318,6 +327,32 @@ async def test_a_program_gives_its_workers_the_tools_of_its_runs(
         assert worker.metrics_url is not None
         worker.drain()
         assert await working is True
+
+
+class Noting(Extension):
+    """Notes the messages of runs."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    async def on_message(self, context: ExtensionContext, message: str) -> None:
+        self.messages.append(message)
+
+
+async def test_a_program_gives_its_workers_extensions(
+    home: Home, project: Path, crew: Workers
+) -> None:
+    with ModelServer.in_thread(["done"]) as server:
+        write_config(home, server)
+        noting = Noting()
+        worker = Worker(home_dir=home.path, extensions=[noting])
+        working = asyncio.create_task(worker.run())
+        async with AgentRuntime(project_dir=project, home_dir=home.path) as runtime:
+            handle = await runtime.start("go")
+            await handle.wait()
+        worker.drain()
+        assert await working is True
+    assert noting.messages == ["go"]
 
 
 async def test_a_worker_that_is_cancelled_hands_its_runs_over(

@@ -27,6 +27,7 @@ from agent_core.types.lanes import PROTOCOL
 if TYPE_CHECKING:
     from agent_core.api.monitor import WorkerFigures
     from agent_core.config.models import Config
+    from agent_core.extensions import Extension
     from agent_core.loop.options import AnyModel
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
@@ -60,6 +61,7 @@ class Worker:
         permission_callback, elicitation_callback: called in this process; questions can also be
             answered from another one.
         provider_registry, tool_registry, toolsets, definitions: in addition to the built-in ones.
+        extensions: added to every run.
         debug, default_snapshots, telemetry: as for `AgentRuntime`.
         tenant: the only tenant it serves and sees. None: all.
         concurrency: the number of runs at once; default `[worker] concurrency`, and so on.
@@ -86,6 +88,7 @@ class Worker:
         provider_registry: "ProviderRegistry | None" = None,
         tool_registry: "ToolRegistry | None" = None,
         toolsets: "Sequence[Toolset]" = (),
+        extensions: "Sequence[Extension]" = (),
         definitions: "Sequence[AgentDefinition]" = (),
         debug: bool = False,
         default_snapshots: Literal["off", "turn"] = "off",
@@ -111,6 +114,7 @@ class Worker:
             provider_registry=provider_registry,
             tool_registry=tool_registry,
             toolsets=tuple(toolsets),
+            extensions=tuple(extensions),
             definitions=list(definitions),
             debug=debug,
             default_snapshots=default_snapshots,

@@ -539,6 +539,9 @@ def printed_by(name: str, words: Sequence[str], *, is_exact: bool) -> Opening | 
         names = PROGRAMS[name].names_of(words) if name in {"egrep", "fgrep", "grep", "rg"} else None
         is_plain = names is not None and names <= _PRINTS_ONLY_NAMES and not is_exact
         is_plain = is_plain and not _LISTS.isdisjoint(names or ())
+        # Of their standard input they print a name that is none; rg reads it if it has no path.
+        is_plain &= bool(opening.paths) and "-" not in words
+        is_plain &= name != "rg" or opening.paths[0] in words
     if not is_plain:
         return None
     opening.names_only = False

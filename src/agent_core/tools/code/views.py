@@ -5,13 +5,10 @@ in what they start. A wrapper, an option or a construct that is not in a table i
 no rule may allow the command. The views are given all the same, for rules that deny.
 """
 
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from glob import has_magic, iglob
-from itertools import islice, product
 from pathlib import Path
 from shutil import which
 
@@ -19,8 +16,14 @@ from msgspec import Struct, field, structs
 
 from agent_core.errors import ToolError
 from agent_core.process import find_program
+from agent_core.tools.code.expansion import (
+    FOUND_BY_FIND,
+    GIVEN,
+    Expanded,
+    Expander,
+    takes_given,
+)
 from agent_core.tools.code.languages import paths_from_top
-from agent_core.tools.code.opened import is_one_word
 from agent_core.tools.code.openings import Opening
 from agent_core.tools.code.programs import is_program_of_its_name, is_python_of_environment
 from agent_core.tools.code.readers import (
@@ -29,8 +32,6 @@ from agent_core.tools.code.readers import (
     may_walk,
     opened_by,
     opens_nothing,
-    passes_lines,
-    printed_by,
     writes_its_words,
 )
 from agent_core.tools.code.shell import (
@@ -62,9 +63,6 @@ _MOST_STARTS = 2
 _MAX_DEPTH = 12
 _MAX_SCRIPTS = 30
 _MAX_GUESSED = 64
-_MAX_MATCHES = 6_000
-_MAX_PATTERNS = 40
-_MAX_STARS = 3
 
 _AS_ANOTHER_USER = words_of("doas gosu pkexec run0 runuser su su-exec sudo sudoedit")
 _SEVERAL_IN_ONE = words_of("busybox toybox")
@@ -93,16 +91,8 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)[smhd]?|infinity", re.ASCII)
 _SETTING = re.compile(r"-[eux]+|-[eux]*o (?:errexit|nounset|noglob|pipefail|xtrace)")
 _FORMAT_THAT_SETS = re.compile(r"-|.*%[^A-Za-z%]*[hlLjzt]*n", re.DOTALL)
-_BRACKETS = re.compile(r"\[[!^]?\]?[^\]]*\]")
-_ESCAPED = re.compile(r"\[([*?\[])\]")
-_PLAIN_BRACKETS = re.compile(r"\[[!^]?[\w-]+\]")
 _ADDED = Word("…", is_known=False, is_one=False)
 _MAY_BE_INPUT = re.compile(r"-\Z|/dev/|/proc/|/fd/")
-_FOUND_BY_FIND = -1
-_GIVEN = ("\0given", "\0more")
-"""Words in place of names that another program gives: more than one, so that each is an operand."""
-
-_MOST_TOGETHER = 64
 _SPEAKERS = words_of("[ echo printf test")
 """Programs for which it does not matter what a word is, if it is one."""
 
@@ -177,28 +167,6 @@ def read_command(
     return reader.finish()
 
 
-class _Expanded(Struct):
-    """The words that a program gets.
-
-    Attributes:
-        texts: the words themselves; what other programs print is two words.
-        matched: those of them that a pattern stands for now.
-        values: those of them that the variable of a loop stands for.
-        printed: the places whose names are printed.
-        is_given: what another program finds or prints is among them.
-        is_whole: these are all.
-        is_sure: they are, whatever happens to the files meanwhile that does not concern them.
-    """
-
-    texts: list[str] = field(default_factory=list[str])
-    matched: list[str] = field(default_factory=list[str])
-    values: list[str] = field(default_factory=list[str])
-    printed: list[Opening] = field(default_factory=list[Opening])
-    is_given: bool = False
-    is_whole: bool = True
-    is_sure: bool = True
-
-
 class _Reader:
     """Looks through the words of one command."""
 
@@ -208,7 +176,6 @@ class _Reader:
         self._policy = policy
         self._found = ReadCommand()
         self._seen: set[tuple[object, ...]] = set()
-        self._matches: dict[tuple[str, Path], list[str]] = {}
         self._doubtful: dict[str, None] = {}
         self._count_of_scripts = 0
         self._has_relative = False
@@ -218,7 +185,9 @@ class _Reader:
         self._folder = str(cwd)
         self._entered: list[Word] = []
         self._is_in_find = False
-        self._feeds: list[list[SimpleCommand]] = []
+        self._expander = Expander(
+            cwd, self._found.folders, report=self._problem, is_of_table=self._is_program_of_table
+        )
         self._command = SimpleCommand([])
         self._cuts_feed = False
         self._texts: dict[str, None] = {}
@@ -229,6 +198,7 @@ class _Reader:
 
     def finish(self) -> ReadCommand:
         found = self._found
+        found.expanded = self._expander.expanded
         if self._cuts_feed:  # then names of it may be cut, too
             found.sure.clear()
         if self._uses_output:  # the output of one program may be a path that another opens
@@ -401,7 +371,7 @@ class _Reader:
                         self._problem("find runs a program in other folders")
             elif word.text == ";" or (word.text == "+" and inner and inner[-1].text == "{}"):
                 self._is_in_find = True  # it opens the files that find reaches
-                found = structs.replace(_ADDED, printed=_FOUND_BY_FIND, is_one=True)
+                found = structs.replace(_ADDED, printed=FOUND_BY_FIND, is_one=True)
                 words_of_it = [_with_unknown(each, "{}", found) for each in inner]
                 self.command(words_of_it, language=None, depth=depth + 1)
                 self._is_in_find = False
@@ -467,15 +437,15 @@ class _Reader:
         self._repeats |= script.repeats
         self._note_words(script.words)
         self._has_option_value |= any(word.text.startswith("-") for word in script.words)
-        outer = (self._feeds, self._command)
-        self._feeds = script.feeds
+        outer = (self._expander.feeds, self._command)
+        self._expander.feeds = script.feeds
         for self._command in script.commands:
             each = self._command
             before = len(self._found.views)
             self.command(each.words, language=language, depth=depth + 1)
             if each.reads or each.writes:
                 self._redirect(each.reads, each.writes, before)
-        self._feeds, self._command = outer
+        self._expander.feeds, self._command = outer
         for text_in in script.inputs:
             self._note_words([Word(text_in)])
             shells = (view for view in self._found.views if self._is_shell(view))
@@ -499,10 +469,10 @@ class _Reader:
         )
 
     def _read_by_redirections(self, words: Sequence[Word]) -> Sequence[str]:
-        expanded = self._expand(words, words)
+        expanded = self._expander.expand(words, words)
         if not expanded.is_sure:
             self._problem("a redirection has a target that is known only when it runs")
-        self._found.expanded |= dict.fromkeys(expanded.matched)
+        self._expander.expanded |= dict.fromkeys(expanded.matched)
         return expanded.texts
 
     def _targets(self, names: Sequence[str]) -> tuple[str, ...]:
@@ -631,6 +601,9 @@ class _Reader:
         )
         self._found.views.append(view)
 
+    def _is_program_of_table(self, word: Word) -> bool:
+        return self._is_of_table(word, self._resolve(word.text))
+
     def _is_of_table(self, word: Word, program: str | None) -> bool:
         """Return whether a word is a program of the system, or of a shell, with known words."""
         file = self._file(word.text)
@@ -650,10 +623,10 @@ class _Reader:
         Returns what it opens, if everything about that is known, and the words that it gets in
         turn if they are certain: all that they stand for is opened, or nothing is.
         """
-        turns = [*self._turns(words)]
+        turns = [*self._expander.take_turns(words)]
         openings = [opened_by(name, turn.texts) for turn in turns]
-        if not all(_takes_given(name, *each) for each in zip(openings, turns, strict=True)):
-            turns = [*self._turns(words, takes_names=False)]
+        if not all(takes_given(name, *each) for each in zip(openings, turns, strict=True)):
+            turns = [*self._expander.take_turns(words, takes_names=False)]
             openings = [opened_by(name, turn.texts) for turn in turns]
         is_whole = all(turn.is_whole for turn in turns)
         known = [each for each in openings if each is not None]
@@ -689,7 +662,7 @@ class _Reader:
         return None, None
 
     def _note_known(
-        self, name: str, openings: Sequence[Opening], turns: Sequence[_Expanded]
+        self, name: str, openings: Sequence[Opening], turns: Sequence[Expanded]
     ) -> bool:
         """Note what a program opens, and return whether that is certain for expanded words."""
         is_sure = all(turn.is_sure for turn in turns)
@@ -699,117 +672,23 @@ class _Reader:
                 # One of them is no file for the program; which one depends on their order.
                 is_sure = False
                 self._note_words([Word(text) for text in others])
-            self._found.expanded |= dict.fromkeys(turn.matched)
-            self._found.expanded |= dict.fromkeys(named.intersection(turn.values))
+            self._expander.expanded |= dict.fromkeys(turn.matched)
+            self._expander.expanded |= dict.fromkeys(named.intersection(turn.values))
             self._found.gives_names |= turn.is_given
             needs_input = name == "tr" or not (opening.paths or opens_nothing(name))
             needs_input |= any(map(_MAY_BE_INPUT.search, turn.texts))
             self._cuts_feed |= self._command.shares and needs_input
-            opening.paths = [path for path in opening.paths if path not in _GIVEN]
+            opening.paths = [path for path in opening.paths if path not in GIVEN]
             self._found.openings += [opening, *turn.printed]
         return is_sure
-
-    def _turns(self, words: Sequence[Word], *, takes_names: bool = True) -> Iterator[_Expanded]:
-        """Yield the words as a program gets them, each time that a loop starts it.
-
-        Args:
-            words: as they are written.
-            takes_names: words that other programs print or find are known.
-        """
-        choices = [word.alternatives or (word,) for word in words]
-        if math.prod(map(len, choices)) > _MOST_TOGETHER:
-            choices = [(word,) for word in words]
-        for chosen in product(*choices):
-            yield self._expand(chosen, words, takes_names=takes_names)
-
-    def _expand(
-        self, chosen: Sequence[Word], words: Sequence[Word], *, takes_names: bool = True
-    ) -> _Expanded:
-        """Return the words as a program gets them, with the names that patterns match now."""
-        found = _Expanded()
-        for word, written in zip(chosen, words, strict=True):
-            texts = [word.text]
-            if word.is_glob:
-                texts = self._matches_of(word.text)
-                found.is_sure &= _is_tame(word.text) and len(texts) < _MAX_MATCHES
-                found.matched += texts
-            elif word.printed and takes_names:
-                texts = [*_GIVEN]
-                found.is_given = True
-                self._add_printed(word, found)
-            elif not word.is_known:
-                found.is_whole = False
-            if word is not written and not written.is_one and not word.printed:
-                found.is_whole &= all(map(is_one_word, texts))  # what it is split into is unknown
-            found.values += texts if word is not written and not word.printed else []
-            found.texts += texts
-        return found
-
-    def _add_printed(self, word: Word, found: _Expanded) -> None:
-        """Add the places whose names become words of a program."""
-        if word.printed != _FOUND_BY_FIND:
-            printed = self._find_printed(word)
-            found.is_whole &= printed is not None
-            found.printed += [printed] if printed else []
-
-    def _find_printed(self, word: Word) -> Opening | None:
-        """Return the places whose names a feed consists of; None if it may be anything else."""
-        if not 0 < word.printed <= len(self._feeds):
-            return None
-        first, *filters = self._feeds[word.printed - 1]
-        commands = [(each.words[0], each.words[1:]) for each in (first, *filters) if each.words]
-        if len(commands) <= len(filters):
-            return None
-        is_exact = word.is_exact
-        if not all(self._is_of_table(name, self._resolve(name.text)) for name, _ in commands):
-            return None
-        for (name, words), each in zip(commands[1:], filters, strict=True):
-            is_plain = all(part.is_known for part in words) and each.feed and not each.shares
-            texts = [part.text for part in words]
-            if is_exact or not is_plain or not passes_lines(Path(name.text).name, texts):
-                return None
-        name, words = commands[0]
-        expanded = self._expand(words, words, takes_names=False)
-        if not expanded.is_whole or not expanded.is_sure:
-            return None
-        printed = printed_by(Path(name.text).name, expanded.texts, is_exact=is_exact)
-        if printed is None or not all(map(is_one_word, printed.paths)):
-            return None
-        if set(expanded.matched) - {*printed.paths}:
-            return None
-        self._found.expanded |= dict.fromkeys(expanded.matched)
-        return printed
-
-    def _matches_of(self, pattern: str) -> list[str]:
-        """Return the names that a pattern stands for now: itself, if there are none."""
-        names = list(self._match(pattern))
-        for base in self._found.folders:
-            names += self._match(pattern, base)
-        names = names or [_ESCAPED.sub(r"\1", pattern)]
-        return [name if name[:1] != "-" else f"-\0{name}" for name in names]
 
     def _note_words(self, words: Sequence[Word]) -> None:
         for word in words:
             self._found.words[word.text] = None
             if word.is_glob:
                 for base in self._found.folders:
-                    self._found.words |= dict.fromkeys(self._match(word.text, base))
-                self._found.words |= dict.fromkeys(self._match(word.text))
-
-    def _match(self, pattern: str, base: Path | None = None) -> list[str]:
-        """Return the names that a shell pattern matches now, and some more."""
-        key = (pattern, base or self._cwd)
-        if key in self._matches:
-            return self._matches[key]
-        is_wide = sum(map(has_magic, pattern.split("/"))) > _MAX_STARS
-        if is_wide or len(self._matches) > _MAX_PATTERNS or "[:" in pattern:
-            self._problem(f"what the pattern {pattern} stands for is not known")
-            return []
-        # Shells differ in how they read brackets, so a bracket matches any one character.
-        glob = _BRACKETS.sub("?", pattern)
-        names = list(islice(iglob(glob, root_dir=key[1]), _MAX_MATCHES))  # noqa: PTH207 - as shells do
-        self._matches[key] = names
-        return names
+                    self._found.words |= dict.fromkeys(self._expander.match(word.text, base))
+                self._found.words |= dict.fromkeys(self._expander.match(word.text))
 
     def _resolve(self, name: str) -> str | None:
         file = self._file(name)
@@ -868,24 +747,6 @@ class _Reader:
 
     def _is_shell(self, view: CommandView) -> bool:
         return bool(view.argv) and Path(view.argv[0]).name in SHELLS | OTHER_SHELLS
-
-
-def _takes_given(name: str, opening: Opening | None, turn: _Expanded) -> bool:
-    """Return whether a program opens what another one gives it, and nothing below that."""
-    if not turn.is_given:
-        return True
-    if opening is None or name == "git" or not turn.is_whole:
-        return False
-    is_operand = opening.depth == "itself" and {*_GIVEN}.issubset(opening.paths)
-    return is_operand or opens_nothing(name)
-
-
-def _is_tame(pattern: str) -> bool:
-    """Return whether all shells read a pattern alike, and it reaches no hidden names."""
-    plain = _PLAIN_BRACKETS.sub("?", _ESCAPED.sub("", pattern))
-    parts = plain.split("/")
-    is_hidden = any(part.startswith(".") and has_magic(part) for part in parts)
-    return not is_hidden and ".." not in parts and "[" not in plain and "]" not in plain
 
 
 def _named_by(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:

@@ -230,7 +230,8 @@ def test_advice_for_several_calls_is_about_all_of_them(command: Command) -> None
 def test_a_secret_hidden_on_the_screen_is_sent_to_the_model(command: Command) -> None:
     """The page of permissions says so: only the values of configured secrets are removed there."""
     (command.project / "notes.txt").write_text("password=correct-horse-battery\n", "utf-8")
-    done = command("run", "go", "--events", "events.jsonl")
+    done = command("run", "use password=horse-of-a-stranger", "--events", "events.jsonl")
+    assert "password=horse-of-a-stranger" in command.asked(0)
     assert "correct-horse-battery" not in done.stdout + done.stderr
     assert "correct-horse-battery" not in (command.project / "events.jsonl").read_text("utf-8")
     assert "password=correct-horse-battery" in command.asked()

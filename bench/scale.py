@@ -80,7 +80,7 @@ async def sessions(count, url, folder):
     """A run beside so many stored sessions, and a page of their list."""
     from agent_core.storage.sqlite import SqliteSessionStore
     from agent_core.types import Batch, RunChange, RunStatus
-    from agent_core.types import AgentType, RunOpening
+    from agent_core.types import AgentType, NewRun
 
     path = Path(folder, "bench.db")
     async with SqliteSessionStore.open(path) as store:
@@ -90,7 +90,7 @@ async def sessions(count, url, folder):
                 "run_id": f"r{number}",
                 "agent_id": f"a{number}",
             }
-            opening = RunOpening(**names, cwd=folder, owner="me", agent_type=AgentType.MAIN)
+            opening = NewRun(**names, cwd=folder, owner="me", agent_type=AgentType.MAIN)
             await store.open_run(opening)
             end = RunChange(status=RunStatus.COMPLETED)
             await store.append(Batch(nodes=[], events=[], **names, run=end, release="me"))

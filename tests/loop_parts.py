@@ -31,9 +31,9 @@ from agent_core.tools.registry import Toolbox, tool_from
 from agent_core.types import (
     AgentType,
     EventType,
+    NewRun,
     Node,
     RunIdentity,
-    RunOpening,
     RuntimeEvent,
     ToolCall,
     ToolDefinition,
@@ -138,7 +138,7 @@ class Session:
 
     async def start(self) -> RunContext:
         opened = await self.store.open_run(
-            RunOpening(
+            NewRun(
                 session_id=self.session_id,
                 cwd="/project",
                 owner=OWNER,

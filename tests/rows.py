@@ -12,11 +12,11 @@ from agent_core.types import (
     ContentBlock,
     EventDraft,
     EventType,
+    NewRun,
     Node,
     PendingEvent,
     PermissionRequest,
     Role,
-    RunOpening,
     RunRecord,
     RunStatus,
     TextBlock,
@@ -28,7 +28,7 @@ from agent_core.types.lanes import PROTOCOL
 from agent_core.types.workers import WorkerRecord
 
 
-def an_opening(session_id: str = "s1", run_id: str = "run_1", **values: Any) -> RunOpening:
+def an_opening(session_id: str = "s1", run_id: str = "run_1", **values: Any) -> NewRun:
     defaults: dict[str, Any] = {
         "session_id": session_id,
         "run_id": run_id,
@@ -37,7 +37,7 @@ def an_opening(session_id: str = "s1", run_id: str = "run_1", **values: Any) -> 
         "agent_type": AgentType.MAIN,
         "agent_id": f"agent_{session_id}",
     }
-    return RunOpening(**{**defaults, **values})
+    return NewRun(**{**defaults, **values})
 
 
 def an_event(

@@ -21,7 +21,7 @@ from agent_core.types import (
     AgentType,
     Decision,
     Dispatch,
-    RunOpening,
+    NewRun,
     RunPrompt,
     RunRecord,
     StoredOptions,
@@ -68,7 +68,7 @@ async def queue(
     **values: Any,
 ) -> RunRecord:
     """Put a run into the queue, as `start` does where workers are."""
-    opening = RunOpening(
+    opening = NewRun(
         session_id=session_id,
         cwd=str(services.project.setup.project),
         owner="",

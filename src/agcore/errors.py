@@ -34,7 +34,7 @@ class _FamilyError(AgentCoreError):
         """True if the application may continue: another call may succeed with nothing changed."""
         return self.recoverable
 
-    def told_by(self, error: AgentCoreError | ErrorPayload) -> Self:
+    def with_details_of(self, error: AgentCoreError | ErrorPayload) -> Self:
         """Copy the code and the details of an engine error into this one, and return it."""
         self.code, self.details = error.code, dict(error.details)
         return self
@@ -135,7 +135,7 @@ def llm_error_from_payload(error: ErrorPayload) -> LlmError:
         return RequestError(error.message, status=status, retry_after_s=retry_after_s)
     if error.retryable:
         return StreamBrokenError(error.message, retryable=True)
-    return OtherLlmError(error.message).told_by(error)
+    return OtherLlmError(error.message).with_details_of(error)
 
 
 def llm_error_from(error: AgentCoreError) -> LlmError:
@@ -144,7 +144,7 @@ def llm_error_from(error: AgentCoreError) -> LlmError:
         return error
     if isinstance(error, ConfigError) and "variable" in error.details:
         return AuthenticationError(error.message)
-    return OtherLlmError(error.message).told_by(error)
+    return OtherLlmError(error.message).with_details_of(error)
 
 
 @contextmanager
@@ -401,4 +401,4 @@ def raise_as_agent_error() -> Generator[None]:
     except AgentCoreError as error:
         is_config = error.code in {ErrorCode.VALIDATION_ERROR, ErrorCode.CONFIG_ERROR}
         kind = AgentConfigError if is_config else OtherAgentError
-        raise kind(error.message).told_by(error) from error
+        raise kind(error.message).with_details_of(error) from error

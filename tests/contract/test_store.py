@@ -24,20 +24,20 @@ from agent_core.types import (
     BudgetHold,
     BudgetScope,
     Claim,
+    ClaimedRun,
     Decision,
     Dispatch,
     EndReason,
     ErrorPayload,
     EventType,
     JsonBlock,
+    NewRun,
     NodeMove,
-    OpenedRun,
     PermissionGrant,
     ReasoningBlock,
     Role,
     RunChange,
     RunMode,
-    RunOpening,
     RunPrompt,
     RunStatus,
     SessionNote,
@@ -263,7 +263,7 @@ async def test_taking_over_from_a_dead_owner_closes_what_it_left_open(
 # appending
 
 
-def queued(run_id: str, **values: Any) -> RunOpening:
+def queued(run_id: str, **values: Any) -> NewRun:
     prompt = RunPrompt(content=[TextBlock(text=f"said with {run_id}")], metadata={"k": "\ud800"})
     return an_opening(run_id=run_id, status=RunStatus.QUEUED, prompt=prompt, **values)
 
@@ -1434,7 +1434,7 @@ async def test_what_was_allowed_is_found_by_its_key_and_goes_with_its_session(
 # runs that any process may take
 
 
-def a_queued_opening(run_id: str = "run_1", **values: Any) -> RunOpening:
+def a_queued_opening(run_id: str = "run_1", **values: Any) -> NewRun:
     dispatch = Dispatch(queue="default", home="host:here", **values.pop("dispatch", {}))
     prompt = RunPrompt(content=[TextBlock(text="go")])
     return an_opening(run_id=run_id, owner="", dispatch=dispatch, prompt=prompt, **values)
@@ -1452,7 +1452,7 @@ async def take(
     owner: str = "me",
     run_id: str = "run_1",
     is_dead: OwnerIsDead = owners_live,
-) -> OpenedRun | None:
+) -> ClaimedRun | None:
     return await judged(store, is_dead).take_run(run_id, Claim(owner), max_takeovers=3)
 
 
@@ -1461,7 +1461,7 @@ async def taken(
     owner: str = "me",
     run_id: str = "run_1",
     is_dead: OwnerIsDead = owners_live,
-) -> OpenedRun:
+) -> ClaimedRun:
     found = await take(store, owner, run_id, is_dead)
     assert found is not None
     return found

@@ -16,8 +16,8 @@ from agent_core.types import (
     CLOSING_EVENTS,
     ApprovalState,
     Budget,
+    ClaimedRun,
     EventType,
-    OpenedRun,
     RunStatus,
 )
 from casts import Cast
@@ -661,7 +661,7 @@ async def test_a_run_that_is_cancelled_while_its_answer_claims_the_session_is_no
     claimed, heard, claim = asyncio.Event(), asyncio.Event(), SessionStore.resume_run
     is_first = True
 
-    async def slow(store: SessionStore, run_id: str, *given: Any, **named: Any) -> OpenedRun:
+    async def slow(store: SessionStore, run_id: str, *given: Any, **named: Any) -> ClaimedRun:
         nonlocal is_first
         opened = await claim(store, run_id, *given, **named)
         if is_first:  # that of the answer: what it has found is out of date when it arrives

@@ -16,7 +16,7 @@ from agent_core.aio import stop_task
 from agent_core.config.models import RunWorkerConfig
 from agent_core.errors import StorageError
 from agent_core.providers.scripted import Hangs
-from agent_core.runtime.fence import SessionHold
+from agent_core.runtime.fence import SessionLease
 from agent_core.runtime.recovery import SessionLeases
 from agent_core.storage.liveness import OwnerIsDead
 from agent_core.storage.owners import Owner, now
@@ -200,7 +200,7 @@ def leases_of(
 
 async def claimed(
     store: PostgresSessionStore, leases: SessionLeases, session_id: str, is_dead: OwnerIsDead
-) -> SessionHold:
+) -> SessionLease:
     """A run of a session that is claimed, and what keeps it from acting without that."""
     claim, run_id = leases.claim(), f"new_run_{session_id}"
     opening = an_opening(session_id, run_id, owner=claim.owner, lease=claim.lease)
@@ -231,7 +231,7 @@ async def test_a_run_whose_session_is_locked_waits_before_it_acts(
 async def test_programs_go_on_while_another_run_begins_during_a_heartbeat(
     home: Home, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deadlines, holds = list[float](), list[SessionHold]()
+    deadlines, holds = list[float](), list[SessionLease]()
     async with PostgresSessionStore.open(database_url) as store:
         with Owner.open(home.path, heeds_leases=True) as owner:
             leases = leases_of(store, owner, RunWorkerConfig(heartbeat_s=0.1), deadlines)

@@ -18,7 +18,7 @@ from agent_core.errors import StorageError
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.runtime.copying import SessionCopies, StoreAddress
-from agent_core.runtime.fence import SessionHold
+from agent_core.runtime.fence import SessionLease
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.run import Run
 from agent_core.runtime.services import Services, open_services
@@ -27,7 +27,7 @@ from agent_core.types import (
     AgentType,
     Decision,
     Dispatch,
-    RunOpening,
+    NewRun,
     RunPrompt,
     SessionRecord,
     TextBlock,
@@ -114,7 +114,7 @@ async def session_of(services: Services, session_id: str = "s1") -> SessionRecor
 
 async def queue(services: Services, session_id: str = "s1", **values: Any) -> str:
     dispatch: dict[str, Any] = {"home": "host:here", "place": "snapshot", **values}
-    opening = RunOpening(
+    opening = NewRun(
         session_id=session_id,
         cwd=str(services.project.setup.project),
         owner="",
@@ -322,10 +322,10 @@ async def test_a_run_that_was_lost_before_its_files_were_brought_leaves_them(
     caller, one = machines("caller"), machines("one")
     await caller.begin(project)
 
-    async def still_held(_: SessionHold) -> None:
+    async def still_held(_: SessionLease) -> None:
         pass
 
-    hold = SessionHold("run_1", "s1", 1, extended_at=0, confirm=still_held)
+    hold = SessionLease("run_1", "s1", 1, extended_at=0, confirm=still_held)
     async with one.open(one.home) as services:
         files = workspaces_of(services).files_of(await session_of(services))
         async with files.alone():  # whoever has taken the run over

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from agent_core.aio import begun_at_once
+from agent_core.aio import start_uncancelled
 
 
 async def test_work_that_waits_for_nothing_is_done_without_a_task() -> None:
     async def work() -> tuple[str, asyncio.Task[object] | None]:
         return "done", asyncio.current_task()
 
-    assert await begun_at_once(work()) == ("done", asyncio.current_task())
+    assert await start_uncancelled(work()) == ("done", asyncio.current_task())
 
 
 async def test_work_that_waits_is_carried_on_where_it_stopped() -> None:
@@ -22,7 +22,7 @@ async def test_work_that_waits_is_carried_on_where_it_stopped() -> None:
             seen.append(number)
         return seen
 
-    assert await begun_at_once(work()) == [0, 1, 2]
+    assert await start_uncancelled(work()) == [0, 1, 2]
 
 
 async def test_a_cancelled_caller_leaves_no_work_half_done() -> None:
@@ -33,7 +33,7 @@ async def test_a_cancelled_caller_leaves_no_work_half_done() -> None:
         await asyncio.sleep(0)
         ended.set()
 
-    caller = asyncio.create_task(begun_at_once(work()))
+    caller = asyncio.create_task(start_uncancelled(work()))
     await asyncio.sleep(0)
     for _ in range(2):
         caller.cancel()
@@ -53,4 +53,4 @@ async def test_an_error_of_the_work_is_the_callers(*, waits: bool) -> None:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        await begun_at_once(work())
+        await start_uncancelled(work())

@@ -45,7 +45,7 @@ from agcore.llm import (
 )
 from agcore.memory import ConversationMemory, InMemoryStore
 from agcore.tools import Tool, ToolError, ToolRegistry, Toolset, open_toolset
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.aio.loops import LoopLock, running_loop
 from agent_core.api.handles import RunResult
 from agent_core.config.models import BudgetConfig
@@ -412,7 +412,7 @@ class AgentSession(Generic[DepsT, OutputT]):
                     try:
                         yield replies
                     finally:
-                        await to_the_end(self._remember(self._cycle.added()))
+                        await finish_uncancelled(self._remember(self._cycle.added()))
                 if replies:
                     self.last_response = replies[0]
                     end = self._hook_context(HookEvent.ON_TURN_END, about)

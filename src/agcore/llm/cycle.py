@@ -31,7 +31,7 @@ from agcore.llm.types import (
     TurnComplete,
     TurnSettings,
 )
-from agent_core.aio import TaskStream, stop_if_cancelled, to_the_end
+from agent_core.aio import TaskStream, finish_uncancelled, stop_if_cancelled
 from agent_core.aio.loops import running_loop
 from agent_core.assets import load_asset
 from agent_core.budgets.call_budget import CallBudget
@@ -435,7 +435,7 @@ class LlmCycle:
         finally:
             running.cancel()
             with suppress(asyncio.CancelledError):
-                await to_the_end(running)
+                await finish_uncancelled(running)
             self._added = self._history.record(
                 run.ctx.journal.path,
                 len(path),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.config.models import AgentsConfig
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, StorageError, ToolError
@@ -25,7 +25,7 @@ from agent_core.loop import (
     conclude,
     converse,
     settle,
-    settle_waiting,
+    settle_parked,
 )
 from agent_core.loop.inside import enter_child
 from agent_core.storage.store import SessionStore
@@ -202,7 +202,7 @@ class ChildRun:
         journal.begin()
         try:
             if self.stop_reason is not None and self.spec.is_resumed:
-                await settle_waiting(journal, self.spec.history, self._finish)
+                await settle_parked(journal, self.spec.history, self._finish)
             elif self.stop_reason is not None:
                 await settle(journal, self.outcome, self._finish, began=False)
             else:
@@ -272,8 +272,8 @@ class ChildRun:
 
     async def _work(self, on_failure: OnFailure | None) -> None:
         enter_child(self.run.run_id)
-        goes_on = self.spec.history if self.spec.is_resumed else None
-        async with conclude(self.ctx.journal, self._finish, goes_on=goes_on) as stats:
+        parked_history = self.spec.history if self.spec.is_resumed else None
+        async with conclude(self.ctx.journal, self._finish, parked_history=parked_history) as stats:
             ended_by: BaseException | None = None
             try:
                 await self.parent.commit()  # from here on, watchers of the parent find this run
@@ -288,7 +288,7 @@ class ChildRun:
                 raise
             finally:
                 if self._before_end is not None:
-                    await to_the_end(self._before_end(self.stop_reason, ended_by))
+                    await finish_uncancelled(self._before_end(self.stop_reason, ended_by))
 
     def _finish(self, outcome: Outcome) -> None:
         self.outcome = outcome

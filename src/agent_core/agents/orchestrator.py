@@ -25,7 +25,7 @@ from agent_core.agents.spawner import (
     build_expected_output,
 )
 from agent_core.agents.workers import PoolWorker
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.events import Journal
@@ -96,7 +96,7 @@ async def open_orchestrator_spawner(
             reason = ChildCancelReason.PARENT_CANCELLED
             raise
         finally:
-            await to_the_end(spawner.close(reason))
+            await finish_uncancelled(spawner.close(reason))
 
 
 class SentWorker(Struct, frozen=True):

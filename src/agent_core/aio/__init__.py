@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-async def to_the_end(work: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T:
+async def finish_uncancelled(work: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T:
     """Await `work` to its end, however often the caller is cancelled; raise the cancellation after.
 
     Raises:
@@ -33,8 +33,8 @@ async def to_the_end(work: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T:
     return task.result()
 
 
-async def begun_at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Await work to its end like `to_the_end`, without a task if it never has to wait.
+async def start_uncancelled(work: Coroutine[Any, Any, T]) -> T:
+    """Await work to its end like `finish_uncancelled`, without a task if it never has to wait.
 
     It begins in the caller's task, and gets a task of its own when it first waits: so its beginning
     must not depend on the current task, as a timeout does.
@@ -50,7 +50,7 @@ async def begun_at_once(work: Coroutine[Any, Any, T]) -> T:
     async def rest() -> T:
         return await _go_on(work, awaited)
 
-    return await to_the_end(rest())
+    return await finish_uncancelled(rest())
 
 
 @coroutine
@@ -159,7 +159,7 @@ class TaskStream(AsyncGenerator[T, None]):
         try:
             return await self._steps.next()
         except BaseException:
-            await to_the_end(self.aclose())
+            await finish_uncancelled(self.aclose())
             raise
 
     async def athrow(self, error: Any, value: Any = None, _: Any = None, /) -> T:

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
-from agent_core.aio import TaskStream, to_the_end
+from agent_core.aio import TaskStream, finish_uncancelled
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.types import (
     CLOSING_EVENTS,
@@ -455,5 +455,5 @@ async def await_result(handle: RunHandle[OutputT], *, events: bool) -> RunResult
     try:
         return await handle.result(events=events)
     except asyncio.CancelledError:
-        await to_the_end(handle.cancel())
+        await finish_uncancelled(handle.cancel())
         raise

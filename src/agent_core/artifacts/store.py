@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.artifacts import files
 from agent_core.disk.unfinished import Note, Notes
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
@@ -112,7 +112,7 @@ class ArtifactStore:
             summary=self._redactor.text(summary) if summary else summary,
             created_at=utc_now(),
         )
-        return await to_the_end(self._store(record, place, data))
+        return await finish_uncancelled(self._store(record, place, data))
 
     async def sweep(self) -> None:
         """Remove the files of killed processes that were never registered."""

@@ -12,7 +12,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.budgets.prices import Price, Prices
 from agent_core.config.models import BudgetConfig, ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError
@@ -233,7 +233,7 @@ class Meter:
         hold = self._hold(fixed, per_token=per_token, most=most, least=least)
         while True:
             try:
-                grant = await to_the_end(self.budgets.store.reserve_budget(hold))
+                grant = await finish_uncancelled(self.budgets.store.reserve_budget(hold))
             except asyncio.CancelledError:
                 await self.settle(hold.hold_id, {})
                 raise
@@ -249,7 +249,7 @@ class Meter:
         Raises:
             asyncio.CancelledError: the caller was cancelled; the reservation is settled first.
         """
-        await to_the_end(self.budgets.store.settle_budget(hold_id, spent))
+        await finish_uncancelled(self.budgets.store.settle_budget(hold_id, spent))
         self.budgets.note_settled()
 
     async def count_tool_call(self) -> None:
@@ -271,7 +271,7 @@ class Meter:
     async def return_tool_call(self) -> None:
         """Undo the count of a call that was not made and will be counted again."""
         if self.limits("tool_calls"):
-            await to_the_end(self._spend(self.scopes, {"tool_calls": -1}))
+            await finish_uncancelled(self._spend(self.scopes, {"tool_calls": -1}))
 
     @contextmanager
     def out_of_time(self) -> Generator[None]:
@@ -325,7 +325,7 @@ class Meter:
             self.clock = None
             if spending and self.run.parent_run_id is None:
                 spent = {"wall_ms": round((monotonic() - began - paused.lasted) * 1000)}
-                await to_the_end(self._spend(spending, spent))
+                await finish_uncancelled(self._spend(spending, spent))
 
     async def _least_time(self, timed: Sequence[BudgetScope]) -> tuple[BudgetScope, float]:
         uses = await self.budgets.store.budget_uses([scope.scope_id for scope in timed])

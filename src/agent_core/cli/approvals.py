@@ -113,8 +113,8 @@ async def _prepare(options: Options, setup: Setup, terminal: Terminal) -> Path |
         handle = await runtime.attach(question.root_run_id)
         page = await runtime.replay_session(question.session_id, from_seq=1, to_seq=1)
         project = Path(page.session.cwd)
-        can_go_on = not handle.is_for_workers and await asyncio.to_thread(project.is_dir)
-        if handle.status is RunStatus.WAITING and can_go_on and question.state == "open":
+        can_show_waiting = not handle.is_for_workers and await asyncio.to_thread(project.is_dir)
+        if handle.status is RunStatus.WAITING and can_show_waiting and question.state == "open":
             return project
         handle = await _answer(runtime, options)
         said = "answered; the run continues in its own process"

@@ -52,7 +52,7 @@ class Options(argparse.Namespace):
     events: str | None = None
     output_schema: str | None = None
     images: list[str] | None = None
-    goes_on: bool = False
+    continues_last: bool = False
     no_memory: bool = False
     detach: bool = False
     place: str | None = None

@@ -363,7 +363,7 @@ async def _denied(
 
 async def _session_id(runtime: "AgentRuntime", options: Options) -> str | None:
     """Return the session for the run; None is a new one."""
-    if not options.goes_on:
+    if not options.continues_last:
         return options.session_id
     if (session_id := await runtime.last_session(options.path or Path.cwd())) is None:
         message = "no session of this project has an answer yet; run it without --continue"

@@ -135,7 +135,7 @@ class RunView:
         Raises:
             OutputClosedError: the answer cannot be written.
         """
-        if self._waiting or self._terminal.wait_for_answer(self._go_on):
+        if self._waiting or self._terminal.wait_for_answer(self._show_waiting):
             self._waiting.append(event)
         else:
             self._show(event)
@@ -145,7 +145,7 @@ class RunView:
         if event.event_type in {EventType.TOOL_STARTED, *_TOOL_ENDS}:
             self.event(event)
 
-    def _go_on(self) -> None:
+    def _show_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         with suppress(OutputClosedError):  # the next write raises it again, to its caller
             for event in waiting:
@@ -450,7 +450,7 @@ class RunView:
         Raises:
             OutputClosedError: the answer cannot be written.
         """
-        self._go_on()
+        self._show_waiting()
         self._end_reasoning()
         self._end_message(is_narration=error is not None)
         self._stop_drawing()

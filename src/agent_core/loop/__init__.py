@@ -5,24 +5,24 @@ from agent_core.loop.context import (
     ContextSource,
     HistorySource,
     NoHistory,
-    OpenRun,
     Outcome,
     PathCompactor,
+    ResumePoint,
     RunContext,
     RunLimits,
     RunStats,
     settle,
 )
 from agent_core.loop.model_turn import require_whole, stream_reply
-from agent_core.loop.run import conclude, converse, run_agent, settle_waiting
+from agent_core.loop.run import conclude, converse, run_agent, settle_parked
 
 __all__ = [
     "ContextSource",
     "HistorySource",
     "NoHistory",
-    "OpenRun",
     "Outcome",
     "PathCompactor",
+    "ResumePoint",
     "RunContext",
     "RunLimits",
     "RunStats",
@@ -33,6 +33,6 @@ __all__ = [
     "require_whole",
     "run_agent",
     "settle",
-    "settle_waiting",
+    "settle_parked",
     "stream_reply",
 ]

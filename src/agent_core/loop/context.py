@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from agent_core.aio import begun_at_once
+from agent_core.aio import start_uncancelled
 from agent_core.context.composer import Built
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal, JournalEnd, RunChange
@@ -59,7 +59,7 @@ class ContextSource(Protocol):
         ...
 
 
-class OpenRun(Struct, frozen=True):
+class ResumePoint(Struct, frozen=True):
     """Progress of a run that continues: its counters, and its calls that have not begun.
 
     `nodes` are its own nodes on the path.
@@ -74,7 +74,7 @@ class OpenRun(Struct, frozen=True):
 class HistorySource(Protocol):
     """Provides the path that a run continues."""
 
-    async def resume(self, journal: Journal) -> OpenRun | None:
+    async def resume(self, journal: Journal) -> ResumePoint | None:
         """Add the path to continue to the journal, with every tool call on it answered.
 
         Returns:
@@ -170,12 +170,12 @@ class Outcome(Struct, frozen=True):
 class Reply(Struct, frozen=True):
     """A finished model message that is in the journal.
 
-    `held_answer` is a final answer that came with calls: it counts once they have succeeded.
+    `deferred_answer` is a final answer that came with calls: it counts once they have succeeded.
     """
 
     calls: list[ToolCall]
     stop_reason: StopReason
-    held_answer: str | None = None
+    deferred_answer: str | None = None
 
 
 class RunStats(Struct):
@@ -184,7 +184,7 @@ class RunStats(Struct):
     `answer` collects the pieces of an answer that was cut off and continued; `call_ids` are the
     tool call ids used in this history, since some servers restart their numbers in every reply.
     `output` is the value of an answer that `is_typed`; `outcome` is valid once the run is settled.
-    `unjudged` is the last reply of a continued run, if that reply may be its end.
+    `replayed_reply` is the last reply of a continued run, if that reply may be its end.
     """
 
     call_ids: set[str] = field(default_factory=set[str])
@@ -197,9 +197,9 @@ class RunStats(Struct):
     output: Any = None
     is_typed: bool = False
     outcome: Outcome = Outcome(EndReason.FAILED)
-    unjudged: Reply | None = None
+    replayed_reply: Reply | None = None
 
-    def go_on(self, left_off: OpenRun) -> None:
+    def go_on(self, left_off: ResumePoint) -> None:
         """Restore the counters of a run that began in another process."""
         self.turns, self.usage = left_off.turns, left_off.usage
         for node in left_off.nodes:
@@ -284,7 +284,7 @@ async def settle(
         asyncio.CancelledError: the caller was cancelled; the run is settled all the same.
     """
     journal.is_closing = True  # the rest of the journal is written together with the end
-    return await begun_at_once(_settle(journal, outcome, on_end, began=began))
+    return await start_uncancelled(_settle(journal, outcome, on_end, began=began))
 
 
 async def _settle(journal: Journal, outcome: Outcome, on_end: OnEnd, *, began: bool) -> Outcome:

@@ -64,8 +64,8 @@ async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
     if ctx.journal.failure is not None:
         raise ctx.journal.failure
     stats.turns += 1
-    if stats.unjudged is not None:
-        reply, stats.unjudged = stats.unjudged, None
+    if stats.replayed_reply is not None:
+        reply, stats.replayed_reply = stats.replayed_reply, None
         return reply
     started = 0.0
     refused: tuple[ModelRequest, ProviderError] | None = None
@@ -331,12 +331,12 @@ def last_reply(ctx: RunContext, stats: RunStats) -> Reply | None:
 
 def release_answer(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
     """Add the answer that came with calls to the journal, if there is one and no call failed."""
-    if reply.held_answer is None:
+    if reply.deferred_answer is None:
         return False
     answered = [result for node in ctx.journal.path[-len(reply.calls) :] for result in node.results]
     if len(answered) < len(reply.calls) or any(result.is_error for result in answered):
         return False
-    said = Draft(Role.ASSISTANT, [TextBlock(text=reply.held_answer)])
+    said = Draft(Role.ASSISTANT, [TextBlock(text=reply.deferred_answer)])
     payload = {"role": "assistant", "tool_calls": 0}
     stats.answer[:] = [ctx.journal.add(said, EventType.MESSAGE_COMPLETED, payload=payload).text]
     return True

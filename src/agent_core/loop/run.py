@@ -5,15 +5,15 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from agent_core.aio import begun_at_once
+from agent_core.aio import start_uncancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, StorageError
 from agent_core.events import Journal
 from agent_core.loop.context import (
     HistorySource,
     OnEnd,
-    OpenRun,
     Outcome,
     Reply,
+    ResumePoint,
     RunContext,
     RunStats,
     ignore,
@@ -56,13 +56,17 @@ async def run_agent(ctx: RunContext, prompt: Draft, *, on_end: OnEnd = ignore) -
 
 @asynccontextmanager
 async def conclude(
-    journal: Journal, on_end: OnEnd, *, goes_on: HistorySource | None = None
+    journal: Journal, on_end: OnEnd, *, parked_history: HistorySource | None = None
 ) -> AsyncGenerator[RunStats]:
     """Settle a run when the block ends; an error in the block becomes the outcome.
 
-    This is the only place where an exception decides how a run ends. `on_end` gets the outcome
-    before the closing event goes out, so that neither is seen without the other. `goes_on` is the
-    history of a run that has waited for an answer.
+    This is the only place where an exception decides how a run ends.
+
+    Args:
+        journal: stores the end.
+        on_end: gets the outcome before the closing event is shown, so that neither is seen without
+            the other.
+        parked_history: the history of a run that has waited for an answer.
 
     Raises:
         asyncio.CancelledError: the work was cancelled; the run has been settled as such.
@@ -71,7 +75,7 @@ async def conclude(
     try:
         yield stats
     except asyncio.CancelledError:
-        await begun_at_once(_settle_cancelled(journal, stats, on_end, goes_on))
+        await start_uncancelled(_settle_cancelled(journal, stats, on_end, parked_history))
         raise
     except ParkedError as parked:
         outcome = stats.parked(parked.request_ids)
@@ -88,17 +92,17 @@ async def conclude(
 
 
 async def _settle_cancelled(
-    journal: Journal, stats: RunStats, on_end: OnEnd, goes_on: HistorySource | None
+    journal: Journal, stats: RunStats, on_end: OnEnd, parked_history: HistorySource | None
 ) -> None:
-    if goes_on is not None and not journal.path:
+    if parked_history is not None and not journal.path:
         with suppress(StorageError):  # the session's next run answers its calls then
-            await settle_waiting(journal, goes_on, on_end)
+            await settle_parked(journal, parked_history, on_end)
             return
     abort_open_calls(journal)
     await settle(journal, stats.cancelled(journal.path), on_end)
 
 
-async def settle_waiting(
+async def settle_parked(
     journal: Journal, history: HistorySource, on_end: OnEnd = ignore
 ) -> Outcome:
     """Cancel a waiting run: its calls are answered as not made.
@@ -106,7 +110,7 @@ async def settle_waiting(
     Raises:
         StorageError: its history cannot be read.
     """
-    left_off = await history.resume(journal) or OpenRun(0, Usage(), ())
+    left_off = await history.resume(journal) or ResumePoint(0, Usage(), ())
     abort_open_calls(journal)
     outcome = Outcome(EndReason.ABORTED_TOOLS, "", left_off.usage, left_off.turns)
     return await settle(journal, outcome, on_end)
@@ -144,7 +148,7 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
         stats.go_on(left_off)
         await finish_turn(ctx, left_off.calls)
         if (reply := last_reply(ctx, stats)) is not None:
-            stats.unjudged, stats.turns = reply, stats.turns - 1
+            stats.replayed_reply, stats.turns = reply, stats.turns - 1
 
 
 async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:

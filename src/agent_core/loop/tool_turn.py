@@ -53,7 +53,7 @@ _FIRST_CHANGE = r"^@@ -\d+(?:,\d+)? \+(\d+)"
 _NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
 
 
-class _Course(Struct):
+class _CallTiming(Struct):
     """Progress of a call.
 
     Attributes:
@@ -193,7 +193,7 @@ async def _run_all(
 
 async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
     """Run one call and add its answer to the journal; failures are answers to the model."""
-    course = _Course(changed_call(ctx.toolbox.unwrap(call)))
+    course = _CallTiming(changed_call(ctx.toolbox.unwrap(call)))
     try:
         try:
             with _open_call(ctx, course.call) as open_call:
@@ -229,7 +229,7 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
     return bounded
 
 
-async def _admit(ctx: RunContext, course: _Course, opened: OpenCall) -> tuple[Tool, Action]:
+async def _admit(ctx: RunContext, course: _CallTiming, opened: OpenCall) -> tuple[Tool, Action]:
     """Find out what a call would do, and return once it is allowed.
 
     A call that is allowed with other arguments is judged again, with the new ones.
@@ -312,7 +312,7 @@ def _answer(
     call: ToolCall,
     result: ToolResult,
     *,
-    course: _Course | None = None,
+    course: _CallTiming | None = None,
     flags: NodeFlags = _NO_FLAGS,
 ) -> ToolResult:
     """Add the call's one answer and its event to the journal; return it without secrets.

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.assets import load_asset
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
 from agent_core.memory.entry import Memory, file_name
@@ -177,7 +177,7 @@ class Extractor:
                 await cursor.move(span.end)
             return done
 
-        return await to_the_end(write())
+        return await finish_uncancelled(write())
 
     def _prompt(self, span: MessageSpan, seen: MemoryList) -> str:
         lines = (memory.as_json_line() for memory in seen.memories)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.errors import (
     CallChangedError,
     ErrorCode,
@@ -405,14 +405,14 @@ class Questions:
         except TimeoutError:
             answer = _LATE
         except asyncio.CancelledError:
-            await to_the_end(store.withdraw(request_id))
+            await finish_uncancelled(store.withdraw(request_id))
             raise
         finally:
             elsewhere.cancel()
             if asking is not None:
                 asking.cancel()
         decision = answer if isinstance(answer, PermissionDecision) else _denial(answer)
-        found, is_first = await to_the_end(
+        found, is_first = await finish_uncancelled(
             store.answer(
                 request_id,
                 decision.decision,

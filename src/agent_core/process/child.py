@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.opening import open_descriptor
 from agent_core.process.capture import Capture, Output
@@ -375,7 +375,7 @@ class Child:
                     self._control.shutdown(
                         socket.SHUT_WR
                     )  # to the keeper it is as if this process had died
-                await to_the_end(self._gone())
+                await finish_uncancelled(self._gone())
 
     async def _gone(self) -> None:
         try:

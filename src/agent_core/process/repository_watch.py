@@ -24,7 +24,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.disk.unfinished import Note, Notes
 from agent_core.git.index import find_submodules
 from agent_core.opening import open_descriptor, read_bytes
@@ -112,10 +112,10 @@ class RepositoryWatch:
         """
         begun = asyncio.create_task(asyncio.to_thread(self.begin))
         try:
-            known = await to_the_end(begun)
+            known = await finish_uncancelled(begun)
         except asyncio.CancelledError:
             if begun.done() and not begun.cancelled() and begun.exception() is None:
-                await to_the_end(asyncio.to_thread(self._forget, begun.result()))
+                await finish_uncancelled(asyncio.to_thread(self._forget, begun.result()))
             raise
         disabled: list[str] = []
         try:
@@ -128,7 +128,7 @@ class RepositoryWatch:
                 replaceable=replaceable,
                 holds_roots=holds_roots,
             )
-            disabled += await to_the_end(asyncio.to_thread(end))
+            disabled += await finish_uncancelled(asyncio.to_thread(end))
 
     def begin(self) -> Known:
         """Return the existing repositories, and note that they have to be checked."""

@@ -24,7 +24,7 @@ from typing import Literal, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.config.models import SandboxConfig
 from agent_core.config.paths import Setup, expand_path, fill_placeholders
 from agent_core.disk.unfinished import UnfinishedWrites
@@ -337,8 +337,8 @@ class SandboxPlan(Struct, frozen=True):
         copies: SettingsCopies | None = None
         try:
             try:
-                folder = await to_the_end(asyncio.to_thread(scratch.__enter__))
-                copies = await to_the_end(asyncio.to_thread(self._copy_settings, folder))
+                folder = await finish_uncancelled(asyncio.to_thread(scratch.__enter__))
+                copies = await finish_uncancelled(asyncio.to_thread(self._copy_settings, folder))
             except OSError as error:
                 message = f"no temporary folder can be made for the program: {error}"
                 raise ToolError(ErrorCode.INTERNAL_ERROR, message, retryable=True) from error
@@ -355,10 +355,10 @@ class SandboxPlan(Struct, frozen=True):
             )
         finally:
             if copies is not None:
-                said = await to_the_end(asyncio.to_thread(copies.take_over))
+                said = await finish_uncancelled(asyncio.to_thread(copies.take_over))
                 if left_out is not None:
                     left_out += said
-            await to_the_end(asyncio.to_thread(scratch.__exit__, None, None, None))
+            await finish_uncancelled(asyncio.to_thread(scratch.__exit__, None, None, None))
 
     def _copy_settings(self, folder: str) -> SettingsCopies:
         return SettingsCopies(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.loop.options import malformed_option
@@ -21,13 +21,13 @@ from agent_core.storage.store import SessionStore
 from agent_core.types import (
     Batch,
     Claim,
+    ClaimedRun,
     Dispatch,
     EventDraft,
     EventLevel,
     EventType,
-    OpenedRun,
+    NewRun,
     PendingEvent,
-    RunOpening,
     StoredOptions,
     new_id,
     utc_now,
@@ -142,7 +142,7 @@ class Dispatcher:
             process=await self.queue.register() if is_here else None,
         )
 
-    async def add(self, opening: RunOpening) -> RunProgress:
+    async def add(self, opening: NewRun) -> RunProgress:
         """Put a run into the queue; a warning says if there is no worker for it.
 
         If every machine should have the files, the project is recorded and sent first.
@@ -151,12 +151,12 @@ class Dispatcher:
             StorageError: raised by `queue_run`, or the files cannot be recorded or sent.
         """
         if opening.dispatch is not None and opening.dispatch.place == SNAPSHOT:
-            await to_the_end(self._workspaces.begin(opening.session_id))
+            await finish_uncancelled(self._workspaces.begin(opening.session_id))
         try:
             opened = await self._queue_run(opening)
             warnings = await self._warn(opened)
         except BaseException:  # no handle would exist for it
-            await to_the_end(self._drop(opening.run_id))
+            await finish_uncancelled(self._drop(opening.run_id))
             raise
         record = opened.run
         return RunProgress(
@@ -166,7 +166,7 @@ class Dispatcher:
             warnings=warnings,
         )
 
-    async def _warn(self, opened: OpenedRun) -> list[str]:
+    async def _warn(self, opened: ClaimedRun) -> list[str]:
         """Record that there is no worker for a run, if so; return the warnings."""
         run = opened.run
         lane = Lane.parse(run.lane or "")
@@ -190,13 +190,13 @@ class Dispatcher:
             return []  # a worker has taken it by now
         return [message]
 
-    async def _queue_run(self, opening: RunOpening) -> OpenedRun:
+    async def _queue_run(self, opening: NewRun) -> ClaimedRun:
         opening = replace(opening, lease=self.claim().lease)
-        return await to_the_end(self._store.queue_run(opening))
+        return await finish_uncancelled(self._store.queue_run(opening))
 
     async def turn(
-        self, opening: RunOpening, timeout_s: float | None
-    ) -> "tuple[Job, OpenedRun] | None":
+        self, opening: NewRun, timeout_s: float | None
+    ) -> "tuple[Job, ClaimedRun] | None":
         """Queue a run of this process, wait until it is next in its session, and claim the session.
 
         Returns:
@@ -216,10 +216,10 @@ class Dispatcher:
         try:
             await self._queue_run(opening)
             while True:
-                job = job or await to_the_end(self.queue.fetch_own(run_id))
+                job = job or await finish_uncancelled(self.queue.fetch_own(run_id))
                 if job is not None:
                     try:
-                        taken = await to_the_end(self._take(run_id))
+                        taken = await finish_uncancelled(self._take(run_id))
                     except StorageError as error:
                         if error.code is not ErrorCode.SESSION_ACTIVE:
                             raise
@@ -240,7 +240,7 @@ class Dispatcher:
                     said = await self._say_what_is_before(opening, said)
                 await asyncio.sleep(min(_LOOK_S, max(until - monotonic(), 0)))
         except BaseException:  # it must not keep its place in the queue: no handle exists for it
-            await to_the_end(self._drop(run_id))
+            await finish_uncancelled(self._drop(run_id))
             raise
         finally:
             sweeping.cancel()  # not awaited: a cancellation here would lose a run that was taken
@@ -267,7 +267,7 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 - the next sweep may succeed
                 logger.warning("what dead processes left could not be ended yet: %s", error)
 
-    async def _say_what_is_before(self, opening: RunOpening, said: str) -> str:
+    async def _say_what_is_before(self, opening: NewRun, said: str) -> str:
         """Log what a run of this process waits for, unless that was `said` last; return it."""
         with suppress(StorageError):
             for first in await self._workers.queued(1, opening.session_id):
@@ -277,7 +277,7 @@ class Dispatcher:
                 return what or said
         return said
 
-    async def _take(self, run_id: str) -> OpenedRun | None:
+    async def _take(self, run_id: str) -> ClaimedRun | None:
         return await self._store.take_run(
             run_id,
             self.claim(),
@@ -310,7 +310,7 @@ def _what_is_before(run_id: str, first: QueuedRun) -> str:
     return f"{which}, {since}, and {state}"
 
 
-def _still_active(run: RunOpening, timeout_s: float) -> StorageError:
+def _still_active(run: NewRun, timeout_s: float) -> StorageError:
     return StorageError(
         ErrorCode.SESSION_ACTIVE,
         f"runs of session {run.session_id} that were queued before have not ended within"

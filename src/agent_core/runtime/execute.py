@@ -97,7 +97,9 @@ class RunExecutor:
         try:
             async with (
                 conclude(
-                    run.journal, run.finish, goes_on=run.history if run.is_continued else None
+                    run.journal,
+                    run.finish,
+                    parked_history=run.history if run.is_continued else None,
                 ) as stats,
                 self._traced(run.identity),
                 meter.in_time() if meter else nullcontext(),

@@ -36,7 +36,7 @@ from agent_core.runtime.compact_agent import CompactAgentDeps
 from agent_core.runtime.compaction import CompactingContextSource, Compactions
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.process import ProcessParts
-from agent_core.runtime.project import Project, Surroundings
+from agent_core.runtime.project import Project, ProjectContext
 from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.run import RunScope
 from agent_core.runtime.table import RunTable
@@ -156,9 +156,9 @@ class RunFactory:
         model = self._models.resolve(profile, instead=options.model)
         if options.model is not None:
             scope.model = model
-        found = scope.surroundings
+        found = scope.project_context
         if found is None:
-            found = scope.surroundings = await self._look_around(spec.memory)
+            found = scope.project_context = await self._look_around(spec.memory)
         if spec.memory is not None:
             recall = self._memory.tools(spec.memory, spec.scope, journal, spec.view, scope)
             spec = replace(spec, tools=[*spec.tools, *recall])
@@ -193,14 +193,14 @@ class RunFactory:
         )
         return ctx, source
 
-    async def _look_around(self, memory: MemoryFolder | None) -> Surroundings:
+    async def _look_around(self, memory: MemoryFolder | None) -> ProjectContext:
         """Look at home and project: in place while this is quick, otherwise in a thread."""
         clock = asyncio.get_running_loop().time
         started = clock()
         if self._look_s < _QUICK_LOOK_S:
-            found = self._project.find_surroundings(memory)
+            found = self._project.find_project_context(memory)
         else:
-            found = await asyncio.to_thread(self._project.find_surroundings, memory)
+            found = await asyncio.to_thread(self._project.find_project_context, memory)
         self._look_s = clock() - started
         return found
 
@@ -343,7 +343,7 @@ class RunFactory:
         return said
 
     def _build_composer(
-        self, spec: RunSpec, model: ModelConfig, toolbox: Toolbox, found: Surroundings
+        self, spec: RunSpec, model: ModelConfig, toolbox: Toolbox, found: ProjectContext
     ) -> Composer:
         run, context = spec.run, self._setup.config.context
         room = WindowShares.share_out(model, context).catalog

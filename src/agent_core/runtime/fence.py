@@ -23,7 +23,7 @@ def session_lost(run_id: str) -> StorageError:
     return StorageError(ErrorCode.SESSION_ACTIVE, message, details={"run_id": run_id})
 
 
-class SessionHold:
+class SessionLease:
     """One run's hold on its session, as far as this process knows.
 
     Attributes:
@@ -39,7 +39,7 @@ class SessionHold:
         epoch: int,
         *,
         extended_at: float,
-        confirm: Callable[["SessionHold"], Awaitable[None]],
+        confirm: Callable[["SessionLease"], Awaitable[None]],
     ) -> None:
         self.run_id = run_id
         self.session_id = session_id
@@ -69,7 +69,7 @@ class Fence(Extension):
 
     place = Place.FENCE
 
-    def __init__(self, hold: SessionHold) -> None:
+    def __init__(self, hold: SessionLease) -> None:
         self._hold = hold
 
     async def run_started(self, context: ExtensionContext) -> None:  # noqa: ARG002

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from agent_core.context.messages import plain_text
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import Journal
-from agent_core.loop.context import HistorySource, OpenRun
+from agent_core.loop.context import HistorySource, ResumePoint
 from agent_core.text import shorten_text
 from agent_core.types import Draft, EventType, ImageBlock, NodeType, user_text
 
@@ -60,7 +60,7 @@ class MentionedResources:
         self._mcp = mcp
         self._limit = limit_bytes
 
-    async def resume(self, journal: Journal) -> OpenRun | None:
+    async def resume(self, journal: Journal) -> ResumePoint | None:
         """Continue the history; for a run that begins, read the mentioned resources.
 
         Raises:

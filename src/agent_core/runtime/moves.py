@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.runtime.project_files import FilesAlone, ProjectFiles, shown_path
 from agent_core.runtime.runs import Runs
@@ -374,7 +374,9 @@ class NodeMoves:
         restoring = FilesMove(target=wanted, before=before, git=spans[0][0])
         move = move.model_copy(update={"files": restoring})
         # Cancelling the caller now would leave the session behind its files.
-        result = await to_the_end(self._carry_out(session_id, move, restoring, alone, force=force))
+        result = await finish_uncancelled(
+            self._carry_out(session_id, move, restoring, alone, force=force)
+        )
         return decision.explained(result)
 
     async def _carry_out(

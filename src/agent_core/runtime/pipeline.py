@@ -16,10 +16,10 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from agent_core.aio import SideTasks, begun_at_once, stop_if_cancelled, to_the_end
+from agent_core.aio import SideTasks, finish_uncancelled, start_uncancelled, stop_if_cancelled
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import EventStream
-from agent_core.loop import settle_waiting
+from agent_core.loop import settle_parked
 from agent_core.loop.options import RunOptions
 from agent_core.runtime.execute import RunExecutor
 from agent_core.runtime.factory import RunFactory
@@ -37,7 +37,7 @@ from agent_core.runtime.scheduler import Scheduler
 from agent_core.runtime.table import ParkedRun, RunTable
 from agent_core.types import (
     AgentRole,
-    OpenedRun,
+    ClaimedRun,
     RunIdentity,
     RunRecord,
     RunStatus,
@@ -102,21 +102,21 @@ class RunPipeline:
         session_id = request.opening.session_id
         await self._leases.store_ends()
         self._scheduler.announce(session_id)
-        opened: OpenedRun | None = None
+        opened: ClaimedRun | None = None
 
-        async def open_run() -> OpenedRun:
+        async def open_run() -> ClaimedRun:
             nonlocal opened
             opened = await self._store.open_run(request.opening)
             return opened
 
         try:
-            opened = await begun_at_once(open_run())
+            opened = await start_uncancelled(open_run())
             self._scheduler.require_open()
         except BaseException:
             if opened is not None:  # the caller was cancelled and gets no handle
                 self._adopt(opened)
                 run = self._add(opened.run, opened, Caller(), is_new=not opened.resumed)
-                await to_the_end(self._scheduler.settle_unbegun(run))
+                await finish_uncancelled(self._scheduler.settle_unbegun(run))
             self._scheduler.withdraw(session_id)
             raise
         self._contexts.session_opened(opened.session)
@@ -132,7 +132,7 @@ class RunPipeline:
                 await run.journal.commit()
                 stop_if_cancelled()
             except BaseException:  # no handle exists: the run must not keep its place
-                await to_the_end(self._scheduler.cancel(run))
+                await finish_uncancelled(self._scheduler.cancel(run))
                 raise
         return run
 
@@ -175,7 +175,7 @@ class RunPipeline:
             run.stream.write(event)
         self._aside.start(self._finish_job(dispatcher, job, run))
         if failure is not None or self._scheduler.is_closed:
-            await to_the_end(self._scheduler.cancel(run))
+            await finish_uncancelled(self._scheduler.cancel(run))
             if failure is not None:
                 raise failure
             self._scheduler.require_open()
@@ -214,7 +214,7 @@ class RunPipeline:
             taking = self._store.take_run(
                 record.run_id, self._leases.claim(), max_takeovers=self._max_takeovers
             )
-            taken = await to_the_end(taking)
+            taken = await finish_uncancelled(taking)
         except BaseException:
             scheduler.withdraw(session_id)
             raise
@@ -223,7 +223,7 @@ class RunPipeline:
             return None
         return self._admit_taken(taken.run, taken, self._table.parked_as(taken.run).caller)
 
-    def _admit_taken(self, record: RunRecord, taken: OpenedRun, caller: Caller) -> Run:
+    def _admit_taken(self, record: RunRecord, taken: ClaimedRun, caller: Caller) -> Run:
         """Admit a run from the workers' queue, begun or not; its session is announced already."""
         self._contexts.session_opened(taken.session)
         if taken.waiting is not None:
@@ -238,7 +238,7 @@ class RunPipeline:
 
     # left by a dead process
 
-    def _adopt(self, opened: OpenedRun) -> None:
+    def _adopt(self, opened: ClaimedRun) -> None:
         """Run what a dead owner of the session had queued, and continue what it had parked.
 
         Their `run_queued` events exist already. These runs get no context variables: the caller's
@@ -287,7 +287,7 @@ class RunPipeline:
                     self._continue(opened.run, opened, parked.caller)
                     self._adopt(opened)
 
-    def _continue(self, record: RunRecord, opened: OpenedRun, caller: Caller) -> None:
+    def _continue(self, record: RunRecord, opened: ClaimedRun, caller: Caller) -> None:
         """Continue a run that has waited; it is no longer the session's waiting run."""
         self._table.parked.pop(record.session_id, None)
         self._scheduler.announce(record.session_id)
@@ -308,7 +308,7 @@ class RunPipeline:
         async with self._claimed(await self._reader.record(run_id)) as opened:
             caller = self._table.unpark(opened.run)
             try:
-                await to_the_end(self._end_parked(run_id, caller))
+                await finish_uncancelled(self._end_parked(run_id, caller))
             finally:
                 self._adopt(opened)
         if self._table.is_continuing(run_id) and (run := self._table.get(run_id)) is not None:
@@ -327,7 +327,7 @@ class RunPipeline:
         await self.end_children(run_id)
 
     @asynccontextmanager
-    async def _claimed(self, record: RunRecord) -> AsyncGenerator[OpenedRun]:
+    async def _claimed(self, record: RunRecord) -> AsyncGenerator[ClaimedRun]:
         """Claim the session of a waiting run, which is busy here until the end of the block.
 
         Raises:
@@ -339,13 +339,13 @@ class RunPipeline:
             self._store.resume_run(record.run_id, self._leases.claim(), cwd=self._cwd)
         )
         try:
-            opened = await to_the_end(claiming)
+            opened = await finish_uncancelled(claiming)
             scheduler.require_open()
             yield opened
         finally:
             scheduler.withdraw(session_id)
             if not scheduler.is_busy(session_id):
-                await to_the_end(self._leases.release(session_id))
+                await finish_uncancelled(self._leases.release(session_id))
 
     def _decision(self, run_id: str) -> asyncio.Lock:
         """Return the lock held while deciding whether a waiting run continues or ends.
@@ -406,7 +406,7 @@ class RunPipeline:
     def _admit(
         self,
         record: RunRecord,
-        opened: OpenedRun,
+        opened: ClaimedRun,
         caller: Caller,
         *,
         is_new: bool = False,
@@ -425,7 +425,7 @@ class RunPipeline:
     def _add(
         self,
         record: RunRecord,
-        opened: OpenedRun | None,
+        opened: ClaimedRun | None,
         caller: Caller,
         *,
         is_new: bool = False,
@@ -493,7 +493,7 @@ class RunPipeline:
                 parent_run_id=run_id,
             )
             journal = self._table.open_journal(identity, EventStream())
-            await settle_waiting(journal, self._table.history_of(child))
+            await settle_parked(journal, self._table.history_of(child))
         await self._store.close_waiting(run_id)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from msgspec import Struct
 
 from agent_core.agents.definitions import AgentDefinitions, check_definition, check_definitions
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.config.load import Profile, config_secrets
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup, resolve_project, tasks_folder
@@ -56,7 +56,7 @@ MakeHooks = Callable[[RunIdentity, Journal], Extension]
 """Makes the hooks of one run."""
 
 
-class Surroundings(Struct, frozen=True):
+class ProjectContext(Struct, frozen=True):
     """The texts found in home and project at the start of a run; `memories` is the run's own."""
 
     instructions: InstructionCatalog
@@ -134,7 +134,7 @@ class Project:
         self.definitions.register(definition)
         self._learn_secrets(definition.model_profile)
 
-    def find_surroundings(self, memory: MemoryFolder | None) -> Surroundings:
+    def find_project_context(self, memory: MemoryFolder | None) -> ProjectContext:
         """Find the instructions, skills and memories; blocks on files."""
         setup = self.setup
         skills = find_skills(self._settings_home)
@@ -144,7 +144,7 @@ class Project:
         instructions = find_instructions(self._settings_home, setup.project, is_closed=is_closed)
         for problem in instructions.problems:
             logger.warning("an instruction file is listed by its path only: %s", problem)
-        return Surroundings(instructions, skills, memory.catalog() if memory else "")
+        return ProjectContext(instructions, skills, memory.catalog() if memory else "")
 
     @property
     def servers(self) -> "McpTools":
@@ -269,7 +269,7 @@ class Project:
                     tools += await stack.enter_async_context(opened(each))
             if servers:
                 served = self._serve(self._named(servers))
-                stack.push_async_callback(lambda: to_the_end(served.aclose()))
+                stack.push_async_callback(lambda: finish_uncancelled(served.aclose()))
                 tools += await served.tools(on_failure=partial(note_failure, journal))
             found = replace(options, tools=tools)
             self.toolboxes.check_options(found)

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
 from agent_core.disk.interrupted import MOVING, folder_about, is_interrupted
@@ -159,7 +159,7 @@ class ProjectFiles:
             StorageError: the snapshot no longer exists, or is damaged.
         """
         await self.fetch(snapshot_id)
-        await to_the_end(asyncio.to_thread(self.materialise, place, snapshot_id))
+        await finish_uncancelled(asyncio.to_thread(self.materialise, place, snapshot_id))
         from agent_core.snapshots.records import Copied  # noqa: PLC0415
 
         snapshot = await asyncio.to_thread(self.store.get, snapshot_id)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.services import Services, open_services
 
@@ -70,7 +70,7 @@ class OpenProjects:
         for folder, project in list(self._open.items()):
             self._close(folder, project)
         if self._closing:
-            await to_the_end(asyncio.gather(*self._closing, return_exceptions=True))
+            await finish_uncancelled(asyncio.gather(*self._closing, return_exceptions=True))
 
     def _begin(self, folder: str) -> _OpenProject:
         opened: asyncio.Future[Services] = asyncio.get_running_loop().create_future()

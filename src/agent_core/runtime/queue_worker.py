@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from agent_core.aio import stop_task, to_the_end
+from agent_core.aio import finish_uncancelled, stop_task
 from agent_core.config.models import RunWorkerConfig
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal
@@ -26,9 +26,9 @@ from agent_core.runtime.run import identity_of
 from agent_core.runtime.workspaces import Workspaces
 from agent_core.types import (
     Claim,
+    ClaimedRun,
     EndReason,
     ErrorPayload,
-    OpenedRun,
     RunRecord,
     RunStatus,
     SessionRecord,
@@ -230,7 +230,7 @@ class QueueWorker:
             finally:
                 self.drain()
                 draining.cancel()
-                is_clean = await to_the_end(self._hand_over())
+                is_clean = await finish_uncancelled(self._hand_over())
                 await asyncio.wait([taking], timeout=_LOOK_S)  # a job may just be arriving
                 taking.cancel()
         if taking.done() and not taking.cancelled():
@@ -368,8 +368,8 @@ class QueueWorker:
         if record is None or record.status.is_terminal:
             return True
         if record.status is RunStatus.WAITING:
-            goes_on = record.cancel_requested_at or await self._store.is_answered(run_id)
-            return not goes_on
+            can_continue = record.cancel_requested_at or await self._store.is_answered(run_id)
+            return not can_continue
         session = await self._store.session(record.session_id)
         if session is not None and session.owner == self._owner.owner_id:
             message = f"the end of run {run_id} is not stored yet"
@@ -413,7 +413,7 @@ class QueueWorker:
             return self._config.lease_s  # its rows may be repaired meanwhile
         return None
 
-    def _journal(self, opened: OpenedRun) -> Journal:
+    def _journal(self, opened: ClaimedRun) -> Journal:
         return Journal(
             identity_of(opened.run),
             store=self._store,

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import Journal
 from agent_core.extensions import (
@@ -37,7 +37,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.runtime.fence import SessionHold
+    from agent_core.runtime.fence import SessionLease
     from agent_core.snapshots.records import Snapshot
 
 _CHANGING = frozenset({Concurrency.WRITE, Concurrency.TASK, Concurrency.END})
@@ -199,7 +199,7 @@ class RunRecorder:
 
 @asynccontextmanager
 async def recording(
-    files: ProjectFiles, store: SessionStore, journal: Journal, hold: "SessionHold | None" = None
+    files: ProjectFiles, store: SessionStore, journal: Journal, hold: "SessionLease | None" = None
 ) -> AsyncGenerator[RunRecorder]:
     """Yield the recorder of one run; at the end, all changes of the run are recorded.
 
@@ -219,7 +219,7 @@ async def recording(
     try:
         yield recorder
     finally:
-        await to_the_end(recorder.finish())
+        await finish_uncancelled(recorder.finish())
     if recorder.failure is not None and files.shared is not None:
         raise recorder.failure
 

@@ -8,11 +8,11 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.config.models import RunWorkerConfig
 from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.events import Journal
-from agent_core.loop import OpenRun
+from agent_core.loop import ResumePoint
 from agent_core.permissions.modes import PLAN_MODE, PLAN_MODE_IS_OVER
 from agent_core.storage.owners import HEARTBEAT, Owner, now
 from agent_core.storage.store import SessionStore
@@ -40,7 +40,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.runtime.fence import SessionHold
+    from agent_core.runtime.fence import SessionLease
 
 _MODE = "permission_mode"
 _UNKNOWN = (
@@ -84,7 +84,7 @@ class SessionHistory:
         self._from = from_node_id
         self._is_message = is_message
 
-    async def resume(self, journal: Journal) -> OpenRun | None:
+    async def resume(self, journal: Journal) -> ResumePoint | None:
         """Add the active path to the journal, and close calls that a dead process left open.
 
         Calls that were started are answered as having an unknown effect, and are not repeated. This
@@ -132,7 +132,7 @@ class SessionHistory:
         if not was_begun:
             self._note_mode(journal)
             return None
-        return OpenRun(turns, usage, open_calls, mine)
+        return ResumePoint(turns, usage, open_calls, mine)
 
     async def _as_allowed(self, call: ToolCall, run: RunIdentity) -> ToolCall:
         """Return the call with the arguments that were allowed, if they differ from its own."""
@@ -254,7 +254,7 @@ class SessionLeases:
         self._on_extended = on_extended
         self._beat_s = shared.heartbeat_s if shared else HEARTBEAT.total_seconds()
         self._lease = timedelta(seconds=shared.lease_s) if shared else LEASE
-        self._holds: WeakSet[SessionHold] = WeakSet()
+        self._holds: WeakSet[SessionLease] = WeakSet()
         self._is_busy = is_busy
         self._on_cancel = on_cancel
         self._unclosed: list[Journal] = []
@@ -267,16 +267,16 @@ class SessionLeases:
 
     def hold(
         self, run_id: str, session_id: str, epoch: int, asked_at: float
-    ) -> "SessionHold | None":
+    ) -> "SessionLease | None":
         """Create the hold that stops a run when its session is lost; None where that cannot happen.
 
         `asked_at` is the time at which the claim to the session was sent.
         """
         if self._on_lost is None:
             return None
-        from agent_core.runtime.fence import SessionHold  # noqa: PLC0415 - one machine has none
+        from agent_core.runtime.fence import SessionLease  # noqa: PLC0415 - one machine has none
 
-        hold = SessionHold(run_id, session_id, epoch, extended_at=asked_at, confirm=self._confirm)
+        hold = SessionLease(run_id, session_id, epoch, extended_at=asked_at, confirm=self._confirm)
         self._holds.add(hold)
         self._tell_extended(asked_at)
         return hold
@@ -287,7 +287,7 @@ class SessionLeases:
         if self._on_extended is not None:
             self._on_extended(min(extended, default=at) + self._lease.total_seconds())
 
-    async def _confirm(self, hold: "SessionHold") -> None:
+    async def _confirm(self, hold: "SessionLease") -> None:
         """Wait until a session is known to be held or lost; asks the store if a lease may be over.
 
         This waits for a session that another transaction has locked.
@@ -336,7 +336,7 @@ class SessionLeases:
         """
         async with self._closing:
             while self._unclosed:
-                await to_the_end(self._close(self._unclosed[0]))
+                await finish_uncancelled(self._close(self._unclosed[0]))
 
     async def release(self, session_id: str) -> None:
         """Release a session once its last background work is over, if nothing runs."""

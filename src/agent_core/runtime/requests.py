@@ -20,9 +20,9 @@ from agent_core.types import (
     MODEL_KEY,
     Draft,
     ImageBlock,
+    NewRun,
     RunIdentity,
     RunMode,
-    RunOpening,
     RunPrompt,
     StoredOptions,
     TextBlock,
@@ -104,7 +104,7 @@ class RunRequests:
         if self._telemetry is not None:
             trace, carrier = self._begin_trace(self._telemetry, session_id, run_id, mode, is_here)
             stored = (stored or StoredOptions()).model_copy(update={"trace": carrier})
-        opening = RunOpening(
+        opening = NewRun(
             session_id=session_id,
             cwd=str(self._project.setup.project),
             move_session=move_session,

@@ -24,9 +24,9 @@ from agent_core.types import (
     AgentRole,
     AgentType,
     Draft,
+    NewRun,
     RunIdentity,
     RunMode,
-    RunOpening,
     RunPrompt,
     RunRecord,
     RunStatus,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from agent_core.budgets.meter import Meter
     from agent_core.config.models import ModelConfig
     from agent_core.loop.guards import RunGuards
-    from agent_core.runtime.fence import SessionHold
-    from agent_core.runtime.project import Surroundings
+    from agent_core.runtime.fence import SessionLease
+    from agent_core.runtime.project import ProjectContext
     from agent_core.runtime.recording import RunRecorder
     from agent_core.telemetry.spans import RunTrace
 
@@ -88,7 +88,7 @@ class RunScope(Struct, eq=False, kw_only=True):
         model: the run's own model, in place of the configured one; its history is summarised
             with this one too.
         meter: pays for its calls; None where nothing limits them.
-        surroundings: instruction files, skills and memories as they were when it began.
+        project_context: instruction files, skills and memories as they were when it began.
         checks: the guards of its options at work.
         recorder: records the files that it changes.
         hold: its claim on the session, where other machines may take that over.
@@ -98,10 +98,10 @@ class RunScope(Struct, eq=False, kw_only=True):
     run_id: str
     model: "ModelConfig | None" = None
     meter: "Meter | None" = None
-    surroundings: "Surroundings | None" = None
+    project_context: "ProjectContext | None" = None
     checks: "RunGuards | None" = None
     recorder: "RunRecorder | None" = None
-    hold: "SessionHold | None" = None
+    hold: "SessionLease | None" = None
     children: "list[RunScope]" = field(default_factory=list["RunScope"])
 
     def open_child(self, run_id: str) -> "RunScope":
@@ -111,7 +111,7 @@ class RunScope(Struct, eq=False, kw_only=True):
         """
         child = RunScope(
             run_id=run_id,
-            surroundings=self.surroundings,
+            project_context=self.project_context,
             checks=self.checks,
             recorder=self.recorder,
             hold=self.hold,
@@ -267,6 +267,6 @@ class RunRequest(Struct, kw_only=True, frozen=True):
         caller: the part that only this process has.
     """
 
-    opening: RunOpening
+    opening: NewRun
     prompt: RunPrompt | None
     caller: Caller

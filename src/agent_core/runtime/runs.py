@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from agent_core.agents.child_runs import ChildRuns
-from agent_core.agents.definitions import AgentDefinition
 from agent_core.agents.spawner import SpawnerDeps
 from agent_core.agents.workers import Workers
 from agent_core.aio import SideTasks
@@ -41,6 +40,7 @@ from agent_core.storage.rows import session_not_found
 from agent_core.text import shown_id
 from agent_core.types import (
     CLOSING_EVENTS,
+    AgentDefinition,
     CancelResult,
     Draft,
     EventLevel,

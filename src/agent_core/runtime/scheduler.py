@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.loop import Outcome, settle, settle_waiting
+from agent_core.loop import Outcome, settle, settle_parked
 from agent_core.redaction import log_failure
 from agent_core.runtime.run import Nesting, Phase, Run
 from agent_core.types import (
@@ -208,7 +208,7 @@ class Scheduler:
         if not run.is_continued:
             await settle(run.journal, _CANCELLED, run.finish, began=False)
             return
-        await settle_waiting(run.journal, run.history, run.finish)
+        await settle_parked(run.journal, run.history, run.finish)
 
     async def close(self) -> None:
         """Cancel every run, queued ones first, and wait as long as a cancellation may take.

@@ -155,7 +155,7 @@ class Toolboxes:
 
     async def fill(
         self,
-        seat: RunSpec,
+        spec: RunSpec,
         *,
         instructions: InstructionCatalog,
         skills: SkillCatalog,
@@ -168,37 +168,37 @@ class Toolboxes:
         announces other tools during the run is asked for them before the next turn.
 
         Args:
-            seat: describes the run.
+            spec: describes the run.
             instructions: the instruction files that its tools find.
             skills: the skills that its tools load.
             window: context window of its model, in tokens; definitions may take a part of it.
             expected: the required form of its answer.
         """
-        register = LoadedInstructions(instructions, seat.view)
+        register = LoadedInstructions(instructions, spec.view)
         workspace = replace(self._workspace, register=register)
         built_in: list[Tool] = []
         if not self.is_disabled(LOAD_SKILL):
-            built_in.append(load_skill_tool(skills, seat.view))
+            built_in.append(load_skill_tool(skills, spec.view))
         if not self.is_disabled(PLAN_TEMPLATE):
             built_in.append(plan_template_tool(self._setup.plans_dir, self._setup.project))
-        built_in += seat.tools
+        built_in += spec.tools
         code = (self._makers[t.name](workspace) if t.name == _READ_FILE else t for t in self._code)
-        own = [*code, *built_in, *self._declared, *self._of_programs(seat.options)]
+        own = [*code, *built_in, *self._declared, *self._of_programs(spec.options)]
         # `tools` restricts everything in a user's run, and the working tools of children and
         # workers.
-        is_main = seat.run.role is AgentRole.MAIN
+        is_main = spec.run.role is AgentRole.MAIN
         if not self._has_checked_settings:
             self._check_settings({tool.name for tool in own} | BUILT_IN_TOOLS)
         revision = self._mcp.revision if self._mcp else 0
         reported: set[ServerFailure] = set()
 
         async def select() -> list[Tool]:
-            wanted = self._wanted([*own, *await self._served(seat.journal, reported)])
-            chosen = select_tools(seat.run.role, wanted, granted=seat.granted)
-            chosen += self._resource_tools(seat, chosen)
-            if seat.options is NO_OPTIONS:
+            wanted = self._wanted([*own, *await self._served(spec.journal, reported)])
+            chosen = select_tools(spec.run.role, wanted, granted=spec.granted)
+            chosen += self._resource_tools(spec, chosen)
+            if spec.options is NO_OPTIONS:
                 return chosen
-            offers = seat.options.offers
+            offers = spec.options.offers
             return [
                 tool
                 for tool in chosen
@@ -213,7 +213,7 @@ class Toolboxes:
             return await select()
 
         tools = await select()
-        deps = seat.options.deps
+        deps = spec.options.deps
         if any(tool.deps_types for tool in tools):
             check_deps(tools, deps)
         declared = {tool.name for tool in self._declared}
@@ -232,7 +232,7 @@ class Toolboxes:
         return DeferringToolbox(
             tools,
             is_deferred=is_deferred,
-            view=seat.view,
+            view=spec.view,
             room=room,
             renew=renew,
             deps=deps,
@@ -348,12 +348,12 @@ class Toolboxes:
 
         return await self._mcp.tools(on_failure=note) if self._mcp else []
 
-    def _resource_tools(self, seat: RunSpec, chosen: Iterable[Tool]) -> Iterator[Tool]:
+    def _resource_tools(self, spec: RunSpec, chosen: Iterable[Tool]) -> Iterator[Tool]:
         """Yield the tool that reads resources, if the run may use a server with resources."""
         if self._mcp is None:
             return
         servers = {name for name, offer in self._mcp.offers.items() if offer.has_resources}
-        if seat.granted is not None or ROLE_TOOLS[seat.run.role].work is not None:
+        if spec.granted is not None or ROLE_TOOLS[spec.run.role].work is not None:
             servers &= servers_of(tool.name for tool in chosen)
         if servers:
             tool = self._mcp.resource_tool(servers)

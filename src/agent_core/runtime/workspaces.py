@@ -27,7 +27,7 @@ from agent_core.types import SessionRecord
 from agent_core.types.lanes import SNAPSHOT, own_place
 
 if TYPE_CHECKING:
-    from agent_core.runtime.fence import SessionHold
+    from agent_core.runtime.fence import SessionLease
     from agent_core.storage.postgres.blobs import PostgresBlobs
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_:\-][A-Za-z0-9_.:\-]{0,127}").fullmatch
@@ -231,7 +231,7 @@ class Workspaces:
 
 
 async def bring_up_to_date(
-    files: ProjectFiles, store: SessionStore, hold: "SessionHold | None" = None
+    files: ProjectFiles, store: SessionStore, hold: "SessionLease | None" = None
 ) -> None:
     """Bring the files of a session to the state that its next run begins with.
 

@@ -169,16 +169,16 @@ def settle_lost(connection: Connection, run_id: str) -> None:
     settle_time(connection, run_id)
 
 
-def settle_time(connection: Connection, run_id: str, *, goes_on: bool = False) -> None:
+def settle_time(connection: Connection, run_id: str, *, is_continued: bool = False) -> None:
     """Charge the time that a dead process' run has worked since it began or last continued.
 
-    Its session pays for it, and so does a run that `goes_on`.
+    Its session pays for it, and so does the run, if it `is_continued`.
     """
     scopes = connection.execute(
         """SELECT scope_id, limits_json, spent_json FROM budgets WHERE scope_id IN
         (SELECT session_id FROM runs WHERE run_id = :run AND parent_run_id IS NULL)
         OR (scope_id = :run AND kind = 'run' AND :is_continued = 1)""",
-        {"run": run_id, "is_continued": int(goes_on)},
+        {"run": run_id, "is_continued": int(is_continued)},
     ).fetchall()
     scopes = [scope for scope in scopes if _TIME in loads(scope[1])]
     if not scopes:

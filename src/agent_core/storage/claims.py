@@ -46,17 +46,17 @@ from agent_core.types import (
     AgentRecord,
     AgentStatus,
     Claim,
+    ClaimedRun,
     EndReason,
     ErrorPayload,
     EventDraft,
     EventLevel,
     EventType,
     Heartbeat,
+    NewRun,
     Node,
-    OpenedRun,
     PendingEvent,
     Position,
-    RunOpening,
     RunRecord,
     RunStatus,
     SessionRecord,
@@ -73,12 +73,12 @@ _RELEASE = "UPDATE sessions SET owner = NULL, lease_expires_at = NULL WHERE owne
 def open_run(
     connection: Connection,
     liveness: Liveness,
-    opening: RunOpening,
+    opening: NewRun,
     same_folder: str | None = None,
     *,
     now: datetime | None = None,
     looked: tuple[SessionRecord | None, Cursor] | None = None,
-) -> OpenedRun:
+) -> ClaimedRun:
     """Create or resume the session, claim it, and add the run: see `SessionStore.open_run`.
 
     Args:
@@ -117,7 +117,7 @@ def open_run(
     run = _run_of(opening, session, agent.agent_id, now)
     insert(connection, run)
     start = FIRST if found is None else None
-    return OpenedRun(
+    return ClaimedRun(
         session=session,
         agent=agent,
         run=run,
@@ -132,7 +132,7 @@ def open_run(
 
 def resume_run(
     connection: Connection, liveness: Liveness, run_id: str, claim: Claim, *, cwd: str
-) -> OpenedRun:
+) -> ClaimedRun:
     """Claim the session of a user's run that waits for an answer: see `SessionStore.resume_run`."""
     now = liveness.now(connection)
     run = find(connection, RunRecord, run_id)
@@ -155,7 +155,7 @@ def resume_run(
     if run.status is not RunStatus.WAITING:
         raise session_active(session)
     claim_session(connection, session.session_id, claim.owner, now + claim.lease)
-    return OpenedRun(
+    return ClaimedRun(
         session=find_session(connection, session.session_id),
         agent=find_agent(connection, run.agent_id),
         run=run,
@@ -356,7 +356,7 @@ def claim_session(connection: Connection, session_id: str, owner: str, lease_end
     )
 
 
-def _add_session(connection: Connection, opening: RunOpening, now: datetime) -> SessionRecord:
+def _add_session(connection: Connection, opening: NewRun, now: datetime) -> SessionRecord:
     dispatch = opening.dispatch
     session = SessionRecord.of_checked(
         session_id=opening.session_id,
@@ -382,7 +382,7 @@ def _add_session(connection: Connection, opening: RunOpening, now: datetime) -> 
 def _resume_session(
     connection: Connection,
     session: SessionRecord,
-    opening: RunOpening,
+    opening: NewRun,
     cwd: str | None,
     now: datetime,
     agents: Cursor,
@@ -410,7 +410,7 @@ def _resume_session(
     return session.model_copy(update=changes), agent
 
 
-def _run_of(opening: RunOpening, session: SessionRecord, agent_id: str, now: datetime) -> RunRecord:
+def _run_of(opening: NewRun, session: SessionRecord, agent_id: str, now: datetime) -> RunRecord:
     dispatch = opening.dispatch
     return RunRecord.of_checked(
         run_id=opening.run_id,
@@ -436,7 +436,7 @@ def _run_of(opening: RunOpening, session: SessionRecord, agent_id: str, now: dat
     )
 
 
-def select_root_agent(connection: Connection, opening: RunOpening) -> Cursor:
+def select_root_agent(connection: Connection, opening: NewRun) -> Cursor:
     """Query the agent that leads such runs of the session."""
     return connection.execute(
         """SELECT * FROM agents
@@ -445,7 +445,7 @@ def select_root_agent(connection: Connection, opening: RunOpening) -> Cursor:
     )
 
 
-def _add_root_agent(connection: Connection, opening: RunOpening) -> AgentRecord:
+def _add_root_agent(connection: Connection, opening: NewRun) -> AgentRecord:
     now = utc_now()
     agent = AgentRecord.of_checked(
         agent_id=opening.agent_id,
@@ -465,7 +465,7 @@ def _add_root_agent(connection: Connection, opening: RunOpening) -> AgentRecord:
     return agent
 
 
-def _moved_to(session: SessionRecord, opening: RunOpening, same_folder: str | None) -> str | None:
+def _moved_to(session: SessionRecord, opening: NewRun, same_folder: str | None) -> str | None:
     """Return the folder that the session moves to with this opening; None if it does not move.
 
     Raises:
@@ -485,7 +485,7 @@ def _moved_to(session: SessionRecord, opening: RunOpening, same_folder: str | No
     )
 
 
-def _is_dispatched(session: SessionRecord, opening: RunOpening) -> bool:
+def _is_dispatched(session: SessionRecord, opening: NewRun) -> bool:
     """Return whether the run is sent to the place of the session's files, wherever it is opened.
 
     Raises:

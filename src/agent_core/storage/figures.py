@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from agent_core.storage.rows import loads, sparing
+from agent_core.storage.rows import loads, skip_unreadable
 from agent_core.storage.sql import Connection
 from agent_core.types import EventType, Usage
 
@@ -39,7 +39,7 @@ def read_figures(connection: Connection, run_id: str) -> Figures:
     rows = connection.execute(_EVENTS, (run_id, *(each.value for each in _COUNTED)))
     for event_type, text in rows.fetchall():
         reported = estimate = Usage()
-        with sparing(f"an event of run {run_id}"):
+        with skip_unreadable(f"an event of run {run_id}"):
             payload = loads(text)
             reported = Usage.model_validate(payload.get("usage", {}))
             estimate = _read_estimate(payload)

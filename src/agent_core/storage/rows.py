@@ -151,13 +151,13 @@ def read_each(kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
     """Convert the rows that can be read to records; the log names the others."""
     records: list[Record] = []
     for row in rows:
-        with sparing("it"):
+        with skip_unreadable("it"):
             records.append(read(kind, row))
     return records
 
 
 @contextmanager
-def sparing(what: str) -> Generator[None]:
+def skip_unreadable(what: str) -> Generator[None]:
     """Log an error of one row, so that a scan of all rows continues with the others.
 
     Raises:

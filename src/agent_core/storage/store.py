@@ -43,7 +43,7 @@ from agent_core.storage.rows import (
     find,
     iso,
     rows_of,
-    sparing,
+    skip_unreadable,
     storable,
     unstorable,
 )
@@ -52,13 +52,13 @@ from agent_core.types import (
     LEASE,
     Batch,
     Claim,
+    ClaimedRun,
     Decision,
     Heartbeat,
+    NewRun,
     Node,
-    OpenedRun,
     PendingEvent,
     Position,
-    RunOpening,
     RunRecord,
     RunStatus,
     SessionRecord,
@@ -272,7 +272,7 @@ class SessionStore:
             lambda c: append(c, batch, rows, epoch), batch.session_id, is_small=rows.size < LARGE
         )
 
-    async def open_run(self, opening: RunOpening) -> OpenedRun:
+    async def open_run(self, opening: NewRun) -> ClaimedRun:
         """Create or resume the session, claim it, and add the run.
 
         A session without an owner, or with a dead owner, is taken over: runs that had begun are
@@ -286,7 +286,7 @@ class SessionStore:
         blocks = opening.prompt.content if opening.prompt else ()
         is_small = all(isinstance(b, TextBlock) and len(b.text) < LARGE for b in blocks)
 
-        def submit(same_folder: str | None) -> asyncio.Future[OpenedRun]:
+        def submit(same_folder: str | None) -> asyncio.Future[ClaimedRun]:
             return self.writer.submit(
                 lambda c: claims.open_run(c, self.liveness, opening, same_folder),
                 opening.session_id,
@@ -296,7 +296,7 @@ class SessionStore:
         asked_at = owners.now()
         return self._claimed(await _in_same_folder(submit), asked_at)
 
-    async def queue_run(self, opening: RunOpening) -> OpenedRun:
+    async def queue_run(self, opening: NewRun) -> ClaimedRun:
         """Create or resume the session, and add a run that waits for a process that may take it.
 
         The opening has a `dispatch`; the session keeps its owner.
@@ -306,8 +306,8 @@ class SessionStore:
                 `session_active`: it should be moved and has a run that has not ended.
         """
 
-        def submit(same_folder: str | None) -> asyncio.Future[OpenedRun]:
-            def queue(connection: Connection) -> OpenedRun:
+        def submit(same_folder: str | None) -> asyncio.Future[ClaimedRun]:
+            def queue(connection: Connection) -> ClaimedRun:
                 opened = takeovers.queue_run(connection, self.liveness, opening, same_folder)
                 self._add_job(connection, opened.run, opening)
                 return opened
@@ -316,7 +316,7 @@ class SessionStore:
 
         return await _in_same_folder(submit)
 
-    async def resume_run(self, run_id: str, claim: Claim, *, cwd: str) -> OpenedRun:
+    async def resume_run(self, run_id: str, claim: Claim, *, cwd: str) -> ClaimedRun:
         """Claim the session of a user's run that waits for an answer, so that it can continue.
 
         The run is `waiting` until its journal begins: if the owner dies before, it still waits.
@@ -326,7 +326,7 @@ class SessionStore:
                 or the run does not wait; `session_elsewhere`: it does not work in `cwd`.
         """
 
-        def submit(folder: str) -> asyncio.Future[OpenedRun]:
+        def submit(folder: str) -> asyncio.Future[ClaimedRun]:
             return self.writer.submit(
                 lambda c: claims.resume_run(c, self.liveness, run_id, claim, cwd=folder),
                 run_id,
@@ -347,7 +347,7 @@ class SessionStore:
 
     async def take_run(
         self, run_id: str, claim: Claim, *, max_takeovers: int | None, is_next: bool = False
-    ) -> OpenedRun | None:
+    ) -> ClaimedRun | None:
         """Claim the session of a queued run, or of a run that a dead owner has begun.
 
         A begun run continues: its children are closed as lost, its event `run_taken_over` is
@@ -379,7 +379,7 @@ class SessionStore:
         )
         return None if taken is None else self._claimed(taken, asked_at)
 
-    def _claimed(self, opened: OpenedRun, asked_at: float) -> OpenedRun:
+    def _claimed(self, opened: ClaimedRun, asked_at: float) -> ClaimedRun:
         """Remember the session's epoch, which later writes to it need."""
         self._epochs[opened.session.session_id] = opened.session.epoch
         return replace(opened, asked_at=asked_at)
@@ -422,8 +422,8 @@ class SessionStore:
             The closed runs, as they are now.
         """
         lost: list[RunRecord] = []
-        for session_id in await self._lost_sessions():  # a transaction each: see `sparing`
-            with sparing(f"session {session_id}"):
+        for session_id in await self._lost_sessions():  # a transaction each: see `skip_unreadable`
+            with skip_unreadable(f"session {session_id}"):
                 lost += await self.writer.submit(
                     lambda c, one=session_id: claims.close_lost_session(c, self.liveness, one),
                     session_id,
@@ -503,7 +503,7 @@ class SessionStore:
         self._add_job(connection, run, None)
         return True
 
-    def _add_job(self, connection: Connection, run: RunRecord, opening: RunOpening | None) -> None:
+    def _add_job(self, connection: Connection, run: RunRecord, opening: NewRun | None) -> None:
         """Put a run into the workers' queue, if there is one."""
 
     def _remove_job(self, connection: Connection, run_id: str) -> None:
@@ -637,8 +637,8 @@ class SessionStore:
 
 
 async def _in_same_folder(
-    submit: Callable[[str | None], asyncio.Future[OpenedRun]],
-) -> OpenedRun:
+    submit: Callable[[str | None], asyncio.Future[ClaimedRun]],
+) -> ClaimedRun:
     """Open a run; if its session is elsewhere, try again if that is a name of the same folder."""
     try:
         return await submit(None)

@@ -32,11 +32,11 @@ from agent_core.storage.sql import Connection
 from agent_core.types import (
     AgentRecord,
     Claim,
+    ClaimedRun,
     EventDraft,
     EventType,
-    OpenedRun,
+    NewRun,
     PendingEvent,
-    RunOpening,
     RunRecord,
     RunStatus,
     SessionRecord,
@@ -54,9 +54,9 @@ _OPEN_RUNS = f"""SELECT * FROM runs WHERE session_id = {_SESSION_ID} AND {OPEN_R
 def queue_run(
     connection: Connection,
     liveness: Liveness,
-    opening: RunOpening,
+    opening: NewRun,
     same_folder: str | None = None,
-) -> OpenedRun:
+) -> ClaimedRun:
     """Add a queued run; the session keeps its owner: see `SessionStore.queue_run`.
 
     All reads are sent together, before any result is waited for.
@@ -96,7 +96,7 @@ def take_run(
     *,
     max_takeovers: int | None,
     is_next: bool = False,
-) -> OpenedRun | None:
+) -> ClaimedRun | None:
     """Claim the session of a run that is next: see `SessionStore.take_run`.
 
     All reads are sent together, before any result is waited for.
@@ -128,7 +128,7 @@ def take_run(
         session = find_session(connection, session.session_id)
     if not run.has_begun:  # a run counts as begun even if its process dies before writing
         update(connection, RunRecord, run_id, {"status": RunStatus.PENDING})
-    elif not _go_on(connection, run, was_owned=was_owned, max_takeovers=max_takeovers):
+    elif not _continue(connection, run, was_owned=was_owned, max_takeovers=max_takeovers):
         return None
     lease_end = now + claim.lease
     claim_session(connection, session.session_id, claim.owner, lease_end)
@@ -138,7 +138,7 @@ def take_run(
         "epoch": session.epoch + (session.owner != claim.owner),
     }
     waiting = [other for other in others if other.status is RunStatus.WAITING]
-    return OpenedRun(
+    return ClaimedRun(
         session=session.model_copy(update=claimed),
         agent=agent,
         run=run,
@@ -149,7 +149,7 @@ def take_run(
     )
 
 
-def _go_on(
+def _continue(
     connection: Connection, run: RunRecord, *, was_owned: bool, max_takeovers: int | None
 ) -> bool:
     """Record that a run continues; False if it was closed after too many takeovers."""
@@ -158,7 +158,7 @@ def _go_on(
         end = too_many_takeovers(run.takeovers, died=takeovers, most=max_takeovers)
         close_run(connection, run, end)
         return False
-    settle_time(connection, run.run_id, goes_on=True)
+    settle_time(connection, run.run_id, is_continued=True)
     payload = {"takeovers": takeovers, "reason": "owner_lost" if was_owned else "handed_over"}
     event = EventDraft(EventType.RUN_TAKEN_OVER, payload)
     insert_events(connection, run, [PendingEvent(new_id("evt"), utc_now(), event)])

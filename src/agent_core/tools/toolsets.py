@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.aio.loops import HomeLoop
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.tools.base import Tool
@@ -93,7 +93,7 @@ class Toolset:
                 try:
                     self._given = list(await self.open())
                 except BaseException:
-                    await to_the_end(self._close_in_time())
+                    await finish_uncancelled(self._close_in_time())
                     raise
                 self._is_open = True
             return self._given
@@ -156,7 +156,7 @@ async def opened(toolset: Toolset) -> AsyncGenerator[list[Tool]]:
             raise _unusable(toolset, "cannot be opened", error) from error
         yield _tools_of(toolset, given)
     finally:
-        await to_the_end(toolset.give_back())
+        await finish_uncancelled(toolset.give_back())
 
 
 def _tools_of(toolset: Toolset, given: Iterable[Tool | Callable[..., Any]]) -> list[Tool]:

@@ -137,7 +137,7 @@ class Position(Struct, frozen=True):
     node_seq: int
 
 
-class RunOpening(Struct, frozen=True, kw_only=True):
+class NewRun(Struct, frozen=True, kw_only=True):
     """A run that a user has just requested, before anything of it is stored.
 
     Attributes:
@@ -201,7 +201,7 @@ class Dispatch(Struct, frozen=True, kw_only=True):
         return str(Lane(queue=self.queue, place=place, tenant=session.tenant))
 
 
-class OpenedRun(Struct, frozen=True, kw_only=True):
+class ClaimedRun(Struct, frozen=True, kw_only=True):
     """The rows of a run that was opened.
 
     Attributes:

@@ -8,8 +8,8 @@ from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import (
+    ClaimedRun,
     EventType,
-    OpenedRun,
     RunIdentity,
     RunPrompt,
     RunStatus,
@@ -20,7 +20,7 @@ from judging import judged, owners_are_dead
 from rows import an_opening
 
 
-def journal_of(opened: OpenedRun, store: SqliteSessionStore) -> Journal:
+def journal_of(opened: ClaimedRun, store: SqliteSessionStore) -> Journal:
     return Journal(
         RunIdentity(
             session_id=opened.run.session_id,

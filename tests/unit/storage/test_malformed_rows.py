@@ -11,7 +11,7 @@ import pytest
 from agent_core.storage.postgres import PostgresSessionStore
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.storage.store import SessionStore
-from agent_core.types import Dispatch, RunOpening, RunPrompt, TextBlock, new_id
+from agent_core.types import Dispatch, NewRun, RunPrompt, TextBlock, new_id
 from agent_core.types.lanes import Lane
 from judging import judged, owners_are_dead
 from rows import a_worker, an_opening
@@ -76,7 +76,7 @@ async def test_a_session_that_cannot_be_read_keeps_no_other_one_open(
     await store.working_sessions()
 
 
-def queued(session_id: str, **dispatch: object) -> RunOpening:
+def queued(session_id: str, **dispatch: object) -> NewRun:
     return an_opening(
         session_id,
         f"run_{session_id}",

@@ -14,8 +14,8 @@ from agent_core.types import (
     BudgetHold,
     BudgetScope,
     Claim,
+    ClaimedRun,
     Decision,
-    OpenedRun,
     SessionNote,
 )
 from judging import judged, owners_are_dead
@@ -49,7 +49,7 @@ async def test_one_of_those_that_create_a_session_at_once_gets_it(
             *(store.open_run(opening) for store, opening in zip(stores, openings, strict=True)),
             return_exceptions=True,
         )
-        opened = [each for each in outcomes if isinstance(each, OpenedRun)]
+        opened = [each for each in outcomes if isinstance(each, ClaimedRun)]
         refused = [each for each in outcomes if isinstance(each, StorageError)]
         assert len(opened) == 1
         assert {each.code for each in refused} == {ErrorCode.SESSION_ACTIVE}
@@ -169,7 +169,7 @@ async def test_one_of_those_that_take_a_dead_owners_session_gets_it(
         for n, store in enumerate(stores)
     ]
     outcomes = await asyncio.gather(*taking, return_exceptions=True)
-    (opened,) = [each for each in outcomes if isinstance(each, OpenedRun)]
+    (opened,) = [each for each in outcomes if isinstance(each, ClaimedRun)]
     assert opened.session.epoch > epoch
     with pytest.raises(StorageError) as caught:
         await stores[0].append(a_batch(an_event(), epoch=epoch))

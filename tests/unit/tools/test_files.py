@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.disk.folders import folder_address
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, ToolError
@@ -169,7 +169,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from agent_core.tools import files
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.disk.unfinished import UnfinishedWrites
 path, nth = Path(sys.argv[1]), int(sys.argv[2])
 count = 0
@@ -224,7 +224,7 @@ async def test_a_change_that_was_begun_is_finished_before_a_cancel_is_over() -> 
         release.wait(5)
         done.append(1)
 
-    changing = asyncio.create_task(to_the_end(asyncio.to_thread(change)))
+    changing = asyncio.create_task(finish_uncancelled(asyncio.to_thread(change)))
     assert await asyncio.to_thread(begun.wait, 5)
     changing.cancel()
     await asyncio.sleep(0.01)

@@ -129,7 +129,7 @@ async def _choose_session(conversation: Chat, options: Options) -> None:
         AgentCoreError: `validation_error`: there is no session to continue, or the id is malformed.
     """
     runtime, session_id = conversation.runtime, options.session_id
-    if options.goes_on:
+    if options.continues_last:
         session_id = await runtime.last_session(conversation.setup.project)
         if session_id is None:
             message = "no session of this project has an answer yet; begin one without --continue"

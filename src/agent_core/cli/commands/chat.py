@@ -33,7 +33,7 @@ def add_parser(commands: Commands) -> None:
     session.add_argument(
         "--continue",
         action="store_true",
-        dest="goes_on",
+        dest="continues_last",
         help="continue the last session of this project that has an answer",
     )
     chat.add_argument(

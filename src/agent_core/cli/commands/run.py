@@ -77,7 +77,7 @@ def add_parser(commands: Commands) -> None:
     run.add_argument(
         "--continue",
         action="store_true",
-        dest="goes_on",
+        dest="continues_last",
         help="continue the last session of this project that has an answer",
     )
     run.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
@@ -174,9 +174,9 @@ def find_misuse(options: Options) -> str | None:
         return "standard input can be taken once: one - is enough"
     if not "".join(options.message).strip() and options.content_at is None:
         return "the message is empty"
-    if options.goes_on and options.session_id is not None:
+    if options.continues_last and options.session_id is not None:
         return "--continue goes on with the last session, and --session-id names one: give one"
-    if options.goes_on and options.move_session:
+    if options.continues_last and options.move_session:
         return "--continue goes on with a session of this project: there is nothing to move"
     if options.move_session and options.session_id is None:
         return "--move-session is for the session that --session-id names: add that"

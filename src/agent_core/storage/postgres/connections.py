@@ -357,9 +357,9 @@ class Threads:
                 lane.append(waiting)
                 return
             self._lanes[key] = deque([waiting])
-        self._writers.submit(self._go_on, key)
+        self._writers.submit(self._run_next, key)
 
-    def _go_on(self, key: tuple[Named, str]) -> None:
+    def _run_next(self, key: tuple[Named, str]) -> None:
         """Run the next job of a session; the following one is submitted again, to be fair."""
         with self._lock:
             waiting = self._lanes[key][0]
@@ -370,7 +370,7 @@ class Threads:
             if not lane:
                 del self._lanes[key]
                 return
-        self._writers.submit(self._go_on, key)
+        self._writers.submit(self._run_next, key)
 
     def _finish_wanted(self, waiting: _Waiting) -> None:
         """Run a job if its caller still waits: while the database is away, each takes its time."""

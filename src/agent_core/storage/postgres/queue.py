@@ -22,9 +22,9 @@ from agent_core.storage.postgres.statements import (
     list_columns,
     read_clock,
 )
-from agent_core.storage.rows import columns_of, dumps, find, read, sparing, warn_once
+from agent_core.storage.rows import columns_of, dumps, find, read, skip_unreadable, warn_once
 from agent_core.storage.sql import Connection, FoundRow, JobWriter
-from agent_core.types import RunOpening, RunRecord, RunStatus, SessionRecord
+from agent_core.types import NewRun, RunRecord, RunStatus, SessionRecord
 from agent_core.types.lanes import HERE, Lane, lane_of_process
 
 _DEFER = """SELECT procrastinate_defer_jobs_v1(ARRAY[CAST(ROW(
@@ -140,7 +140,7 @@ class Job(Struct, frozen=True):
         )
 
 
-def add_job(connection: Connection, run: RunRecord, opening: RunOpening | None = None) -> None:
+def add_job(connection: Connection, run: RunRecord, opening: NewRun | None = None) -> None:
     """Queue a run in the connection's transaction, perhaps only for the process that opens it.
 
     That process counts as dead after being silent for longer than its own lease.
@@ -293,7 +293,7 @@ class RunQueue:
         """
         is_lost, lease_s, swept = self._is_lost, self._lease_s, 0
         for job_id in await self._writer.submit(lambda c: _find_left(c, is_lost, lease_s)):
-            with sparing(f"job {job_id}"):  # a transaction each
+            with skip_unreadable(f"job {job_id}"):  # a transaction each
                 swept += await self._writer.submit(
                     lambda c, one=job_id: _sweep(c, one, is_lost, lease_s)
                 )
@@ -334,7 +334,7 @@ def _find_left(connection: Connection, is_dead: OwnerIsDead, lease_s: float) -> 
     rows, left = connection.execute(_LEFT), list[int]()
     now = read_clock(connection)
     for row in rows.fetchall():
-        with sparing(f"job {row[0]}"):
+        with skip_unreadable(f"job {row[0]}"):
             if _is_left(row, is_dead, now, lease_s):
                 left.append(row[0])
     return left

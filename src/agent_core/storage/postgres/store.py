@@ -21,7 +21,7 @@ from agent_core.storage.postgres.workers import WorkerTable
 from agent_core.storage.rows import BatchRows, iso
 from agent_core.storage.sql import Connection
 from agent_core.storage.store import SessionStore
-from agent_core.types import LEASE, Batch, Heartbeat, Position, RunOpening, RunRecord
+from agent_core.types import LEASE, Batch, Heartbeat, NewRun, Position, RunRecord
 
 _FREE = """AND session_id IN
     (SELECT session_id FROM sessions WHERE owner = :owner FOR NO KEY UPDATE SKIP LOCKED)"""
@@ -132,7 +132,7 @@ class PostgresSessionStore(SessionStore):
         threads = self._threads
         return WorkerTable(threads, keep=threads.keep, is_dead=self.liveness.is_dead, tenant=tenant)
 
-    def _add_job(self, connection: Connection, run: RunRecord, opening: RunOpening | None) -> None:
+    def _add_job(self, connection: Connection, run: RunRecord, opening: NewRun | None) -> None:
         if opening is None or opening.dispatch is not None:
             add_job(connection, run, opening)
 

@@ -11,7 +11,7 @@ from typing import Any
 from agent_core.storage.liveness import OwnerIsDead, by_lease
 from agent_core.storage.postgres.queue import read_lane
 from agent_core.storage.postgres.statements import read_clock
-from agent_core.storage.rows import sparing
+from agent_core.storage.rows import skip_unreadable
 from agent_core.storage.sql import Connection, JobReader
 from agent_core.types import RunStatus
 from agent_core.types.lanes import PROTOCOL, Lane
@@ -104,7 +104,7 @@ class WorkerTable:
         )
         workers: list[WorkerRecord] = []
         for worker_id, text, is_alive in rows:
-            with sparing(f"worker {worker_id}"):
+            with skip_unreadable(f"worker {worker_id}"):
                 is_alive = is_alive and not self._is_dead(worker_id, not is_alive)
                 facts = {**json.loads(text), "is_alive": is_alive}
                 known = {name: facts[name] for name in WorkerRecord.model_fields}
@@ -129,7 +129,7 @@ class WorkerTable:
         alive = [worker for worker in await self.listed() if worker.is_alive]
         queued: list[QueuedRun] = []
         for row in rows:
-            with sparing(f"run {row['run_id']}"):
+            with skip_unreadable(f"run {row['run_id']}"):
                 queued.append(_queued_run(row, alive))
         return queued
 
@@ -143,7 +143,7 @@ class WorkerTable:
             if (lane := read_lane(name)) is None or self._tenant not in {None, lane.tenant}:
                 continue
             age_s = 0.0
-            with sparing(f"the time since which the first run of {name} waits"):
+            with skip_unreadable(f"the time since which the first run of {name} waits"):
                 age_s = (now - datetime.fromisoformat(since)).total_seconds()
             depths.append(
                 QueueDepth(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from agent_core.aio import to_the_end
+from agent_core.aio import finish_uncancelled
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
@@ -220,7 +220,7 @@ def _replacement(
     judged = judge_edit(workspace, place)
     access = workspace.change(place, summary=summary, diff=diff, is_alone=judged.is_obeyed)
     access = replace(access, edits=judged.is_ordinary)
-    return Action(access, lambda: to_the_end(asyncio.to_thread(write)))
+    return Action(access, lambda: finish_uncancelled(asyncio.to_thread(write)))
 
 
 def _check_target(workspace: Workspace, place: ResolvedPath, named: str, *, exists: bool) -> None:

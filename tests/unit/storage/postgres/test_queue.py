@@ -16,8 +16,8 @@ from agent_core.types import (
     Claim,
     Decision,
     Dispatch,
+    NewRun,
     RunChange,
-    RunOpening,
     RunPrompt,
     RunStatus,
     TextBlock,
@@ -30,7 +30,7 @@ LANE = Lane(queue="default", place="host:here")
 LEASE_S = 30.0
 
 
-def opening(run_id: str, session_id: str = "s1", **dispatch: Any) -> RunOpening:
+def opening(run_id: str, session_id: str = "s1", **dispatch: Any) -> NewRun:
     return an_opening(
         session_id,
         run_id,

@@ -3,12 +3,12 @@
 import asyncio
 
 from agent_core.storage.postgres import PostgresSessionStore
-from agent_core.types import Dispatch, RunOpening
+from agent_core.types import Dispatch, NewRun
 from agent_core.types.lanes import Lane
 from rows import an_opening
 
 
-def opening(number: int, tenant: str | None = None, *, queue: str = "default") -> RunOpening:
+def opening(number: int, tenant: str | None = None, *, queue: str = "default") -> NewRun:
     dispatch = Dispatch(queue=queue, home="host:a", tenant=tenant)
     return an_opening(f"s{number}", f"run_{number}", dispatch=dispatch)
 

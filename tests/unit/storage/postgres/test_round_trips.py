@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from agent_core.storage.postgres import PostgresSessionStore
-from agent_core.types import Batch, Claim, Dispatch, RunChange, RunOpening, RunStatus
+from agent_core.types import Batch, Claim, Dispatch, NewRun, RunChange, RunStatus
 from postgres import Server
 from rows import a_batch, a_node, an_event, an_opening
 from tcp_proxy import Proxy
@@ -24,7 +24,7 @@ STEPS: dict[str, Step] = {
 }
 
 
-def queued(number: int, session_id: str | None = None) -> RunOpening:
+def queued(number: int, session_id: str | None = None) -> NewRun:
     dispatch = Dispatch(queue="default", home="host:here")
     return an_opening(session_id or f"q{number}", f"run_q{number}", dispatch=dispatch)
 

@@ -117,6 +117,7 @@ async def test_files_that_other_programs_execute_or_obey_are_asked_for(
 ) -> None:
     found = await judge(home, project, *OBEYED)
     assert [path for path, verdict in found.items() if verdict.decision != "ask"] == []
+    assert found["Cargo.toml"].by == "writing asks; other programs execute or obey this file"
 
 
 def _git(folder: Path, *words: str) -> None:

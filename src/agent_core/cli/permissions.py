@@ -109,7 +109,7 @@ def _facts(found: PermissionExplanation) -> Iterator[tuple[str, str]]:
         yield "hosts", ", ".join(found.hosts) or "none that can be seen"
     yield "sandbox", found.confined or "off for this call"
     if found.no_network:
-        yield "network", found.no_network
+        yield "network", found.no_network.replace("no network", "none", 1)
     yield from _answer_facts(found)
     if found.failure:
         yield "fails anyway", found.failure

@@ -458,6 +458,8 @@ def _why(definition: ToolDefinition, access: Access) -> str:
     if access.command is not None and access.asked_by is not None:
         return f"a command; {access.asked_by}"
     if definition.permission is ToolPermission.WRITE:
-        return "a command" if access.command is not None else "writing asks"
+        if access.command is not None:
+            return "a command"
+        return f"writing asks; {access.asked_by}" if access.asked_by else "writing asks"
     is_tagged = [tag for tag in ("dangerous", "network") if tag in definition.tags]
     return f"the tag {is_tagged[0]}" if is_tagged else "reading asks"

@@ -112,7 +112,8 @@ class Access:
         diff: a unified diff of the change, if there is one.
         confined: description of the sandbox's effect on this call; None if it is not confined.
         no_network: why a confined command has no network, and what grants it; None if it has.
-        asked_by: the setting that makes a command ask; None if it is a command like any other.
+        asked_by: the setting that makes a command ask, or the reason why an edit does even where
+            others do not; None if it asks like any other.
         refusal: error code of the answer if no question can be asked.
         hook_summary: summary of the last hook that let the call pass.
         command: the programs that a command would run; None for other calls.

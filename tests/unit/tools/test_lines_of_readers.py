@@ -1,7 +1,10 @@
 """Patterns, loops and pipes of readers, under `readers = "allow"`: covered, or asked for."""
 
+import os
 import shlex
+import subprocess
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +12,7 @@ from command_lines import CommandLines, Judged, make_program
 
 PROGRAMS = """
     [ basename bash cat cmp cut dash diff dirname echo env file find git grep head less ls my-tool
-    printf python3 rg rm sed sort stat strings tac tail tee test tr uniq wc xargs
+    printf python3 rg rm sed seq sort stat strings tac tail tee test tr uniq wc xargs
 """
 Judge = Callable[[Sequence[str]], Awaitable[Judged]]
 
@@ -79,6 +82,8 @@ COVERED = [
     "find src -name '*.py' | xargs -I{} head -n 2 {}",
     "find src -name '*.py' | xargs -n 1 basename",
     "find src -name '*.py' | grep -v test | xargs grep -n main",
+    'for i in $(seq 1 3); do sed -n "${i}p" a.txt; echo $i; done',
+    'for i in $(seq 3); do sed -n "${i}p" a.txt; done',
     "find src -name '*.py' | xargs",
     "find . -name '*.py' -type f | sort | head -n 20",
     "find src -name '*.py' | sort | xargs head -n 1",
@@ -215,6 +220,12 @@ ASKED = [
     "grep -l main - src/a.py | xargs cat",
     "echo main | rg -l main | xargs cat",
     "rg -l main < a.txt | xargs cat",
+    "git ls-files -s | xargs cat",
+    "git ls-files -o | xargs cat",
+    "git ls-files ':/keys' | xargs cat",
+    "git ls-files -z | xargs -0 cat",
+    'for i in $(seq 100000); do sed -n "${i}p" a.txt; done',
+    'for i in $(seq -f /etc/passwd 1); do cat "$i"; done',
     "xargs cat",
     "cat $(cat a.txt)",
     "cat $(echo .env)",
@@ -296,3 +307,49 @@ async def test_lines_of_readers_in_the_project_are_covered(judge: Judge, line: s
 async def test_lines_that_may_do_more_ask(judge: Judge, line: str) -> None:
     judged = await judge(_argv(line))
     assert judged.decision in {"ask", "refuse"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "git ls-files | xargs wc -l",
+        "git ls-files '*.py' | head -n 3 | xargs grep -n main",
+        "for f in $(git ls-files src); do head -n 1 $f; done",
+        "cd src && git ls-files | xargs cat",
+    ],
+)
+async def test_files_that_git_lists_are_judged_by_its_index(tmp_path: Path, line: str) -> None:
+    project, bin_folder = tmp_path / "project", tmp_path / "bin"
+    for folder in (project / "src", bin_folder, tmp_path / "home", tmp_path / "user"):
+        folder.mkdir(parents=True)
+    for name in PROGRAMS.split():
+        make_program(bin_folder / name)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "user")}
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", *words], cwd=project, env=environ, check=True, capture_output=True)  # noqa: S603, S607
+
+    async def decide() -> str:
+        judged = await CommandLines(
+            project,
+            tmp_path / "home",
+            rules=(),
+            environ={"PATH": str(bin_folder), "HOME": str(tmp_path / "user")},
+            settings='[permissions]\nreaders = "allow"\n',
+        ).judge(["bash", "-c", line])
+        return judged.decision
+
+    for name in ("src/a.py", "src/b.txt", ".env"):
+        (project / name).write_text("main\n", encoding="utf-8")
+    git("init", "-q")
+    git("add", "src")
+    assert await decide() == "allow"
+    (project / "src" / ".env").write_text("", encoding="utf-8")
+    (project / "src" / "a name.py").write_text("", encoding="utf-8")
+    (project / "src" / "-e.py").write_text("", encoding="utf-8")
+    (project / "src" / "out.py").symlink_to(tmp_path / "user")
+    for trap in (".env", "a name.py", "-e.py", "out.py"):
+        git("add", "-f", "--", f"src/{trap}")
+        assert await decide() == "ask", trap
+        git("rm", "-q", "--cached", "--", f"src/{trap}")
+    assert await decide() == "allow"

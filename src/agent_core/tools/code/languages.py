@@ -164,6 +164,19 @@ def open_git(words: Sequence[str]) -> Opening | None:
     return found
 
 
+def open_listed(words: Sequence[str]) -> Opening | None:
+    """Return the files whose names `git ls-files` prints, one a line; None if it prints more."""
+    subcommand, words = split_git(words)
+    parsed = _GIT["ls-files"].parse_all(words) if subcommand == "ls-files" else None
+    if parsed is None or any(name not in {"-c", "--cached"} for name, _ in parsed[0]):
+        return None
+    operands = parsed[1]
+    if any(word.startswith(":") for word in operands):
+        return None
+    is_plain = bool(operands) and not any(map(_PATHSPEC.search, operands))
+    return Opening(tracked=operands if is_plain else ["."], gives_names="words")
+
+
 def paths_from_top(words: Sequence[str]) -> list[str]:
     """Return the words git may read as paths from the top of the working tree: `HEAD:x`, `:/x`."""
     found = list[str]()

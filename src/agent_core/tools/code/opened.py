@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import translate
 from itertools import islice
@@ -14,7 +14,12 @@ from agent_core.disk.reading import read_text_file
 from agent_core.git.repository import Repository
 from agent_core.git.settings import read_settings, user_settings
 from agent_core.tools.code.openings import Opening
-from agent_core.tools.code.repositories import find_tracked, may_show_more
+from agent_core.tools.code.repositories import (
+    find_listed,
+    find_top,
+    find_tracked,
+    may_show_more,
+)
 
 _MAX_ENTRIES = 50_000
 _MAX_IGNORE_FILE = 262_144
@@ -60,12 +65,24 @@ def meet(opening: Opening, base: Path, met: Met) -> None:
         files = find_tracked(base, opening.tracked)
         met.is_complete &= files is not None
         met.shows_history |= may_show_more(base, opening.tracked, is_history=opening.shows_history)
+        if opening.gives_names:
+            _meet_listed(base, opening.tracked, met)
         for file in files or ():
             met.tracked[file] = None
             folder = os.path.dirname(file)  # noqa: PTH120 - for many files
             while folder not in met.tracked and folder != os.sep:
                 met.tracked[folder] = None
                 folder = os.path.dirname(folder)  # noqa: PTH120
+
+
+def _meet_listed(base: Path, words: Sequence[str], met: Met) -> None:
+    """Add the files whose names git prints, and where links among them lead."""
+    paths = find_listed(base, words)
+    met.is_complete &= paths is not None
+    top = f"{os.path.realpath(find_top(base) or base)}/"
+    for path in paths or ():
+        met.splits_names |= not all(map(is_one_word, path.removeprefix(top).split("/")))
+        met.opened |= dict.fromkeys((path, os.path.realpath(path)))
 
 
 _ONE_WORD = re.compile(r"(?!-)[\w./@%+,:=~-]*")

@@ -19,6 +19,9 @@ from agent_core.tools.code.readers import is_known, opened_by
 from agent_core.tools.code.repositories import find_plain_tree
 from agent_core.tools.workspace import PathPolicy
 
+_WORD_FOR_WORD = frozenset({"sort"})
+"""Programs that only read, but keep a large input in temporary files: answers are exact."""
+
 _SEVERAL_IN_ONE = frozenset({"busybox", "coreutils", "toybox", "uutils"})
 
 
@@ -65,7 +68,7 @@ def session_scope(command: CommandLine) -> str:
 def _harmless_subcommand(command: CommandLine) -> str | None:
     """Return the subcommand of a command that reads what may be read in the project, or nothing."""
     is_open = command.reason is None and command.opens_only_what_may_be_read
-    is_open = is_open and not command.opens_outside
+    is_open = is_open and not command.opens_outside and command.program.name not in _WORD_FOR_WORD
     return reading_subcommand(command) if is_open else None
 
 

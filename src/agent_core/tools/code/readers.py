@@ -10,7 +10,13 @@ dangerous programs.
 import re
 from collections.abc import Mapping, Sequence
 
-from agent_core.tools.code.languages import open_find, open_git, open_tar, split_git
+from agent_core.tools.code.languages import (
+    open_find,
+    open_git,
+    open_listed,
+    open_tar,
+    split_git,
+)
 from agent_core.tools.code.openings import (
     NOTHING_OPENED,
     Opening,
@@ -528,6 +534,8 @@ def printed_by(name: str, words: Sequence[str], *, is_exact: bool) -> Opening | 
         words: that it is given.
         is_exact: a NUL is expected behind each name; else the end of a line.
     """
+    if name == "git":
+        return None if is_exact else open_listed(words)
     opening = opened_by(name, words)
     if opening is None or not opening.only_reads or opening.starts or opening.follows:
         return None

@@ -91,6 +91,23 @@ def find_tracked(cwd: Path, words: Sequence[str]) -> list[str] | None:
     return [*limits, *(file for file in files if file.startswith(below))]
 
 
+def find_listed(cwd: Path, words: Sequence[str]) -> list[str] | None:
+    """Return the paths in the index at or below some paths, links not followed.
+
+    None if the index cannot be read.
+    """
+    tree = find_top(cwd)
+    repository = _open_repository(tree) if tree is not None else None
+    items = repository and _read_items(repository)
+    if tree is None or items is None:
+        return None
+    top = os.path.realpath(tree)
+    limits = tuple(os.path.realpath(cwd / word) for word in words)
+    below = tuple(f"{limit.rstrip('/')}/" for limit in limits)
+    paths = (f"{top}/{os.fsdecode(name)}" for name in items)
+    return [path for path in paths if path in limits or path.startswith(below)]
+
+
 def find_top(cwd: Path) -> Path | None:
     """Return the top of the working tree that a folder is in, whatever the repository is like."""
     return next((each for each in (cwd, *cwd.parents) if os.path.lexists(each / ".git")), None)

@@ -426,8 +426,9 @@ class _Reader:
                     if not _LOOP_VARIABLE.fullmatch(name) or name in self._env_names:
                         self._problem(f"the script sets the variable {name}")
                 case "value":
-                    values.append(self._word(child))
-                    self._found.words.append(values[-1])
+                    word = self._word(child)
+                    values += self._numbers(word) or [word]
+                    self._found.words.append(word)
                 case "body":
                     with self._variable(name, values, reads=0):
                         self._statement(child)
@@ -436,6 +437,19 @@ class _Reader:
                 case _:
                     self._unknown(child)
         self._note_repeated(before)
+
+    def _numbers(self, word: Word) -> list[Word]:
+        """Return the numbers that `$(seq …)` prints; none if it is anything else, or too many."""
+        feed = self._found.feeds[word.printed - 1] if word.printed else []
+        texts = [each.text for each in feed[0].words if each.is_known] if len(feed) == 1 else []
+        if len(texts) not in {2, 3} or texts[0] != "seq" or len(texts) != len(feed[0].words):
+            return []
+        if not all(text.isascii() and text.isdecimal() and len(text) < 7 for text in texts[1:]):
+            return []
+        first = int(texts[1]) if len(texts) == 3 else 1
+        last = int(texts[-1])
+        numbers = range(first, last + 1)
+        return [Word(str(each)) for each in numbers] if len(numbers) <= _MOST_VALUES else []
 
     def _note_repeated(self, before: int) -> None:
         """Note that the commands of a loop run several times, if they may change the folder."""

@@ -219,7 +219,8 @@ def _replacement(
 
     judged = judge_edit(workspace, place)
     access = workspace.change(place, summary=summary, diff=diff, is_alone=judged.is_obeyed)
-    access = replace(access, edits=judged.is_ordinary)
+    obeyed = "other programs execute or obey this file" if judged.is_obeyed else None
+    access = replace(access, edits=judged.is_ordinary, asked_by=obeyed)
     return Action(access, lambda: finish_uncancelled(asyncio.to_thread(write)))
 
 

@@ -10,6 +10,7 @@ from typing import IO, cast
 import pytest
 from hypothesis import settings
 
+import warm
 from isolation import (
     REAL_HOME,
     Guard,
@@ -31,6 +32,7 @@ from postgres import (
 )
 
 redirect_home()
+warm.install()
 os.environ |= {  # for what signs its requests
     "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
     "AWS_REGION": "us-east-1",
@@ -54,6 +56,11 @@ def pytest_collection_finish() -> None:
     """Keep the collected tests out of every later search for garbage."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the programs of a test from scratch if its mark asks for that."""
+    warm.is_cold = item.get_closest_marker("cold") is not None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -141,6 +148,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[GUARD] = Guard(Path.home(), Path(os.environ[REAL_HOME]))
         config.stash[LIFE] = hold_session(run_folder())
         compile_sources()
+
+
+def pytest_unconfigure() -> None:
+    warm.end()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,353 @@
+"""Starts programs of ours as copies of a process that has loaded the package already.
+
+Most of the time of a short command is Python loading modules. Once per pytest process, this file
+runs as a program of its own, the *stock*: it loads all modules, and then makes a copy of itself
+for each command that a test starts. The copy is a child of the test process like any other, with
+its own arguments, environment, folder, descriptors and session, and takes signals and ends alike.
+
+`subprocess` and `asyncio` start programs this way by themselves: tests do not change. What a copy
+cannot be is started from scratch, and so are programs of tests marked `cold`, programs that
+Python is to start in another way (options, `PYTHON...`, a locale), with code to be called before
+they begin, and all of them until the stock is ready.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import inspect
+import io
+import json
+import os
+import pkgutil
+import platform
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_MODULES = ("agent_core.cli",)
+_SCRIPTS = ("soong-agent",)
+_TESTS = Path(__file__).resolve().parent
+_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
+_CLONE_PARENT = 0x8000
+_FIRST_FREE = 300  # above all descriptors of the stock
+_AT_START = ("LANG", "LC_", "LD_", "MALLOC", "PYTHON", "SSL_CERT")  # read when a process begins
+
+is_cold = False  # a test wants its programs started from scratch
+
+
+class Stock:
+    """The process that is copied, as the process of the tests sees it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        self._lock = threading.Lock()
+        self._is_ready = False
+        self._environ = _decisive(os.environ)
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - this file
+                [sys.executable, __file__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def start(
+        self, job: Mapping[str, Any], environ: Mapping[str, str], descriptors: Mapping[int, int]
+    ) -> int | None:
+        """Return the id of a new process; None if it must be started from scratch."""
+        if _decisive(environ) != self._environ:
+            return None
+        told = json.dumps({**job, "environ": dict(environ), "fds": list(descriptors)}).encode()
+        with self._lock:
+            if not self._may_ask():
+                return None
+            try:
+                size = len(told).to_bytes(4, "big")
+                socket.send_fds(self._socket, [size], list(descriptors.values()))
+                self._socket.sendall(told)
+                return int.from_bytes(self._socket.recv(4, socket.MSG_WAITALL), "big") or None
+            except OSError:
+                return None
+
+    def wait(self) -> None:
+        """Return once copies can be made."""
+        with self._lock:
+            while not self._may_ask(10):
+                assert self._process.poll() is None
+
+    def end(self) -> None:
+        """End the process that is copied; its copies live on."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _may_ask(self, patience_s: float = 0) -> bool:
+        if not self._is_ready and select.select([self._socket], [], [], patience_s)[0]:
+            with contextlib.suppress(OSError):
+                self._is_ready = self._socket.recv(4, socket.MSG_WAITALL) == b"warm"
+        return self._is_ready
+
+
+def install() -> None:
+    """Let `subprocess`, and all that is built on it, start our programs as copies."""
+    if sys.platform != "linux" or _CLONE is None:
+        return
+    begin: Any = getattr(subprocess.Popen, "_execute_child")  # noqa: B009 - it has no type
+    signature = inspect.signature(begin)
+
+    def begin_warm(self: Any, *positional: Any, **named: Any) -> None:
+        given = signature.bind(self, *positional, **named).arguments
+        pid = _start(given)
+        if pid is None:
+            begin(self, *positional, **named)
+            return
+        self.pid = pid
+        self._child_created = True
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(given[name] for name in pipes))
+
+    setattr(subprocess.Popen, "_execute_child", begin_warm)  # noqa: B010 - it has no type
+
+
+def wait() -> None:
+    """Return once programs are started as copies."""
+    _opened().wait()
+
+
+def end() -> None:
+    """End the process that is copied."""
+    while _stock:
+        _stock.pop().end()
+
+
+_stock: list[Stock] = []
+
+
+def _opened() -> Stock:
+    if not _stock:
+        _stock.append(Stock())
+    return _stock[0]
+
+
+def _start(given: Mapping[str, Any]) -> int | None:
+    """Return the id of the copy that runs this program; None if it is started from scratch."""
+    if is_cold or isinstance(given["args"], str | bytes | os.PathLike):
+        return None
+    words = [os.fsdecode(word) for word in given["args"]]
+    unusual = ("preexec_fn", "executable", "shell")
+    if (
+        not _is_ours(words)
+        or any(given[name] for name in unusual)
+        or not given["close_fds"]
+        or any(given[name] not in (None, -1) for name in ("gid", "gids", "uid", "umask"))
+    ):
+        return None
+    stock = _opened()
+    folder = os.fsdecode(Path.cwd() if given["cwd"] is None else given["cwd"])
+    if not os.access(folder, os.X_OK):
+        return None
+    environ = os.environ if given["env"] is None else given["env"]
+    pipes = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+    descriptors = {to: to if own == -1 else own for to, own in enumerate(pipes)}
+    job = {
+        "words": words[1:] if words[0] == sys.executable else words,
+        "folder": folder,
+        "is_leader": bool(given["start_new_session"]),
+        "group": given.get("process_group", -1),
+        "umask": _umask(),
+    }
+    return stock.start(
+        job,
+        {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()},
+        descriptors | {number: number for number in given["pass_fds"]},
+    )
+
+
+def _is_ours(words: Sequence[str]) -> bool:
+    """Return whether a command line is one that a copy can carry out."""
+    if words[0] != sys.executable:
+        return Path(words[0]).parent == Path(sys.executable).parent and (
+            Path(words[0]).name in _SCRIPTS
+        )
+    if words[1:2] == ["-m"]:
+        return words[2] in _MODULES
+    script = Path(words[1] if words[1:] else "")
+    return script.suffix == ".py" and script.is_relative_to(_TESTS) and script != Path(__file__)
+
+
+def _decisive(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what a process reads while it begins, from names and values of any kind."""
+    texts = {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()}
+    return {name: value for name, value in texts.items() if name.startswith(_AT_START)}
+
+
+def _umask() -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
+
+
+# What follows runs in the stock and its copies.
+
+
+def _load() -> None:
+    """Load all that a command may need, and keep it out of every search for garbage."""
+    pydantic: Any = importlib.import_module("pydantic")
+    for package in ("agent_core", "acp", "aiohttp"):
+        _load_package(package)
+    for model in list(_subclasses(pydantic.BaseModel)):
+        if model.__module__.startswith("agent_core."):
+            model.model_rebuild(raise_errors=False)
+    gc.collect()
+    gc.freeze()
+
+
+def _load_package(name: str) -> None:
+    package = importlib.import_module(name)
+    for found in pkgutil.walk_packages(package.__path__, f"{name}."):
+        if found.name.rpartition(".")[2] != "__main__" and "testing" not in found.name:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(found.name)
+
+
+def _subclasses(of: type[Any]) -> Iterable[type[Any]]:
+    for each in of.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+def _serve(asked: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Make a copy for each job, and return only in a copy: with its job and its descriptors."""
+    with contextlib.suppress(OSError):
+        asked.sendall(b"warm")
+    while True:
+        size, fds, _, _ = socket.recv_fds(asked, 4, 64)
+        if not size:
+            os._exit(0)
+        job = json.loads(asked.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
+        pid = _fork()
+        if pid == 0:
+            return job, fds
+        for each in fds:
+            os.close(each)
+        asked.sendall(max(pid, 0).to_bytes(4, "big"))
+
+
+def _fork() -> int:
+    """Do what `os.fork` does, with a child whose parent is the parent of this process."""
+    python, system = ctypes.pythonapi, ctypes.PyDLL(None)
+    python.PyOS_BeforeFork()
+    pid = system.syscall(_CLONE, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    (python.PyOS_AfterFork_Child if pid == 0 else python.PyOS_AfterFork_Parent)()
+    return pid
+
+
+def _take_place(job: Mapping[str, Any], fds: Sequence[int]) -> None:
+    """Give this copy what the process of the job would have been started with."""
+    if job["is_leader"]:
+        os.setsid()
+    if job["group"] is not None and job["group"] >= 0:
+        os.setpgid(0, job["group"])
+    moved = [fcntl.fcntl(each, fcntl.F_DUPFD, _FIRST_FREE) for each in fds]
+    os.closerange(0, _FIRST_FREE)
+    for number, descriptor in zip(job["fds"], moved, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.umask(job["umask"])
+    os.chdir(job["folder"])
+    os.environ.clear()
+    os.environ.update(job["environ"])
+    time.tzset()
+    sys.stdin = sys.__stdin__ = _text(0, sys.stdin, "r")
+    sys.stdout = sys.__stdout__ = _text(1, sys.stdout, "w")
+    sys.stderr = sys.__stderr__ = _text(2, sys.stderr, "w")
+
+
+def _text(number: int, like: Any, mode: str) -> Any:
+    """Open a standard stream as Python opens it."""
+    is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    is_raw = is_unbuffered and mode == "w"
+    binary: Any = open(number, f"{mode}b", 0 if is_raw else -1, closefd=False)  # noqa: SIM115
+    (binary if is_raw else binary.raw).name = like.name
+    text: Any = io.TextIOWrapper(
+        binary,
+        encoding=like.encoding,
+        errors=like.errors,
+        newline="\n",
+        line_buffering=not is_unbuffered and (number == 2 or os.isatty(number)),
+        write_through=is_unbuffered,
+    )
+    text.mode = mode
+    return text
+
+
+def _run(words: list[str]) -> None:
+    """Run a program the way `python` would, except that it does not take itself apart at its end.
+
+    That takes longer than the whole command where much is loaded.
+    """
+    code = 1
+    try:
+        _call_main(words)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code and not isinstance(end.code, int):
+            sys.stderr.write(f"{end.code}\n")
+    except BaseException as error:  # noqa: BLE001 - it is shown as Python shows it
+        _show(error)
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    python: Any = (threading, atexit)
+    python[0]._shutdown()
+    python[1]._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = 120
+    if code < 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF)
+
+
+def _show(error: BaseException) -> None:
+    """Print an error without the calls that led to the program."""
+    shown = error.__traceback__
+    while shown and shown.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        shown = shown.tb_next
+    traceback.print_exception(type(error), error, shown)
+
+
+def _call_main(words: list[str]) -> None:
+    if words[0] == "-m":
+        main = importlib.import_module(words[1]).main
+        path = str(Path(sys.modules[words[1]].__file__ or "").with_name("__main__.py"))
+        sys.path[0] = str(Path.cwd())
+        sys.argv = [path, *words[2:]]
+        sys.exit(main())
+    sys.path[0] = str(Path(words[0]).resolve().parent)
+    sys.argv = words
+    if words[0].endswith(".py"):
+        runpy.run_path(words[0], run_name="__main__")
+    else:
+        sys.exit(importlib.import_module("agent_core.cli").main())
+
+
+if __name__ == "__main__":
+    _load()
+    _job, _fds = _serve(socket.socket(fileno=int(sys.argv[1])))
+    _take_place(_job, _fds)
+    sys.orig_argv[:] = [sys.executable, *_job["words"]]
+    _run(_job["words"])

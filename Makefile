@@ -79,7 +79,7 @@ lowest:
 	$(LOWEST)/bin/pytest -n auto --maxprocesses 4 -q $(TESTS) tests/unit/cli tests/unit/providers $(ARGS)
 
 faults: $(READY)
-	$(BIN)/pytest -m faults --faults=whole -n 2 tests/faults $(ARGS)
+	$(BIN)/pytest -m faults --faults=whole -n 2 tests/faults tests/wire $(ARGS)
 
 ROUNDS ?= 1
 chaos: $(READY)

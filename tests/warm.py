@@ -190,7 +190,11 @@ def _is_ours(words: Sequence[str]) -> bool:
 def _decisive(environ: Mapping[str, str]) -> Mapping[str, str]:
     """Return what a process reads while it begins, from names and values of any kind."""
     texts = {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()}
-    return {name: value for name, value in texts.items() if name.startswith(_AT_START)}
+    return {
+        name: value
+        for name, value in texts.items()
+        if name.startswith(_AT_START) and name != "PYTHONUNBUFFERED"  # a copy heeds it, too
+    }
 
 
 def _umask() -> int:
@@ -204,7 +208,7 @@ def _umask() -> int:
 def _load() -> None:
     """Load all that a command may need, and keep it out of every search for garbage."""
     pydantic: Any = importlib.import_module("pydantic")
-    for package in ("agent_core", "acp", "aiohttp"):
+    for package in ("agent_core", "acp", "aiohttp", "starlette", "uvicorn", "mcp.server"):
         _load_package(package)
     for model in list(_subclasses(pydantic.BaseModel)):
         if model.__module__.startswith("agent_core."):

@@ -51,6 +51,23 @@ async def place(home: Home, project: Path) -> Path:
     return project
 
 
+def soong_agent_without_space(
+    words: str, home: Home, project: Path, **more: str
+) -> subprocess.CompletedProcess[str]:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        return subprocess.run(  # noqa: S603 - our own interpreter and program
+            [sys.executable, "-m", "agent_core.cli", *words.split()],
+            cwd=project,
+            env=home.env(**more),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+
 def soong_agent(
     words: str, home: Home, project: Path, **more: str
 ) -> subprocess.CompletedProcess[str]:
@@ -72,16 +89,22 @@ async def test_a_command_that_prints_fails_where_it_cannot(
     home: Home, place: Path, unbuffered: str
 ) -> None:
     for words in COMMANDS:
-        closed = soong_agent(f"{words} >&-", home, place, PYTHONUNBUFFERED=unbuffered)
-        assert (words, closed.returncode) == (words, 141)
-        assert closed.stderr.endswith(CLOSED)
-        assert closed.stderr.count("standard output is closed") == 1
-        assert "Traceback" not in closed.stderr
-        full = soong_agent(f"{words} > /dev/full", home, place, PYTHONUNBUFFERED=unbuffered)
+        full = soong_agent_without_space(words, home, place, PYTHONUNBUFFERED=unbuffered)
         assert (words, full.returncode) == (words, 1)
         assert "standard output" in full.stderr.splitlines()[-1]
         assert full.stderr.endswith(": No space left on device\n")
         assert "Traceback" not in full.stderr
+
+
+@pytest.mark.timeout(240)
+async def test_a_command_that_prints_is_told_that_it_cannot(home: Home, place: Path) -> None:
+    """Python opens no stream for a descriptor that is closed, buffered or not."""
+    for words in COMMANDS:
+        closed = soong_agent(f"{words} >&-", home, place)
+        assert (words, closed.returncode) == (words, 141)
+        assert closed.stderr.endswith(CLOSED)
+        assert closed.stderr.count("standard output is closed") == 1
+        assert "Traceback" not in closed.stderr
 
 
 def test_an_editor_is_not_served_without_a_standard_output(home: Home, project: Path) -> None:

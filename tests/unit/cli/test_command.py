@@ -56,7 +56,7 @@ def start(
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
-        preexec_fn=heed_hangups,
+        preexec_fn=heed_hangups if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else None,
     )
     STARTED.append(process)
     return process

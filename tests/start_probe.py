@@ -35,6 +35,7 @@ def main() -> None:
         "argv": sys.argv,
         "orig_argv": sys.orig_argv,
         "path": sys.path,
+        "writes_bytecode": not sys.dont_write_bytecode,
         "name": __name__,
         "environ": dict(os.environ),
         "folder": str(Path.cwd()),

@@ -36,13 +36,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_MODULES = ("agent_core.cli",)
+_MODULES = ("agent_core.cli", "kgent")
+_PACKAGES = ("agent_core", "kgent", "acp", "aiohttp", "starlette", "uvicorn", "mcp.server")
 _SCRIPTS = ("soong-agent",)
 _TESTS = Path(__file__).resolve().parent
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 _CLONE_PARENT = 0x8000
 _FIRST_FREE = 300  # above all descriptors of the stock
 _AT_START = ("LANG", "LC_", "LD_", "MALLOC", "PYTHON", "SSL_CERT")  # read when a process begins
+_HEEDED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUNBUFFERED")  # by a copy as well
 
 is_cold = False  # a test wants its programs started from scratch
 
@@ -156,9 +158,10 @@ def _start(given: Mapping[str, Any]) -> int | None:
         return None
     stock = _opened()
     folder = os.fsdecode(Path.cwd() if given["cwd"] is None else given["cwd"])
-    if not os.access(folder, os.X_OK):
-        return None
-    environ = os.environ if given["env"] is None else given["env"]
+    given_environ = os.environ if given["env"] is None else given["env"]
+    environ = {os.fsdecode(name): os.fsdecode(value) for name, value in given_environ.items()}
+    if not os.access(folder, os.X_OK) or not {*_path(environ)} <= {*sys.path, *_path(os.environ)}:
+        return None  # modules of another place may have the names of those that are loaded
     pipes = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
     descriptors = {to: to if own == -1 else own for to, own in enumerate(pipes)}
     job = {
@@ -170,7 +173,7 @@ def _start(given: Mapping[str, Any]) -> int | None:
     }
     return stock.start(
         job,
-        {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()},
+        environ,
         descriptors | {number: number for number in given["pass_fds"]},
     )
 
@@ -188,13 +191,16 @@ def _is_ours(words: Sequence[str]) -> bool:
 
 
 def _decisive(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what a process reads while it begins, from names and values of any kind."""
-    texts = {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()}
+    """Return the variables that a process heeds only while it begins."""
     return {
         name: value
-        for name, value in texts.items()
-        if name.startswith(_AT_START) and name != "PYTHONUNBUFFERED"  # a copy heeds it, too
+        for name, value in environ.items()
+        if name.startswith(_AT_START) and name not in _HEEDED
     }
+
+
+def _path(environ: Mapping[str, str]) -> list[str]:
+    return [each for each in environ.get("PYTHONPATH", "").split(os.pathsep) if each]
 
 
 def _umask() -> int:
@@ -208,7 +214,7 @@ def _umask() -> int:
 def _load() -> None:
     """Load all that a command may need, and keep it out of every search for garbage."""
     pydantic: Any = importlib.import_module("pydantic")
-    for package in ("agent_core", "acp", "aiohttp", "starlette", "uvicorn", "mcp.server"):
+    for package in _PACKAGES:
         _load_package(package)
     for model in list(_subclasses(pydantic.BaseModel)):
         if model.__module__.startswith("agent_core."):
@@ -270,6 +276,9 @@ def _take_place(job: Mapping[str, Any], fds: Sequence[int]) -> None:
         os.close(descriptor)
     os.umask(job["umask"])
     os.chdir(job["folder"])
+    added = len(_path(os.environ))
+    sys.path[1:] = dict.fromkeys([*_path(job["environ"]), *sys.path[1 + added :]])
+    sys.dont_write_bytecode = bool(job["environ"].get("PYTHONDONTWRITEBYTECODE"))
     os.environ.clear()
     os.environ.update(job["environ"])
     time.tzset()
@@ -336,11 +345,10 @@ def _show(error: BaseException) -> None:
 
 def _call_main(words: list[str]) -> None:
     if words[0] == "-m":
-        main = importlib.import_module(words[1]).main
-        path = str(Path(sys.modules[words[1]].__file__ or "").with_name("__main__.py"))
         sys.path[0] = str(Path.cwd())
-        sys.argv = [path, *words[2:]]
-        sys.exit(main())
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
     sys.path[0] = str(Path(words[0]).resolve().parent)
     sys.argv = words
     if words[0].endswith(".py"):

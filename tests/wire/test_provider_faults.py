@@ -283,11 +283,11 @@ async def test_silence_in_the_middle_is_a_timeout_that_keeps_the_text(protocol: 
 
 
 async def test_a_slow_answer_takes_as_long_as_it_keeps_coming(protocol: str) -> None:
-    slow = Sends(Says(text="abcdef", chunks=6), pause_s=0.08)
+    slow = Sends(Says(text="abcdefghij", chunks=10), pause_s=0.12)
 
-    found = await played(protocol, slow, timeout_ms=300)
+    found = await played(protocol, slow, timeout_ms=1000)
 
-    assert shown(found) == "abcdef"
+    assert shown(found) == "abcdefghij"
     assert reply(found)
 
 

@@ -73,7 +73,14 @@ def test_a_copy_is_started_and_ends_like_any_program(
 def test_a_copy_has_the_folder_variables_session_and_mask_it_is_given(
     copies: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, umask: None
 ) -> None:
-    environ = {**os.environ, "A": "\udcfe", "TZ": "Asia/Tokyo"}
+    environ = {
+        **os.environ,
+        "A": "\udcfe",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PYTHONUNBUFFERED": "" if os.environ.get("PYTHONUNBUFFERED") else "1",
+        "TZ": "Asia/Tokyo",
+    }
     del environ["HOME"]
     copied, started = both(
         monkeypatch,
@@ -130,11 +137,21 @@ async def test_a_copy_is_awaited_and_takes_signals(copies: list[int]) -> None:
         ([sys.executable, "-m", "agent_core.cli", "--help"], {"close_fds": False}),
         ([sys.executable, "-m", "agent_core.cli", "--help"], {"env": {"PYTHONWARNINGS": "error"}}),
         ([sys.executable, "-m", "agent_core.cli", "--help"], {"env": {"LC_ALL": "C"}}),
+        ([sys.executable, "-m", "agent_core.cli", "--help"], {"env": {"PYTHONPATH": "/"}}),
         ([sys.executable, "-W", "error", "-m", "agent_core.cli", "--help"], {}),
         ([sys.executable, "-c", "pass"], {}),
         (["true"], {}),
     ],
-    ids=["a call", "descriptors", "warnings", "locale", "options", "code", "another program"],
+    ids=[
+        "a call",
+        "descriptors",
+        "warnings",
+        "locale",
+        "modules",
+        "options",
+        "code",
+        "another program",
+    ],
 )
 def test_what_a_copy_cannot_be_is_started_from_scratch(
     copies: list[int], words: list[str], options: dict[str, Any]

@@ -36,15 +36,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+import on_terminal
 from agent_core.cli.pictures import _SVG
 
 FOLDER = Path(__file__).with_name("captures")
 REWRITE = "SOONG_AGENT_REWRITE_CAPTURES"
-_LAUNCH = (  # a suite that ignores a hang-up must not hand that on
-    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-    "signal.signal(signal.SIGHUP, signal.SIG_DFL);"
-    "os.execvp(sys.argv[1], sys.argv[1:])"
-)
 _LOOKS = re.compile(r"\x1b\[[0-9;]*m")
 _COLOURS = {
     "black": "k",
@@ -195,7 +191,7 @@ def open_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     child = subprocess.Popen(  # noqa: S603 - our own commands
-        [sys.executable, "-c", _LAUNCH, *argv],
+        [sys.executable, on_terminal.__file__, *argv],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

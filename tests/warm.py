@@ -29,6 +29,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -187,7 +188,10 @@ def _is_ours(words: Sequence[str]) -> bool:
     if words[1:2] == ["-m"]:
         return words[2] in _MODULES
     script = Path(words[1] if words[1:] else "")
-    return script.suffix == ".py" and script.is_relative_to(_TESTS) and script != Path(__file__)
+    is_of_a_test = script.is_relative_to(_TESTS) or (  # or was written by one
+        script.is_relative_to(tempfile.gettempdir()) and not script.is_relative_to(_TESTS.parent)
+    )
+    return script.suffix == ".py" and is_of_a_test and script != Path(__file__)
 
 
 def _decisive(environ: Mapping[str, str]) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -67,6 +68,30 @@ async def test_a_setting_lets_commands_that_only_read_pass(home: Home, files: Pa
     config = CONFIG + '[permissions]\nreaders = "allow"\n'
     targets = await asked_targets(home, files, asked, config)
     assert targets == ["touch b.txt", "cat .env", "sh -c 'cat a.txt > b.txt'"]
+
+
+async def test_one_answer_covers_loops_and_pipes_of_readers(home: Home, files: Path) -> None:
+    """Real programs run for the whole line, or nothing does."""
+    lines = [
+        "cat *.txt | head -n 1",
+        'for f in *.txt; do wc -l "$f"; done',
+        "find . -name '*.txt' -type f | sort | xargs grep -c .",
+        'while read -r line; do echo "> $line"; done < a.txt',
+        "for f in .e*; do cat $f; done",
+        "for f in *.txt; do cat $f > copy; done",
+    ]
+    script = [calls("code.run_command", argv=["sh", "-c", line]) for line in lines]
+    asked = Asked("allow_reads", "deny", "deny")
+    made = runtime(home, files, [*script, "done"], config=CONFIG, permission_callback=asked)
+    async with made:
+        await ask(made)
+        replay = await made.replay_session("s1", include_sensitive=True)
+    asked_for = [shlex.split(request.metadata["target"])[-1] for request in asked.requests]
+    assert asked_for == [lines[0], *lines[-2:]]
+    results = [result for node in replay.nodes for result in node.results]
+    content = [block.model_dump() for result in results[:4] for block in result.content]
+    assert [block["data"]["exit_code"] for block in content] == [0] * 4
+    assert not (files / "copy").exists()
 
 
 async def test_one_answer_covers_ordinary_edits(home: Home, files: Path) -> None:

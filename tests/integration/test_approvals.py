@@ -8,16 +8,28 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentCoreError, AgentRuntime, PermissionRequest, RunHandle
+from agent_core import (
+    AgentCoreError,
+    AgentRuntime,
+    PermissionRequest,
+    RunHandle,
+    StorageError,
+    tool,
+)
+from agent_core.errors import ErrorCode
 from agent_core.permissions import UnattendedError
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
+from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.storage.store import SessionStore
 from agent_core.types import (
     CLOSING_EVENTS,
     ApprovalState,
+    Batch,
     Budget,
     ClaimedRun,
     EventType,
+    Node,
+    Position,
     RunStatus,
 )
 from casts import Cast
@@ -685,6 +697,65 @@ async def test_a_run_that_is_cancelled_while_its_answer_claims_the_session_is_no
         assert len(await results(made)) == 1
         seen = await kinds(made, handle.run_id)
         assert len([each for each in seen if each in {*map(str, CLOSING_EVENTS)}]) == 1
+
+
+async def test_a_run_that_is_cancelled_while_it_is_being_parked_is_cancelled(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, is_parking, may_park = SessionStore.append, asyncio.Event(), asyncio.Event()
+
+    def slow(store: SessionStore, batch: Batch) -> asyncio.Future[Position]:
+        if batch.run is None or batch.run.status is not RunStatus.WAITING:
+            return append(store, batch)
+
+        async def later() -> Position:
+            is_parking.set()
+            await may_park.wait()
+            return await append(store, batch)
+
+        return asyncio.create_task(later())
+
+    monkeypatch.setattr(SessionStore, "append", slow)
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        handle = await made.start("go", session_id="s1")
+        await is_parking.wait()
+        cancelling = asyncio.create_task(handle.cancel())
+        await asyncio.sleep(0)
+        may_park.set()
+        assert (await cancelling).status is RunStatus.CANCELLED
+        assert await results(made) == {"call_1": "cancelled"}
+        assert await made.approvals() == []
+
+
+async def test_a_parked_run_that_could_not_be_ended_keeps_what_its_caller_gave_it(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, is_down = SqliteSessionStore.path, False
+
+    async def flaky(store: SqliteSessionStore, *given: Any, **named: Any) -> list[Node]:
+        if is_down:
+            raise StorageError(ErrorCode.STORAGE_ERROR, "no disk")
+        return await path(store, *given, **named)
+
+    monkeypatch.setattr(SqliteSessionStore, "path", flaky)
+
+    @tool(permission="write")
+    async def mine() -> str:
+        """Do it."""
+        return "did it"
+
+    asked = Calls(calls=[ScriptedCall(name="mine", arguments={}, tool_call_id="call_1")])
+    async with runtime(home, project, [asked, "done", "done"], config=PARK) as made:
+        first = await made.start("go", session_id="s1", tools=[mine])
+        assert await first.wait() is RunStatus.WAITING
+        is_down = True
+        second = await made.start("on", session_id="s1")
+        assert await second.wait() is RunStatus.FAILED
+        is_down = False
+        (question,) = await made.approvals()
+        again = await made.answer(question.request_id, "allow_once")
+        assert await again.wait() is RunStatus.COMPLETED
+        assert await results(made) == {"call_1": "ok"}
 
 
 async def test_cancelling_a_parent_that_waits_answers_the_calls_of_its_child(

@@ -143,7 +143,7 @@ class Answers:
                 self._tell(covered.request_id)
             if not self._questions.take(request_id):
                 self._tell(request_id)
-                with suppress(StorageError):
+                with suppress(AgentCoreError):  # the answer is stored; it counts later
                     await self._pipeline.resume(found.root_run_id, options)
         return found.root_run_id
 

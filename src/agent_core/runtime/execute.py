@@ -63,7 +63,7 @@ class RunExecutor:
         self._traces = process.traces
         self._telemetry = process.telemetry
 
-    async def execute(self, run: Run, before: Callable[[], Awaitable[None]] | None = None) -> None:
+    async def execute(self, run: Run, before: Callable[[], Awaitable[None]]) -> None:
         """Execute a run to its end, inside its span if spans are recorded.
 
         `before` is awaited first; the run fails with what it raises.
@@ -85,7 +85,7 @@ class RunExecutor:
     async def _execute(
         self,
         run: Run,
-        before: Callable[[], Awaitable[None]] | None,
+        before: Callable[[], Awaitable[None]],
         traced_options: StoredOptions | None = None,
     ) -> None:
         enter_run(weakref.ref(run), run.identity.run_id)
@@ -104,8 +104,7 @@ class RunExecutor:
                 self._traced(run.identity),
                 meter.in_time() if meter else nullcontext(),
             ):
-                if before is not None:
-                    await before()
+                await before()
                 if run.identity.mode is RunMode.ORCHESTRATOR:  # from another process, perhaps
                     tools = self._project.toolboxes.known_names()
                     self._spawning.workers.require_any(tools)

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from agent_core.aio import SideTasks, finish_uncancelled, start_uncancelled, stop_if_cancelled
-from agent_core.errors import ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream
 from agent_core.loop import settle_parked
 from agent_core.loop.options import RunOptions
@@ -100,7 +100,6 @@ class RunPipeline:
             AgentCoreError: `validation_error`: this runtime is being closed.
         """
         session_id = request.opening.session_id
-        await self._leases.store_ends()
         self._scheduler.announce(session_id)
         opened: ClaimedRun | None = None
 
@@ -116,7 +115,10 @@ class RunPipeline:
             if opened is not None:  # the caller was cancelled and gets no handle
                 self._adopt(opened)
                 run = self._add(opened.run, opened, Caller(), is_new=not opened.resumed)
-                await finish_uncancelled(self._scheduler.settle_unbegun(run))
+                try:
+                    await finish_uncancelled(self._scheduler.settle_unbegun(run))
+                finally:
+                    run.leave()
             self._scheduler.withdraw(session_id)
             raise
         self._contexts.session_opened(opened.session)
@@ -156,9 +158,10 @@ class RunPipeline:
             AgentCoreError: `validation_error`: this runtime is being closed.
         """
         opening = request.opening
-        await self._leases.store_ends()
         turn = await dispatcher.turn(opening, timeout_s)
         if turn is None:
+            if request.caller.nesting is not None:
+                request.caller.nesting.end()
             record = await self._reader.record(opening.run_id)
             return RunProgress(identity=identity_of(record), status=record.status)
         job, taken = turn
@@ -209,13 +212,21 @@ class RunPipeline:
         await self._leases.store_ends()
         scheduler, session_id = self._scheduler, record.session_id
         scheduler.announce(session_id)
-        try:
-            scheduler.require_open()
-            taking = self._store.take_run(
+        taken: ClaimedRun | None = None
+
+        async def take_run() -> None:
+            nonlocal taken
+            taken = await self._store.take_run(
                 record.run_id, self._leases.claim(), max_takeovers=self._max_takeovers
             )
-            taken = await finish_uncancelled(taking)
+
+        try:
+            scheduler.require_open()
+            await finish_uncancelled(take_run())
         except BaseException:
+            if taken is not None:  # the caller was cancelled: the next process may have the run
+                owner_id = self._table.owner.owner_id
+                await finish_uncancelled(self._store.hand_over(record.run_id, owner_id))
             scheduler.withdraw(session_id)
             raise
         if taken is None:
@@ -239,7 +250,7 @@ class RunPipeline:
     # left by a dead process
 
     def _adopt(self, opened: ClaimedRun) -> None:
-        """Run what a dead owner of the session had queued, and continue what it had parked.
+        """Admit a dead owner's queued runs, and continue its parked run if that is possible.
 
         Their `run_queued` events exist already. These runs get no context variables: the caller's
         belong to another run.
@@ -306,24 +317,27 @@ class RunPipeline:
             StorageError: as for `SessionStore.resume_run`.
         """
         async with self._claimed(await self._reader.record(run_id)) as opened:
-            caller = self._table.unpark(opened.run)
             try:
-                await finish_uncancelled(self._end_parked(run_id, caller))
+                await finish_uncancelled(self._end_parked(run_id))
             finally:
                 self._adopt(opened)
         if self._table.is_continuing(run_id) and (run := self._table.get(run_id)) is not None:
             await self._scheduler.cancel(run)
 
-    async def _end_parked(self, run_id: str, caller: Caller) -> None:
-        """Cancel a waiting run whose session is claimed here."""
+    async def _end_parked(self, run_id: str) -> None:
+        """Cancel a waiting run whose session is claimed here, and forget what was kept for it."""
         async with self._decision(run_id):
             record = await self._reader.record(run_id)
             if record.status is not RunStatus.WAITING or self._table.is_continuing(run_id):
                 return  # it has continued since
+            caller = self._table.parked_as(record).caller
             run = self._add(record, None, caller, is_continued=True)
             run.is_stopping = True
-            await self._scheduler.settle_unbegun(run)
-            run.leave()
+            try:
+                await self._scheduler.settle_unbegun(run)
+            finally:
+                run.leave()
+            self._table.unpark(record)
         await self.end_children(run_id)
 
     @asynccontextmanager
@@ -443,34 +457,36 @@ class RunPipeline:
         )
 
     async def _execute(self, run: Run) -> None:
-        has_parked = run.session_id in self._table.parked
         try:
-            await self._executor.execute(run, partial(self._make_way, run) if has_parked else None)
+            await self._executor.execute(run, partial(self._make_way, run))
         finally:
             was_parked = run.is_continued or run.status is RunStatus.WAITING
             if was_parked and not run.journal.is_abandoned:
                 await self._settle_parked(run)
 
     async def _make_way(self, run: Run) -> None:
-        """End the session's waiting run, because this one has begun after it.
+        """End the session's waiting run, if there is one, because this one has begun after it.
 
         Raises:
             StorageError: `session_active`: the run only summarises the history.
         """
-        before = self._table.parked[run.session_id].record
+        parked = self._table.parked.get(run.session_id)
+        if parked is None:
+            return
+        before = parked.record
         if run.prompt is None and not run.is_continued:
             raise _still_waits(before)
-        await self._end_parked(before.run_id, self._table.unpark(before))
+        await finish_uncancelled(self._end_parked(before.run_id))
 
     async def _settle_parked(self, run: Run) -> None:
         """Keep what a run needs that waits now; clean up after one that has waited and ended."""
         run_id = run.identity.run_id
-        with suppress(StorageError):  # the next owner of the session finds it unchanged
+        with suppress(AgentCoreError):  # the next owner of the session finds it unchanged
             if run.status is not RunStatus.WAITING:
                 await self.end_children(run_id)
                 return
             if (record := await self._store.run(run_id)) is not None:
-                caller = Caller(options=run.options, context=run.context)
+                caller = Caller(options=run.options, context=run.context, nesting=run.nesting)
                 self._table.parked[run.session_id] = ParkedRun(record, caller)
             if await self._store.is_answered(run_id):  # answered while it was being stored
                 await self.resume(run_id)

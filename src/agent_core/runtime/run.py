@@ -1,11 +1,11 @@
 """A run of a user in this process: its identity, its phase, and what belongs to it alone.
 
     QUEUED ──▶ STARTED ──▶ RUNNING ──▶ ENDED    its end is stored, or is being stored
-       │          │           ├──────▶ PARKED   it waits for an answer; a new `Run` continues it
-       │          │           │
-       └──────────┴───────────┴──────▶ LEFT     another process has it, or will take it
+       │                      ├──────▶ PARKED   it waits for an answer; a new `Run` continues it
+       │                      ├──────▶ LEFT     another process has it, or will take it
+       └─────── cancelled or lost in the queue ──▶ one of these
 
-Only the scheduler moves a run. The stored status (`RunStatus`) is what other processes see.
+The stored status (`RunStatus`) is what other processes see.
 """
 
 import asyncio
@@ -145,7 +145,7 @@ class Run(RunProgress, eq=False, kw_only=True):
         options: as the caller has set them; None if another process has stored the run, with its
             `stored_options`.
         phase: how far it is.
-        is_continued: it was begun before, so its message is in the history.
+        is_continued: it was begun before; its history may have its message already.
         is_stopping: it was asked to stop, because it is cancelled or left to another process.
         is_late: it did not stop in time.
         has_place: it counts among the runs that are executed at the same time.
@@ -243,7 +243,7 @@ class Nesting(Struct, eq=False, kw_only=True):
 
 
 class Caller(Struct, kw_only=True, frozen=True):
-    """The parts of a run that only the process can provide that has requested it.
+    """The parts of a run that only its program has, and that are not stored.
 
     Attributes:
         options: as the caller has set them; None if they are not here.

@@ -17,7 +17,7 @@ from agent_core.agents.workers import Workers
 from agent_core.aio import SideTasks
 from agent_core.aio.loops import HomeLoop
 from agent_core.config.models import ModelConfig
-from agent_core.errors import ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, SessionJournal
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.providers.estimates import estimate_blocks
@@ -214,6 +214,7 @@ class Runs:
                 inside which this one is started is being cancelled.
         """
         with self._nested(session_id) as nesting:
+            await self.leases.store_ends()
             request = await self._requests.prepare(
                 prompt,
                 session_id=session_id,
@@ -231,7 +232,6 @@ class Runs:
                 timeout_s = placement.queue_timeout_s
                 run = await self.pipeline.start_in_turn(dispatcher, request, timeout_s)
             else:
-                await self.leases.store_ends()
                 run = await dispatcher.add(request.opening)
                 if nesting is not None:
                     nesting.add(run)
@@ -369,11 +369,13 @@ class Runs:
             await self.children.store(run_id)
             if run.is_continued and result.status.is_terminal:
                 await self.pipeline.end_children(run_id)
-            if not run.journal.is_abandoned:  # else it continues elsewhere, and ends there
+            is_elsewhere = run.journal.is_abandoned  # it continues there, and ends there
+            is_parked = result.status is RunStatus.WAITING  # it was being parked meanwhile
+            if not (is_elsewhere or is_parked):
                 return result
         record = await self._reader.record(run_id)
         if record.status is RunStatus.WAITING:
-            with suppress(StorageError):  # it may continue in another process by now
+            with suppress(AgentCoreError):  # it may continue in another process by now
                 await self.pipeline.cancel_parked(run_id)
         elif record.status is RunStatus.QUEUED:
             await self._store.drop_queued(run_id)

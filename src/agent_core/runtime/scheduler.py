@@ -37,7 +37,7 @@ class Scheduler:
     """Starts runs first come, first served: within a session, and across sessions for free places.
 
     Taking a place has two steps, because a run must be opened in the store in between: `announce`
-    keeps the session busy, `enqueue` adds the opened run and says whether it has to wait.
+    keeps the session busy, `enqueue` adds the opened run.
 
     A run started inside another one takes no place: the outer run may wait for it, and has one. The
     runs before it in its session take none either. If it lasts longer than the outer run, it gets
@@ -197,6 +197,11 @@ class Scheduler:
             run.journal.note(EventType.RUN_DEQUEUED)
         try:
             await self.settle_unbegun(run)
+        except BaseException:
+            if run.is_continued and run.outcome is None:
+                run.status = RunStatus.WAITING  # as it is stored
+            run.stream.close()
+            raise
         finally:
             self._leave(run)
 
@@ -270,6 +275,8 @@ class Scheduler:
             self._leave(run)
 
     def _leave(self, run: Run) -> None:
+        if run.ended.is_set():  # it was abandoned while it was being dequeued
+            return
         self._running -= run.has_place
         for each in run.nested:
             if isinstance(each.run, Run):

@@ -71,7 +71,9 @@ class RunTable:
     def is_continuing(self, run_id: str) -> bool:
         """Return whether a run that has waited is under way or being ended here."""
         run = self._runs.get(run_id)
-        return run is not None and run.is_continued and run.outcome is None
+        if run is None or not run.is_continued:
+            return False
+        return run.outcome is None and not run.ended.is_set()
 
     def parked_as(self, record: RunRecord) -> ParkedRun:
         """Return a waiting run with what this process has kept for it."""
@@ -80,11 +82,11 @@ class RunTable:
             return ParkedRun(record)
         return replace(found, record=record)
 
-    def unpark(self, record: RunRecord) -> Caller:
-        """Forget that a run waits, and return what was kept for it."""
-        caller = self.parked_as(record).caller
-        self.parked.pop(record.session_id, None)
-        return caller
+    def unpark(self, record: RunRecord) -> None:
+        """Forget a run that waits no more."""
+        found = self.parked.get(record.session_id)
+        if found is not None and found.record.run_id == record.run_id:
+            del self.parked[record.session_id]
 
     def options_of(self, run_id: str) -> RunOptions | None:
         """Return the options of a run as its caller has set them, if this process has them."""

@@ -5,8 +5,10 @@ from itertools import count
 
 import pytest
 
-from agent_core.loop import Outcome, conclude
-from agent_core.runtime.run import Execute, Run, RunScope
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.events import Journal
+from agent_core.loop import Outcome, ResumePoint, conclude
+from agent_core.runtime.run import Execute, Phase, Run, RunScope
 from agent_core.runtime.scheduler import Scheduler
 from agent_core.types import EndReason, EventType, RunStatus, user_text
 from loop_parts import Session
@@ -160,3 +162,58 @@ async def test_a_run_that_is_ending_is_not_cancelled_any_more() -> None:
 @pytest.mark.parametrize("outcome", [Outcome(EndReason.COMPLETED), Outcome(EndReason.MAX_TURNS)])
 def test_a_runs_status_is_that_of_its_outcome(outcome: Outcome) -> None:
     assert outcome.status.is_terminal
+
+
+class SlowHistory:
+    """A history that is read when a test says so, or cannot be read."""
+
+    def __init__(self, failure: StorageError | None = None) -> None:
+        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
+        self._failure = failure
+
+    async def resume(self, journal: Journal) -> ResumePoint | None:
+        self.is_asked.set()
+        await self.may_answer.wait()
+        if self._failure is not None:
+            raise self._failure
+        return None
+
+
+async def a_queue_with_a_parked_run(history: SlowHistory) -> tuple[Scheduler, Work, Run, Run]:
+    """A scheduler in which a run that has waited for an answer is behind another one."""
+    work, session = Work(), Session()
+    queue = scheduler()
+    first, second = [await a_run(session, work.execute) for _ in range(2)]
+    second.is_continued, second.history = True, history
+    for run in (first, second):
+        queue.announce("s1")
+        queue.enqueue(run)
+    await asyncio.sleep(0)
+    return queue, work, first, second
+
+
+async def test_a_run_that_is_lost_while_it_is_cancelled_in_the_queue_leaves_it_once() -> None:
+    history = SlowHistory()
+    queue, work, first, second = await a_queue_with_a_parked_run(history)
+    cancelling = asyncio.create_task(queue.cancel(second))
+    await history.is_asked.wait()
+    assert await queue.abandon(second, StorageError(ErrorCode.SESSION_ACTIVE, "another has it"))
+    history.may_answer.set()
+    await cancelling
+    assert second.phase is Phase.LEFT
+    work.gate(first).set()
+    await first.ended.wait()
+    assert not queue.is_busy("s1")
+
+
+async def test_a_parked_run_whose_history_cannot_be_read_is_not_cancelled() -> None:
+    history = SlowHistory(StorageError(ErrorCode.STORAGE_ERROR, "no disk"))
+    history.may_answer.set()
+    queue, work, first, second = await a_queue_with_a_parked_run(history)
+    with pytest.raises(StorageError, match="no disk"):
+        await queue.cancel(second)
+    assert (second.phase, second.status) == (Phase.PARKED, RunStatus.WAITING)
+    assert second.ended.is_set()
+    work.gate(first).set()
+    await first.ended.wait()
+    assert not queue.is_busy("s1")

@@ -14,6 +14,8 @@ from agent_core.providers.scripted import calls
 from isolation import Home
 from model_server import ModelServer
 
+pytestmark = pytest.mark.cold
+
 
 def soong_agent(home: Home, *arguments: str, answers: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "agent_core.cli", *arguments]

@@ -28,6 +28,7 @@ SHORT = Shape(
 )
 
 
+@pytest.mark.cold  # what is left behind is known by the variables it was started with
 @pytest.mark.timeout(120)
 def test_runs_end_well_on_workers_that_are_killed_paused_and_cut_off(
     home: Home, project: Path, shared_postgres: Server, database_url: str

@@ -1,9 +1,11 @@
 """Loading modules leaves the garbage collector as the program has set it."""
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
+from types import ModuleType
 
 import pytest
 
@@ -19,9 +21,12 @@ class Knot:
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
+    was_frozen = gc.get_freeze_count() > 0
     yield
     gc.enable()
     gc.unfreeze()
+    if was_frozen:  # the suite's own objects
+        gc.freeze()
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
@@ -42,6 +47,20 @@ def test_what_was_left_behind_meanwhile_is_collected_later() -> None:
     assert left() is not None
     gc.collect()
     assert left() is None
+
+
+def test_frozen_objects_are_not_counted_where_nothing_was_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: asked.append("count") or 1)
+
+    with without_collection():
+        pass
+    assert asked == []
+    with without_collection():
+        monkeypatch.setitem(sys.modules, "a_new_module", ModuleType("a_new_module"))
+    assert asked == ["count"]
 
 
 def test_what_the_program_has_frozen_stays_frozen() -> None:

@@ -48,13 +48,13 @@ async def start_uncancelled(work: Coroutine[Any, Any, T]) -> T:
         return end.value
 
     async def rest() -> T:
-        return await _go_on(work, awaited)
+        return await _continue(work, awaited)
 
     return await finish_uncancelled(rest())
 
 
 @coroutine
-def _go_on(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+def _continue(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
     """Continue work that waits for `awaited`."""
     while True:
         try:

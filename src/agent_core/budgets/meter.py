@@ -170,7 +170,7 @@ class _Clock:
         self._began = self._left = 0.0
 
     def pause(self) -> None:
-        """Pause until `go_on`; several pauses may overlap."""
+        """Pause until `resume`; several pauses may overlap."""
         self._pauses += 1
         until = self._limit.when()
         if self._pauses == 1 and until is not None and not self._limit.expired():
@@ -178,7 +178,7 @@ class _Clock:
             self._left = until - self._began
             self._limit.reschedule(None)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """End a pause."""
         self._pauses -= 1
         if not self._pauses and self._limit.when() is None and not self._limit.expired():
@@ -283,7 +283,7 @@ class Meter:
             yield
         finally:
             for clock in clocks:
-                clock.go_on()
+                clock.resume()
 
     def _clocks(self) -> Iterator[_Clock]:
         """Yield the clocks of the run and of the runs inside which it was started."""

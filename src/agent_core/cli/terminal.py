@@ -255,8 +255,8 @@ class Terminal:
             self._is_asking = False
             if not self._questions:
                 waiting, self._on_answer = self._on_answer, []
-                for go_on in waiting:
-                    go_on()
+                for resume in waiting:
+                    resume()
 
     @asynccontextmanager
     async def question_at_rest(self, lines: "InputLines", about: str) -> AsyncGenerator[None]:
@@ -307,10 +307,10 @@ class Terminal:
         del text
         return False
 
-    def wait_for_answer(self, go_on: Callable[[], object]) -> bool:
-        """Call `go_on` after the open question; return False if no question is open."""
+    def wait_for_answer(self, resume: Callable[[], object]) -> bool:
+        """Call `resume` after the open question; return False if no question is open."""
         if self._questions:
-            self._on_answer.append(go_on)
+            self._on_answer.append(resume)
         return bool(self._questions)
 
     def _note(self, text: str) -> None:

@@ -199,7 +199,7 @@ class RunStats(Struct):
     outcome: Outcome = Outcome(EndReason.FAILED)
     replayed_reply: Reply | None = None
 
-    def go_on(self, left_off: ResumePoint) -> None:
+    def restore(self, left_off: ResumePoint) -> None:
         """Restore the counters of a run that began in another process."""
         self.turns, self.usage = left_off.turns, left_off.usage
         for node in left_off.nodes:

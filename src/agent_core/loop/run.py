@@ -145,7 +145,7 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
         await ctx.extensions.on_message(prompt.text)
         ctx.journal.add(prompt, EventType.MESSAGE_CREATED)
     else:
-        stats.go_on(left_off)
+        stats.restore(left_off)
         await finish_turn(ctx, left_off.calls)
         if (reply := last_reply(ctx, stats)) is not None:
             stats.replayed_reply, stats.turns = reply, stats.turns - 1

@@ -401,7 +401,7 @@ class ServerConnection:
             self._questions.discard(task)
             if not self._questions:
                 for clock in self._clocks:
-                    clock.go_on()
+                    clock.resume()
             if not self._opened.is_set() and not self._scope.cancel_called:
                 self._scope.deadline = deadline + anyio.current_time() - stopped_at
         answer = ElicitationAnswer(action="cancel") if task.cancelled() else task.result()
@@ -520,7 +520,7 @@ class _Clock:
             self._stopped_at = self._now()
             self.timeout.reschedule(None)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         if self._stopped_at is not None:
             self._end += self._now() - self._stopped_at
             self._stopped_at = None

@@ -110,7 +110,7 @@ class RunControl:
             if (stream := self._stream_of(run_id)) is None or stream.is_closed:
                 return
             sender = self._senders[run_id] = _TextSender(run_id, stream, self._notices)
-        sender.go_on(anew=anew)
+        sender.resume(anew=anew)
 
 
 class _TextSender:
@@ -129,7 +129,7 @@ class _TextSender:
         """Return whether the run is no longer watched, or has ended."""
         return self._sending is None or self._sending.done()
 
-    def go_on(self, *, anew: bool) -> None:
+    def resume(self, *, anew: bool) -> None:
         """Send text for a while from now on; `anew` starts at the beginning of the message."""
         self._until = monotonic() + _WATCHED_S
         if self.is_over or (anew and self._has_begun):

@@ -35,6 +35,7 @@ DATACLASSES = {
     "loop/options.py": {"RunOptions"},
     "process/jail.py": {"Jail"},
     "process/mounts.py": {"Shared"},
+    "process/renames.py": {"_Copy"},
     "tools/base.py": {"Action", "Tool", "ToolContext", "ToolOutput"},
     "tools/decorator.py": {"FunctionTool"},
     "tools/signatures.py": {"Parameter"},
@@ -108,7 +109,7 @@ OPENING = ENGINE / "opening.py"
 CONNECTIONS = ENGINE / "storage" / "connections.py"
 IN_THE_SUPERVISOR = {
     *("binds.py", "bubblewrap.py", "jail.py", "kernel.py", "landlock.py", "mounts.py"),
-    *("seccomp.py", "supervisor.py"),
+    *("renames.py", "seccomp.py", "supervisor.py"),
 }
 """Modules of `process` that run in a process of their own, which has no database open."""
 

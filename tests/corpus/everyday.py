@@ -136,7 +136,9 @@ async def outcomes(base: Path) -> list[tuple[str, list[tuple[Line, list[str], st
     """Return the lines of all groups, with what becomes of each in every mode."""
     project = make_project(base)
     assert project.is_dir()
-    everything = Abilities(landlock=6, seccomp=True, namespaces=True, network_namespace=True)
+    everything = Abilities(
+        landlock=6, seccomp=True, namespaces=True, network_namespace=True, renames=True
+    )
     found: list[tuple[str, list[tuple[Line, list[str], str]]]] = []
     home = str(base / "user")
     with (

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -133,9 +134,6 @@ EXECUTING = {
     "quoted": "printf '[core]\\n\\tfsmonitor = \"./run.sh\"\\n' >> .git/config",
     "carriage return": "printf '[core]\\r\\n\\tfsmonitor = ./run.sh\\r\\n' >> .git/config",
     "unreadable": "printf '[core\\nx' >> .git/config",
-    "link": 'ln -sf "$PWD/more" "$(readlink -f .git/config)"',
-    "pipe": 'f=$(readlink -f .git/config); rm "$f"; mkfifo "$f"',
-    "folder": 'f=$(readlink -f .git/config); rm "$f"; mkdir "$f"',
     "large": "head -c 2000000 /dev/zero >> .git/config",
 }
 
@@ -161,9 +159,9 @@ async def test_settings_that_execute_something_are_left_out(
 
 
 async def test_settings_that_cannot_be_written_are_kept_aside(home: Home, clone: Path) -> None:
-    (clone / ".git/config.lock").touch()
     before = (clone / ".git/config").read_bytes()
-    (answer,), _ = await run_all(home, clone, "git switch -q -c x origin/other")
+    script = "git switch -q -c x origin/other; touch .git/config.lock"
+    (answer,), _ = await run_all(home, clone, script)
     (text,) = answer["disabled_repositories"]
     assert "it cannot be written: File exists" in text
     assert (clone / ".git/config").read_bytes() == before
@@ -251,10 +249,114 @@ async def test_settings_of_a_further_working_tree_are_written(home: Home, clone:
         assert "fsmonitor" not in git(folder, "config", "--list")
 
 
-async def test_programs_that_copy_a_repository_see_its_file(home: Home, clone: Path) -> None:
-    (answer,), _ = await run_all(home, clone, "cp -a . $TMPDIR/copy && cp -a $TMPDIR/copy copy")
+COPYING = {
+    "only copying": "cp -a . $TMPDIR/copy && cp -a $TMPDIR/copy copy",
+    "cp": "make=1; mkdir copy && cp -a .git copy/",
+    "cp of one system": "true; mkdir copy && cp -ax .git copy/",
+    "tar": "mkdir copy && tar cf copy/t.tar .git && tar xf copy/t.tar -C copy",
+    "tar of one system": "mkdir copy && tar c --one-file-system .git | tar x -C copy",
+    "zip": "mkdir copy && zip -qry copy/t.zip .git && python3 -m zipfile -e copy/t.zip copy",
+    "python": "python3 -c \"import shutil; shutil.copytree('.git', 'copy/.git', symlinks=True)\"",
+    "script": "printf 'mkdir copy; cp -a .git copy' > run.sh; sh run.sh",
+    "link": "mkdir copy && cp -a .git copy && test ! -L .git/config && test -f .git/config",
+}
+
+
+@pytest.mark.parametrize("case", COPYING)
+async def test_a_copy_of_a_repository_has_its_settings(home: Home, clone: Path, case: str) -> None:
+    (answer,), _ = await run_all(home, clone, f"git config pull.ff only; {COPYING[case]}")
+    assert answer["exit_code"] == 0, answer
+    copy = clone / "copy/.git/config"
+    assert not copy.is_symlink()
+    assert copy.read_bytes() == (clone / ".git/config").read_bytes()
+    assert setting(clone, "pull.ff") == "only"
+
+
+async def test_programs_that_only_copy_see_the_real_file(home: Home, clone: Path) -> None:
+    (answer,), _ = await run_all(home, clone, COPYING["only copying"])
     assert answer["exit_code"] == 0, answer
     assert (clone / "copy/.git/config").read_bytes() == (clone / ".git/config").read_bytes()
+
+
+RENAMING = {
+    "move": "cp .git/config .git/x; echo '[pull]ff=only' >> .git/x; mv .git/x .git/config",
+    "sed": "git config pull.ff true; sed -i s/true/only/ .git/config",
+    "from below": "cd .git/refs; cp ../config ../x; echo '[pull]ff=only' >> ../x;"
+    " mv ../x ../config",
+    "absolute": 'cp .git/config .git/x; echo "[pull]ff=only" >> .git/x; mv "$PWD/.git/x"'
+    ' "$PWD/.git/config"',
+    "calls": "python3 -c \"import os; t = open('.git/config').read() + '[pull]\\nff = only\\n';"
+    " d = os.open('.git', 0); open('.git/x', 'w').write(t);"
+    " os.rename('x', 'config', src_dir_fd=d, dst_dir_fd=d)\"",
+    "many": "for i in $(seq 60); do git config user.name n$i; done; git config pull.ff only;"
+    ' test "$(git config user.name)" = n60',
+    "at once": "for i in 1 2 3 4 5 6 7 8; do (for j in $(seq 9); do until git config a$i.x b;"
+    " do :; done; git config --list > /dev/null || touch broken; done 2> /dev/null) & done; wait;"
+    " test ! -e broken && for i in 1 2 3 4 5 6 7 8; do git config --unset a$i.x || exit 1; done;"
+    " git config pull.ff only",
+}
+
+
+@pytest.mark.parametrize("case", RENAMING)
+async def test_programs_replace_the_settings_as_git_does(
+    home: Home, clone: Path, case: str
+) -> None:
+    (answer,), _ = await run_all(home, clone, RENAMING[case])
+    assert answer["exit_code"] == 0, answer
+    assert "disabled_repositories" not in answer, answer
+    assert setting(clone, "pull.ff") == "only"
+    assert not list((clone / ".git").glob("x")) + list((clone / ".git").glob("*.lock"))
+
+
+REFUSED = {
+    "link": "ln -s ../more .git/x; mv .git/x .git/config",
+    "pipe": "mkfifo .git/x; mv .git/x .git/config",
+    "folder": "mkdir .git/x; mv -T .git/x .git/config",
+    "removed": "rm -f .git/config",
+    "moved": "mv .git/config .git/x",
+    "moved into it": "cp .git/config x; mv x .git/config",
+    "exchanged": "touch .git/x; python3 -c \"import ctypes, os; d = os.open('.git', 0);"
+    " e = ctypes.CDLL(None).renameat2(d, b'x', d, b'config', 2); raise SystemExit(e)\"",
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_only_a_file_beside_the_settings_replaces_them(
+    home: Home, clone: Path, case: str
+) -> None:
+    before = (clone / ".git/config").read_bytes()
+    (answer,), _ = await run_all(home, clone, f"true; {REFUSED[case]}")
+    assert answer["exit_code"] != 0, answer
+    assert (clone / ".git/config").read_bytes() == before
+    assert not (clone / ".git/config").is_symlink()
+
+
+async def test_copies_cannot_be_reached_by_other_commands(home: Home, clone: Path) -> None:
+    """The folder that all programs share for temporary files is writable here."""
+
+    async def look() -> list[Path]:
+        await appears(clone / "made")
+        copies = [
+            found
+            for pattern in (".soong-agent-*/**/*", f"{clone.name}/.git/*")
+            for root in (Path(tempfile.gettempdir()), clone.parent)
+            for found in root.glob(pattern)
+            if found.is_file() and b"only-in-the-copy" in found.read_bytes()
+        ]
+        (clone / "looked").touch()
+        return copies
+
+    looking = asyncio.create_task(look())
+    script = (
+        "git config user.name only-in-the-copy; mv $(mktemp) made;"
+        " while ! test -e looked; do sleep 0.02; done"
+    )
+    config = "[tools]\nallow_tmp_write = true\n" + ON
+    (answer,), _ = await run_all(home, clone, script, config=config)
+    assert answer["exit_code"] == 0, answer
+    assert await looking == []
+    assert setting(clone, "user.name") == "only-in-the-copy"
+    assert not list(home.path.rglob("*.tmp"))
 
 
 async def test_a_killed_command_leaves_the_settings_as_they_were(home: Home, clone: Path) -> None:
@@ -362,6 +464,20 @@ async def test_filters_without_their_hooks_are_refused_in_every_sandbox(
     (answer,), _ = await run_all(home, clone, "git lfs install --local")
     assert answer["error"].code == "permission_denied"
     assert f"{clone}/.git/hooks" in answer["error"].message
+
+
+async def test_without_a_listener_nothing_is_done_by_halves(
+    home: Home, clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = replace(probe(), renames=False)
+    for module in ("sandbox", "confinement"):
+        monkeypatch.setattr(f"agent_core.process.{module}.probe", lambda: found)
+    before = (clone / ".git/config").read_bytes()
+    scripts = ("git switch other", "true; echo x >> .git/config", "true; cp -a .git copy")
+    answers, _ = await run_all(home, clone, *scripts)
+    assert answers[0]["error"].code == "permission_denied"
+    assert answers[1]["blocked_by_sandbox"] == [f"{clone}/.git/config"]
+    assert (clone / "copy/config").read_bytes() == (clone / ".git/config").read_bytes() == before
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

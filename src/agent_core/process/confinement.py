@@ -64,7 +64,8 @@ class Confinement(Struct, frozen=True, kw_only=True):
         protect: paths in `write`, existing or not, that must not change. Of two paths
             where one holds the other, the longer one decides.
         hidden: paths they cannot open, wherever those are: a lock on it would stop this program.
-        links: protected files, each with a link that is seen in its place; see `has_links`.
+        copies: protected files, each with a copy that is seen and written in its place; all
+            copies are in one folder. See `has_copies`.
         network: whether they may use the network.
         required: rules without which the program is not started.
     """
@@ -73,7 +74,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
     read: tuple[str, ...] | None = None
     protect: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
-    links: tuple[tuple[str, str], ...] = ()
+    copies: tuple[tuple[str, str], ...] = ()
     network: bool = False
     required: frozenset[Rule] = frozenset()
 
@@ -89,6 +90,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
         bubblewrap: the path of a `bwrap` that works, looked for if `namespaces` or
             `landlock` is missing.
         sandbox_exec: the path of macOS' `sandbox-exec`.
+        renames: renames of the program can be carried out in its place.
     """
 
     landlock: int = 0
@@ -97,6 +99,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
     network_namespace: bool = False
     bubblewrap: str | None = None
     sandbox_exec: str | None = None
+    renames: bool = False
 
     @property
     def has_mounts(self) -> bool:
@@ -104,9 +107,9 @@ class Abilities(Struct, frozen=True, kw_only=True):
         return self.namespaces or self.bubblewrap is not None
 
     @property
-    def has_links(self) -> bool:
-        """Return whether the program alone can be shown a link in place of a file."""
-        return self.namespaces and self.bubblewrap is None
+    def has_copies(self) -> bool:
+        """Return whether the program alone can be shown a copy in place of a file."""
+        return self.namespaces and self.renames and self.bubblewrap is None
 
 
 class Hole(Struct, frozen=True, kw_only=True):
@@ -220,7 +223,7 @@ def prepare(confinement: Confinement) -> tuple[list[str], bytes]:
     if not sys.platform.startswith("linux"):
         return [], b""
     jail: dict[str, object] = asdict(abilities)
-    del jail["sandbox_exec"]
+    del jail["sandbox_exec"], jail["renames"]
     write = _encoded(confinement.write)
     jail["write"] = write
     jail["read"] = None if confinement.read is None else _encoded(confinement.read)
@@ -229,8 +232,8 @@ def prepare(confinement: Confinement) -> tuple[list[str], bytes]:
     jail["binds"] = [(str(kind), path) for kind, path in binds]
     masked = {path for kind, path in binds if kind == Kind.HIDE}
     jail["unmasked"] = [path for path in hidden if path not in masked]
-    pairs = confinement.links if abilities.has_links else ()
-    jail["links"] = {os.fsencode(path): os.fsencode(link) for path, link in pairs}
+    pairs = confinement.copies if abilities.has_copies else ()
+    jail["copies"] = {os.fsencode(path): os.fsencode(copy) for path, copy in pairs}
     jail["network"] = confinement.network
     return [], marshal.dumps(jail)
 

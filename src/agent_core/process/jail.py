@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
-from agent_core.process import bubblewrap, kernel, landlock, mounts, seccomp
+from agent_core.process import bubblewrap, kernel, landlock, mounts, renames, seccomp
 from agent_core.process.binds import Bind, is_beneath
 
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
@@ -46,7 +46,7 @@ class Jail:
         read: paths that may be read, besides the system's own; None: everything.
         unmasked: paths that cannot be opened, and that no mount covers.
         binds: the mounts.
-        links: protected files that are shown as a link.
+        copies: protected files, each with the copy that covers it; all copies are in one folder.
         network: the network may be used.
         landlock: the version to use, 0 for none.
         seccomp: filter system calls.
@@ -61,7 +61,7 @@ class Jail:
     read: list[bytes] | None
     unmasked: list[bytes]
     binds: list[Bind]
-    links: dict[bytes, bytes]
+    copies: dict[bytes, bytes]
     network: bool
     landlock: int
     seccomp: bool
@@ -70,6 +70,8 @@ class Jail:
     bubblewrap: str | None
     devices: list[bytes] = field(default_factory=list[bytes])
     step: str = ""
+    _copies: renames.Copies | None = None
+    _listener: int = -1
 
     def enter(self, folder: int, files: ExitStack) -> int:
         """Move this process to the folder of its program, without giving up a right.
@@ -97,7 +99,15 @@ class Jail:
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         self.step = "mounts"
         only = () if self.landlock else filter(os.path.exists, _USUAL_DEVICES)
-        self.devices = mounts.make_read_only(self.binds, files, only_devices=only, links=self.links)
+        folders = {os.path.dirname(copy) for copy in self.copies.values()}  # noqa: PTH120
+        hidden = [(each, mounts.clone(each)) for each in folders]
+        self.devices = mounts.make_read_only(
+            self.binds, files, only_devices=only, copied=self.copies
+        )
+        for copies_folder, tree in hidden:
+            mounts.attach_hidden(tree, copies_folder)
+            names = {file: os.path.basename(copy) for file, copy in self.copies.items()}  # noqa: PTH119
+            self._copies = renames.Copies(tree, names)
         self.step = "working folder"
         inside = kernel.open_path(path, os.O_DIRECTORY)
         if not os.path.samestat(os.fstat(inside), os.fstat(folder)):
@@ -155,6 +165,8 @@ class Jail:
         ended.acquire()
         if isinstance(results[0], BaseException):
             raise results[0]
+        if self._copies is not None:
+            _thread.start_new_thread(self._copies.serve, (self._listener,))
         return results[0]
 
     def _give_up(self) -> None:
@@ -164,6 +176,9 @@ class Jail:
         if self.landlock:
             self.step = "Landlock"
             self._restrict_files()
+        if self._copies is not None:
+            self.step = "renames"
+            self._listener = seccomp.listen_to_renames()
         if self.seccomp:
             self.step = "seccomp"
             internet = self.network or self.has_own_network
@@ -271,6 +286,7 @@ def abilities() -> str:
         "namespaces": has_mounts,
         "network_namespace": has_mounts and shared().network is not None,
         "bubblewrap": bwrap,
+        "renames": seccomp.is_known_processor() and _succeeds(_try_listener),
     }
     return json.dumps(found)
 
@@ -299,6 +315,11 @@ def _try_mounts() -> None:
 def _try_seccomp() -> None:
     kernel.library_call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     seccomp.install(filter_header(False, False))
+
+
+def _try_listener() -> None:
+    kernel.library_call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    seccomp.listen_to_renames()
 
 
 def _try_bubblewrap(path: str) -> None:

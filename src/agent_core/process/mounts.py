@@ -12,7 +12,7 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from agent_core.process import kernel
 from agent_core.process.binds import PLACEHOLDER_MODE, Bind, Kind, is_vacant
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWNET = 0x0002_0000, 0x0800_0000, 0x1000_0000, 0x4000_0000
-_OPEN_TREE_CLONE, _AT_RECURSIVE = 1, 0x8000
+_OPEN_TREE_CLONE, _AT_RECURSIVE, _NOT_THROUGH_LINKS = 1, 0x8000, 0x100
 _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 0x04, 0x40
 _MS_READ_ONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _MS_BIND, _MS_PRIVATE = 4096, 1 << 18
@@ -129,7 +129,7 @@ def make_read_only(
     files: ExitStack,
     *,
     only_devices: Iterable[bytes] = (),
-    links: Mapping[bytes, bytes] | None = None,
+    copied: Container[bytes] = (),
 ) -> list[bytes]:
     """Make the whole file system read-only in this namespace, except for some paths.
 
@@ -138,7 +138,7 @@ def make_read_only(
         files: closes the files that stay open until the program has ended.
         only_devices: if there are any, no others can be opened: a device on a read-only mount
             can be written to nevertheless.
-        links: protected files, each shown as a link to a copy of the file.
+        copied: protected files that are covered with copies afterwards.
 
     Returns:
         Devices that are the program's own, and may be written to.
@@ -151,8 +151,8 @@ def make_read_only(
     for kind, path in binds:
         if kind == Kind.WRITE:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                trees[path] = _clone(path)
-    kept = [(path, _clone(path)) for path in only_devices]
+                trees[path] = clone(path)
+    kept = [(path, clone(path)) for path in only_devices]
     no_devices = _ATTR_NO_DEVICES if kept else 0
     if b"/" in trees:
         os.close(trees.pop(b"/"))
@@ -168,9 +168,7 @@ def make_read_only(
             os.close(tree)
         elif kind == Kind.PIN:
             _bind(path)
-        elif kind == Kind.PROTECT and links and path in links:
-            _bind(links[path], to=path)
-        elif kind == Kind.PROTECT and hold_placeholder(path, files):
+        elif kind == Kind.PROTECT and path not in copied and hold_placeholder(path, files):
             _bind(path, attributes=_ATTR_READ_ONLY)
         elif kind == Kind.HIDE:
             _hide(path)
@@ -259,7 +257,7 @@ def _hide(path: bytes) -> None:
             flags = _MS_READ_ONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
             _mount(b"tmpfs", b"/proc/self/fd/%d" % target, b"tmpfs", flags, b"mode=000")
             return
-        tree = _clone(_DEVICE)
+        tree = clone(_DEVICE)
         try:
             _set_attributes(b"", tree, attributes=_ATTR_READ_ONLY | _ATTR_NO_DEVICES)
             _move_mount(tree, target)
@@ -269,19 +267,42 @@ def _hide(path: bytes) -> None:
         os.close(target)
 
 
-def _bind(path: bytes, *, attributes: int = 0, to: bytes | None = None) -> None:
-    """Mount a path on itself, or a link on another path."""
-    tree = _clone(path, 0 if to is None else os.O_NOFOLLOW)
+def attach_hidden(tree: int, path: bytes) -> None:
+    """Mount a clone of a folder, and cover it: only its descriptor leads to it then."""
+    _attach(tree, path)
+    _bind(path, attributes=_ATTR_READ_ONLY)
+
+
+def cover(path: bytes, folder: int, name: bytes) -> None:
+    """Mount a file over another one.
+
+    Args:
+        path: of the covered file.
+        folder: a descriptor of the folder that the other file is in.
+        name: of that file.
+    """
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _NOT_THROUGH_LINKS
+    tree = kernel.system_call(kernel.OPEN_TREE, folder, name, flags)
     try:
-        if attributes:
-            _set_attributes(b"", tree, attributes=attributes)
-        _attach(tree, to or path)
+        _attach(tree, path)
     finally:
         os.close(tree)
 
 
-def _clone(path: bytes, flags: int = 0) -> int:
-    fd = kernel.open_path(path, flags)
+def _bind(path: bytes, *, attributes: int = 0) -> None:
+    """Mount a path on itself."""
+    tree = clone(path)
+    try:
+        if attributes:
+            _set_attributes(b"", tree, attributes=attributes)
+        _attach(tree, path)
+    finally:
+        os.close(tree)
+
+
+def clone(path: bytes) -> int:
+    """Return a descriptor of a mount of a file or folder, which is nowhere yet."""
+    fd = kernel.open_path(path)
     try:
         flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | kernel.AT_EMPTY_PATH | os.O_CLOEXEC
         return kernel.system_call(kernel.OPEN_TREE, fd, b"", flags)

@@ -81,6 +81,8 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         hidden: finds files that programs cannot open.
         watch: looks for repositories that commands and tools made.
         unfinished: notes of temporary folders.
+        copies_root: where folders with copies of settings are made: in the home, which programs
+            never write to, or in the folder for temporary files if nothing is kept in the home.
     """
 
     config: SandboxConfig
@@ -93,6 +95,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
     hidden: HiddenFiles
     watch: RepositoryWatch
     unfinished: UnfinishedWrites
+    copies_root: Path
 
     @classmethod
     def of(cls, setup: Setup, *, own: Iterable[Path]) -> Self:
@@ -138,6 +141,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             ),
             watch=RepositoryWatch(write, home=notes),
             unfinished=UnfinishedWrites(notes and notes / "unfinished", is_optional=True),
+            copies_root=notes or Path(tempfile.gettempdir()).resolve(),
         )
 
     def tell_network(self, plan: "SandboxPlan") -> str | None:
@@ -226,7 +230,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         tracked = find_replaceable([*found.paths, *found.left]) if is_git else []
         found = replace(found, paths=[path for path in found.paths if path not in tracked])
         copied, absent = list[str](), list[str]()
-        if runs_git and kind != "own" and config.protect is None and probe().has_links:
+        if runs_git and kind != "own" and config.protect is None and self._can_copy():
             copied = find_settings(found.paths)
             absent = [path for path in found.unwanted if path.endswith("/config.worktree")]
         unwanted = [path for path in found.unwanted if path not in absent]
@@ -252,6 +256,13 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             tuple(absent),
             must_ask=bool(tracked) or self._must_ask(confinement, holes),
         )
+
+    def _can_copy(self) -> bool:
+        """Return whether a program can get copies of settings that no other program can write."""
+        is_reachable = self.copies_root != self.home and nearest(
+            str(self.copies_root), map(str, self.write)
+        )
+        return probe().has_copies and not is_reachable
 
     def _must_ask(self, confinement: Confinement, holes: list[Hole]) -> bool:
         """Return whether a command asks because of limits that this system cannot enforce.
@@ -334,15 +345,20 @@ class SandboxPlan(Struct, frozen=True):
             ToolError: `internal_error`; the folder cannot be made.
         """
         scratch, it = self._scratch(), self.confinement
-        copies: SettingsCopies | None = None
+        copies = SettingsCopies(
+            self.copied,
+            self.absent,
+            root=self.sandbox.copies_root,
+            unfinished=self.sandbox.unfinished,
+        )
         try:
             try:
                 folder = await finish_uncancelled(asyncio.to_thread(scratch.__enter__))
-                copies = await finish_uncancelled(asyncio.to_thread(self._copy_settings, folder))
+                await finish_uncancelled(asyncio.to_thread(copies.make))
             except OSError as error:
                 message = f"no temporary folder can be made for the program: {error}"
                 raise ToolError(ErrorCode.INTERNAL_ERROR, message, retryable=True) from error
-            protect = dict.fromkeys((*it.protect, *(path for path, _ in copies.links)))
+            protect = dict.fromkeys((*it.protect, *(path for path, _ in copies.pairs)))
             yield replace(
                 command,
                 env={**command.env, **_own_variables(command.env, folder, it.write)},
@@ -350,23 +366,14 @@ class SandboxPlan(Struct, frozen=True):
                     it,
                     write=(*it.write, folder),
                     protect=tuple(protect),
-                    links=tuple(copies.links),
+                    copies=tuple(copies.pairs),
                 ),
             )
         finally:
-            if copies is not None:
-                said = await finish_uncancelled(asyncio.to_thread(copies.take_over))
-                if left_out is not None:
-                    left_out += said
+            said = await finish_uncancelled(asyncio.to_thread(copies.take_over))
+            if left_out is not None:
+                left_out += said
             await finish_uncancelled(asyncio.to_thread(scratch.__exit__, None, None, None))
-
-    def _copy_settings(self, folder: str) -> SettingsCopies:
-        return SettingsCopies(
-            self.copied,
-            self.absent,
-            folder=Path(folder, ".git-settings"),
-            unfinished=self.sandbox.unfinished,
-        )
 
     @contextmanager
     def _scratch(self) -> Generator[str]:

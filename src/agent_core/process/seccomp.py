@@ -106,6 +106,9 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _SOCK_STREAM, _SOCK_SEQPACKET, _SOCK_TYPE = 1, 5, 0xF
 _NETLINK_ROUTE = 0
 
+_RENAMES = ((82, None), (264, 38), (316, 276))
+"""`rename`, `renameat`, `renameat2`."""
+
 _NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16
 _LOAD, _EQUAL, _GREATER, _GREATER_EQUAL, _AND, _RETURN, _ANY_BIT = (
     0x20,
@@ -116,9 +119,11 @@ _LOAD, _EQUAL, _GREATER, _GREATER_EQUAL, _AND, _RETURN, _ANY_BIT = (
     0x06,
     0x45,
 )
-_ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
+_ALLOW, _ERRNO, _NOTIFY = 0x7FFF_0000, 0x0005_0000, 0x7FC0_0000
 
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
+_SECCOMP = (317, 277)
+_SET_FILTER, _NEW_LISTENER = 1, 8
 
 
 def is_known_processor() -> bool:
@@ -195,6 +200,34 @@ def _socket(*, internet: bool) -> list[bytes]:
         _refuse(errno.EACCES),
     ]
     return [*lines, *_if(_EQUAL, _AF_NETLINK, route), _refuse(errno.EACCES)]
+
+
+def rename_calls() -> tuple[int | None, int | None, int | None]:
+    """Return the numbers of `rename`, which not every processor has, `renameat` and `renameat2`."""
+    column = _column()
+    first, second, third = (call[column] for call in _RENAMES)
+    return first, second, third
+
+
+def listen_to_renames() -> int:
+    """Stop each rename of this thread, and of everything it starts, until a listener decides.
+
+    Returns:
+        A descriptor of the listener, to which this process answers.
+
+    Raises:
+        OSError: the kernel refuses, for example because there is another listener.
+    """
+    lines = [_line(_LOAD, _NUMBER)]
+    for call in rename_calls():
+        lines += _if(_EQUAL, call, [_line(_RETURN, _NOTIFY)])
+    lines.append(_line(_RETURN, _ALLOW))
+    number = _SECCOMP[_column()]
+    return kernel.system_call(number, _SET_FILTER, _NEW_LISTENER, header(b"".join(lines)))
+
+
+def _column() -> int:
+    return _ARCHITECTURES[os.uname().machine][1]
 
 
 def header(filter_program: bytes) -> bytes:

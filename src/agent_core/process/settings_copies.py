@@ -1,4 +1,4 @@
-"""Copies of Git's protected settings, which a confined program sees and writes instead.
+"""Copies of Git's protected settings, which a confined program sees and replaces instead.
 
 The real files never contain what a program writes. When it has ended, the settings that execute
 nothing are copied into the real file, as one change. The rest stays in a file beside it, which
@@ -7,9 +7,10 @@ Git does not read.
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -32,7 +33,8 @@ class _Copy(Struct):
 
     Attributes:
         file: the real one.
-        copy: the one that the program writes.
+        copy: the one that the program sees first. When it replaces the file, the next one has
+            the same name with a dot and a number.
         before: the content of both before the program.
         was_made: the real file did not exist.
     """
@@ -60,8 +62,11 @@ class SettingsCopies:
     Args:
         files: the settings; links resolved.
         absent: settings that are not there, and that Git would read.
-        folder: where the copies are; the program can write to it.
+        root: a folder that no confined program can write to; the copies are in a folder in it.
         unfinished: notes of temporary files.
+
+    Attributes:
+        pairs: the files, each with its copy.
     """
 
     def __init__(
@@ -69,26 +74,49 @@ class SettingsCopies:
         files: Sequence[str],
         absent: Sequence[str],
         *,
-        folder: Path,
+        root: Path,
         unfinished: UnfinishedWrites,
     ) -> None:
+        self._files = [*files, *absent]
+        self._absent = frozenset(absent)
+        self._root = root
         self._unfinished = unfinished
         self._copies: list[_Copy] = []
-        self.links: list[tuple[str, str]] = []
-        for number, file in enumerate((*files, *absent)):
-            was_made = file in absent and _make_empty(file)
-            if (content := read_content(file)) is None:
-                continue
-            place = folder / str(number)
-            place.mkdir(parents=True)
-            copy = str(place / "config")
-            _write_new(copy, content.data, content.mode | 0o600)
-            (place / "link").symlink_to(copy)
-            self.links.append((file, str(place / "link")))
-            self._copies.append(_Copy(file, copy, content.data, was_made))
+        self._made = ExitStack()
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        return [(each.file, each.copy) for each in self._copies]
+
+    def make(self) -> None:
+        """Make the copies; blocks on files.
+
+        Raises:
+            OSError: they cannot be made; `take_over` removes the others.
+        """
+        if not self._files:
+            return
+        name = self._made.enter_context(self._unfinished.noted(self._root, is_folder=True))
+        folder = self._root / name
+        folder.mkdir(mode=0o700, parents=True)
+        self._made.callback(shutil.rmtree, folder, ignore_errors=True)
+        for number, file in enumerate(self._files):
+            was_made = file in self._absent and _make_empty(file)
+            if (content := read_content(file)) is not None:
+                copy = str(folder / str(number))
+                _write_new(copy, content.data, content.mode | 0o600)
+                self._copies.append(_Copy(file, copy, content.data, was_made))
 
     def take_over(self) -> list[str]:
-        """Take over settings that execute nothing; return texts about the rest. Blocks on files."""
+        """Take over settings that execute nothing, and remove the copies; blocks on files.
+
+        Returns:
+            Texts about the other settings.
+        """
+        with self._made:
+            return self._take_over_all()
+
+    def _take_over_all(self) -> list[str]:
         said: list[str] = []
         for each in self._copies:
             try:
@@ -102,11 +130,9 @@ class SettingsCopies:
         return said
 
     def _take_over(self, each: _Copy) -> list[str]:
-        if not os.path.lexists(each.copy):
-            return []  # the program has removed its copy, and no setting
-        content = None if os.path.islink(each.copy) else read_content(each.copy)  # noqa: PTH114
+        content = read_content(_last(each.copy))
         if content is None:
-            return [f"{each.file}: new settings were not kept: it would be a link, or too long"]
+            return [f"{each.file}: new settings were not kept: they are too long"]
         wrote = content.data
         if wrote == each.before:
             return []
@@ -164,6 +190,14 @@ class SettingsCopies:
             finally:
                 with suppress(OSError):
                     os.unlink(temporary)  # noqa: PTH108
+
+
+def _last(copy: str) -> str:
+    """Return the copy that the program has seen last."""
+    number = 1
+    while os.path.lexists(f"{copy}.{number}"):
+        number += 1
+    return f"{copy}.{number - 1}" if number > 1 else copy
 
 
 def _take_lock(lock: str, temporary: str) -> None:

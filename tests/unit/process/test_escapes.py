@@ -81,9 +81,10 @@ class World:
         self.protected = [self.inside / name for name in (".git/config", ".git/hooks", "absent/x")]
         self.protected.append(self.inside / "deep/er/secret")
         self.protected.append(self.inside / ".git/copied")
-        (self.inside / "copies").mkdir()
-        (self.inside / "copies/copied").write_text("old")
-        (self.inside / "copies/link").symlink_to(self.inside / "copies/copied")
+        self._copies = folder / "copies"
+        self._copies.mkdir()
+        for name in ("copied", "other"):
+            (self._copies / name).write_text("old")
         self._readers = [os.open(self.outside / "fifo", os.O_RDONLY | os.O_NONBLOCK)]
         terminal, theirs = os.openpty()
         os.set_blocking(terminal, False)
@@ -94,6 +95,7 @@ class World:
             "IN": str(self.inside),
             "OUT": str(self.outside),
             "PROTECTED": str(self.inside / ".git"),
+            "COPIES": str(self._copies),
             "TTY": os.ttyname(theirs),
             "PATH": os.environ["PATH"],
         }
@@ -177,13 +179,13 @@ class World:
             protect=tuple(map(str, self.protected)),
             read=tuple(sorted(python)) if rule == "read" else None,
             hidden=tuple(str(self.outside / name) for name in ("db", "locks")),
-            links=((str(self.inside / ".git/copied"), str(self.inside / "copies/link")),),
+            copies=((str(self.inside / ".git/copied"), str(self._copies / "copied")),),
         )
 
     def _state(self) -> object:
         """Names, contents, modes, owners, times and attributes of what has to stay as it is."""
         paths = [self.outside, *self.outside.rglob("*"), self._memory, self.inside / "absent"]
-        paths += [*self.protected, *self.protected[1].rglob("*")]
+        paths += [self._copies / "other", *self.protected, *self.protected[1].rglob("*")]
         return {path: _seen(path) for path in sorted(paths)}
 
     def traces(self, output: str) -> list[str]:

@@ -375,7 +375,7 @@ def _refuse_halves(command: CommandViews, plan: "SandboxPlan", cwd: Path) -> Non
 def _may_run_git(command: CommandViews) -> bool:
     """Return whether a command may run Git; only known programs that run no others may not.
 
-    Programs that do not run Git see the real settings, so that a copy of a repository is complete.
+    Programs that do not run Git see the real settings: no copies have to be made for them.
     """
     from agent_core.tools.code.readers import is_known  # noqa: PLC0415 - in a sandbox only
 

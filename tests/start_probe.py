@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def main() -> None:
         "argv": sys.argv,
         "orig_argv": sys.orig_argv,
         "path": sys.path,
+        "warnings": [sys.warnoptions, warnings.filters[0][0] == "error"],
         "writes_bytecode": not sys.dont_write_bytecode,
         "name": __name__,
         "environ": dict(os.environ),

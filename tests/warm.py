@@ -33,6 +33,7 @@ import tempfile
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,13 @@ _TESTS = Path(__file__).resolve().parent
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 _CLONE_PARENT = 0x8000
 _FIRST_FREE = 300  # above all descriptors of the stock
-_AT_START = ("LANG", "LC_", "LD_", "MALLOC", "PYTHON", "SSL_CERT")  # read when a process begins
-_HEEDED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUNBUFFERED")  # by a copy as well
+_AT_START = ("LANG", "LC_", "LD_", "MALLOC", "PYTHON")  # read when a process begins
+_HEEDED = (  # by a copy as well
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONPATH",
+    "PYTHONUNBUFFERED",
+    "PYTHONWARNINGS=error",
+)
 
 is_cold = False  # a test wants its programs started from scratch
 
@@ -199,7 +205,7 @@ def _decisive(environ: Mapping[str, str]) -> Mapping[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if name.startswith(_AT_START) and name not in _HEEDED
+        if name.startswith(_AT_START) and name not in _HEEDED and f"{name}={value}" not in _HEEDED
     }
 
 
@@ -283,6 +289,9 @@ def _take_place(job: Mapping[str, Any], fds: Sequence[int]) -> None:
     added = len(_path(os.environ))
     sys.path[1:] = dict.fromkeys([*_path(job["environ"]), *sys.path[1 + added :]])
     sys.dont_write_bytecode = bool(job["environ"].get("PYTHONDONTWRITEBYTECODE"))
+    if job["environ"].get("PYTHONWARNINGS") == "error":
+        sys.warnoptions[:] = ["error"]
+        warnings.simplefilter("error")
     os.environ.clear()
     os.environ.update(job["environ"])
     time.tzset()

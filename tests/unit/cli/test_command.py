@@ -18,6 +18,7 @@ import pytest
 STAGED = str(Path(__file__).with_name("staged.py"))
 SOURCE = str(Path(__file__).parents[3] / "src")
 ENVIRON = {
+    **{name: value for name, value in os.environ.items() if name.startswith(("LANG", "LC_"))},
     "PATH": os.environ["PATH"],
     "PYTHONPATH": SOURCE,
     "PYTHONWARNINGS": "error",

@@ -79,6 +79,7 @@ def test_a_copy_has_the_folder_variables_session_and_mask_it_is_given(
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "PYTHONUNBUFFERED": "" if os.environ.get("PYTHONUNBUFFERED") else "1",
+        "PYTHONWARNINGS": "error",
         "TZ": "Asia/Tokyo",
     }
     del environ["HOME"]
@@ -135,7 +136,7 @@ async def test_a_copy_is_awaited_and_takes_signals(copies: list[int]) -> None:
     [
         ([sys.executable, "-m", "agent_core.cli", "--help"], {"preexec_fn": lambda: None}),
         ([sys.executable, "-m", "agent_core.cli", "--help"], {"close_fds": False}),
-        ([sys.executable, "-m", "agent_core.cli", "--help"], {"env": {"PYTHONWARNINGS": "error"}}),
+        ([sys.executable, "-m", "agent_core.cli", "--help"], {"env": {"PYTHONWARNINGS": "ignore"}}),
         ([sys.executable, "-m", "agent_core.cli", "--help"], {"env": {"LC_ALL": "C"}}),
         ([sys.executable, "-m", "agent_core.cli", "--help"], {"env": {"PYTHONPATH": "/"}}),
         ([sys.executable, "-W", "error", "-m", "agent_core.cli", "--help"], {}),

@@ -564,6 +564,49 @@ async def test_the_programs_own_files_stay_as_they_are_inside_of_what_is_written
         await run_one(home, project, sh("true"), config=config)
 
 
+@pytest.mark.parametrize(
+    ("cache", "sensitive"),
+    [
+        *((".ssh", ".ssh"), (".config", ".config"), (".config/gh", ".config/gh")),
+        *((".cargo", ".cargo"), (".kube/cache", ".kube/cache"), ("link", ".ssh")),
+        *((".local/share", ".local/share"), ("work", "work/.env"), ("..", "")),
+    ],
+)
+async def test_no_sensitive_folder_is_a_cache(
+    home: Home,
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cache: str,
+    sensitive: str,
+) -> None:
+    user = tmp_path / "user"
+    (user / "work").mkdir(parents=True)
+    (user / "work/.env").touch()
+    (user / ".ssh").mkdir()
+    (user / "link").symlink_to(".ssh")
+    monkeypatch.setenv("HOME", str(user))
+    config = ON + f'caches = ["~/{cache}"]\n'
+    with pytest.raises(ConfigError, match=r"sandbox.caches\[0\] must not") as refused:
+        await run_one(home, project, sh("true"), config=config)
+    assert not sensitive or f"{user}/{sensitive} is sensitive" in str(refused.value)
+
+
+async def test_folders_of_package_managers_are_caches(
+    home: Home, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    names = (
+        *(".npm", ".cache/uv", ".cargo/registry", ".cargo/git", "go/pkg", ".gradle"),
+        *(".local/share/pnpm", ".cache/pnpm", ".local/state/pnpm", ".m2/repository"),
+    )
+    for name in names:
+        (tmp_path / "user" / name).mkdir(parents=True)
+    config = ON + f"caches = {[f'~/{name}' for name in names]}\n"
+    answer, _, _ = await run_one(home, project, sh("touch ~/go/pkg/x"), config=config)
+    assert answer["exit_code"] == 0, answer
+
+
 async def test_a_hook_reads_what_lies_beside_it_in_the_home(home: Home, project: Path) -> None:
     home.write("hooks/guard.sh", 'echo \'{"decision": "deny", "reason": "guarded"}\'\n')
     hook = {"type": "command", "command": f"sh {home.path}/hooks/guard.sh"}

@@ -196,6 +196,9 @@ def _sandbox_problems(
         if own_folder.is_relative_to(os.path.realpath(resolve(value))):
             message = "must not contain your home folder: list the folders of package managers"
             yield Problem(f"sandbox.caches[{at}]", message)
+        elif home.is_relative_to(os.path.realpath(resolve(value))):
+            message = f"must not contain the home {home}: list the folders of package managers"
+            yield Problem(f"sandbox.caches[{at}]", message)
 
 
 def _checked_scope(memory: object) -> str | None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -17,7 +17,7 @@ from agent_core.agents.definitions import AgentDefinitions, check_definition, ch
 from agent_core.aio import finish_uncancelled
 from agent_core.config.load import Profile, config_secrets
 from agent_core.config.models import ModelConfig
-from agent_core.config.paths import Setup, resolve_project, tasks_folder
+from agent_core.config.paths import Setup, expand_path, resolve_project, tasks_folder
 from agent_core.context.instructions import InstructionCatalog, find_instructions
 from agent_core.context.skills import SkillCatalog, find_skills
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -38,6 +38,7 @@ from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.toolboxes import Toolboxes, note_failure
 from agent_core.text import without_content
+from agent_core.tools.sensitive import user_homes
 from agent_core.tools.toolsets import Toolset, opened
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import AgentDefinition, Draft, RunIdentity
@@ -354,13 +355,50 @@ def is_server(toolset: Toolset) -> "TypeGuard[McpToolset]":
     return isinstance(toolset, McpToolset)
 
 
+_CACHE_FOLDERS = (".cache/", ".gradle/", ".local/state/pnpm/", ".npm/", "Library/Caches/")
+"""Folders of package managers in a home that may be listed as caches, with what is in them."""
+
+
 def load_sandbox(setup: Setup, paths: PathPolicy) -> "Sandbox | None":
-    """Load the sandbox that confines started programs; None if it is off."""
+    """Load the sandbox that confines started programs; None if it is off.
+
+    Raises:
+        ConfigError: a folder of `caches` is sensitive.
+    """
     if setup.config.sandbox.mode == "off":
         return None
+    _check_caches(setup, paths)
     from agent_core.process.sandbox import Sandbox  # noqa: PLC0415 - for users who have it on
 
     return Sandbox.of(setup, own=paths.protected)
+
+
+def _check_caches(setup: Setup, paths: PathPolicy) -> None:
+    """Check that no folder of `caches` is sensitive, or has something sensitive in it.
+
+    Raises:
+        ConfigError: one is.
+    """
+    project = setup.project
+    homes = [os.path.realpath(each) for each in user_homes(os.environ.get("HOME"))]
+    usual = tuple(f"{each}/{name}" for each in homes for name in _CACHE_FOLDERS)
+    for at, value in enumerate(setup.config.sandbox.caches):
+        cache = Path(
+            os.path.realpath(expand_path(value, project, home=setup.home, project=project))
+        )
+        if f"{cache}/".startswith(usual):
+            continue
+        inside: list[Path] = []
+        with suppress(OSError):
+            inside = sorted(cache.iterdir())
+        found = next(filter(paths.is_sensitive, (cache, *inside)), None)
+        if found is not None:
+            message = (
+                f"{setup.config_path}: sandbox.caches[{at}] must not hold sensitive files, and"
+                f" {found} is sensitive: every confined program can write there. List the folder"
+                " that a package manager fills, such as ~/.cargo/registry"
+            )
+            raise ConfigError(ErrorCode.CONFIG_ERROR, message)
 
 
 def _load_rules(

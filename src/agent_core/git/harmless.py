@@ -80,6 +80,15 @@ _LFS = {
 _UPDATES = frozenset(("checkout", "merge", "none", "rebase"))
 """The ways to update a submodule that run no command."""
 
+_NAMES = {
+    "remote": re.compile(
+        r"(?![-/])(?!.*(?:\.\.|@\{|//|/\.|\.lock(?:/|\Z)))(?!\.)"
+        r"[^\0-\x20~^:?*\[\\\x7f-\x9f\ud800-\udfff]*[^\0-\x20~^:?*\[\\\x7f-\x9f\ud800-\udfff/.]"
+    ),
+    "submodule": re.compile(r"(?![-/])(?!(?:.*/)?\.\.(?:/|\Z))[^\0-\x1f\x7f-\x9f]+"),
+}
+"""Names that Git would take: of a remote, as a part of references; of a submodule, as a path."""
+
 _ADDRESSES = re.compile(
     r"(?:remote|submodule)\..*\.(?:push)?url|branch\..*\.(?:push)?remote|remote\.pushdefault",
     re.DOTALL,
@@ -100,7 +109,9 @@ def is_harmless(name: str, value: str) -> bool:
     if name in _LFS:
         return re.fullmatch(_LFS[name], value) is not None
     section, _, rest = name.partition(".")
-    key = rest.rpartition(".")[2]
+    below, has_below, key = rest.rpartition(".")
+    if has_below and section in _NAMES and not _NAMES[section].fullmatch(below):
+        return False
     if (section, key) == ("submodule", "update"):
         return value in _UPDATES
     if _ADDRESSES.fullmatch(name):

@@ -165,7 +165,7 @@ async def test_settings_that_cannot_be_written_are_kept_aside(home: Home, clone:
     (text,) = answer["disabled_repositories"]
     assert "it cannot be written: File exists" in text
     assert (clone / ".git/config").read_bytes() == before
-    aside = Path(text.rpartition(" ")[2])
+    aside = Path(text.partition(" ")[0])
     assert '[branch "x"]' in aside.read_text(encoding="utf-8")
 
 

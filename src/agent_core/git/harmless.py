@@ -24,7 +24,7 @@ _KNOWN: Mapping[str, frozenset[str]] = {
         "clone": "defaultremotename rejectshallow",
         "color": "*",
         "column": "*",
-        "commit": "cleanup gpgsign status verbose",
+        "commit": "cleanup gpgsign status template verbose",
         "core": "abbrev attributesfile autocrlf bare bigfilethreshold checkroundtripencoding"
         " checkstat commentchar commitgraph compression deltabasecachelimit eol excludesfile"
         " filemode fscache hidedotfiles ignorecase logallrefupdates longpaths multipackindex"
@@ -80,6 +80,10 @@ _LFS = {
 _UPDATES = frozenset(("checkout", "merge", "none", "rebase"))
 """The ways to update a submodule that run no command."""
 
+_PAGERS = re.compile(r"core\.pager|pager\..*", re.DOTALL)
+_PAGER = re.compile(r"true|false|cat|more|less(?: -[FRSXKMi]+)*")
+"""Known pagers, with options that neither run nor write anything."""
+
 _NAMES = {
     "remote": re.compile(
         r"(?![-/])(?!.*(?:\.\.|@\{|//|/\.|\.lock(?:/|\Z)))(?!\.)"
@@ -114,6 +118,8 @@ def is_harmless(name: str, value: str) -> bool:
         return False
     if (section, key) == ("submodule", "update"):
         return value in _UPDATES
+    if _PAGERS.fullmatch(name):
+        return _PAGER.fullmatch(value) is not None
     if _ADDRESSES.fullmatch(name):
         return _ADDRESS.fullmatch(value) is not None and not _is_inside_git(value)
     keys = _KNOWN.get(section, frozenset())

@@ -152,10 +152,11 @@ class SettingsCopies:
         _write_new(aside, wrote, 0o600)
         names = ", ".join(left_out[:_MOST_NAMED])
         more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
+        text = f"{aside} has the settings that were written; to use them, read it and rename it."
         if kept is None:
-            return [f"{each.file} was left as it is ({names}); what was written is in {aside}"]
-        text = f"{each.file} was written without {names}{more}, and without the rest of the section"
-        return [f"{text}: Git would execute it, or look elsewhere. What was written is in {aside}"]
+            return [f"{text} {each.file} was left as it is: {names}"]
+        text += f" {each.file} was written without {names}{more}, and the rest of the section"
+        return [f"{text}: Git would execute it, or look elsewhere"]
 
     def _replace(self, each: _Copy, kept: bytes) -> bytes | None:
         """Put settings into the real file, as Git does: with a lock, and by renaming.

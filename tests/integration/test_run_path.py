@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "run_path.py"
-MOST_MODULES = 67
+MOST_MODULES = 71
 """Two of them look for instructions and memories, in place where that takes no time.
 
-Three say how a user's run is asked for, opened and carried out, one whose memory it has, and one
-what is inside it (decision 0039). Two keep the runtime to one event loop, one holds what belongs to
-the run, one calls its extensions (decision 0041), and one opens files. For the model, one tries
-failed calls again and one counts calls without a reply.
+Six say how a user's run is asked for, made, opened and carried out (decision 0043), one whose
+memory it has, and one what is inside it (decision 0039). One judges owners (decision 0042). Two
+keep the runtime to one event loop, one holds what belongs to the run, one calls its extensions
+(decision 0041), and one opens files. For the model, one tries failed calls again and one counts
+calls without a reply.
 """
 
 MOST_FRAMES = 17

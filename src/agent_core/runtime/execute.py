@@ -1,8 +1,8 @@
 """Executes one run: from its journal, with everything it needs, to its end."""
 
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from agent_core.types.memory_scopes import MEMORY_OFF, MEMORY_SHARED
 
 if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuards
+    from agent_core.telemetry.spans import Telemetry
 
 _NO_MESSAGE = Draft(Role.USER, [])
 """Placeholder for the message of a continued run, whose message is already in the history."""
@@ -68,89 +69,72 @@ class RunExecutor:
 
         `before` is awaited first; the run fails with what it raises.
         """
-        if self._telemetry is None:
-            await self._execute(run, before)
-            return
-        options = None
-        if run.trace is None:  # from another process, or after it waited for an answer
-            stored = run.stored_options or StoredOptions()
-            run.trace = self._telemetry.begin_run(
-                run.identity, run.journal.clean, carrier=stored.trace
-            )
-            if not stored.trace and run.trace.carrier:  # its next process stays in it
-                options = stored.model_copy(update={"trace": run.trace.carrier})
-        with run.trace.current():
-            await self._execute(run, before, options)
-
-    async def _execute(
-        self,
-        run: Run,
-        before: Callable[[], Awaitable[None]],
-        traced_options: StoredOptions | None = None,
-    ) -> None:
-        enter_run(weakref.ref(run), run.identity.run_id)
-        run.journal.begin(traced_options)
-        asked = run.options or run.stored_options
-        payer = run.nesting.payer if run.nesting else None
-        meter = self._models.meter(run.identity, asked.budget if asked else None, payer=payer)
-        run.scope.meter = meter
-        try:
-            async with (
-                conclude(
-                    run.journal,
-                    run.finish,
-                    parked_history=run.history if run.is_continued else None,
-                ) as stats,
-                self._traced(run.identity),
-                meter.in_time() if meter else nullcontext(),
-            ):
-                await before()
-                if run.identity.mode is RunMode.ORCHESTRATOR:  # from another process, perhaps
-                    tools = self._project.toolboxes.known_names()
-                    self._spawning.workers.require_any(tools)
-                options = run.options or self._restore_options(run.stored_options)
-                scope = self._memory.scope_of(options)
-                if scope != (options.memory or MEMORY_SHARED):
-                    options = replace(options, memory=scope)
+        telemetry = self._telemetry
+        with nullcontext() if telemetry is None else _in_span(telemetry, run) as traced_options:
+            enter_run(weakref.ref(run), run.identity.run_id)
+            run.journal.begin(traced_options)
+            asked = run.options or run.stored_options
+            payer = run.nesting.payer if run.nesting else None
+            meter = self._models.meter(run.identity, asked.budget if asked else None, payer=payer)
+            run.scope.meter = meter
+            try:
                 async with (
-                    _checked(run, options) as (prompt, guards),
-                    self._project.with_toolsets(
-                        self._project.with_contributions(options, run.identity), run.journal
-                    ) as options,
-                    self._contexts.recording(run.journal, run.scope),
-                    self._open_spawner(run, options) as spawner,
+                    conclude(
+                        run.journal,
+                        run.finish,
+                        parked_history=run.history if run.is_continued else None,
+                    ) as stats,
+                    self._traced(run.identity),
+                    meter.in_time() if meter else nullcontext(),
                 ):
-                    ctx, source = await self._contexts.context_and_source(
-                        RunSpec(
-                            run=run.identity,
-                            journal=run.journal,
-                            history=self._project.with_mentions(run.history, prompt),
-                            options=options,
-                            guards=guards,
-                            trace=run.trace,
-                            tools=spawner.tools,
-                            board=spawner.board,
-                            memory=self._memory.open(scope, run.tenant),
-                        ),
-                        run.scope,
-                    )
-                    if prompt is not None or run.is_continued:
-                        await converse(ctx, prompt or _NO_MESSAGE, stats)
-                    elif self._project.setup.config.compact.enabled:
-                        await ctx.history.resume(ctx.journal)
-                        await source.compact(ctx.toolbox.definitions, stats)
-                    else:
-                        raise not_summarised()
-        finally:
-            is_cancelled = (
-                run.status in {RunStatus.CANCELLED, RunStatus.WAITING} or run.journal.is_abandoned
-            )
-            is_private = self._memory.scope_of(asked or NO_OPTIONS) == MEMORY_OFF
-            if not (is_cancelled or is_private or run.identity.permission_mode == "plan"):
-                self._memory.run_ended(run.identity, run.journal.path, run.scope.model)
-            elif run.status.is_terminal and not run.journal.is_abandoned:
-                self._memory.wait_again(run.session_id)
-            self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
+                    await before()
+                    if run.identity.mode is RunMode.ORCHESTRATOR:  # from another process, perhaps
+                        tools = self._project.toolboxes.known_names()
+                        self._spawning.workers.require_any(tools)
+                    options = run.options or self._restore_options(run.stored_options)
+                    scope = self._memory.scope_of(options)
+                    if scope != (options.memory or MEMORY_SHARED):
+                        options = replace(options, memory=scope)
+                    async with (
+                        _checked(run, options) as (prompt, guards),
+                        self._project.with_toolsets(
+                            self._project.with_contributions(options, run.identity), run.journal
+                        ) as options,
+                        self._contexts.recording(run.journal, run.scope),
+                        self._open_spawner(run, options) as spawner,
+                    ):
+                        ctx, source = await self._contexts.context_and_source(
+                            RunSpec(
+                                run=run.identity,
+                                journal=run.journal,
+                                history=self._project.with_mentions(run.history, prompt),
+                                options=options,
+                                guards=guards,
+                                trace=run.trace,
+                                tools=spawner.tools,
+                                board=spawner.board,
+                                memory=self._memory.open(scope, run.tenant),
+                            ),
+                            run.scope,
+                        )
+                        if prompt is not None or run.is_continued:
+                            await converse(ctx, prompt or _NO_MESSAGE, stats)
+                        elif self._project.setup.config.compact.enabled:
+                            await ctx.history.resume(ctx.journal)
+                            await source.compact(ctx.toolbox.definitions, stats)
+                        else:
+                            raise not_summarised()
+            finally:
+                is_cancelled = (
+                    run.status in {RunStatus.CANCELLED, RunStatus.WAITING}
+                    or run.journal.is_abandoned
+                )
+                is_private = self._memory.scope_of(asked or NO_OPTIONS) == MEMORY_OFF
+                if not (is_cancelled or is_private or run.identity.permission_mode == "plan"):
+                    self._memory.run_ended(run.identity, run.journal.path, run.scope.model)
+                elif run.status.is_terminal and not run.journal.is_abandoned:
+                    self._memory.wait_again(run.session_id)
+                self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
 
     @asynccontextmanager
     async def _open_spawner(self, run: Run, options: RunOptions) -> AsyncGenerator[ChildSpawner]:
@@ -225,3 +209,16 @@ async def _checked(
     guards = RunGuards(options.guards, run.journal, options.deps)
     async with guards.watching(run.prompt) as prompt:
         yield prompt, guards
+
+
+@contextmanager
+def _in_span(telemetry: "Telemetry", run: Run) -> Generator[StoredOptions | None]:
+    """Work inside a run's span, and yield the options that name it, if they are to be stored."""
+    options = None
+    if run.trace is None:  # from another process, or after it waited for an answer
+        stored = run.stored_options or StoredOptions()
+        run.trace = telemetry.begin_run(run.identity, run.journal.clean, carrier=stored.trace)
+        if not stored.trace and run.trace.carrier:  # its next process stays in it
+            options = stored.model_copy(update={"trace": run.trace.carrier})
+    with run.trace.current():
+        yield options

@@ -127,12 +127,11 @@ def read(kind: type[Record], row: FoundRow) -> Record:
         StorageError: the row cannot be read as a record.
     """
     try:
-        values = {
-            column.removesuffix("_json"): (
-                loads(value) if value is not None and column.endswith("_json") else value
-            )
-            for column, value in zip(row.keys(), row, strict=True)
-        }
+        values: dict[str, Any] = {}
+        for column, value in zip(row.keys(), row, strict=True):  # a frame less than in one piece
+            if value is not None and column.endswith("_json"):
+                value = loads(value)
+            values[column.removesuffix("_json")] = value
         return kind.model_validate(values)
     except (ValidationError, ValueError, RecursionError) as error:
         raise StorageError(

@@ -285,16 +285,18 @@ class SessionStore:
         """
         blocks = opening.prompt.content if opening.prompt else ()
         is_small = all(isinstance(b, TextBlock) and len(b.text) < LARGE for b in blocks)
-
-        def submit(same_folder: str | None) -> asyncio.Future[ClaimedRun]:
-            return self.writer.submit(
-                lambda c: claims.open_run(c, self.liveness, opening, same_folder),
-                opening.session_id,
-                is_small=is_small,
-            )
-
-        asked_at = owners.now()
-        return self._claimed(await _in_same_folder(submit), asked_at)
+        asked_at, same_folder = owners.now(), None
+        while True:
+            try:
+                opened = await self.writer.submit(
+                    lambda c, same=same_folder: claims.open_run(c, self.liveness, opening, same),
+                    opening.session_id,
+                    is_small=is_small,
+                )
+            except StorageError as error:
+                same_folder = await _find_same_folder(error, same_folder)
+            else:
+                return self._claimed(opened, asked_at)
 
     async def queue_run(self, opening: NewRun) -> ClaimedRun:
         """Create or resume the session, and add a run that waits for a process that may take it.
@@ -305,16 +307,18 @@ class SessionStore:
             StorageError: `session_elsewhere`; `validation_error`: the session is another tenant's;
                 `session_active`: it should be moved and has a run that has not ended.
         """
+        same_folder = None
 
-        def submit(same_folder: str | None) -> asyncio.Future[ClaimedRun]:
-            def queue(connection: Connection) -> ClaimedRun:
-                opened = takeovers.queue_run(connection, self.liveness, opening, same_folder)
-                self._add_job(connection, opened.run, opening)
-                return opened
+        def queue(connection: Connection) -> ClaimedRun:
+            opened = takeovers.queue_run(connection, self.liveness, opening, same_folder)
+            self._add_job(connection, opened.run, opening)
+            return opened
 
-            return self.writer.submit(queue, opening.session_id)
-
-        return await _in_same_folder(submit)
+        while True:
+            try:
+                return await self.writer.submit(queue, opening.session_id)
+            except StorageError as error:
+                same_folder = await _find_same_folder(error, same_folder)
 
     async def resume_run(self, run_id: str, claim: Claim, *, cwd: str) -> ClaimedRun:
         """Claim the session of a user's run that waits for an answer, so that it can continue.
@@ -636,13 +640,12 @@ class SessionStore:
         return await self.writer.submit(lambda c: fork_session(c, fork), fork.session_id)
 
 
-async def _in_same_folder(
-    submit: Callable[[str | None], asyncio.Future[ClaimedRun]],
-) -> ClaimedRun:
-    """Open a run; if its session is elsewhere, try again if that is a name of the same folder."""
-    try:
-        return await submit(None)
-    except StorageError as error:
-        if error.code is not ErrorCode.SESSION_ELSEWHERE:
-            raise
-        return await submit(await asyncio.to_thread(claims.require_same_folder, error))
+async def _find_same_folder(refused: StorageError, tried: str | None) -> str:
+    """Return another name of the opening's folder, under which its session may be known.
+
+    Raises:
+        StorageError: the refusal has another reason, or that name was `tried`.
+    """
+    if refused.code is not ErrorCode.SESSION_ELSEWHERE or tried is not None:
+        raise refused
+    return await asyncio.to_thread(claims.require_same_folder, refused)

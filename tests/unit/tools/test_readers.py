@@ -767,3 +767,27 @@ async def test_an_explanation_names_what_a_reader_opens(folders: Path) -> None:
     assert judged.action is not None
     assert judged.action.access.command is not None
     assert judged.action.access.command.unseen == "it is not known what rg opens"
+
+
+@pytest.mark.parametrize(
+    ("line", "entered_by"),
+    [
+        ("cd sec* && cat a", "cd"),
+        ('cd "$D" && ls', "cd"),
+        ("cd && cat a", "cd"),
+        ("cd - && grep -r x .", "cd"),
+        ('pushd "$D"; cat a; popd', "popd"),
+        ("cd src && cat b.py", None),
+        ('cd "$D" && cat /etc/hosts', None),
+        ('cd "$D" && make', None),
+    ],
+)
+async def test_what_is_read_in_a_folder_that_is_not_known_is_not_known(
+    folders: Path, line: str, entered_by: str | None
+) -> None:
+    judged = await judge(folders, f"sh -c '{line}'")
+    assert judged.action is not None
+    command = judged.action.access.command
+    assert command is not None
+    said = entered_by and f"it is not known which folder {entered_by} enters"
+    assert command.unseen == said

@@ -167,6 +167,11 @@ def read_command(
     return reader.finish()
 
 
+def _is_relative(opening: Opening) -> bool:
+    """Return whether some path of an opening starts from the folder that a command is in."""
+    return any(not Path(path).is_absolute() for path in (*opening.paths, *opening.places))
+
+
 class _Reader:
     """Looks through the words of one command."""
 
@@ -183,6 +188,7 @@ class _Reader:
         self._enters_first = False
         self._is_chain = False
         self._folder = str(cwd)
+        self._enters_unknown: str | None = None
         self._entered: list[Word] = []
         self._is_in_find = False
         self._expander = Expander(
@@ -212,6 +218,8 @@ class _Reader:
                 found.words |= self._passed_on
             if self._texts or self._has_option_value:
                 found.words |= self._doubtful  # an option may make a path of a word that is not one
+        if self._enters_unknown is not None and any(map(_is_relative, found.openings)):
+            found.unseen = f"it is not known which folder {self._enters_unknown} enters"
         if found.folders:
             found.starts = self._starts()
             if not found.starts:
@@ -505,6 +513,8 @@ class _Reader:
             case _ if name in _PLAIN_BUILTINS:
                 self._is_chain &= name != "cd" or depth == 1
                 is_plain = self._is_plain(name, rest)
+                if not is_plain and name == "cd":
+                    self._enters_unknown = name
                 if not is_plain:
                     self._problem(f"it gives {name} words that may change what the shell does")
                 is_followed = self._enters_first or (self._is_chain and is_plain)
@@ -520,6 +530,8 @@ class _Reader:
                 self._found.sure[len(self._found.views)] = ()
                 self._found.views.append(CommandView(tuple(w.text for w in words), name))
             case _:
+                if name in {"pushd", "popd"}:
+                    self._enters_unknown = name
                 self._problem(f"{name} changes what the shell does")
                 self._add(words, self._resolve(name) or name)
                 self._guess(rest, depth=depth, language=language)

@@ -334,9 +334,9 @@ def test_the_end_of_a_confined_program_puts_back_what_an_allowed_one_has_set(roo
     watch = RepositoryWatch([root], home=None)
     before = (root / ".git/config").read_bytes()
     confined, allowed = watch.begin(), watch.begin()
-    git(root, "config", "core.pager", "less")
+    git(root, "config", "core.sshCommand", "mine")
     assert watch.end(allowed, restores=False) == []
-    assert git(root, "config", "core.pager") == "less\n"
+    assert git(root, "config", "core.sshCommand") == "mine\n"
     (text,) = watch.end(confined, restores=True)
     assert "its former content was put back" in text
     assert (root / ".git/config").read_bytes() == before

@@ -549,6 +549,13 @@ async def test_a_silent_failure_without_the_network_is_told(home: Home, project:
     assert 'as [sandbox] network = "off"' in answers[-1]["no_network"]
     answers, _ = await run_all(home, project, "curl -s file:///no/such", network=True)
     assert "no_network" not in answers[-1]
+    local = (
+        "git init -q one && cd one && touch a && git add a",
+        "git clone -q one two && git -C two fetch -q origin",
+    )
+    answers, _ = await run_all(home, project, *local)
+    assert [each["exit_code"] for each in answers[-2:]] == [0, 0], answers
+    assert all("no_network" not in each for each in answers[-2:]), answers
 
 
 async def test_a_push_to_a_repository_elsewhere_names_it(

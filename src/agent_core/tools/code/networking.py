@@ -31,11 +31,11 @@ _FETCH = words_of(
 )
 _FETCHING = words_of(
     """
-    apk apt apt-get brew bun bundle cargo composer conda deno dnf docker dotnet flutter gem git go
+    apk apt apt-get brew bun bundle cargo composer conda deno dnf docker dotnet flutter gem go
     helm mamba mix npm pacman pip pip3 pipenv pnpm podman poetry terraform tofu uv yarn yum
     """
 )
-"""Programs that need it for some of what they do."""
+"""Programs that need it for some of what they do. Git is not among them: it says why it fails."""
 
 
 def reaches_for_network(command: CommandViews) -> bool:

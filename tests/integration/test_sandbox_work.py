@@ -92,6 +92,40 @@ async def test_git_replaces_what_is_protected_and_tracked(home: Home, branches: 
     assert f"Git can replace {branches}/cert.pem" in asked[0].metadata["sandbox"]
 
 
+@pytest.fixture
+def hooked(branches: Path) -> Path:
+    """The project with a hook that Git tracks, and a subfolder."""
+    git(branches, "config", "core.hooksPath", ".husky")
+    for name in (".husky/pre-push", "sub/a.txt"):
+        (branches / name).parent.mkdir()
+        (branches / name).write_text("main\n", encoding="utf-8")
+    git(branches, "add", ".")
+    git(branches, "commit", "-qm", "three")
+    return branches
+
+
+async def test_a_subfolder_gets_no_half_of_a_branch(home: Home, hooked: Path) -> None:
+    refused = ("git switch feature", "git --no-pager stash -q", "git merge feature")
+    (hooked / "sub/a.txt").write_text("mine\n", encoding="utf-8")
+    allowed = ("git switch -c topic", f"git {' '.join(AUTHOR)} commit -qam four", "git stash list")
+    config = ON + "ask_inside = false\n"
+    answers, _ = await run_all(home, hooked / "sub", *refused, *allowed, config=config)
+    assert all("by halves" in each["error"].message for each in answers[:3]), answers
+    assert all("outside_sandbox" in each["error"].message for each in answers[:3]), answers
+    assert [each["exit_code"] for each in answers[3:]] == [0, 0, 0], answers
+    assert (hooked / "cert.pem").read_text(encoding="utf-8") == "main\n"
+    assert git(hooked, "status", "--porcelain", "--branch") == "## topic\n"
+
+
+async def test_a_script_gets_no_half_of_a_branch(home: Home, hooked: Path) -> None:
+    scripts = ("git switch feature && ls; python3 -c 1", "git switch feature")
+    answers, _ = await run_all(home, hooked, *scripts, config=ON)
+    assert ".husky, which other programs may not write" in answers[0]["error"].message
+    assert "run it as a command of its own" in answers[0]["error"].message
+    assert answers[1]["exit_code"] == 0, answers
+    assert (hooked / "cert.pem").read_text(encoding="utf-8") == "feature\n"
+
+
 @pytest.mark.parametrize(
     "script",
     [

@@ -357,6 +357,7 @@ def _refuse_halves(command: CommandViews, plan: "SandboxPlan", cwd: Path) -> Non
     names = (Path(view.argv[0]).name for view in command.views if view.argv)
     if "git" not in names or not plan.holds_protected:
         return
+    _refuse_half_a_tree(command, plan, cwd)
     found = written_settings.find_command(command, cwd)
     if found is None:
         return
@@ -370,6 +371,36 @@ def _refuse_halves(command: CommandViews, plan: "SandboxPlan", cwd: Path) -> Non
             ' (rule "protect"), and would be done by halves; call it with outside_sandbox',
             details={"reason": "protected", "path": settings},
         )
+
+
+def _refuse_half_a_tree(command: CommandViews, plan: "SandboxPlan", cwd: Path) -> None:
+    """Refuse to replace the files of a working tree of which some cannot be written.
+
+    Raises:
+        ToolError: `permission_denied`; nothing has been done.
+    """
+    from agent_core.process.confinement import nearest  # noqa: PLC0415 - in a sandbox only
+    from agent_core.process.repository_states import find_replaceable  # noqa: PLC0415 - likewise
+    from agent_core.tools.code import replaced_files  # noqa: PLC0415 - likewise
+    from agent_core.tools.code.repositories import find_top  # noqa: PLC0415 - likewise
+
+    found, top = replaced_files.find_command(command), find_top(cwd)
+    if found is None or top is None:
+        return
+    if not nearest(str(top), plan.confinement.write):
+        path, rule, cure = str(top), "write", "call it with outside_sandbox"
+        why = f"it replaces files all over {top}, which cannot be written"
+    elif kept := find_replaceable([*filter(os.path.lexists, plan.confinement.protect)]):
+        path, rule, cure = kept[0], "protect", "run it as a command of its own"
+        why = f"it may replace {path}, which other programs may not write"
+    else:
+        return
+    raise ToolError(
+        ErrorCode.PERMISSION_DENIED,
+        f'{found} was not started: {why} in the sandbox (rule "{rule}"), and it would be done by'
+        f" halves; {cure}",
+        details={"reason": "protected", "path": path},
+    )
 
 
 def _may_run_git(command: CommandViews) -> bool:

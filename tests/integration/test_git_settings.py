@@ -331,16 +331,20 @@ async def test_only_a_file_beside_the_settings_replaces_them(
     assert not (clone / ".git/config").is_symlink()
 
 
-async def test_copies_cannot_be_reached_by_other_commands(home: Home, clone: Path) -> None:
+async def test_copies_cannot_be_reached_by_other_commands(
+    home: Home, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The folder that all programs share for temporary files is writable here."""
+    shared = tmp_path / "shared"  # that of the machine may hold any number of files
+    shared.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
 
     async def look() -> list[Path]:
         await appears(clone / "made")
         copies = [
             found
-            for pattern in (".soong-agent-*/**/*", f"{clone.name}/.git/*")
-            for root in (Path(tempfile.gettempdir()), clone.parent)
-            for found in root.glob(pattern)
+            for folder in (shared, clone / ".git")
+            for found in folder.rglob("*")
             if found.is_file() and b"only-in-the-copy" in found.read_bytes()
         ]
         (clone / "looked").touch()

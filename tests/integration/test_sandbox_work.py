@@ -105,7 +105,7 @@ def hooked(branches: Path) -> Path:
 
 
 async def test_a_subfolder_gets_no_half_of_a_branch(home: Home, hooked: Path) -> None:
-    refused = ("git switch feature", "git --no-pager stash -q", "git merge feature")
+    refused = ("git switch feature", "git --no-pager stash -q", "git -c x.y=1 -C . merge feature")
     (hooked / "sub/a.txt").write_text("mine\n", encoding="utf-8")
     allowed = ("git switch -c topic", f"git {' '.join(AUTHOR)} commit -qam four", "git stash list")
     config = ON + "ask_inside = false\n"

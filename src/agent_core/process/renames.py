@@ -153,7 +153,16 @@ class Copies:
 
 
 def _copy_content(source: int, target: int) -> None:
+    """Copy a file that a program may still be adding to, up to the size that a copy may have.
+
+    Raises:
+        OSError: it is larger, or cannot be copied.
+    """
+    left = _LARGEST
     while chunk := os.read(source, _CHUNK):
+        left -= len(chunk)
+        if left < 0:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         while chunk:
             chunk = chunk[os.write(target, chunk) :]
 

@@ -384,8 +384,8 @@ def _refuse_half_a_tree(command: CommandViews, plan: "SandboxPlan", cwd: Path) -
     from agent_core.tools.code import replaced_files  # noqa: PLC0415 - likewise
     from agent_core.tools.code.repositories import find_top  # noqa: PLC0415 - likewise
 
-    found, top = replaced_files.find_command(command), find_top(cwd)
-    if found is None or top is None:
+    replacing = replaced_files.find_command(command, cwd)
+    if replacing is None or (top := find_top(replacing[1])) is None:
         return
     if not nearest(str(top), plan.confinement.write):
         path, rule, cure = str(top), "write", "call it with outside_sandbox"
@@ -397,8 +397,8 @@ def _refuse_half_a_tree(command: CommandViews, plan: "SandboxPlan", cwd: Path) -
         return
     raise ToolError(
         ErrorCode.PERMISSION_DENIED,
-        f'{found} was not started: {why} in the sandbox (rule "{rule}"), and it would be done by'
-        f" halves; {cure}",
+        f'{replacing[0]} was not started: {why} in the sandbox (rule "{rule}"), and it would be done'
+        f" by halves; {cure}",
         details={"reason": "protected", "path": path},
     )
 

@@ -1,7 +1,7 @@
 """Commands that reach for the network, as far as their words tell.
 
-A program without the network may fail and print nothing, as `curl -s` does. Nobody else sees what
-it tried, so its words are the only trace. They decide about a hint, and about nothing else.
+A program without the network may fail and print nothing, as `curl -s` does. Its words are the
+only trace of what it tried. They decide about a hint, and about nothing else.
 """
 
 import re

@@ -4,6 +4,7 @@ Git changes the branch although it could not replace every file, so the next com
 work of others back. Where it cannot write all of the tree, such a command is refused.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,13 +18,17 @@ _NEW_BRANCH = words_of("-b -B -c -C --create --force-create --orphan")
 _OF_THE_TREE = words_of("--hard --keep --merge")
 
 
-def find_command(command: CommandViews) -> str | None:
-    """Return the first words of a command that may replace any file of a working tree."""
+def find_command(command: CommandViews, cwd: Path) -> tuple[str, Path] | None:
+    """Return the first words of a command that may replace any file of a tree, and its folder."""
     for view in command.views:
         if len(view.argv) > 1 and Path(view.argv[0]).name == "git":
-            subcommand, words = split_git(view.argv[1:])
+            folder, words = cwd, view.argv[1:]
+            while len(words) > 1 and words[0] in {"-c", "-C"}:
+                folder = folder / words[1] if words[0] == "-C" else folder
+                words = words[2:]
+            subcommand, words = split_git(words)
             if _replaces(subcommand, words):
-                return f"git {subcommand}"
+                return f"git {subcommand}", Path(os.path.normpath(folder))
     return None
 
 

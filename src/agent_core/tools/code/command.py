@@ -397,8 +397,8 @@ def _refuse_half_a_tree(command: CommandViews, plan: "SandboxPlan", cwd: Path) -
         return
     raise ToolError(
         ErrorCode.PERMISSION_DENIED,
-        f'{replacing[0]} was not started: {why} in the sandbox (rule "{rule}"), and it would be done'
-        f" by halves; {cure}",
+        f'{replacing[0]} was not started: {why} in the sandbox (rule "{rule}"), and it would be'
+        f" done by halves; {cure}",
         details={"reason": "protected", "path": path},
     )
 

@@ -53,11 +53,15 @@ class Matcher(Section):
 
 
 class HookCommand(Section):
-    """One command, run by the shell."""
+    """One command, run by the shell.
+
+    With `on_failure = "deny"` it counts as a deny if the hook fails.
+    """
 
     type: Literal["command"]
     command: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
     timeout_ms: Milliseconds | None = None
+    on_failure: Literal["allow", "deny"] = "allow"
 
 
 class HookGroup(Section):

@@ -1,4 +1,4 @@
-"""Run the user's hooks at fixed points of a run; a failed hook is recorded, and allows the call."""
+"""Run the user's hooks at fixed points of a run; `on_failure` says what a failed hook means."""
 
 import asyncio
 import json
@@ -7,22 +7,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Self
-
-from pydantic import Field, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from agent_core.config.models import HooksConfig, ToolsConfig
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.events import Journal
 from agent_core.extensions import Extension, ExtensionContext, Place
+from agent_core.hooks.answer import HookAnswer, HookError, last_part, read_answer
 from agent_core.hooks.file import HookCommand, HookFile, HookPoint, matches
-from agent_core.process import Command, CompletedProcess, Launcher, run
-from agent_core.text import shortened
+from agent_core.process import Command, Launcher, run
 from agent_core.types import (
     AgentRole,
     EventLevel,
     EventType,
-    Frozen,
     RunIdentity,
     TextBlock,
     ToolCall,
@@ -36,37 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SHELL = "/bin/sh"
-MOST_SHOWN = 2000
-"""Characters kept of a hook's stderr, reason and logs, and bytes of the metadata of its answer."""
-
-
-class HookAnswer(Frozen):
-    """The answer that a hook prints; no output means allow."""
-
-    decision: Literal["allow", "deny"] = "allow"
-    reason: str | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
-    logs: list[str] | str = Field(default_factory=list[str])
-
-    def shortened(self) -> Self:
-        """Return the answer as it is recorded and shown, with every part shortened."""
-        logs = self.logs if isinstance(self.logs, str) else "\n".join(self.logs)
-        is_long = len(logs) > MOST_SHOWN
-        changes: dict[str, Any] = {"logs": shortened(logs, MOST_SHOWN) if is_long else self.logs}
-        if self.reason is not None:
-            changes["reason"] = shortened(self.reason, MOST_SHOWN)
-        written = json.dumps(self.metadata, ensure_ascii=False)
-        size = len(written.encode("utf-8", "surrogatepass"))
-        if size > MOST_SHOWN:
-            changes["metadata"] = {"left_out": f"{size} bytes; at most {MOST_SHOWN} are kept"}
-        return self.model_copy(update=changes)
-
-
-class HookError(AgentCoreError):
-    """A hook could not be run, or its answer could not be read."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorCode.HOOK_FAILED, message)
 
 
 class HookRunner:
@@ -116,7 +82,9 @@ class HookRunner:
             if matches(group.matcher, call, definition, project=self.project):
                 yield from group.hooks
 
-    async def ask(self, hook: HookCommand, facts: Mapping[str, Any]) -> tuple[HookAnswer, str]:
+    async def ask(
+        self, point: HookPoint, hook: HookCommand, facts: Mapping[str, Any]
+    ) -> tuple[HookAnswer, str]:
         """Run one hook, and return its answer and its text on stderr.
 
         Raises:
@@ -140,8 +108,12 @@ class HookRunner:
                 )
         except (AgentCoreError, OSError, ValueError, RecursionError) as error:
             raise HookError(f"it cannot be run: {error}") from error
-        finished.discard()
-        return parse_answer(finished, timeout_ms), finished.stderr.text.strip()
+        stderr = finished.stderr.text.strip()
+        try:
+            answer = await asyncio.to_thread(read_answer, finished, timeout_ms, point)
+        finally:
+            finished.discard()
+        return answer, stderr
 
 
 class RunHooks(Extension):
@@ -262,7 +234,11 @@ class RunHooks(Extension):
     async def _ask(
         self, point: HookPoint, hook: HookCommand, call: ToolCall | None, facts: Mapping[str, Any]
     ) -> HookAnswer | None:
-        """Run one hook and record its result; None if it failed."""
+        """Run one hook, record its result, and return its answer; None if it failed.
+
+        Raises:
+            ToolError: `tool_not_available`: a hook before a call cannot be confined.
+        """
         started = perf_counter()
         payload: dict[str, Any] = {"event": point.value, "command": hook.command}
 
@@ -273,14 +249,18 @@ class RunHooks(Extension):
 
         note(EventType.HOOK_STARTED)
         try:
-            answer, stderr = await self._runner.ask(hook, facts)
+            answer, stderr = await self._runner.ask(point, hook, facts)
         except (HookError, ToolError) as error:
             shown = self._journal.clean(f"{point.value} hook {hook.command!r} failed: {error}")
             logger.warning("the %s", shown)
-            duration_ms = _since(started)
-            note(
-                EventType.HOOK_FAILED, code=error.code, error=error.message, duration_ms=duration_ms
-            )
+            denies = hook.on_failure == "deny" and point.may_deny
+            facts_of_failure: dict[str, Any] = {"code": error.code, "error": error.message}
+            if denies:
+                facts_of_failure["decision"] = "deny"
+            note(EventType.HOOK_FAILED, **facts_of_failure, duration_ms=_since(started))
+            if denies:
+                reason = f'the hook failed, and its on_failure is "deny": {error.message}'
+                return HookAnswer(decision="deny", reason=reason)
             if isinstance(error, ToolError) and point is HookPoint.PRE_TOOL_USE:
                 raise  # a guard that cannot run must not let the call pass
             return None
@@ -290,36 +270,8 @@ class RunHooks(Extension):
         is_denial = answer.decision == "deny" and point.may_deny
         outcome = EventType.HOOK_DENIED if is_denial else EventType.HOOK_COMPLETED
         duration_ms = _since(started)
-        note(outcome, **answer.model_dump(), stderr=_tail(stderr), duration_ms=duration_ms)
+        note(outcome, **answer.model_dump(), stderr=last_part(stderr), duration_ms=duration_ms)
         return answer
-
-
-def parse_answer(finished: CompletedProcess, timeout_ms: int) -> HookAnswer:
-    """Read a hook's answer from what it printed.
-
-    Raises:
-        HookError: it ended badly, or its answer cannot be read.
-    """
-    if finished.timed_out:
-        raise HookError(f"it did not end within {timeout_ms} ms")
-    if finished.exit_code != 0:
-        stderr = _tail(finished.stderr.text.strip())
-        raise HookError(f"it ended with exit code {finished.exit_code}: {stderr}")
-    printed = finished.stdout.text.strip()
-    if not printed:
-        return HookAnswer()
-    if finished.stdout.truncated:
-        raise HookError(f"its answer has {finished.stdout.size_bytes} bytes, which is too long")
-    try:
-        return HookAnswer.model_validate_json(printed).shortened()
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = "".join(f"{part}: " for part in first["loc"])
-        raise HookError(f"its answer cannot be read: {place}{first['msg']}"[:MOST_SHOWN]) from error
-
-
-def _tail(text: str) -> str:
-    return text if len(text) <= MOST_SHOWN else f"…{text[-MOST_SHOWN:]}"
 
 
 def _since(started: float) -> int:

@@ -262,7 +262,8 @@ async def test_a_compaction_is_not_stopped_from_ending(place: Place) -> None:
     ("command", "error"),
     [
         ("exit 3", "exit code 3"),
-        (answering(decision="deny") + "; exit 1", "exit code 1"),
+        (answering(decision="allow") + "; exit 1", "exit code 1"),
+        ("echo a log line; " + answering(decision="allow"), "cannot be read"),
         ("echo not json", "cannot be read: Invalid JSON"),
         ('echo \'{"decision": "maybe"}\'', "cannot be read: decision: "),
         ('echo \'{"decision": "allow", "more": 1}\'', "cannot be read: more: "),
@@ -283,6 +284,116 @@ async def test_a_failed_hook_is_recorded_and_stops_nothing(
     assert error in payload["error"]
     assert "pydantic" not in payload["error"]
     assert (place.project / "second").exists()
+
+
+DENY = '{"decision": "deny", "reason": "no"}'
+NESTED = '{"permissionDecision": "deny", "permissionDecisionReason": "no"}'
+DENIALS: dict[str, str | bytes] = {
+    "beside log lines": f"looking …\n[info] {DENY} at 12:00\ndone",
+    "as the second object": f'{{"level": "info", "msg": "a {{ b"}}\n{DENY}',
+    "over several lines": '{\n  "decision":\n    "deny",\n  "reason": "no"\n}\n',
+    "in a fence": f"```json\n{DENY}\n```",
+    "in a list": f"[{DENY}]",
+    "encoded twice": json.dumps(DENY),
+    "with other keys": '{"decision": "deny", "reason": "no", "version": 2}',
+    "with a wrong value beside it": '{"decision": "deny", "reason": "no", "logs": 5}',
+    "as block": '{"decision": "block", "reason": "no"}',
+    "in capitals": '{"Decision": "DENY", "Reason": "no"}',
+    "of another agent": f'{{"continue": true, "hookSpecificOutput": {NESTED}}}',
+    "without continuing": '{"continue": false, "stopReason": "no"}',
+    "for one tool": '{"permission": "deny", "user_message": "no"}',
+    "not quite JSON": "{'decision': 'deny', }  # \"reason\": \"no\"",
+    "cut off": '{"reason": "no", "decision": "deny", "logs": ["a',
+    "in colour": '\x1b[1;39m{\x1b[34;1m"decision"\x1b[0m: \x1b[32m"deny"\x1b[0m, "reason": "no"}',
+    "after a byte order mark": f"\ufeff{DENY}",
+    "in UTF-16": DENY.encode("utf-16"),
+    "in UTF-16 without a mark": DENY.encode("utf-16-le"),
+    "in a flood": b"[" * 70_000 + DENY.encode() + b"{" * 70_000,
+}
+
+
+@pytest.mark.parametrize("form", DENIALS)
+async def test_a_deny_counts_wherever_it_can_be_read(place: Place, form: str) -> None:
+    printed = DENIALS[form]
+    raw = printed if isinstance(printed, bytes) else printed.encode()
+    (place.home / "printed").write_bytes(raw)
+    place.write(PreToolUse=[on(f"cat {place.home}/printed")])
+    with pytest.raises(PermissionDeniedError, match=": no") as denied:
+        await place.hooks().before_tool_call(CALL, WRITE)
+    assert denied.value.details["hook_summary"]["reason"] == "no"
+    assert place.notes.types == [EventType.HOOK_STARTED, EventType.HOOK_DENIED]
+
+
+ENDS: dict[str, tuple[str, str]] = {
+    "with exit code 1": (f"echo '{DENY}'; exit 1", "no"),
+    "by a signal": (f"echo '{DENY}'; kill -9 $$", "no"),
+    "on stderr": (f"echo '{DENY}' >&2", "no"),
+    "at its timeout": (f"echo '{DENY}'; sleep 30", "no"),
+    "with exit code 2": ("echo 'not on Fridays' >&2; exit 2", "not on Fridays"),
+    "with exit code 2 and its reason on stdout": ("echo 'not on Fridays'; exit 2", "not on"),
+    "with exit code 2 and no word": ("exit 2", "no reason was given"),
+    "with an allow and exit code 2": (answering(decision="allow") + "; exit 2", "allow"),
+    "with the reason on stderr": ("echo because >&2; " + answering(decision="block"), "because"),
+    "with the word alone": ("echo block", "no reason was given"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_deny_counts_however_the_hook_ends(place: Place, end: str) -> None:
+    command, reason = ENDS[end]
+    hook = {"type": "command", "command": command, "timeout_ms": 1_500}
+    place.write(PreToolUse=[{"hooks": [hook]}])
+    with pytest.raises(PermissionDeniedError) as denied:
+        await place.hooks().before_tool_call(CALL, WRITE)
+    assert reason in denied.value.details["hook_summary"]["reason"]
+
+
+NO_DENIALS = {
+    "an allow about an earlier deny": answering(metadata={"last": {"decision": "deny"}}),
+    "the same beside a log line": "echo log; " + answering(metadata={"x": {"decision": "deny"}}),
+    "a reason that quotes one": answering(reason=f"unlike {DENY}"),
+    "words": "echo 'nothing to block, deny or reject'",
+}
+
+
+@pytest.mark.parametrize("what", NO_DENIALS)
+async def test_what_only_mentions_a_deny_is_none(place: Place, what: str) -> None:
+    place.write(PreToolUse=[on(NO_DENIALS[what])])
+    await place.hooks().before_tool_call(CALL, WRITE)
+
+
+async def test_a_hook_that_stops_the_agent_does_not_object_to_its_end(place: Place) -> None:
+    place.write(Stop=[on(answering(**{"continue": False}))])
+    assert await place.hooks().before_stop("") is None
+    place.write(Stop=[on("echo 'the tests fail' >&2; exit 2")])
+    assert await place.hooks().before_stop("") == "the tests fail"
+
+
+FAILURES = {
+    "breaks": "exit 3",
+    "is missing": "/no/such/guard",
+    "is unreadable": "echo maybe",
+    "is unsure": answering(decision="maybe"),
+    "allows beside other text": "echo log; " + answering(decision="allow"),
+    "hangs": "sleep 30",
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_guard_that_fails_closed_denies(place: Place, failure: str) -> None:
+    hook = {"type": "command", "command": FAILURES[failure], "on_failure": "deny"}
+    guard = {"hooks": [hook | {"timeout_ms": 1_000}]}
+    place.write(PreToolUse=[guard], Stop=[guard], PostToolUse=[guard], UserPromptSubmit=[guard])
+    hooks = place.hooks()
+    with pytest.raises(PermissionDeniedError, match='its on_failure is "deny"') as denied:
+        await hooks.before_tool_call(CALL, WRITE)
+    assert denied.value.code is ErrorCode.PERMISSION_DENIED
+    assert denied.value.details["hook_summary"]["command"] == hook["command"]
+    kind, payload = place.notes.events[1]
+    assert (kind, payload["decision"]) == (EventType.HOOK_FAILED, "deny")
+    assert 'its on_failure is "deny"' in (await hooks.before_stop("") or "")
+    await hooks.on_message("hello")  # only recorded, as a deny is
+    await hooks.after_tool_call(CALL, ToolResult())
 
 
 async def test_a_hook_that_hangs_is_stopped_with_its_children(place: Place) -> None:

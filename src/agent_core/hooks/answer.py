@@ -1,0 +1,232 @@
+"""Read the answer of a hook from what it printed and how it ended.
+
+A deny counts wherever it can be read. An allow counts only if it is the whole output: text that a
+hook repeats, such as the arguments of a call, must not pass for its answer.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Self, cast
+
+from pydantic import Field, ValidationError
+
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.hooks.file import HookPoint
+from agent_core.process import CompletedProcess
+from agent_core.process.capture import Output
+from agent_core.text import shortened
+from agent_core.types import Frozen
+
+MOST_SHOWN = 2000
+"""Characters kept of a hook's stderr, reason and logs, and bytes of the metadata of its answer."""
+
+_DENIAL_EXIT_CODE = 2
+"""The exit code that denies, with the text on stderr as the reason."""
+_DENIALS = frozenset(
+    ("deny", "denied", "block", "blocked", "reject", "rejected", "refuse", "refused")
+)
+_DECISIONS = ("decision", "permissiondecision", "permission", "behavior")
+_REASONS = (
+    *("reason", "permissiondecisionreason", "stopreason", "message", "errormessage"),
+    *("usermessage", "user_message", "agentmessage", "agent_message", "systemmessage"),
+)
+_NESTED = ("hookspecificoutput", "decision")
+_DENIAL = re.compile(
+    rf"""["'](?:{"|".join(_DECISIONS)})["']\s*:\s*["']\s*(?:{"|".join(_DENIALS)})\b""",
+    re.IGNORECASE,
+)
+_NO_MORE = re.compile(r"""["']continue["']\s*:\s*false\b""", re.IGNORECASE)
+_REASON = re.compile(r'"(?:permissionDecision)?reason"\s*:\s*"((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+_FORMATTING = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+_CHUNK, _WINDOW = 2**20, 32_768
+"""An output that is too long is read in chunks; a window is read on both sides of a deny in it."""
+
+
+class HookAnswer(Frozen):
+    """The answer of a hook; no output means allow."""
+
+    decision: Literal["allow", "deny"] = "allow"
+    reason: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+    logs: list[str] | str = Field(default_factory=list[str])
+
+    def shortened(self) -> Self:
+        """Return the answer as it is recorded and shown, with every part shortened."""
+        logs = self.logs if isinstance(self.logs, str) else "\n".join(self.logs)
+        is_long = len(logs) > MOST_SHOWN
+        changes: dict[str, Any] = {"logs": shortened(logs, MOST_SHOWN) if is_long else self.logs}
+        if self.reason is not None:
+            changes["reason"] = shortened(self.reason, MOST_SHOWN)
+        written = json.dumps(self.metadata, ensure_ascii=False)
+        size = len(written.encode("utf-8", "surrogatepass"))
+        if size > MOST_SHOWN:
+            changes["metadata"] = {"left_out": f"{size} bytes; at most {MOST_SHOWN} are kept"}
+        return self.model_copy(update=changes)
+
+
+class HookError(AgentCoreError):
+    """A hook could not be run, or its answer could not be read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.HOOK_FAILED, message)
+
+
+def read_answer(finished: CompletedProcess, timeout_ms: int, point: HookPoint) -> HookAnswer:
+    """Return a hook's answer.
+
+    Raises:
+        HookError: it ended badly, or its answer cannot be read.
+    """
+    stderr = finished.stderr.text.strip()
+    denial = _find_denial(finished, point)
+    if denial is not None:
+        reason = denial.reason or last_part(stderr) or None
+        return denial.model_copy(update={"reason": reason}).shortened()
+    if finished.timed_out:
+        raise HookError(f"it did not end within {timeout_ms} ms")
+    printed = _plain(finished.stdout.text)
+    if finished.exit_code == _DENIAL_EXIT_CODE:
+        return HookAnswer(decision="deny", reason=last_part(stderr or printed) or None)
+    if finished.exit_code != 0:
+        raise HookError(f"it ended with exit code {finished.exit_code}: {last_part(stderr)}")
+    if not printed:
+        return HookAnswer()
+    if finished.stdout.truncated:
+        raise HookError(f"its answer has {finished.stdout.size_bytes} bytes, which is too long")
+    try:
+        return HookAnswer.model_validate_json(printed).shortened()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = "".join(f"{part}: " for part in first["loc"])
+        raise HookError(f"its answer cannot be read: {place}{first['msg']}"[:MOST_SHOWN]) from error
+
+
+def last_part(text: str) -> str:
+    """Return the end of a text that is too long to be recorded."""
+    return text if len(text) <= MOST_SHOWN else f"…{text[-MOST_SHOWN:]}"
+
+
+def _find_denial(finished: CompletedProcess, point: HookPoint) -> HookAnswer | None:
+    """Return the deny that stdout or stderr holds, anywhere in it."""
+    # "continue": false ends the work: before a call that denies it, at the end it is no objection.
+    may_end = point is not HookPoint.STOP
+    for output in (finished.stdout, finished.stderr):
+        for text in _texts(output, may_end=may_end):
+            if (document := _denial_in(text, may_end=may_end)) is not None:
+                return _answer_of(document)
+    return None
+
+
+def _texts(output: Output, *, may_end: bool) -> Iterator[str]:
+    """Yield the text of an output; of one that was cut also the parts around a deny in its file."""
+    yield _plain(output.text)
+    if output.spool is None:
+        return
+    output.spool.seek(0)
+    before = b""
+    while chunk := output.spool.read(_CHUNK):
+        part = _plain((before + chunk).decode(errors="replace"))
+        for pattern in (_DENIAL, *([_NO_MORE] if may_end else ())):
+            if match := pattern.search(part):
+                yield part[max(0, match.start() - _WINDOW) : match.end() + _WINDOW]
+        before = chunk[-_WINDOW:]
+
+
+def _plain(text: str) -> str:
+    """Return a text without a byte order mark, the zeros of UTF-16 and terminal formatting."""
+    return _FORMATTING.sub("", text.replace("\0", "")).lstrip("\ufeff\ufffd").strip()
+
+
+def _denial_in(text: str, *, may_end: bool) -> Mapping[str, Any] | None:
+    """Return the object in a text that denies; None if there is none."""
+    if text.strip("\"'`.!").lower() in _DENIALS:
+        return {}
+    try:
+        whole: Any = json.loads(text)
+        if isinstance(whole, str):  # an answer that was encoded twice
+            whole = json.loads(whole)
+    except (ValueError, RecursionError):
+        return _denial_beside(text, may_end=may_end)
+    each: Any
+    for each in cast("list[Any]", whole) if isinstance(whole, list) else [whole]:
+        if _denies(each, may_end=may_end):
+            return each
+    return None
+
+
+def _denial_beside(text: str, *, may_end: bool) -> Mapping[str, Any] | None:
+    """Return the object that denies in a text that has more in it than the object.
+
+    An object that is not valid JSON, or was cut off, denies if it says so.
+    """
+
+    def says_so(part: str) -> bool:
+        return bool(_DENIAL.search(part) or (may_end and _NO_MORE.search(part)))
+
+    if not says_so(text):
+        return None
+    decoder, rest, place = json.JSONDecoder(), list[str](), 0
+    while (start := text.find("{", place)) >= 0:
+        try:
+            found, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            rest.append(text[place : start + 1])
+            place = start + 1
+            continue
+        if _denies(found, may_end=may_end):
+            return found
+        rest.append(text[place:start])
+        place = end
+    rest.append(text[place:])
+    remaining = "".join(rest)
+    if not says_so(remaining):
+        return None
+    reason = _REASON.search(remaining)
+    return {"reason": reason[1]} if reason else {}
+
+
+def _denies(document: Any, *, may_end: bool) -> bool:
+    """Return whether an object denies, in the form of these hooks or of other agents' hooks."""
+    if not isinstance(document, dict):
+        return False
+    named = _by_name(document)
+    if any(_is_denial(named.get(name)) for name in _DECISIONS):
+        return True
+    if may_end and named.get("continue") is False:
+        return True
+    return any(_denies(named.get(name), may_end=may_end) for name in _NESTED)
+
+
+def _is_denial(value: Any) -> bool:
+    return isinstance(value, str) and value.strip().lower() in _DENIALS
+
+
+def _by_name(document: Any) -> dict[str, Any]:
+    return {name.lower(): value for name, value in cast("dict[str, Any]", document).items()}
+
+
+def _answer_of(document: Mapping[str, Any]) -> HookAnswer:
+    """Return the deny of an object, with what can be used of the rest of it."""
+    named = _by_name(document)
+    answer: dict[str, Any] = {"decision": "deny", "reason": _reason_of(named)}
+    if isinstance(named.get("metadata"), dict):
+        answer["metadata"] = named["metadata"]
+    logs = named.get("logs")
+    if isinstance(logs, str):
+        answer["logs"] = logs
+    elif isinstance(logs, list):
+        lines = cast("list[Any]", logs)
+        answer["logs"] = [each if isinstance(each, str) else json.dumps(each) for each in lines]
+    return HookAnswer(**answer)
+
+
+def _reason_of(named: Mapping[str, Any]) -> str | None:
+    for name in _REASONS:
+        reason = named.get(name)
+        if reason is not None and reason != "":
+            return reason if isinstance(reason, str) else json.dumps(reason)
+    for name in _NESTED:
+        if isinstance(nested := named.get(name), dict):
+            return _reason_of(_by_name(nested))
+    return None

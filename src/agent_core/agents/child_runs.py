@@ -225,6 +225,7 @@ class ChildRun:
             "status": outcome.status,
             "turns": outcome.turns,
             "usage": outcome.usage.model_dump(exclude={"raw_usage"}),
+            **outcome.metadata,
         }
         if outcome.status is RunStatus.CANCELLED:
             facts["reason"] = self.stop_reason

@@ -521,6 +521,7 @@ class ChildSpawner:
                 "end_reason": str(outcome.end_reason),
                 "turns": outcome.turns,
                 "usage": outcome.usage.model_dump(exclude={"raw_usage"}),
+                **outcome.metadata,
             },
         )
         await self._deps.store.update_agent(run.agent_id, result=report)

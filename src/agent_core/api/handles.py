@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from agent_core.aio import TaskStream, finish_uncancelled
@@ -55,6 +55,8 @@ class RunResult(Generic[OutputT]):
         run_id: id of the run, for `replay_run`.
         events: the events of the run, if requested with `events=True`.
         pending_requests: ids of the questions that the run waits for; it has no `output` yet.
+        metadata: `stop_objection` is the last reason of a Stop hook or an extension, if the run
+            completed against it.
     """
 
     output: OutputT
@@ -66,6 +68,7 @@ class RunResult(Generic[OutputT]):
     run_id: str
     events: list[RuntimeEvent] | None = None
     pending_requests: Sequence[str] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class RunError(AgentCoreError):
@@ -317,6 +320,7 @@ class RunHandle(Generic[OutputT]):
             run_id=self.run_id,
             events=seen,
             pending_requests=self.pending_requests,
+            metadata=self._run.outcome.metadata if self._run.outcome else {},
         )
         if status not in {RunStatus.COMPLETED, RunStatus.WAITING}:
             raise RunError.of(self.error, result)

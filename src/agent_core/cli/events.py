@@ -30,6 +30,7 @@ class RunSummary(Frozen):
         output: the value of a typed answer.
         pending_requests: the questions that the run waits for.
         denied: questions that could not be asked, and were denied for that reason.
+        metadata: further facts, such as the `stop_objection` that the run completed against.
     """
 
     type: Literal["result"] = "result"
@@ -43,6 +44,7 @@ class RunSummary(Frozen):
     error: ErrorPayload | None = None
     pending_requests: list[str] = Field(default_factory=list[str])
     denied: list[str] = Field(default_factory=list[str])
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class EventsFile:

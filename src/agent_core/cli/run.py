@@ -317,11 +317,13 @@ async def show_end(
 ) -> None:
     """Show the outcome of a run that has ended, or waits for an answer."""
     shown = scene.shown
-    answer, output = None, None
+    answer, output, metadata = None, None, {}
     if handle.status is RunStatus.COMPLETED:
         answer = handle.result_text or ""
+        result = await handle.result()
+        metadata = result.metadata
         if is_typed:
-            output = (await handle.result()).output
+            output = result.output
     denied = await _denied(runtime, handle, scene.prompt)
     if denied:
         shown.last_line = how_to_allow(denied)
@@ -334,6 +336,7 @@ async def show_end(
             "error": handle.error,
             "pending_requests": handle.pending_requests,
             "denied": [request.request_id for request in denied],
+            "metadata": metadata,
         }
     if is_typed and answer is not None:
         from agent_core.cli.typed import json_text  # noqa: PLC0415 - few runs are typed

@@ -123,6 +123,7 @@ class RunView:
         self._is_below_call = False
         self._ticking: asyncio.TimerHandle | None = None
         self._waiting: list[RuntimeEvent] = []
+        self._objection = ""
         self._last: tuple[Call, RuntimeEvent] | None = None
 
     def session(self, session_id: str) -> None:
@@ -348,6 +349,8 @@ class RunView:
             seconds, style = _number(payload.get("delay_ms")) / 1000, Style.WARN
             failed = f"attempt {payload.get('attempt', '')} failed{_because(payload)}"
             line = f"{failed}; {_next_model(payload) or f'the next one in {seconds:.1f} s'}"
+        elif kind is EventType.RUN_COMPLETED:
+            self._objection = str(payload.get("stop_objection") or "")
         elif kind in _WORTH_A_LINE:
             line = _with_name(_WORTH_A_LINE[kind], payload)
         elif event.level in {EventLevel.WARNING, EventLevel.ERROR} and kind not in _SHOWN_ELSEWHERE:
@@ -462,6 +465,8 @@ class RunView:
         self._terminal.end_text()
         if error is not None:
             self.failure(f"{error.code}: {error.message}")
+        if self._objection:
+            self._say(f"completed against an objection: {self._objection}", Style.WARN)
         if usage is not None and usage.total_tokens:
             self._say(f"tokens: {format_usage(usage)}", Style.DIM)
         for purpose, tokens in self._tokens.items():

@@ -185,7 +185,11 @@ class RunHooks(Extension):
             return None  # it has no tools to act on an objection
         path = self._journal.path
         text = path[-1].text if path else ""
-        summary = await self._run_hooks(HookPoint.STOP, result_text=text)
+        mine = (node for node in path if node.run_id == self._run.run_id)
+        denied_before = sum(node.metadata.get("reason") == "stop_hook" for node in mine)
+        summary = await self._run_hooks(
+            HookPoint.STOP, result_text=text, denied_before=denied_before
+        )
         return summary["reason"] if summary is not None and summary["decision"] == "deny" else None
 
     async def _run_hooks(

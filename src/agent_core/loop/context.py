@@ -150,7 +150,8 @@ _AGENT_STATUS = {
 class Outcome(Struct, frozen=True):
     """End of a run; `output` is the value of its answer, in the requested type.
 
-    A run without an `end_reason` has not ended: it waits for the answers to `requests`.
+    A run without an `end_reason` has not ended: it waits for the answers to `requests`. One with a
+    `stop_objection` has completed against it, after as many objections as are allowed.
     """
 
     end_reason: EndReason | None
@@ -160,11 +161,18 @@ class Outcome(Struct, frozen=True):
     error: ErrorPayload | None = None
     output: Any = None
     requests: Sequence[str] = ()
+    stop_objection: str | None = None
 
     @property
     def status(self) -> RunStatus:
         """The run status that belongs to the end reason."""
         return RunStatus.WAITING if self.end_reason is None else self.end_reason.status
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Further facts about the end, for results and reports."""
+        objection = self.stop_objection
+        return {} if objection is None else {"stop_objection": objection}
 
 
 class Reply(Struct, frozen=True):
@@ -193,6 +201,7 @@ class RunStats(Struct):
     answer: list[str] = field(default_factory=list[str])
     continuations: int = 0
     stop_denials: int = 0
+    stop_objection: str | None = None
     output_retries: int = 0
     output: Any = None
     is_typed: bool = False
@@ -226,7 +235,14 @@ class RunStats(Struct):
     def completed(self) -> Outcome:
         text = "".join(self.answer)
         output = self.output if self.is_typed else text
-        return Outcome(EndReason.COMPLETED, text, self.usage, self.turns, output=output)
+        return Outcome(
+            EndReason.COMPLETED,
+            text,
+            self.usage,
+            self.turns,
+            output=output,
+            stop_objection=self.stop_objection,
+        )
 
     def parked(self, requests: Sequence[str]) -> Outcome:
         return Outcome(None, "", self.usage, self.turns, requests=requests)
@@ -290,6 +306,8 @@ async def settle(
 async def _settle(journal: Journal, outcome: Outcome, on_end: OnEnd, *, began: bool) -> Outcome:
     if outcome.error is not None:
         outcome = replace(outcome, error=_clean(journal, outcome.error))
+    if outcome.stop_objection is not None:
+        outcome = replace(outcome, stop_objection=journal.clean(outcome.stop_objection))
     try:
         end = _end(journal.path, outcome, run_id=journal.run.run_id, began=began)
         await journal.close(end, on_stored=partial(on_end, outcome))
@@ -319,6 +337,7 @@ def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) ->
     }
     if outcome.error is not None:
         payload["error"] = outcome.error.model_dump(mode="json")
+    payload |= outcome.metadata
     loop_event, run_event = _CLOSING[outcome.status]
     level = EventLevel.ERROR if outcome.status is RunStatus.FAILED else EventLevel.INFO
     events = [EventDraft(run_event, payload, level)]

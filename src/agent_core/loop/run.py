@@ -168,9 +168,10 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
         ctx.journal.add(user_text(_CUT_OFF, NodeType.SYSTEM_NOTE, reason="max_output_tokens"))
         return False
     stats.continuations = 0
-    may_object = stats.stop_denials < ctx.limits.max_stop_denials
-    answer = "".join(stats.answer)
-    if may_object and (objection := await ctx.extensions.before_stop(answer)):
+    objection = await ctx.extensions.before_stop("".join(stats.answer))
+    may_continue = stats.stop_denials < ctx.limits.max_stop_denials
+    stats.stop_objection = None if may_continue else objection
+    if objection and may_continue:
         stats.stop_denials += 1
         stats.answer.clear()
         note = user_text(objection, NodeType.SYSTEM_NOTE, reason="stop_hook")

@@ -1,6 +1,6 @@
 """Sessions for people: their histories, where they continue, and their deletion."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -227,7 +227,8 @@ class Sessions:
         record = await self._runs.require_run(run_id)
         outcome = None
         if record.status.is_terminal:
-            text = _answer(await self._store.run_nodes(run_id))
+            nodes = await self._store.run_nodes(run_id)
+            text = _answer(nodes)
             outcome = Outcome(
                 record.end_reason or EndReason.FAILED,
                 text,
@@ -235,6 +236,7 @@ class Sessions:
                 record.turn_count,
                 record.error,
                 output=_output(record, text),
+                stop_objection=await self._find_stop_objection(record, nodes),
             )
         elif record.status is RunStatus.WAITING:
             asked = await self._store.approvals(session_id=record.session_id)
@@ -246,6 +248,15 @@ class Sessions:
             outcome=outcome,
             is_for_workers=record.is_for_workers,
         )
+
+    async def _find_stop_objection(self, record: RunRecord, nodes: Sequence[Node]) -> str | None:
+        """Return the objection against which a run has completed, from its closing event."""
+        is_completed = record.status is RunStatus.COMPLETED
+        if not (is_completed and any(node.metadata.get("reason") == "stop_hook" for node in nodes)):
+            return None
+        history = await self._store.run_history(record.run_id)
+        closing = [e.payload for e in history.events if e.event_type is EventType.RUN_COMPLETED]
+        return closing[-1].get("stop_objection") if closing else None
 
     async def node_path(self, node_id: str) -> list[Node]:
         """Return the nodes from the root to this node.

@@ -209,7 +209,8 @@ async def test_a_hook_gets_the_facts_as_json_and_runs_in_the_project(place: Plac
     after = told("after.json")
     assert after["result"]["content"] == [{"type": "text", "text": "written"}]
     assert after["result_text"] == "written"
-    assert told("stop.json") == {"event": "Stop", **base, "result_text": "It is done."}
+    end = {"result_text": "It is done.", "denied_before": 0}
+    assert told("stop.json") == {"event": "Stop", **base, **end}
 
 
 async def test_hooks_run_one_after_another_and_a_deny_ends_the_round(place: Place) -> None:

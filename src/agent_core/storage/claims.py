@@ -29,8 +29,8 @@ from agent_core.storage.rows import (
     insert_events,
     insert_session_events,
     iso,
+    loads,
     node_not_found,
-    read,
     read_all,
     read_each,
     run_not_found,
@@ -62,6 +62,7 @@ from agent_core.types import (
     SessionRecord,
     SessionStatus,
     Usage,
+    is_cut_off,
     new_id,
     utc_now,
 )
@@ -109,9 +110,9 @@ def open_run(
                 _refuse_while_active(connection, session.session_id, is_dead, now)
         elif session.owner != opening.owner:
             refuse_unless_free(session, is_dead, now)
-            lost = close_lost(connection, session)
-            queued, waiting = _taken_over(connection, opening.session_id)
-            session = find_session(connection, opening.session_id)
+            freed = free_session(connection, session)
+            session, lost = freed.session, freed.lost
+            queued, waiting = freed.queued, freed.waiting
         agents = agents or select_root_agent(connection, opening)
         session, agent = _resume_session(connection, session, opening, cwd, now, agents)
     run = _run_of(opening, session, agent.agent_id, now)
@@ -149,9 +150,10 @@ def resume_run(
     queued: list[RunRecord] = []
     if session.owner != claim.owner:
         refuse_unless_free(session, liveness.is_dead, now)
-        lost = close_lost(connection, session)
-        queued, waiting = _taken_over(connection, session.session_id)
-        run = waiting if waiting is not None and waiting.run_id == run_id else run
+        freed = free_session(connection, session)
+        lost, queued = freed.lost, freed.queued
+        if freed.waiting is not None and freed.waiting.run_id == run_id:
+            run = freed.waiting
     if run.status is not RunStatus.WAITING:
         raise session_active(session)
     claim_session(connection, session.session_id, claim.owner, now + claim.lease)
@@ -227,7 +229,7 @@ def close_lost_session(
     session = find(connection, SessionRecord, session_id)
     if session is None or not is_free(session, liveness.is_lost, now):
         return []
-    return close_lost(connection, session)
+    return free_session(connection, session).lost
 
 
 def heartbeat(
@@ -546,31 +548,59 @@ def select_open_runs(connection: Connection, session_id: str) -> Cursor:
     )
 
 
-def _taken_over(
-    connection: Connection, session_id: str
-) -> tuple[list[RunRecord], RunRecord | None]:
-    """Return a dead owner's queued runs and the run that waits, after `close_lost`."""
-    runs = [run for run in open_runs(connection, session_id) if run.parent_run_id is None]
-    waiting = [run for run in runs if run.status is RunStatus.WAITING]
-    queued = [run for run in runs if run.status is RunStatus.QUEUED and run.lane is None]
-    return queued, waiting[-1] if waiting else None
+class FreedSession(Struct, frozen=True):
+    """A session without an owner, and what its last one has left.
+
+    Attributes:
+        session: as it is stored now.
+        lost: the runs that were closed.
+        queued: the user's runs that wait for their turn, except those for workers.
+        waiting: the user's run that waits for an answer.
+    """
+
+    session: SessionRecord
+    lost: list[RunRecord]
+    queued: list[RunRecord]
+    waiting: RunRecord | None
 
 
-def close_lost(
+def free_session(
     connection: Connection, session: SessionRecord, *, taken: RunRecord | None = None
-) -> list[RunRecord]:
-    """Close the runs that were begun; queued ones are left to the next owner.
+) -> FreedSession:
+    """Make a session ready for its next owner.
 
-    A run that waits for an answer is also left to the next owner, and a run that has asked a
-    lasting question becomes such a run, together with its children that have. Runs of workers
-    belong to them: a session in which a worker was executing a run is not changed, unless that run
-    is `taken`.
+    Runs that were begun are closed. The next owner gets the queued runs and the run that waits for
+    an answer; see `_settle_open`. Runs of workers belong to them: a session in which a worker was
+    executing a run is not changed, unless that run is `taken`.
+    """
+    taken_id = None if taken is None else taken.run_id
+    lost: list[RunRecord] = []
+    runs = open_runs(connection, session.session_id)
+    if not any(run.has_begun and run.is_for_workers and run.run_id != taken_id for run in runs):
+        if runs:
+            lost = _settle_open(connection, runs, taken_id)
+            runs = open_runs(connection, session.session_id)
+        settle_holds(connection, session.session_id)  # for work outside of its runs
+        session = _disown(connection, session)
+    waiting = _waiting_run(runs)
+    queued = [
+        run
+        for run in runs
+        if run.status is RunStatus.QUEUED and run.lane is None and run.parent_run_id is None
+    ]
+    return FreedSession(session, lost, queued, waiting)
+
+
+def _settle_open(
+    connection: Connection, runs: Sequence[RunRecord], taken_id: str | None
+) -> list[RunRecord]:
+    """Close the runs that were begun, and return them.
+
+    Queued runs, a run that waits for an answer, and the one that is taken are left to the next
+    owner. A run that has asked a lasting question becomes such a waiting run, together with its
+    children that have.
     """
     lost: list[RunRecord] = []
-    taken_id = None if taken is None else taken.run_id
-    runs = open_runs(connection, session.session_id)
-    if any(run.has_begun and run.is_for_workers and run.run_id != taken_id for run in runs):
-        return []
     kept: set[str] = set()
     for run in runs:
         if run.parent_run_id is None and run.status is not RunStatus.QUEUED:
@@ -589,15 +619,30 @@ def close_lost(
                 _keep(connection, run)
         elif not is_queued or (run.prompt is None and run.lane is None):
             lost.append(close_run(connection, run, LOST))
-    settle_holds(connection, session.session_id)  # for work outside of its runs
+    return lost
+
+
+def _disown(connection: Connection, session: SessionRecord) -> SessionRecord:
+    """Take a session from its owner, and let it continue at its last complete node."""
+    node_id = _last_complete(connection, session)
+    if session.owner is None and node_id == session.active_node_id:
+        return session  # its last owner has released it
     changes = {
         "owner": None,
         "lease_expires_at": None,
         "epoch": session.epoch + (session.owner is not None),
-        "active_node_id": _last_complete(connection, session),
+        "active_node_id": node_id,
     }
     update(connection, SessionRecord, session.session_id, changes)
-    return lost
+    return session.model_copy(update=changes)
+
+
+def _waiting_run(runs: Sequence[RunRecord]) -> RunRecord | None:
+    """Return the user's run that waits for an answer, if there is one; the last, if several."""
+    for run in reversed(runs):
+        if run.parent_run_id is None and run.status is RunStatus.WAITING:
+            return run
+    return None
 
 
 class _Closing(Struct, frozen=True):
@@ -733,17 +778,16 @@ def _last_complete(connection: Connection, session: SessionRecord) -> str | None
     """
     if session.active_node_id is None and _is_undone(connection, session.session_id):
         return None
-    node = find(connection, Node, session.active_node_id)
-    if node is None:
-        row = connection.execute(
-            """SELECT * FROM nodes WHERE session_id = ? AND agent_id = ?
-            ORDER BY node_seq DESC LIMIT 1""",
+    columns = "SELECT node_id, parent_id, metadata_json FROM nodes"
+    found = connection.execute(f"{columns} WHERE node_id = ?", (session.active_node_id,)).fetchone()
+    if found is None:
+        found = connection.execute(
+            f"{columns} WHERE session_id = ? AND agent_id = ? ORDER BY node_seq DESC LIMIT 1",
             (session.session_id, session.root_agent_id),
         ).fetchone()
-        node = read(Node, row) if row else None
-    while node is not None and node.is_partial:
-        node = find(connection, Node, node.parent_id)
-    return node.node_id if node else None
+    while found is not None and is_cut_off(loads(found[2])):
+        found = connection.execute(f"{columns} WHERE node_id = ?", (found[1],)).fetchone()
+    return None if found is None else found[0]
 
 
 def _is_undone(connection: Connection, session_id: str) -> bool:
@@ -783,12 +827,10 @@ def _refuse_while_active(
     if row is None:
         return
     refuse_unless_free(session, is_dead, now)
-    if any(
-        run.lane and run.status is not RunStatus.WAITING
-        for run in open_runs(connection, session_id)
-    ):
+    runs = open_runs(connection, session_id)
+    if any(run.lane and run.status is not RunStatus.WAITING for run in runs):
         raise session_active(session)
-    if only_root_runs and (waiting := _taken_over(connection, session_id)[1]) is not None:
+    if only_root_runs and (waiting := _waiting_run(runs)) is not None:
         raise StorageError(
             ErrorCode.SESSION_ACTIVE,
             f"run {waiting.run_id} of session {session_id} waits for an answer; answer its"

@@ -12,7 +12,7 @@ import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from operator import itemgetter
 from pathlib import PurePath
@@ -143,7 +143,7 @@ def read(kind: type[Record], row: FoundRow) -> Record:
 
 def read_all(kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
     """Convert rows to records."""
-    return [read(kind, row) for row in rows]
+    return list(map(partial(read, kind), rows))
 
 
 def read_each(kind: type[Record], rows: Iterable[FoundRow]) -> list[Record]:
@@ -242,8 +242,7 @@ def update_sql(kind: type[BaseModel], key: str, changes: Mapping[str, Any]) -> t
 @lru_cache
 def _update_sql(kind: type[BaseModel], columns: tuple[str, ...]) -> str:
     table, id_column = _TABLES[kind.__name__]
-    assignments = ", ".join(f"{column} = ?" for column in columns)
-    return f"UPDATE {table} SET {assignments} WHERE {id_column} = ?"  # noqa: S608 - our own names
+    return f"UPDATE {table} SET {' = ?, '.join(columns)} = ? WHERE {id_column} = ?"  # noqa: S608 - our own names
 
 
 NODE_COLUMNS = (
@@ -489,10 +488,10 @@ def append(connection: Connection, batch: Batch, rows: BatchRows, epoch: int | N
     of = (batch.session_id, batch.agent_id, batch.run_id)
     for i in range(0, len(rows.events), _MOST_AT_ONCE):
         some = rows.events[i : i + _MOST_AT_ONCE]
-        numbered = (
-            (start.seq + j, start.run_seq + j, *of, *row) for j, row in enumerate(some, start=i)
-        )
-        connection.execute(_insert_events_sql(len(some)), [*chain.from_iterable(numbered)])
+        values: list[Any] = []
+        for j, row in enumerate(some, start=i):
+            values += (start.seq + j, start.run_seq + j, *of, *row)
+        connection.execute(_insert_events_sql(len(some)), values)
     change_rows(connection, batch, rows.changes)
     return start
 

@@ -194,23 +194,18 @@ class Writer:
     def _store(self, jobs: Sequence[Job[Result]], *, patience: float) -> list[Result]:
         connection = self._ready_connection(patience)
         with connection.using:
-            return self._store_with(connection, jobs, patience=patience)
-
-    def _store_with(
-        self, connection: Connection, jobs: Sequence[Job[Result]], *, patience: float
-    ) -> list[Result]:
-        patiently(partial(connection.execute, "BEGIN IMMEDIATE"), patience)
-        try:
-            values: list[Result] = []
-            for job in jobs:
-                values.append(job(connection))  # noqa: PERF401 - a frame less
-            patiently(partial(connection.execute, "COMMIT"), patience)
-        except BaseException:
-            # A full disk may have rolled back already; the next job ends what is still open.
-            with suppress(sqlite3.Error):
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-            raise
+            patiently(partial(connection.execute, "BEGIN IMMEDIATE"), patience)
+            try:
+                values: list[Result] = []
+                for job in jobs:
+                    values.append(job(connection))  # noqa: PERF401 - a frame less
+                patiently(partial(connection.execute, "COMMIT"), patience)
+            except BaseException:
+                # A full disk may have rolled back already; the next job ends what is still open.
+                with suppress(sqlite3.Error):
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                raise
         return values
 
 

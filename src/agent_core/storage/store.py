@@ -16,7 +16,7 @@ import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -265,12 +265,13 @@ class SessionStore:
             refused: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
             refused.set_exception(unstorable(error))
             return refused
-        return self._append(batch, rows, epoch)
+        return self._submit_batch(batch, rows, epoch)
 
-    def _append(self, batch: Batch, rows: BatchRows, epoch: int | None) -> asyncio.Future[Position]:
-        return self.writer.submit(
-            lambda c: append(c, batch, rows, epoch), batch.session_id, is_small=rows.size < LARGE
-        )
+    def _submit_batch(
+        self, batch: Batch, rows: BatchRows, epoch: int | None
+    ) -> asyncio.Future[Position]:
+        job = partial(append, batch=batch, rows=rows, epoch=epoch)
+        return self.writer.submit(job, batch.session_id, is_small=rows.size < LARGE)
 
     async def open_run(self, opening: NewRun) -> ClaimedRun:
         """Create or resume the session, claim it, and add the run.
@@ -288,11 +289,13 @@ class SessionStore:
         asked_at, same_folder = owners.now(), None
         while True:
             try:
-                opened = await self.writer.submit(
-                    lambda c, same=same_folder: claims.open_run(c, self.liveness, opening, same),
-                    opening.session_id,
-                    is_small=is_small,
+                job = partial(
+                    claims.open_run,
+                    liveness=self.liveness,
+                    opening=opening,
+                    same_folder=same_folder,
                 )
+                opened = await self.writer.submit(job, opening.session_id, is_small=is_small)
             except StorageError as error:
                 same_folder = await _find_same_folder(error, same_folder)
             else:

@@ -14,10 +14,10 @@ from agent_core.storage.budgets import settle_time
 from agent_core.storage.claims import (
     CANCELLED_UNBEGUN,
     claim_session,
-    close_lost,
     close_run,
     find_agent,
     find_session,
+    free_session,
     open_run,
     refuse_unless_free,
     release,
@@ -124,8 +124,8 @@ def take_run(
     lost: list[RunRecord] = []
     was_owned = session.owner not in {None, claim.owner}
     if was_owned or run.has_begun:
-        lost = close_lost(connection, session, taken=run)
-        session = find_session(connection, session.session_id)
+        freed = free_session(connection, session, taken=run)
+        session, lost = freed.session, freed.lost
     if not run.has_begun:  # a run counts as begun even if its process dies before writing
         update(connection, RunRecord, run_id, {"status": RunStatus.PENDING})
     elif not _continue(connection, run, was_owned=was_owned, max_takeovers=max_takeovers):
@@ -178,7 +178,7 @@ def hand_over(connection: Connection, run_id: str, owner: str) -> bool:
     session = find_session(connection, run.session_id)
     if session.owner != owner:
         return False
-    close_lost(connection, session, taken=run)
+    free_session(connection, session, taken=run)
     return True
 
 

@@ -445,6 +445,12 @@ class NodeFlags:
         return {key: value for key in _FLAGS if (value := getattr(self, key))}
 
 
+def is_cut_off(metadata: Mapping[str, Any]) -> bool:
+    """Return whether the metadata of an item says that it was cut off before its end."""
+    get = metadata.get
+    return bool(get("partial") or get("aborted") or get("failed"))
+
+
 _FLAGS = tuple(flag.name for flag in fields(NodeFlags))
 _NO_FLAGS = NodeFlags()
 
@@ -501,8 +507,7 @@ class Node(Frozen):
     @property
     def is_partial(self) -> bool:
         """Return whether it was cut off: kept for people, never sent to a model again."""
-        metadata = self.metadata  # called for every node of a path, for every request
-        return bool(metadata.get("partial") or metadata.get("aborted") or metadata.get("failed"))
+        return bool(self.metadata) and is_cut_off(self.metadata)
 
     @property
     def calls(self) -> list[ToolCallBlock]:

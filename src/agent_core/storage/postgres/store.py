@@ -109,7 +109,9 @@ class PostgresSessionStore(SessionStore):
     async def _lost_sessions(self) -> list[str]:
         return await self.reader.read(lambda c: claims.lost_sessions(c, self.liveness))
 
-    def _append(self, batch: Batch, rows: BatchRows, epoch: int | None) -> asyncio.Future[Position]:
+    def _submit_batch(
+        self, batch: Batch, rows: BatchRows, epoch: int | None
+    ) -> asyncio.Future[Position]:
         return self._threads.append(Append(batch, rows, epoch), batch.session_id)
 
     async def identity(self) -> str:

@@ -5,6 +5,7 @@ extensions like those of a program; `Place` is their order.
 """
 
 import inspect
+from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -26,6 +27,7 @@ from contextlib import (
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, PortableError
@@ -224,12 +226,12 @@ class Extensions:
 
     def __init__(self, context: ExtensionContext, extensions: Iterable[Extension] = ()) -> None:
         self.context = context
-        self._all = sorted(extensions, key=lambda each: each.place)
+        self._all = sorted(extensions, key=attrgetter("place"))
         self._stopped: AgentCoreError | None = None
-        self._at: dict[str, list[Extension]] = {}
+        self._at = defaultdict[str, list[Extension]](list)
         for each in self._all:
             for name in _overridden(type(each)):
-                self._at.setdefault(name, []).append(each)
+                self._at[name].append(each)
 
     def plus(self, *extensions: Extension) -> "Extensions":
         """Return these extensions and some more, each at its place."""
@@ -238,7 +240,7 @@ class Extensions:
     def instructions(self) -> list[str]:
         """Return the texts that extensions contribute to the system prompt."""
         texts: list[str] = []
-        for each in self._of("instructions"):
+        for each in self._at["instructions"]:
             with self._failures_of(each):
                 texts += filter(None, [each.instructions(self.context)])
         return texts
@@ -246,19 +248,19 @@ class Extensions:
     def tools(self) -> "list[AnyTool]":
         """Return the tools and toolsets that extensions contribute."""
         tools: list[AnyTool] = []
-        for each in self._of("tools"):
+        for each in self._at["tools"]:
             with self._failures_of(each):
                 tools += each.tools(self.context)
         return tools
 
     def around_run(self) -> AbstractAsyncContextManager[None]:
         """Return the context that wraps the run."""
-        return self._around_all() if self._of("wrap_run") else nullcontext()
+        return self._around_all() if self._at["wrap_run"] else nullcontext()
 
     @asynccontextmanager
     async def _around_all(self) -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
-            for each in self._of("wrap_run"):
+            for each in self._at["wrap_run"]:
                 await stack.enter_async_context(self._around_run(each))
             yield
 
@@ -282,13 +284,13 @@ class Extensions:
 
     async def run_started(self) -> None:
         """Begin a run, before its message is stored and sent."""
-        for each in self._of("run_started"):
+        for each in self._at["run_started"]:
             with self._failures_of(each):
                 await each.run_started(self.context)
 
     async def on_message(self, message: str) -> None:
         """Show the user's message."""
-        for each in self._of("on_message"):
+        for each in self._at["on_message"]:
             with self._failures_of(each):
                 await each.on_message(self.context, message)
 
@@ -300,7 +302,7 @@ class Extensions:
         """
         if self._stopped is not None:
             raise self._stopped
-        wrappers = self._of("wrap_model_call")
+        wrappers = self._at["wrap_model_call"]
         if not wrappers:
             return provider
         ask: AskModel = partial(opened_stream, provider)
@@ -352,7 +354,7 @@ class Extensions:
             PermissionDeniedError: an extension refused it.
         """
         note = None
-        for each in self._of("before_tool_call"):
+        for each in self._at["before_tool_call"]:
             with self._failures_of(each):
                 note = await each.before_tool_call(self.context, call, definition) or note
         return note
@@ -364,7 +366,7 @@ class Extensions:
             PermissionDeniedError: the policy, the user or an extension refused it.
         """
         admit: Admit = _admitted
-        for each in reversed(self._of("admit_tool_call")):
+        for each in reversed(self._at["admit_tool_call"]):
             admit = partial(each.admit_tool_call, self.context, judged, admit)
         return await admit()
 
@@ -373,7 +375,7 @@ class Extensions:
     ) -> ToolReturn | ToolOutput:
         """Make an admitted call."""
         run = cast("RunTool", action)
-        for each in reversed(self._of("wrap_tool_call")):
+        for each in reversed(self._at["wrap_tool_call"]):
             run = partial(each.wrap_tool_call, self.context, call, run)
         try:
             return await run()
@@ -382,20 +384,17 @@ class Extensions:
 
     async def after_tool_call(self, call: ToolCall, result: ToolResult) -> None:
         """Show the result of a call."""
-        for each in self._of("after_tool_call"):
+        for each in self._at["after_tool_call"]:
             with self._failures_of(each):
                 await each.after_tool_call(self.context, call, result)
 
     async def before_stop(self, answer: str) -> str | None:
         """Return the first objection to the end of the run."""
-        for each in self._of("before_stop"):
+        for each in self._at["before_stop"]:
             with self._failures_of(each):
                 if objection := await each.before_stop(self.context, answer):
                     return objection
         return None
-
-    def _of(self, point: str) -> Sequence[Extension]:
-        return self._at.get(point, ())
 
     @contextmanager
     def _failures_of(self, extension: Extension) -> Generator[None]:

@@ -37,23 +37,20 @@ _SEGMENTS = ("static_system", "tools", "dynamic_system")
 
 
 class Use(Struct, frozen=True, kw_only=True):
-    """Estimated tokens of a request; `scale` converts estimates to the token count of the model."""
+    """Estimated tokens of a request; `scale` converts estimates to the token count of the model.
+
+    Attributes:
+        estimated: the estimate of all parts; `TokenScale.observe` compares it with the usage.
+        total: all parts in tokens of the model, as far as its scale is known.
+    """
 
     static_system: int
     dynamic_system: int
     tools: int
     messages: int
     scale: float
-
-    @property
-    def estimated(self) -> int:
-        """Return the estimate of all parts; `TokenScale.observe` compares it with the usage."""
-        return self.static_system + self.dynamic_system + self.tools + self.messages
-
-    @property
-    def total(self) -> int:
-        """Return all parts in tokens of the model, as far as its scale is known."""
-        return round(self.estimated * self.scale)
+    estimated: int
+    total: int
 
 
 ContextBuildReport = dict[str, Any]
@@ -139,7 +136,7 @@ class ContextReporter:
             use: the part of the budget that the request uses.
             facts: `settings` and `task_board` of the report.
         """
-        path, builder, total = history.path, history.builder, use.total
+        path, builder = history.path, history.builder
         for node in trimmed.cut:
             artifacts = [known for result in node.results for known in artifact_ids(result)]
             reference: dict[str, Any] = {"node_id": node.node_id, "artifact_ids": artifacts}
@@ -172,10 +169,10 @@ class ContextReporter:
                 "tools": use.tools,
                 "messages": use.messages,
                 "estimated": use.estimated,
-                "total": total,
+                "total": use.total,
                 "scale": round(use.scale, 4),
             },
-            "over_budget": total > budget.prompt,
+            "over_budget": use.total > budget.prompt,
             "path_end_node_id": path[-1].node_id if path else None,
             "node_count": len(path),
             **_newest("excluded_node_ids", excluded),
@@ -321,21 +318,16 @@ TaskBoardSource = Callable[[int], str | None]
 
 
 class Built(Struct, frozen=True):
-    """A request, its use of the budget, and the report on its construction."""
+    """A request, its use of the budget, and the report on its construction.
+
+    A request that is `over_budget` does not fit: compact the path and build again, or give up.
+    """
 
     request: ModelRequest
     report: ContextBuildReport
     budget: WindowShares
     use: Use
-
-    @property
-    def over_budget(self) -> bool:
-        """Return whether it does not fit: compact the path and build again, or give up."""
-        return bool(self.report["over_budget"])
-
-    def report_payload(self) -> dict[str, Any]:
-        """Return the report as the payload of `context_built`."""
-        return dict(self.report)
+    over_budget: bool
 
 
 class Composer:
@@ -415,19 +407,22 @@ class Composer:
         self._tools.show(tools)
         board = self._board(self._budget.board) if self._board else None
         trailing = [board_message(board)] if board else []
-        around = sum(estimate_blocks(message.content) for message in trailing)
+        around = estimate_blocks(trailing[0].content) if trailing else 0
         scale = self._scale.of(model.name)
-        taken = system.static_tokens + system.dynamic_tokens + self._tools.tokens + around
-        room = int(self._budget.prompt / scale) - taken
+        before = system.static_tokens + system.dynamic_tokens + self._tools.tokens
+        room = int(self._budget.prompt / scale) - before - around
         trimmed = trim(history, room, may_drop=may_drop, kept=self._kept)
+        messages = history.builder.tokens + around
+        self._estimated = before + messages
         use = Use(
             static_system=system.static_tokens,
             dynamic_system=system.dynamic_tokens,
             tools=self._tools.tokens,
-            messages=history.builder.tokens + around,
+            messages=messages,
             scale=scale,
+            estimated=before + messages,
+            total=round((before + messages) * scale),
         )
-        self._estimated = use.estimated
         settings: dict[str, Any] = {
             "model": model.name,
             "temperature": model.temperature,
@@ -454,7 +449,7 @@ class Composer:
             use=use,
             task_board=board,
         )
-        self._last = Built(request, report, self._budget, use)
+        self._last = Built(request, report, self._budget, use, report["over_budget"])
         self._view.show(self._loaded_texts)
         return self._last
 
@@ -482,7 +477,7 @@ class Composer:
     @property
     def last_report(self) -> dict[str, Any] | None:
         """Return the payload of the last report, for `previous` of the session's next run."""
-        return self._last.report_payload() if self._last else None
+        return dict(self._last.report) if self._last else None
 
     def observe(self, usage: Usage) -> None:
         """Learn from the real token count of the last request, cached tokens included."""

@@ -52,6 +52,7 @@ class WindowShares(Struct, frozen=True, kw_only=True):
 
     Attributes:
         window: the whole window.
+        prompt: system, tools and messages together.
         output_reserve: kept free for the answer, at most a quarter.
         max_output: the longest answer requested, at most a quarter.
         dynamic: dynamic system blocks, at most a quarter.
@@ -61,6 +62,7 @@ class WindowShares(Struct, frozen=True, kw_only=True):
     """
 
     window: int
+    prompt: int
     output_reserve: int
     max_output: int
     dynamic: int
@@ -72,20 +74,17 @@ class WindowShares(Struct, frozen=True, kw_only=True):
     def share_out(cls, model: ModelConfig, context: ContextConfig) -> "WindowShares":
         window = model.context_window
         quarter, eighth = max(window // 4, 1), max(window // 8, 1)
+        output_reserve = min(context.reserve_output_tokens, quarter)
         return cls(
             window=window,
-            output_reserve=min(context.reserve_output_tokens, quarter),
+            prompt=window - output_reserve,
+            output_reserve=output_reserve,
             max_output=min(model.max_output_tokens, quarter),
             dynamic=min(context.dynamic_system_budget, quarter),
             catalog=eighth,
             board=min(context.task_board_token_budget, eighth),
             reattached=eighth,
         )
-
-    @property
-    def prompt(self) -> int:
-        """Return the tokens for system, tools and messages together."""
-        return self.window - self.output_reserve
 
     def output_for(self, used: int) -> int:
         """Return the longest answer to a prompt of `used` tokens: never more than is left."""

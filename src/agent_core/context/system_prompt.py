@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 from functools import cache, lru_cache
-from operator import is_
+from operator import attrgetter, is_
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ _STARTS_AGENTS = {"agent.create_sub_agent", "agent.fork_agent", "agent.dispatch_
 _CUT_MARK = "[the rest is left out: it does not fit]"
 _LEAST_WORTH_KEEPING = 64
 _LONGEST_TAG = 40
+_token_count = attrgetter("token_count")
 
 
 def system_block(
@@ -219,7 +220,7 @@ class SystemSegment:
         self._files: list[Node] | None = None
         self.blocks: list[SystemBlock] = []
         self.cut: list[CutBlock] = []
-        self.static_tokens = sum(block.token_count for block in static)
+        self.static_tokens = sum(map(_token_count, static))
         self.static_hash = hash_system(static)
         self.dynamic_tokens = 0
         self.dynamic_hash = ""
@@ -240,7 +241,7 @@ class SystemSegment:
                 loaded.pop(name, None)
         fitted, self.cut = fit_blocks([*self._dynamic, *own, *loaded.values()], self._budget)
         self.blocks = [*self._static, *fitted]
-        self.dynamic_tokens = sum(block.token_count for block in fitted)
+        self.dynamic_tokens = sum(map(_token_count, fitted))
         self.dynamic_hash = hash_system(fitted)
 
     @property
@@ -267,8 +268,10 @@ def fit_blocks(
     Returns:
         The blocks in order of priority, the last of them possibly shortened, and the cuts.
     """
-    ranked = sorted(blocks, key=lambda block: -block.priority)
-    excess = sum(block.token_count for block in ranked) - budget
+    ranked = sorted(blocks, key=attrgetter("priority"), reverse=True)
+    excess = sum(map(_token_count, ranked)) - budget
+    if excess <= 0:
+        return ranked, []
     by_worth = sorted((block.priority, place) for place, block in enumerate(ranked))
     kept: list[SystemBlock | None] = [*ranked]
     cut: list[CutBlock] = []
@@ -310,7 +313,7 @@ class ToolSegment:
     def __init__(self) -> None:
         self.definitions: Sequence[ToolDefinition] = ()
         self.tokens = 0
-        self.hash = hash_tools(())
+        self.hash = _NO_TOOLS
 
     def show(self, definitions: Sequence[ToolDefinition]) -> None:
         """Set the current tools; the same sequence again costs nothing."""
@@ -358,6 +361,9 @@ def hash_tools(tools: Iterable[ToolDefinition]) -> str:
     for tool in tools:
         rolling.update(json_bytes([tool.name, tool.description, tool.input_schema]))
     return rolling.hexdigest()[:16]
+
+
+_NO_TOOLS = hash_tools(())
 
 
 def _are_same(these: Sequence[object], those: Sequence[object]) -> bool:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events.stream import EventStream
-from agent_core.redaction.redactor import JournalRedactor, LiveText
+from agent_core.redaction.redactor import JournalRedactor, LiveText, json_text
 from agent_core.types import (
     AgentStatus,
     Batch,
@@ -96,6 +96,9 @@ class Journal:
     `estimate` returns the tokens that content will take in a request. `session_owner` is the
     runtime that holds the session, for the journal of a root agent: the session's next message
     continues from its nodes. Other agents do not move the session.
+
+    Attributes:
+        failure: the reason why the store refused this run's history; the run cannot continue.
     """
 
     def __init__(
@@ -129,7 +132,7 @@ class Journal:
         self._recorded = 0
         self._stored = 0
         self._writing: asyncio.Future[Position] | None = None
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
         self._due: asyncio.TimerHandle | None = None
         self._change: RunChange | None = None
         self._late_end: Batch | None = None
@@ -172,12 +175,12 @@ class Journal:
             run_id=self._run_id,
             parent_id=self.path[-1].node_id if self.path else None,
         )
-        if not self._is_open:
-            return node
-        self.path.append(node)
-        self._nodes.append(node)
-        facts = {"role": draft.role, "node_type": draft.node_type} if payload is None else payload
-        self._record(announce, facts, level, node.node_id, tool_call_id)
+        if self.failure is None and not self.is_closing:
+            self.path.append(node)
+            self._nodes.append(node)
+            facts = {"role": draft.role, "node_type": draft.node_type}
+            facts = facts if payload is None else payload
+            self.note(announce, facts, level=level, node_id=node.node_id, tool_call_id=tool_call_id)
         return node
 
     def note(
@@ -186,10 +189,18 @@ class Journal:
         payload: Mapping[str, Any] | None = None,
         *,
         level: EventLevel = EventLevel.INFO,
+        node_id: str | None = None,
         tool_call_id: str | None = None,
     ) -> None:
-        """Record an event that is not part of the conversation."""
-        self._record(event_type, payload, level, None, tool_call_id)
+        """Record an event; `add` does so for each node of the conversation."""
+        if self.failure is not None or self.is_closing:
+            return
+        payload = payload or {}
+        draft = EventDraft(event_type, payload, level, node_id, tool_call_id)
+        self._events.append(pending(draft, json_text(payload)))
+        self._recorded += 1
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(_GATHER_S, self._flush_late)
 
     async def delta(self, event_type: EventType, text: str) -> None:
         """Show text as it arrives; only the finished message is stored."""
@@ -211,11 +222,6 @@ class Journal:
                 self._show_delta(event_type, rest)
         self._deltas.clear()
 
-    @property
-    def failure(self) -> BaseException | None:
-        """The reason why the store refused this run's history; the run cannot continue."""
-        return self._failure
-
     async def commit(self) -> None:
         """Wait until everything recorded is stored, and the stream's consumer has kept up.
 
@@ -235,15 +241,15 @@ class Journal:
         last = self._recorded
         while self._stored < last and self._writing is not None:
             await asyncio.wait([self._writing])
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     def abandon(self, reason: StorageError) -> None:
         """Write nothing more, not even an end: the run belongs, or will belong, to another owner.
 
         Batches already sent to the store stay; a reader here sees the end of the stream.
         """
-        self._failure = reason
+        self.failure = reason
         self.is_abandoned = True
         self._stream.close()
 
@@ -263,10 +269,10 @@ class Journal:
         if self.is_abandoned:
             return
         await self._written_out()
-        if self._failure is None:
+        if self.failure is None:
             self._flush(end, on_stored)
             await self._written_out()
-        failure, self._failure = self._failure, None
+        failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
         self._stream.close()
@@ -301,30 +307,9 @@ class Journal:
         """Clean text or JSON-like data as for an event, for use outside of the journal."""
         return self._redactor.payload(value)
 
-    def _record(
-        self,
-        event_type: EventType,
-        payload: Mapping[str, Any] | None,
-        level: EventLevel,
-        node_id: str | None,
-        tool_call_id: str | None,
-    ) -> None:
-        if self._failure is not None or self.is_closing:
-            return
-        payload = payload or {}
-        draft = EventDraft(event_type, payload, level, node_id, tool_call_id)
-        self._events.append(pending(draft, self._redactor.json(payload)))
-        self._recorded += 1
-        if self._due is None:
-            self._due = asyncio.get_running_loop().call_later(_GATHER_S, self._flush_late)
-
     def _show_delta(self, event_type: EventType, text: str) -> None:
         draft = EventDraft(event_type, {"text": text})
         self._stream.write(self._event(pending(draft)))
-
-    @property
-    def _is_open(self) -> bool:
-        return self._failure is None and not self.is_closing
 
     def _flush_late(self) -> None:
         self._due = None
@@ -334,7 +319,12 @@ class Journal:
         self, end: JournalEnd | None = None, on_stored: Callable[[], None] | None = None
     ) -> None:
         """Send everything that waits to the store, unless another batch is being written."""
-        if end is None and not (self._events and self._writing is None and self._is_open):
+        if end is None and (
+            not self._events
+            or self._writing is not None
+            or self.failure is not None
+            or self.is_closing
+        ):
             return
         batch = self._take(end)
         writing = self._writing = self._store.append(batch)
@@ -351,7 +341,7 @@ class Journal:
         agent_status = AgentStatus.RUNNING if is_begun else None
         active = nodes[-1].node_id if nodes and not nodes[-1].is_partial else None
         if end is not None:
-            events += [pending(draft, self._redactor.json(draft.payload)) for draft in end.events]
+            events += [pending(draft, json_text(draft.payload)) for draft in end.events]
             change, agent_status = end.change, end.agent_status
             active = end.active_node_id or active
         return Batch(
@@ -389,7 +379,7 @@ class Journal:
 
     def _fail(self, batch: Batch, failure: BaseException) -> None:
         """Go back to the stored state: this batch and everything after it is dropped."""
-        self._failure = failure
+        self.failure = failure
         missing = {node.node_id for node in (*batch.nodes, *self._nodes)}
         self.path[:] = [node for node in self.path if node.node_id not in missing]
         self._nodes, self._events, self._change = [], [], None

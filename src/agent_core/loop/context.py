@@ -338,14 +338,15 @@ def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) ->
     if outcome.error is not None:
         payload["error"] = outcome.error.model_dump(mode="json")
     payload |= outcome.metadata
-    loop_event, run_event = _CLOSING[outcome.status]
-    level = EventLevel.ERROR if outcome.status is RunStatus.FAILED else EventLevel.INFO
+    status = outcome.status
+    loop_event, run_event = _CLOSING[status]
+    level = EventLevel.ERROR if status is RunStatus.FAILED else EventLevel.INFO
     events = [EventDraft(run_event, payload, level)]
     if began:
         events.insert(0, EventDraft(loop_event, {"end_reason": outcome.end_reason}, level))
     resting_id = resting.node_id if resting else None
     change = RunChange(
-        status=outcome.status,
+        status=status,
         start_node_id=mine[0].node_id if mine else None,
         end_node_id=resting_id,
         end_reason=outcome.end_reason,
@@ -354,7 +355,7 @@ def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) ->
         error=outcome.error,
         has_prompt_node=any(_is_message(node) for node in mine),
     )
-    return JournalEnd(events, change, _AGENT_STATUS[outcome.status], resting_id)
+    return JournalEnd(events, change, _AGENT_STATUS[status], resting_id)
 
 
 def _pause(path: Sequence[Node], mine: Sequence[Node], outcome: Outcome) -> JournalEnd:

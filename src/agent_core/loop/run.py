@@ -31,7 +31,7 @@ from agent_core.types import (
     NodeType,
     StopReason,
     Usage,
-    calls_of,
+    call_ids_of,
     user_text,
 )
 
@@ -139,7 +139,7 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
     """
     ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
     left_off = await ctx.history.resume(ctx.journal)
-    stats.call_ids |= {call.tool_call_id for call in calls_of(ctx.journal.path)}
+    stats.call_ids |= call_ids_of(ctx.journal.path)[0]
     await ctx.extensions.run_started()
     if left_off is None:
         await ctx.extensions.on_message(prompt.text)

@@ -355,7 +355,7 @@ class Redactor:
 
         A string under a name that promises a secret (`{"password": "…"}`) is replaced as a whole.
         """
-        text = _json(value)
+        text = json_text(value)
         is_plain = text is not None and self.is_plain(text)
         return value if is_plain else walk(value, self.text, named=True)
 
@@ -463,14 +463,10 @@ class JournalRedactor:
 
     def payload_and_json(self, value: Any) -> tuple[Any, str | None]:
         """Return the data of an event without secrets, and its JSON text if it was made."""
-        text = _json(value)
+        text = json_text(value)
         if text is not None and self._redactor.is_plain(text):
             return value, text
         return _encodable(self._redactor.payload(value)), None
-
-    def json(self, payload: Mapping[str, Any]) -> str | None:
-        """Return the data of an event as JSON text, not yet cleaned; None if that takes longer."""
-        return _json(payload)
 
     def events(self, events: list[PendingEvent]) -> list[PendingEvent]:
         """Return the events without secrets, after one search through all their texts."""
@@ -524,10 +520,10 @@ def _encodable_block(block: ContentBlock) -> ContentBlock:
 
 def _encodable(value: Any) -> Any:
     """Replace every half of a surrogate pair; the same object if there is none."""
-    return walk(value, join_surrogates) if _json(value) is None else value
+    return walk(value, join_surrogates) if json_text(value) is None else value
 
 
-def _json(value: Any) -> str | None:
+def json_text(value: Any) -> str | None:
     """Encode a value as JSON text; None if the fast encoder does not take it."""
     try:
         return orjson.dumps(value).decode()

@@ -34,8 +34,7 @@ from agent_core.types import (
     ToolCall,
     ToolResultBlock,
     Usage,
-    calls_of,
-    results_of,
+    call_ids_of,
     user_text,
 )
 
@@ -178,8 +177,8 @@ def _last_mode(path: Sequence[Node]) -> object:
 
 def unanswered_calls(path: Sequence[Node]) -> dict[str, list[tuple[Node, ToolCall]]]:
     """Return the path's tool calls without a result, in order, by the agent that made them."""
-    answered = {result.tool_call_id for result in results_of(path)}
-    if all(call.tool_call_id in answered for call in calls_of(path)):
+    asked, answered = call_ids_of(path)
+    if asked <= answered:
         return {}
     found: dict[str, list[tuple[Node, ToolCall]]] = {}
     for node in path:

@@ -3,7 +3,7 @@
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -139,13 +139,14 @@ class EndReason(StrEnum):
     @property
     def status(self) -> RunStatus:
         """The run status that belongs to this reason."""
-        match self:
-            case EndReason.COMPLETED:
-                return RunStatus.COMPLETED
-            case EndReason.ABORTED_STREAMING | EndReason.ABORTED_TOOLS:
-                return RunStatus.CANCELLED
-            case _:
-                return RunStatus.FAILED
+        return _STATUSES.get(self, RunStatus.FAILED)
+
+
+_STATUSES = {
+    EndReason.COMPLETED: RunStatus.COMPLETED,
+    EndReason.ABORTED_STREAMING: RunStatus.CANCELLED,
+    EndReason.ABORTED_TOOLS: RunStatus.CANCELLED,
+}
 
 
 class RunMode(StrEnum):
@@ -234,9 +235,13 @@ class Usage(Frozen):
 
 
 def _added_cost(one: Usage, other: Usage) -> float | None:
-    parts = [usage for usage in (one, other) if usage.total_tokens or usage.is_estimated]
-    known = [usage.cost for usage in parts if usage.cost is not None]
-    return sum(known) if known and len(known) == len(parts) else None
+    total: float | None = None
+    for usage in (one, other):
+        if usage.total_tokens or usage.is_estimated:
+            if usage.cost is None:
+                return None
+            total = (total or 0.0) + usage.cost
+    return total
 
 
 class ErrorPayload(Frozen):
@@ -525,14 +530,16 @@ class Node(Frozen):
         return "".join(block.text for block in self.content if isinstance(block, TextBlock))
 
 
-def calls_of(path: Iterable[Node]) -> Iterator[ToolCallBlock]:
-    """Return every tool call of these nodes."""
-    return (b for node in path for b in node.content if isinstance(b, ToolCallBlock))
-
-
-def results_of(path: Iterable[Node]) -> Iterator[ToolResultBlock]:
-    """Return every tool result of these nodes."""
-    return (b for node in path for b in node.content if isinstance(b, ToolResultBlock))
+def call_ids_of(path: Iterable[Node]) -> tuple[set[str], set[str]]:
+    """Return the ids of all tool calls of these nodes, and of all that have a result there."""
+    asked, answered = set[str](), set[str]()
+    for node in path:
+        for block in node.content:
+            if isinstance(block, ToolCallBlock):
+                asked.add(block.tool_call_id)
+            elif isinstance(block, ToolResultBlock):
+                answered.add(block.tool_call_id)
+    return asked, answered
 
 
 def user_text(text: str, node_type: NodeType = NodeType.MESSAGE, **metadata: Any) -> Draft:
@@ -543,8 +550,7 @@ def user_text(text: str, node_type: NodeType = NodeType.MESSAGE, **metadata: Any
 def words_of(content: Iterable[ContentBlock], limit: int = 4000) -> str:
     """Return the first `limit` characters of a message, or the kinds of its blocks."""
     blocks = list(content)
-    said = (without_content(block.text) for block in blocks if isinstance(block, TextBlock))
-    texts = (text.strip()[:limit] for text in said)
-    if text := " ".join(filter(None, texts)):
+    said = [without_content(block.text) for block in blocks if isinstance(block, TextBlock)]
+    if text := " ".join([text.strip()[:limit] for text in said if text.strip()]):
         return text[:limit]
     return " ".join(dict.fromkeys(f"[{block.type.replace('_', ' ')}]" for block in blocks))

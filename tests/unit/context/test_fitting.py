@@ -63,7 +63,7 @@ def test_a_cut_result_keeps_its_artifact_and_its_summary() -> None:
     text = said(built.request)
     assert "all of it is artifact art_1] a long log" in text
     assert "all of it is artifact art_2" in text
-    cut = built.report_payload()["downgraded_artifacts"]
+    cut = built.report["downgraded_artifacts"]
     assert cut == [
         {"node_id": "node_2", "artifact_ids": ["art_1"]},
         {"node_id": "node_3", "artifact_ids": ["art_2"]},
@@ -158,11 +158,9 @@ def test_a_latest_exchange_larger_than_the_window_is_shown_in_part_and_never_dro
     assert "HEADhhh" in text
     assert "hhhTAIL" in text
     assert "does not fit the context window" in text
-    cut = built.report_payload()["downgraded_artifacts"]
+    cut = built.report["downgraded_artifacts"]
     assert [reference["node_id"] for reference in cut] == ["node_2", "node_3"]
-    (again,) = rebuild_requests(
-        talk.path, [built.report_payload()], {tool.name: tool for tool in TOOLS}
-    )
+    (again,) = rebuild_requests(talk.path, [built.report], {tool.name: tool for tool in TOOLS})
     assert again.messages == built.request.messages
 
 
@@ -269,7 +267,7 @@ def test_what_is_kept_stands_before_a_history_that_leaves_exchanges_out_and_is_r
     talk.user("the goal")
     made.build(talk.path, ())
     talk.inner(NodeType.INSTRUCTION_CONTEXT, "Use tabs.", path="sub/CLAUDE.md", hash="h")
-    reports = [made.build(talk.path, ()).report_payload()]
+    reports = [made.build(talk.path, ()).report]
     for number in range(40):
         talk.user("word " * 60)
         talk.exchange(f"d{number}")
@@ -277,7 +275,7 @@ def test_what_is_kept_stands_before_a_history_that_leaves_exchanges_out_and_is_r
     built = [made.build(talk.path, (), may_drop=True)]
     talk.user("now")
     built.append(made.build(talk.path, ()))
-    reports += [each.report_payload() for each in built]
+    reports += [each.report for each in built]
     for each in built:
         first = each.request.messages[0]
         assert first.metadata == {"synthetic": True, "source_type": "kept"}

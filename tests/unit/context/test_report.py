@@ -13,12 +13,12 @@ def test_the_first_report_lists_the_path_and_later_ones_what_is_new() -> None:
     talk = Talk()
     made = composer()
     talk.user("one")
-    first = made.build(talk.path, TOOLS).report_payload()
+    first = made.build(talk.path, TOOLS).report
     assert first["node_ids"] == ["node_0"]
     assert first["node_count"] == 1
     assert "added_node_ids" not in first
     talk.exchange("a")
-    second = made.build(talk.path, TOOLS).report_payload()
+    second = made.build(talk.path, TOOLS).report
     assert second["added_node_ids"] == ["node_1", "node_2"]
     assert second["path_end_node_id"] == "node_2"
     assert "node_ids" not in second
@@ -28,7 +28,7 @@ def test_the_first_report_lists_at_most_200_nodes_and_counts_them_all() -> None:
     talk = Talk()
     for number in range(300):
         talk.user(str(number))
-    payload = composer(window=100_000).build(talk.path, TOOLS).report_payload()
+    payload = composer(window=100_000).build(talk.path, TOOLS).report
     assert len(payload["node_ids"]) == 200
     assert payload["node_ids"][-1] == "node_299"
     assert payload["node_count"] == 300
@@ -37,7 +37,7 @@ def test_the_first_report_lists_at_most_200_nodes_and_counts_them_all() -> None:
 def test_a_report_tells_budget_and_use() -> None:
     talk = Talk()
     talk.user("four")
-    payload = composer(window=8192).build(talk.path, TOOLS).report_payload()
+    payload = composer(window=8192).build(talk.path, TOOLS).report
     assert payload["budget"]["window"] == 8192
     assert payload["budget"]["prompt"] == 6144
     use = payload["use"]
@@ -78,7 +78,7 @@ def test_a_new_run_says_what_has_changed_since_the_last_one() -> None:
     talk = Talk()
     talk.user("one")
     talk.says("two")
-    last = composer().build(talk.path, TOOLS).report_payload()
+    last = composer().build(talk.path, TOOLS).report
     talk.user("three")
     assert composer(previous=last).build(talk.path, TOOLS).report["changed_segment"] is None
     other = [system_block("system.core", "x", "Other words.")]
@@ -159,7 +159,7 @@ def test_every_turn_can_be_built_again_from_nodes_and_reports() -> None:
     def turn(*, may_drop: bool = False) -> None:
         built = made.build(talk.path, TOOLS, may_drop=may_drop)
         requests.append(built.request)
-        reports.append(built.report_payload())
+        reports.append(built.report)
 
     turn()
     talk.exchange("a", "r" * 9000)
@@ -183,7 +183,7 @@ def test_every_turn_can_be_built_again_from_nodes_and_reports() -> None:
 def test_a_request_rebuilt_from_changed_texts_says_so() -> None:
     talk = Talk()
     talk.user("one")
-    report = composer().build(talk.path, TOOLS).report_payload()
+    report = composer().build(talk.path, TOOLS).report
     other = READ_FILE.model_copy(update={"description": "Read it."})
     (request,) = rebuild_requests(talk.path, [report], {other.name: other})
     assert request.metadata["exact"] is False
@@ -199,13 +199,13 @@ def test_a_request_that_is_not_sent_leaves_its_news_to_the_next_report() -> None
     refused = made.build(talk.path, TOOLS)
     assert refused.over_budget
     assert refused.report["downgraded_artifacts"]
-    sent = made.build(talk.path, TOOLS, may_drop=True).report_payload()
+    sent = made.build(talk.path, TOOLS, may_drop=True).report
     assert sent["turn"] == 1
     assert sent["node_ids"][0] == "node_0"
     assert sent["system"]
     assert sent["downgraded_artifacts"]
     assert sent["dropped_node_ids"]
-    after = made.build(talk.path, TOOLS).report_payload()
+    after = made.build(talk.path, TOOLS).report
     assert after["turn"] == 2
     assert after["downgraded_artifacts"] == []
     assert after["dropped_node_ids"] == []

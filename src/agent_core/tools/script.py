@@ -10,21 +10,21 @@ argument of a command, the target of a redirection, the subject of a `case` or a
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from agent_core.tools.commands import (
-    MIXED_TEST,
-    ScriptWord,
-    find_input_problem,
-    find_problem,
-    is_plain_test,
-    nested_scripts,
+from agent_core.tools.commands import find_input_problem, find_problem, nested_scripts
+from agent_core.tools.shell_reader import (
+    CONTROL,
+    SimpleCommand,
+    Word,
+    read_template,
+    text_of,
+    walk,
 )
 from agent_core.tools.shells import words_of
-from agent_core.tools.syntax import CONTROL, parse, text_of, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -34,6 +34,7 @@ PLACEHOLDER = re.compile(r"\{\{\s*args\.([A-Za-z_][A-Za-z0-9_-]*)\s*\}\}")
 
 _ANY_BRACES = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _VARIABLE = "soong_arg_"
+_SETS_BY_READING = words_of("mapfile read readarray")
 _BLANK = re.compile(rb"(?:[ \t\n]|\\\n)*")
 _PLAIN = re.compile(r"(?:~/)?[A-Za-z0-9_@%+=:,./-]*")
 _PARAMETER = re.compile(r"\$(?:[@*0-9]|\{(?:[@*]|[0-9]+)\})")
@@ -166,18 +167,20 @@ def check_argv(argv: Sequence[str]) -> None:
         ValueError: the program is a shell, an interpreter or a program that starts another one,
             and would read a value as its text. Names the cure.
     """
-    words: list[ScriptWord] = []
+    words: list[Word] = []
     for part in argv:
         if first := PLACEHOLDER.search(part):
             # Quotes around the value are for the program; only words that run text are looked for.
-            words.append(ScriptWord(None, "", has_value=True, prefix=part[: first.start()]))
+            start = re.match(r"[\w=-]*", part[: first.start()])
+            pieces = (start[0] if start else "", None)
+            words.append(Word(part, is_known=False, pieces=pieces, has_value=True))
         else:
-            words.append(ScriptWord(part, part, has_value=False, prefix=part))
+            words.append(Word(part))
     if any(word.has_value for word in words) and (problem := _find_problem(words)):
         raise ValueError(f"args: {problem}")
 
 
-def _find_problem(words: Sequence[ScriptWord], *, is_fed: bool = False) -> str | None:
+def _find_problem(words: Sequence[Word], *, is_fed: bool = False) -> str | None:
     """Return why a command, or a script in its arguments, must not get or read a value, or None.
 
     The parameters of such a script are values, so it is read with placeholders in their places.
@@ -232,8 +235,8 @@ class _ParsedScript:
         self._template = template
         self._is_nested = is_nested
         self._found: list[tuple[re.Match[str], int, int]] = []
-        self._inside: set[int] = set()
         self._keeps_input = False
+        self._is_all_fed = False
         filled, last = bytearray(), 0
         for number, match in enumerate(PLACEHOLDER.finditer(template)):
             quote = b'"' if number in (bare or ()) else b""
@@ -243,7 +246,8 @@ class _ParsedScript:
             filled += variable + quote
             last = match.end()
         self.source = bytes(filled + template[last:].encode())
-        self._root = parse(self.source)
+        self._script = read_template(self.source)
+        self._root = cast("Node", self._script.root)
 
     def places(self) -> Iterator[_Place]:
         """Yield the places of the placeholders.
@@ -264,83 +268,94 @@ class _ParsedScript:
             yield place
 
     def check(self) -> None:
-        """The script must be read alike by every shell, evaluate nothing, and keep values words.
+        """Check that every shell reads the script alike, evaluates nothing, and keeps values words.
 
         Raises:
             ValueError: it does not.
         """
-        places = list(self.places())
-        self._inside = {node.id for place in places for node in _upwards(place.node)}
-        for place in places:
+        for place in self.places():
             if where := _find_misplacement(place):
                 raise place.refused(where)
-        # A variable that was read into may be used anywhere behind that.
-        self._keeps_input = any(
-            text_of(node) == "read" and self._is_fed(node)
-            for node in walk(self._root)
-            if node.type == "command_name"
-        )
+        self._note_kept_values()
+        problems = {
+            command.node.id: problem
+            for command in self._script.commands
+            if command.node is not None and (problem := self._find_command_problem(command))
+        }
         end = 0
         for node in walk(self._root):
-            problem = self._find_node_problem(node)
+            problem = self._find_node_problem(node) or problems.get(node.id)
             if node.child_count == 0:
                 if not problem and not _BLANK.fullmatch(self.source, end, node.start_byte):
                     problem = f"the text before {_shown(node)} cannot be read"
                 end = node.end_byte
             if problem:
                 raise ValueError(f"command, line {node.start_point.row + 1}: {problem}")
+        for line, problem in self._script.misread:
+            raise ValueError(f"command, line {line}: {problem}; write it in another way")
+
+    def _note_kept_values(self) -> None:
+        """Note whether values that are read stay in variables or descriptors."""
+        for command in self._script.commands:
+            if command.node is None or not self._is_fed(command.node):
+                continue
+            names = {word.literal for word in command.words}
+            # A variable that was read into may be used anywhere behind that.
+            self._keeps_input |= not names.isdisjoint(_SETS_BY_READING)
+            self._is_all_fed |= "exec" in names
+        self._keeps_input |= any(
+            node.type == "command_substitution" and self._is_fed(node) for node in walk(self._root)
+        )
 
     def _find_node_problem(self, node: "Node") -> str | None:
         """Return why a construct must not be in the script; None if it may."""
-        match node.type:
-            case _ if not _is_portable(node):
-                cure = "in a script with placeholders write it in another way"
-                return f"{_shown(node)} is not read alike by all shells; {cure}"
-            case "command":
-                words = [*map(self._word, _words(node))]
-                if any(word.has_value for word in words):
-                    parts = (
-                        each for each in walk(self._root) if each.type == "function_definition"
-                    )
-                    names = (part.child_by_field_name("name") for part in parts)
-                    if words[0].literal in {text_of(name) for name in names if name is not None}:
-                        return "give no placeholder to a function of the script"
-                if words and words[0].literal is None and self._is_nested:
-                    return "write out the name of the program there"
-                return _find_problem(words, is_fed=bool(words) and self._is_fed(node))
-            case "arithmetic_expansion" if self._is_fed(node):
-                has_variable = any(each.type == "variable_name" for each in walk(node))
-                return "give what is read to no arithmetic" if has_variable else None
-            case "test_command" if node.id in self._inside:
-                words = [self._word(child).literal for child in _operands(node)]
-                return None if is_plain_test(words) else MIXED_TEST
-            case _:
-                return None
+        if not _is_portable(node):
+            cure = "in a script with placeholders write it in another way"
+            return f"{_shown(node)} is not read alike by all shells; {cure}"
+        if node.type == "arithmetic_expansion" and self._is_fed(node):
+            has_variable = any(each.type == "variable_name" for each in walk(node))
+            return "give what is read to no arithmetic" if has_variable else None
+        return None
+
+    def _find_command_problem(self, command: SimpleCommand) -> str | None:
+        """Return why a command must not be in the script; None if it may."""
+        words = [*map(self._with_value, command.words)]
+        if not words or command.node is None:
+            return None
+        is_fed = self._is_fed(command.node)
+        if is_fed or any(word.has_value for word in words):
+            parts = (each for each in walk(self._root) if each.type == "function_definition")
+            names = (part.child_by_field_name("name") for part in parts)
+            if words[0].literal in {text_of(name) for name in names if name is not None}:
+                return "give no placeholder to a function of the script"
+        if words[0].literal is None and self._is_nested:
+            return "write out the name of the program there"
+        return _find_problem(words, is_fed=is_fed)
 
     def _is_fed(self, node: "Node") -> bool:
         """Return whether a node can read a value: from a pipe, or a file that a value names."""
-        if self._keeps_input:
+        if self._keeps_input or self._is_all_fed:
             return True
         for each in (node, *_upwards(node)):
             before = each.prev_sibling
             while before is not None and each.parent is not None and each.parent.type == "pipeline":
-                if before.id in self._inside:
+                if _has_value(before):
                     return True
                 before = before.prev_sibling
             if each.type == "redirected_statement":
                 redirects = (part for part in each.children if part.type == "file_redirect")
-                if any(part.id in self._inside and _operator(part) == "<" for part in redirects):
+                if any(_has_value(part) and _operator(part) == "<" for part in redirects):
                     return True
         return False
 
-    def _word(self, node: "Node") -> ScriptWord:
-        """Return a word with its quotes removed; a word with expansions has no literal text."""
-        parts = [_unquote(piece) for piece in _pieces(node)]
-        end = parts.index(None) if None in parts else len(parts)
-        text, prefix = ("".join(part or "" for part in some) for some in (parts, parts[:end]))
-        literal = None if None in parts else text
-        has_value = node.id in self._inside or (self._keeps_input and literal is None)
-        return ScriptWord(literal, text, has_value=has_value, prefix=prefix)
+    def _with_value(self, word: Word) -> Word:
+        """Return a word that says whether a value is in it, or may be."""
+        is_read = self._keeps_input and word.literal is None
+        return structs.replace(word, has_value=is_read or _VARIABLE in word.text)
+
+
+def _has_value(node: "Node") -> bool:
+    return _VARIABLE in text_of(node)
 
 
 def _find_misplacement(place: _Place) -> str | None:
@@ -398,15 +413,6 @@ def _find_neighbour_problem(node: "Node") -> str | None:
     return None
 
 
-def _operands(test: "Node") -> Iterator["Node"]:
-    """The words of `[ … ]`, without the brackets."""
-    for child in test.children:
-        if child.type in {"unary_expression", "binary_expression"}:
-            yield from _operands(child)
-        elif child.type not in {"[", "]"}:
-            yield child
-
-
 def _operator(redirect: "Node") -> str:
     operator = redirect.child_by_field_name("operator")
     operator = operator or next((c for c in redirect.children if not c.is_named), None)
@@ -417,30 +423,6 @@ def _words(command: "Node") -> list["Node"]:
     """The program of a command and its arguments."""
     name = command.child_by_field_name("name")
     return [*([name] if name else []), *command.children_by_field_name("argument")]
-
-
-def _pieces(node: "Node") -> Iterator["Node"]:
-    """A word's parts: texts, quoted texts, expansions."""
-    if node.type in {"command_name", "concatenation", "string"}:
-        for child in node.children:
-            yield from _pieces(child)
-    elif node.type != '"':
-        yield node
-
-
-def _unquote(piece: "Node") -> str | None:
-    text = text_of(piece)
-    if not piece.is_named or piece.type == "test_operator":
-        return text
-    match piece.type:
-        case "raw_string":
-            return text[1:-1]
-        case "word" | "number" | "string_content" if "\\" not in text:
-            return text
-        case "string_content":
-            return re.sub(r'\\([$`"\\\n])', r"\1", text)
-        case _:
-            return None
 
 
 def _upwards(node: "Node") -> Iterator["Node"]:

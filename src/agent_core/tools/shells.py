@@ -1,15 +1,16 @@
-"""Programs that run others: one table for all that read commands.
+"""Programs that run others, and shells: one table for all that read commands.
 
 `tools/commands.py` judges the scripts of declarative tools, `tools/code/` the commands of models.
 """
 
+import re
 from collections.abc import Mapping
 
 from agent_core.tools.options import OptionTable
 
 
 def words_of(text: str) -> frozenset[str]:
-    """The words of a table."""
+    """Return the words of a table."""
     return frozenset(text.split())
 
 
@@ -21,6 +22,8 @@ OTHER_SHELLS = words_of(
     csh elvish fish hush ksh loksh mksh nu oil oksh osh posh rbash rksh sash tcsh xonsh yash zsh
     """
 )
+
+ALL_SHELLS = SHELLS | OTHER_SHELLS
 
 SHELL_COMMANDS = words_of(
     """
@@ -54,8 +57,50 @@ WRAPPERS: Mapping[str, OptionTable] = {
 }
 """Programs that only start the one behind them, with the options that are known."""
 
+STARTERS: Mapping[str, OptionTable] = {
+    **WRAPPERS,
+    "busybox": OptionTable(leading=True),
+    "doas": OptionTable("-n", leading=True),
+    "sudo": OptionTable("-EHSn", leading=True),
+    "toybox": OptionTable(leading=True),
+}
+"""The same with programs that rules see beside the one that they start."""
+
+SEVERAL_IN_ONE = words_of("busybox toybox")
+AS_ANOTHER_USER = words_of("doas gosu pkexec run0 runuser su su-exec sudo sudoedit")
+
 JOINERS = words_of("entr flock hyperfine parallel screen script sshpass systemd-run tmux watch")
 """Programs that run the command in their words, some through a shell."""
+
+RUNNERS = JOINERS | words_of(
+    """
+    bwrap chpst chroot chrt choom dbus-run-session eatmydata fakeroot firejail ltrace nsenter
+    numactl prlimit proot rlwrap setarch setpriv softlimit strace taskset unbuffer unshare valgrind
+    """
+)
+"""Programs that run others, with options that are in no table."""
+
+INTERPRETERS = words_of(
+    """
+    awk bc bun cmd dc deno ed emacs ex expect gawk gdb gsed guile ipython julia lua luajit m4 mawk
+    nawk node nodejs osascript perl php powershell pwsh pypy python rscript ruby scheme sed tclsh
+    vi vim wish
+    """
+)
+"""Programs that run a text in a language of their own, by names without a version."""
+
+RUN_INPUT = ALL_SHELLS | (INTERPRETERS - {"gsed", "sed"}) | words_of("at batch crontab parallel")
+"""Programs that run what they read, if they are given nothing else to run."""
+
+_VERSION = re.compile(r"[-.\d]+$")
+
+
+def bare_name(program: str) -> str:
+    """Return the name of a program without its folder and, for a language, its version."""
+    name = program.rpartition("/")[2].lower()
+    bare = _VERSION.sub("", name)
+    return bare if bare in INTERPRETERS or bare in ALL_SHELLS else name
+
 
 FIND_ACTIONS = words_of("-exec -execdir -ok -okdir")
 """Options of `find` that start the command behind them."""

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from agent_core.tools.code.opened import is_one_word
 from agent_core.tools.code.openings import Opening
 from agent_core.tools.code.readers import opens_nothing, passes_lines, printed_by
-from agent_core.tools.code.shell import SimpleCommand, Word
+from agent_core.tools.shell_reader import SimpleCommand, Word
 
 FOUND_BY_FIND = -1
 GIVEN = ("\0given", "\0more")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from agent_core.tools.options import OptionTable
-from agent_core.tools.shells import OTHER_SHELLS, SHELLS, words_of
+from agent_core.tools.shells import RUN_INPUT, bare_name, words_of
 
 _MESSAGES = words_of("-m --message --trailer")
 _GIT: Mapping[str, frozenset[str]] = {
@@ -61,8 +61,6 @@ _CONTAINER = OptionTable(
     leading=True,
 )
 _SSH = OptionTable("-46AaCNTnqtv", "-Fiplo", leading=True)
-_INTERPRETERS = words_of("bun deno ipython node perl php pypy pypy3 python python2 python3 ruby")
-_RUNS_INPUT = SHELLS | OTHER_SHELLS | _INTERPRETERS | words_of("parallel at batch")
 _RUNNERS = (
     *(("bundle", "exec"), ("hatch", "run"), ("npm", "exec"), ("pdm", "run"), ("pipenv", "run")),
     *(("pnpm", "exec"), ("poetry", "run"), ("uv", "run"), ("bunx",), ("npx",), ("pnpx",)),
@@ -152,4 +150,4 @@ def _paths_of_containers(words: Sequence[str]) -> Iterator[str]:
 
 def runs_its_input(name: str, words: Sequence[str]) -> bool:
     """Return whether a program may run its input, or turn it into words of commands."""
-    return name in _RUNS_INPUT and all(word.startswith("-") for word in words)
+    return bare_name(name) in RUN_INPUT and all(word.startswith("-") for word in words)

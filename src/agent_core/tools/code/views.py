@@ -34,22 +34,26 @@ from agent_core.tools.code.readers import (
     opens_nothing,
     writes_its_words,
 )
-from agent_core.tools.code.shell import (
+from agent_core.tools.code.texts import paths_among, runs_its_input
+from agent_core.tools.shell_reader import (
     SETS_A_VARIABLE,
     SimpleCommand,
     Word,
+    is_plain_test,
     is_reserved,
     read_script,
 )
-from agent_core.tools.code.texts import paths_among, runs_its_input
-from agent_core.tools.commands import is_plain_test
 from agent_core.tools.shells import (
+    ALL_SHELLS,
+    AS_ANOTHER_USER,
     FIND_ACTIONS,
-    JOINERS,
     OTHER_SHELLS,
+    RUNNERS,
+    SEVERAL_IN_ONE,
     SHELL_COMMANDS,
     SHELLS,
     WRAPPERS,
+    bare_name,
     words_of,
 )
 from agent_core.tools.workspace import PathPolicy
@@ -63,16 +67,6 @@ _MOST_STARTS = 2
 _MAX_DEPTH = 12
 _MAX_SCRIPTS = 30
 _MAX_GUESSED = 64
-
-_AS_ANOTHER_USER = words_of("doas gosu pkexec run0 runuser su su-exec sudo sudoedit")
-_SEVERAL_IN_ONE = words_of("busybox toybox")
-_RUNNERS = JOINERS | words_of(
-    """
-    bwrap chpst chroot chrt choom dbus-run-session eatmydata fakeroot firejail ltrace nsenter
-    numactl prlimit proot rlwrap setarch setpriv softlimit strace taskset unbuffer unshare valgrind
-    """
-)
-"""Programs that run others, with options that are in no table: both become views."""
 
 _SHELL_FLAGS = re.compile(r"-[ceuxnfl]*[ceuxnflo]")
 _SHELL_LONG = words_of("--login --noprofile --norc")
@@ -291,7 +285,7 @@ class _Reader:
         """A program file: looked through if it is known to run another."""
         name = words[0].text
         program = self._resolve(name)
-        names = [Path(name).name.lower(), *([Path(program).name.lower()] if program else [])]
+        names = [bare_name(each) for each in (name, program) if each]
         known = _KNOWN.intersection(names)
         kind = next((each for each in names if each in known), None)
         if "/" in name and not name.startswith("/"):
@@ -304,13 +298,13 @@ class _Reader:
         if kind == "find":
             self._add(words, program)
             self._find(words[1:], depth=depth)
-        elif kind in _SEVERAL_IN_ONE:
+        elif kind in SEVERAL_IN_ONE:
             self._add(words, program)
             self.command(words[1:], language=None, depth=depth + 1)
-        elif kind in _RUNNERS:
+        elif kind in RUNNERS:
             self._add(words, program)
             self._guess(words[1:], depth=depth)
-        elif kind in _AS_ANOTHER_USER:
+        elif kind in AS_ANOTHER_USER:
             self._problem(f"{kind} runs it as another user")
             self._add(words, program)
             self._guess(words[1:], depth=depth)
@@ -758,7 +752,7 @@ class _Reader:
         return (self._env.get("PATH") or os.defpath).split(os.pathsep)
 
     def _is_shell(self, view: CommandView) -> bool:
-        return bool(view.argv) and Path(view.argv[0]).name in SHELLS | OTHER_SHELLS
+        return bool(view.argv) and Path(view.argv[0]).name in ALL_SHELLS
 
 
 def _named_by(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
@@ -783,11 +777,10 @@ def _with_unknown(word: Word, replaced: str, added: Word) -> Word:
 _KNOWN = frozenset(
     {
         *WRAPPERS.keys() - {"exec"},
-        *_AS_ANOTHER_USER,
-        *_SEVERAL_IN_ONE,
-        *_RUNNERS,
-        *SHELLS,
-        *OTHER_SHELLS,
+        *AS_ANOTHER_USER,
+        *SEVERAL_IN_ONE,
+        *RUNNERS,
+        *ALL_SHELLS,
         "find",
     }
 )

@@ -1,8 +1,10 @@
 """The simple commands that a shell would run for a script, with words as the shell makes them.
 
-Only known syntax is accepted: a list of constructs, a pattern for the text of each word, and
-a pattern for the text between the words. Everything else is a problem, and so is a construct that
-the shell in use reads differently from bash. With a problem the commands found are a guess.
+Permissions read the commands of models with it (`tools/code/views.py`), declarative tools their
+scripts (`tools/script.py`). Only known syntax is accepted: a list of constructs, a pattern for the
+text of each word, and a pattern for the text between the words. Everything else is a problem, and
+so is a construct that the shell in use reads differently from bash. With a problem the commands
+found are a guess. The parser is loaded when the first script is read: most programs never see one.
 """
 
 import math
@@ -12,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from glob import escape
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
@@ -19,10 +22,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from agent_core.tools.shells import words_of
-from agent_core.tools.syntax import parse, text_of
 
 if TYPE_CHECKING:
-    from tree_sitter import Node
+    from tree_sitter import Language, Node
+
+CONTROL = re.compile(r"[^\n\t\x20-\x7e\x80-\U0010ffff]|[\x7f-\x9f]")
+"""Characters that no script needs, and that shells and parsers read in different ways."""
 
 _MAX_SCRIPT = 16_384
 _MAX_SIGNS = 600
@@ -44,6 +49,9 @@ class Word(Struct, frozen=True):
             a pattern, or printed; none if that cannot be told.
         printed: the number of the feed that prints it, as one of many lines or words.
         is_exact: each printed name is one word, whatever signs it has.
+        pieces: its parts as they are written, without quotes; None is anything that a shell puts
+            in. None at all: `text` is one piece, or unknown as a whole.
+        has_value: a value that a declarative tool is given is in it.
     """
 
     text: str
@@ -53,6 +61,30 @@ class Word(Struct, frozen=True):
     values: tuple["Word", ...] = ()
     printed: int = 0
     is_exact: bool = False
+    pieces: tuple[str | None, ...] = ()
+    has_value: bool = False
+
+    @property
+    def all_pieces(self) -> tuple[str | None, ...]:
+        """Return its parts, at least one."""
+        return self.pieces or ((self.text,) if self.is_known else (None,))
+
+    @property
+    def literal(self) -> str | None:
+        """Return its text, a `~` unchanged; None if anything else is expanded in it."""
+        return None if None in self.all_pieces else self.written
+
+    @property
+    def written(self) -> str:
+        """Return the text that is written in it, without what is expanded."""
+        return "".join(piece or "" for piece in self.all_pieces)
+
+    @property
+    def prefix(self) -> str:
+        """Return the text that is written before the first expansion."""
+        pieces = self.all_pieces
+        end = pieces.index(None) if None in pieces else len(pieces)
+        return "".join(piece or "" for piece in pieces[:end])
 
     @property
     def alternatives(self) -> tuple["Word", ...]:
@@ -70,6 +102,7 @@ class SimpleCommand(Struct):
         feed: the number of the feed that it reads from; 0 if that is not known.
         shares: other commands read lines of the same feed.
         reads_line: it is `read` with names of variables that mean nothing to other programs.
+        node: of it in the tree of the script.
     """
 
     words: list[Word]
@@ -78,6 +111,7 @@ class SimpleCommand(Struct):
     feed: int = 0
     shares: bool = False
     reads_line: bool = False
+    node: "Node | None" = None
 
 
 class ReadScript(Struct):
@@ -88,20 +122,24 @@ class ReadScript(Struct):
         words: other words of it, which become those of its commands.
         inputs: here-documents, which a shell would run.
         problems: why this may not be all, or not be it.
+        misread: those of them because of which a shell may read another script, with their lines.
         repeats: a part of it that may change the folder may run several times.
         enters_first: nothing of it runs unless the `cd` that it begins with succeeds.
         is_chain: it consists of commands of which each runs only if all before it have succeeded.
         feeds: commands joined by pipes, whose output other commands read; numbered from 1.
+        root: the tree of the script, if it was parsed.
     """
 
     commands: list[SimpleCommand] = field(default_factory=list[SimpleCommand])
     words: list[Word] = field(default_factory=list[Word])
     inputs: list[str] = field(default_factory=list[str])
     problems: list[str] = field(default_factory=list[str])
+    misread: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     repeats: bool = False
     enters_first: bool = False
     is_chain: bool = False
     feeds: list[list[SimpleCommand]] = field(default_factory=list[list[SimpleCommand]])
+    root: "Node | None" = None
 
 
 _STRUCTURE = words_of(
@@ -129,6 +167,8 @@ _RESERVED = words_of(
     """
 )
 _TEST_TOKENS = words_of("= != == ! [ ]")
+_UNARY = words_of("-n -z -e -f -d -r -w -x -s -L -h -b -c -p -S -g -u -k")
+_BINARY = words_of("= != -eq -ne -gt -ge -lt -le -nt -ot -ef")
 
 _PLAIN = r"(?:[^\s;|&<>()$`\"'\\]|\\[^\n])*"
 _WORD = re.compile(_PLAIN)
@@ -179,6 +219,42 @@ def read_script(text: str, *, is_bash: bool, env_names: Sequence[str] = ()) -> R
     if found.problems:
         found.commands.extend(_guess(text[:_MAX_SCRIPT]))
     return found
+
+
+def read_template(source: bytes) -> ReadScript:
+    """Find the commands of a script of any length, for any shell."""
+    found = ReadScript()
+    _Reader(source, found, is_bash=False, env_names=()).read()
+    return found
+
+
+def parse(source: bytes) -> "Node":
+    """Return the syntax tree of a script. Text that cannot be parsed becomes an error node."""
+    from tree_sitter import Parser  # noqa: PLC0415
+
+    return Parser(_language()).parse(source).root_node
+
+
+@cache
+def _language() -> "Language":
+    import tree_sitter_bash  # noqa: PLC0415
+    from tree_sitter import Language  # noqa: PLC0415
+
+    return Language(tree_sitter_bash.language())
+
+
+def walk(root: "Node") -> Iterator["Node"]:
+    """Yield a node and all below it, in the order of the text."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(node.children))
+
+
+def text_of(node: "Node") -> str:
+    """Return the text of a node."""
+    return (node.text or b"").decode()
 
 
 def _body_of(root: "Node") -> "Node":
@@ -233,12 +309,12 @@ class _Reader:
         self._set_by_read = Counter(name for names in reads for name in names.split())
 
     def read(self) -> None:
-        root = parse(self._source)
+        self._found.root = root = parse(self._source)
         if root.has_error:
-            self._problem("a part of the script cannot be read")
+            self._garbled(root)
         gaps = (self._source[: root.start_byte], self._source[root.end_byte :])
         if any(gap.strip(b" \t\n") for gap in gaps):
-            self._problem("a part of the script cannot be read")
+            self._garbled(root)
         body = _body_of(root)
         self._found.enters_first = self._enters_first(body)
         self._found.is_chain = _is_chain(body)
@@ -262,6 +338,13 @@ class _Reader:
         if text not in self._found.problems:
             self._found.problems.append(text)
 
+    def _misread(self, text: str, node: "Node") -> None:
+        self._problem(text)
+        self._found.misread.append((node.start_point.row + 1, text))
+
+    def _garbled(self, node: "Node") -> None:
+        self._misread("a part of the script cannot be read", node)
+
     def _unknown(self, node: "Node") -> None:
         name = node.type.replace("_", " ") if node.is_named else repr(node.type)
         self._problem(f"the script has a construct that is not looked into: {name}")
@@ -270,12 +353,12 @@ class _Reader:
         """Report a problem if the text between the parts of a node means something to a shell."""
         for before, after in pairwise(node.children):
             if not pattern.fullmatch(self._source, before.end_byte, after.start_byte):
-                self._problem("a part of the script cannot be read")
+                self._garbled(node)
 
     def _statement(self, node: "Node") -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            self._problem("the script is nested too deep")
+            self._misread("the script is nested too deep", node)
         else:
             self._one_statement(node)
         self._depth -= 1
@@ -299,7 +382,7 @@ class _Reader:
                 self._problem("the script defines a function")
                 self._inside(node)
             case "file_redirect":
-                command = SimpleCommand([])
+                command = SimpleCommand([], node=node)
                 self._redirect(node, command)
                 self._found.commands.append(command)
             case _:
@@ -323,6 +406,7 @@ class _Reader:
         name = node.child_by_field_name("name")
         if name is None or name.type != "variable_name":
             self._unknown(node)
+            self._inside(node)
 
     def _inside(self, node: "Node") -> None:
         """The commands below a node that is a problem anyway."""
@@ -333,7 +417,7 @@ class _Reader:
     def _structure(self, node: "Node") -> None:
         self._between(node, _BLANKS)
         if node.type == "command_substitution" and re.match(r"(?s)`.*\\", text_of(node)):
-            self._problem("the script has a backslash in backquotes")
+            self._misread("the script has a backslash in backquotes", node)
         for index, child in enumerate(node.children):
             if node.type in {"case_statement", "case_item"} and (
                 node.field_name_for_child(index) == "value"
@@ -342,6 +426,7 @@ class _Reader:
                     self._word(child)
                 elif not _PATTERN.fullmatch(text_of(child)):
                     self._unknown(child)
+                    self._inside(child)
             elif child.is_named:
                 self._statement(child)
             elif child.type not in _TOKENS or child.is_missing:
@@ -462,7 +547,7 @@ class _Reader:
         after = self._source[node.end_byte : node.end_byte + 1]
         begins = not before or before[-1:] in b" \t\n;&|()"
         if not begins or before[:-1] == b"\\" or after not in {b"", b"\n"}:
-            self._problem("the script has a comment that shells may read differently")
+            self._misread("the script has a comment that shells may read differently", node)
 
     def _command(self, node: "Node") -> None:
         """Read a simple command with its redirections, or a construct with redirections."""
@@ -475,7 +560,7 @@ class _Reader:
         self._feed, self._is_redirected = outer
 
     def _one_command(self, node: "Node", body: "Node | None") -> None:
-        command = SimpleCommand([], feed=self._feed)
+        command = SimpleCommand([], feed=self._feed, node=body or node)
         first = len(self._found.commands)
         if body is None or body.type in {"command", "test_command"}:
             if body is not None:
@@ -490,7 +575,7 @@ class _Reader:
         inner = self._found.commands[first:]
         if body is not None and body.type not in {"command", "test_command"}:
             if command.words:
-                self._problem("a part of the script cannot be read")
+                self._garbled(node)
             if inner and not command.words:
                 inner[0].reads += command.reads
                 inner[0].writes += command.writes
@@ -513,7 +598,7 @@ class _Reader:
                 self._unknown(child)
             else:
                 if child.start_byte == end:
-                    self._problem("a part of the script cannot be read")
+                    self._garbled(node)
                 command.words.append(self._word(child))
             end = child.end_byte
         found = _READ_LINE.fullmatch(text_of(node))
@@ -561,7 +646,7 @@ class _Reader:
         before = self._source[max(node.start_byte - 1, 0) : node.start_byte]
         has_number = node.children[0].type == "file_descriptor"
         if before.strip(b" \t\n;&|()") and (has_number or re.fullmatch(rb"[}\d]", before)):
-            self._problem("the script has a redirection that shells may read differently")
+            self._misread("the script has a redirection that shells may read differently", node)
         operator, targets = "", list[Word]()
         for child in node.children:
             if child.type == "file_descriptor":
@@ -629,7 +714,7 @@ class _Reader:
         self._depth += 1
         word = Word(text_of(node), is_known=False, is_one=False)
         if self._depth > _MAX_DEPTH:
-            self._problem("the script is nested too deep")
+            self._misread("the script is nested too deep", node)
         else:
             word = self._one_word(node)
         self._depth -= 1
@@ -692,7 +777,17 @@ class _Reader:
         else:
             shown = text if has_home else _ESCAPED.sub(r"\1", text)
         is_known = not is_glob and not has_home
-        return Word(shown, is_known=is_known, is_glob=is_glob and not has_home, is_one=not is_glob)
+        pieces: tuple[str | None, ...] = (shown,) if has_home else ()
+        if is_glob:  # which name it becomes is not told
+            before = _GLOB.split(text, maxsplit=1)[0]
+            pieces = (before, None, text[len(before) :])
+        return Word(
+            shown,
+            is_known=is_known,
+            is_glob=is_glob and not has_home,
+            is_one=not is_glob,
+            pieces=pieces,
+        )
 
     def _ansi(self, text: str) -> Word:
         """`$'…'`: bash reads escapes in it, other shells a dollar and a string."""
@@ -707,7 +802,7 @@ class _Reader:
         for child in node.children[1:-1]:
             parts.append(self._source[end : child.start_byte].decode(errors="replace"))
             if parts[-1].strip(" \t\n"):
-                self._problem("a part of the script cannot be read")
+                self._garbled(node)
             text = text_of(child)
             if child.type == "string_content":
                 if not _STRING.fullmatch(text):
@@ -719,17 +814,20 @@ class _Reader:
                 words.append(Word(parts[-2] + parts[-1]))
             else:
                 if text.startswith("`") and '"' in text:
-                    self._problem("the script has quotes in backquotes in quotes")
+                    self._misread("the script has quotes in backquotes in quotes", node)
                 words += [Word(parts[-1]), self._word(child)]
                 parts.append(words[-1].text)
                 is_known = False
             end = child.end_byte
         parts.append(self._source[end : node.end_byte - 1].decode(errors="replace"))
         if parts[-1].strip(" \t\n"):
-            self._problem("a part of the script cannot be read")
+            self._garbled(node)
         is_one = not re.search(r"[@*]", "".join(parts)) or is_known
-        values = () if is_known else _values_of([*words, Word(parts[-1])])
-        return Word("".join(parts), is_known=is_known, is_one=is_one, values=values)
+        words.append(Word(parts[-1]))
+        values = () if is_known else _values_of(words)
+        pieces = () if is_known else _pieces_of(words)
+        text = "".join(parts)
+        return Word(text, is_known=is_known, is_one=is_one, values=values, pieces=pieces)
 
     def _joined(self, node: "Node") -> Word:
         """Join the adjacent parts of one word."""
@@ -754,6 +852,7 @@ class _Reader:
             is_glob=is_glob,
             is_one=all(word.is_one for word in words),
             values=values,
+            pieces=() if is_known else _pieces_of(words),
         )
 
     def _expansion(self, node: "Node") -> Word:
@@ -782,6 +881,10 @@ def _sets_input(node: "Node") -> bool:
     if node.type in _INPUTS:
         return True
     return node.type == "file_redirect" and "<" in text_of(node)
+
+
+def _pieces_of(words: Sequence[Word]) -> tuple[str | None, ...]:
+    return tuple(piece for word in words for piece in word.all_pieces)
 
 
 def _values_of(words: Sequence[Word]) -> tuple[Word, ...]:
@@ -823,3 +926,20 @@ def _read_escape(found: re.Match[str]) -> str:
 def is_reserved(word: str) -> bool:
     """Return whether a shell reads a word as syntax where a program could be named."""
     return word in _RESERVED
+
+
+def is_plain_test(words: Sequence[str | None]) -> bool:
+    """Return whether a test has one written operator, so that no value can be read as one.
+
+    None in `words` means an unknown word.
+    """
+    operands = [word for word in words if word != "]"]
+    match operands[1:] if operands[:1] == ["!"] else operands:
+        case [_]:
+            return True
+        case [operator, _]:
+            return operator in _UNARY
+        case [_, operator, _]:
+            return operator in _BINARY
+        case _:
+            return False

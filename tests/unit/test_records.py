@@ -41,7 +41,7 @@ pytestmark = pytest.mark.timeout(120)  # every module is loaded
 ROOT = Path(__file__).parents[2]
 
 GIVEN_TYPES = {
-    ("agent_core.tools.decorator", "shape"),
+    ("agent_core.tools.signatures", "shape"),
     ("agent_core.tools.output", "with_readable_typed_dicts(output_type)"),
     ("agent_core.tools.values", "kind"),
 }

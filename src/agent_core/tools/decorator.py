@@ -1,26 +1,25 @@
 """`@tool`: a typed function becomes a tool. Schema and validation come from its signature."""
 
 import inspect
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Annotated, Any, Generic, NotRequired, ParamSpec, TypeVar, cast, overload
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from msgspec import Struct
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
-
-# typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
-from typing_extensions import TypedDict
+from pydantic import ValidationError
 
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.callables import plain_function
 from agent_core.tools.registry import call, plain_access
-from agent_core.tools.schema import Json, misfit, small_schema, without_nulls
-from agent_core.tools.signatures import Parameter, UnfitError, docstring_of, read_parameters
-from agent_core.tools.type_schema import CompleteJsonSchema
+from agent_core.tools.schema import Json
+from agent_core.tools.signatures import (
+    Parameter,
+    UnfitError,
+    compile_signature,
+    docstring_of,
+    read_parameters,
+)
 from agent_core.types import ToolDefinition, ToolPermission
 
 _SHOWN = 100
@@ -98,7 +97,7 @@ def tool(
         try:
             parameters = read_parameters(function, doc.arguments)
             shown = tuple(each for each in parameters if not each.takes_context)
-            signature = _compile(own_name, shown)
+            signature = compile_signature(own_name, shown)
             definition = ToolDefinition(
                 name=own_name if name is None else name,
                 description=doc.text if description is None else description,
@@ -138,78 +137,3 @@ def tool(
         )
 
     return build if function is None else build(function)
-
-
-class Signature(Struct, frozen=True):
-    """The arguments of a function, compiled."""
-
-    adapter: TypeAdapter[Json]
-    schema: Json
-    required: frozenset[str]
-
-    def check(self, tool_name: str, arguments: Mapping[str, Any]) -> Json:
-        """The arguments as the function takes them.
-
-        Raises:
-            ToolError: `validation_error`; they do not fit.
-        """
-        try:
-            given = without_nulls(arguments, keep=self.required)
-            return self.adapter.validate_python(given)
-        except (ValidationError, RecursionError) as error:
-            raise misfit(tool_name, error) from error
-        except TypeError as error:
-            if not str(error).startswith("Unable to apply constraint"):
-                raise  # a validator of the tool's own broke
-            raise misfit(tool_name, error) from error
-
-
-def _compile(name: str, parameters: tuple[Parameter, ...]) -> Signature:
-    """The parameters compiled, once for all functions of one shape.
-
-    Raises:
-        UnfitError: one of them has no form in JSON Schema; it is named.
-    """
-    try:
-        try:
-            hash(parameters)
-        except TypeError:  # an annotation that cannot be hashed: compiled each time
-            return _compile_anew(name, parameters)
-        return _compile_once(name, parameters)
-    except Exception as error:
-        reason = _first_line(error)
-        for parameter in parameters:
-            try:
-                _compile_anew(name, (parameter,))
-            except Exception as own:  # noqa: BLE001 - pydantic and foreign types raise anything
-                reason = f"{parameter.name}: {_first_line(own)}"
-                break
-        raise UnfitError(reason) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
-def _compile_anew(name: str, parameters: tuple[Parameter, ...]) -> Signature:
-    fields: dict[str, Any] = {}
-    for parameter in parameters:
-        hint, metadata = parameter.hint, getattr(parameter.hint, "__metadata__", ())
-        is_described = any(isinstance(part, FieldInfo) and part.description for part in metadata)
-        if parameter.description and not is_described:
-            hint = Annotated[parameter.hint, Field(description=parameter.description)]
-        fields[parameter.name] = hint if parameter.required else NotRequired[hint]
-    shape = cast("Any", TypedDict)(name, fields)
-    shape.__pydantic_config__ = ConfigDict(extra="forbid")
-    adapter = cast("TypeAdapter[Json]", TypeAdapter(shape))
-    schema = small_schema(adapter.json_schema(schema_generator=CompleteJsonSchema))
-    schema.setdefault("properties", {})
-    for parameter in parameters:
-        if parameter.shown_default is not None:
-            default = json.loads(parameter.shown_default)
-            schema["properties"][parameter.name].setdefault("default", default)
-    required = frozenset(parameter.name for parameter in parameters if parameter.required)
-    return Signature(adapter, schema, required)
-
-
-_compile_once = lru_cache(maxsize=512)(_compile_anew)

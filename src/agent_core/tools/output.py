@@ -16,8 +16,8 @@ from agent_core.text import plural, shorten_text
 from agent_core.tools.base import OutputMisfitError
 from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError, SchemaUnusableError
 from agent_core.tools.results import parse_answer
-from agent_core.tools.schema import Json, json_path, small_schema
-from agent_core.tools.type_schema import CompleteJsonSchema, with_readable_typed_dicts
+from agent_core.tools.schema import Json, json_path
+from agent_core.tools.signatures import type_schema, with_readable_typed_dicts
 from agent_core.types import (
     FINAL_ANSWER,
     OutputFormat,
@@ -83,8 +83,7 @@ class ExpectedOutput:
                 self.check = BoundedValidator(self.schema)
             else:
                 self.check = adapter = TypeAdapter[Any](with_readable_typed_dicts(output_type))
-                whole = adapter.json_schema(schema_generator=CompleteJsonSchema)
-                self.schema = small_schema(whole)
+                self.schema = type_schema(adapter)
                 self.name = str(getattr(output_type, "__name__", _WRAPPED))
         except SchemaUnusableError as error:
             raise _unusable(str(error)) from error

@@ -1,7 +1,7 @@
-"""The parameters of a function, with types, defaults and docstring, as declared to a model.
+"""From the signature of a function, or a type, to the schema that a model gets.
 
-Three styles of docstrings are read: Google (`Args:`), NumPy (`Parameters` underlined) and Sphinx
-(`:param x:`).
+A schema is complete or refused. Parameters have types, defaults and descriptions; three styles of
+docstrings are read: Google (`Args:`), NumPy (`Parameters` underlined) and Sphinx (`:param x:`).
 """
 
 import collections.abc
@@ -9,29 +9,45 @@ import copy
 import inspect
 import json
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
-from functools import partial
+from decimal import Decimal
+from functools import lru_cache, partial
 from itertools import pairwise
 from types import FunctionType, NoneType, SimpleNamespace, UnionType
 from typing import (
     Annotated,
     Any,
+    NotRequired,
+    Required,
     Union,
     cast,
     get_args,
     get_origin,
     get_type_hints,
+    is_typeddict,
 )
 
 from msgspec import Struct
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
 from pydantic_core import PydanticUndefined, to_jsonable_python
+from pydantic_core.core_schema import (
+    AfterValidatorFunctionSchema,
+    ChainSchema,
+    IsSubclassSchema,
+)
+
+# typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
+from typing_extensions import TypedDict
 
 from agent_core.tools.base import ToolContext
 from agent_core.tools.callables import is_generator, plain_function
-from agent_core.tools.type_schema import with_readable_typed_dicts
+from agent_core.tools.schema import Json, misfit, small_schema, without_nulls
 from agent_core.tools.values import may_be_written
 
 _LONGEST_DEFAULT = 1_000
@@ -48,6 +64,24 @@ _FIELDS = frozenset({"param", "parameter", "arg", "argument", "key", "keyword"})
 _OTHER_FIELDS = frozenset({"type", "return", "returns", "rtype", "raise", "raises", "yield"})
 _ARGUMENT = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 _ARGUMENT_SECTIONS = frozenset({"Args", "Arguments", "Parameters", "Params"})
+
+
+_SAMPLES: Mapping[str, object] = {
+    "bool": True,
+    "bytes": b"a",
+    "decimal": Decimal(1),
+    "dict": {},
+    "float": 1.0,
+    "int": 1,
+    "frozenset": frozenset[Any](),
+    "list": [],
+    "none": None,
+    "set": set[Any](),
+    "str": "a",
+    "tuple": (),
+    "typed-dict": {},
+}
+"""A value of each type of which it is known how its values behave."""
 
 
 class UnfitError(Exception):
@@ -280,7 +314,7 @@ def _is_context(hint: Any) -> bool:
 
 
 def _deps_of(hint: Any) -> Iterator[Any]:
-    """The classes of the dependencies that an annotation of the context names."""
+    """Yield the classes of the dependencies that an annotation of the context names."""
     if get_origin(hint) is ToolContext:
         yield get_args(hint)[0]
     else:
@@ -358,3 +392,196 @@ def _read_entries(lines: Iterable[str], entry: re.Pattern[str], *, margin: int) 
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
+
+
+class Signature(Struct, frozen=True):
+    """The arguments of a function, compiled."""
+
+    adapter: TypeAdapter[Json]
+    schema: Json
+    required: frozenset[str]
+
+    def check(self, tool_name: str, arguments: Mapping[str, Any]) -> Json:
+        """Return the arguments as the function takes them.
+
+        Raises:
+            ToolError: `validation_error`; they do not fit.
+        """
+        try:
+            given = without_nulls(arguments, keep=self.required)
+            return self.adapter.validate_python(given)
+        except (ValidationError, RecursionError) as error:
+            raise misfit(tool_name, error) from error
+        except TypeError as error:
+            if not str(error).startswith("Unable to apply constraint"):
+                raise  # a validator of the tool's own broke
+            raise misfit(tool_name, error) from error
+
+
+def compile_signature(name: str, parameters: tuple[Parameter, ...]) -> Signature:
+    """Compile the parameters, once for all functions of one shape.
+
+    Raises:
+        UnfitError: one of them has no form in JSON Schema; it is named.
+    """
+    try:
+        try:
+            hash(parameters)
+        except TypeError:  # an annotation that cannot be hashed: compiled each time
+            return _compile_anew(name, parameters)
+        return _compile_once(name, parameters)
+    except Exception as error:
+        reason = _first_line(error)
+        for parameter in parameters:
+            try:
+                _compile_anew(name, (parameter,))
+            except Exception as own:  # noqa: BLE001 - pydantic and foreign types raise anything
+                reason = f"{parameter.name}: {_first_line(own)}"
+                break
+        raise UnfitError(reason) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _compile_anew(name: str, parameters: tuple[Parameter, ...]) -> Signature:
+    fields: dict[str, Any] = {}
+    for parameter in parameters:
+        hint, metadata = parameter.hint, getattr(parameter.hint, "__metadata__", ())
+        is_described = any(isinstance(part, FieldInfo) and part.description for part in metadata)
+        if parameter.description and not is_described:
+            hint = Annotated[parameter.hint, Field(description=parameter.description)]
+        fields[parameter.name] = hint if parameter.required else NotRequired[hint]
+    shape = cast("Any", TypedDict)(name, fields)
+    shape.__pydantic_config__ = ConfigDict(extra="forbid")
+    adapter = cast("TypeAdapter[Json]", TypeAdapter(shape))
+    schema = type_schema(adapter)
+    schema.setdefault("properties", {})
+    for parameter in parameters:
+        if parameter.shown_default is not None:
+            default = json.loads(parameter.shown_default)
+            schema["properties"][parameter.name].setdefault("default", default)
+    required = frozenset(parameter.name for parameter in parameters if parameter.required)
+    return Signature(adapter, schema, required)
+
+
+_compile_once = lru_cache(maxsize=512)(_compile_anew)
+
+
+def type_schema(adapter: TypeAdapter[Any]) -> Json:
+    """Return the small schema of a type, complete.
+
+    Raises:
+        PydanticInvalidForJsonSchema: a part of it has no form in JSON Schema.
+    """
+    return small_schema(adapter.json_schema(schema_generator=CompleteJsonSchema))
+
+
+def with_readable_typed_dicts(hint: Any) -> Any:
+    """Return the type with each `typing.TypedDict` replaced by one that pydantic can read.
+
+    Before Python 3.12, `typing.TypedDict` keeps too little.
+    """
+    return hint if sys.version_info >= (3, 12) else _readable(hint, {})
+
+
+def _readable(hint: Any, made: dict[Any, Any]) -> Any:
+    """Return the type; `made` has the forms of the TypedDicts around it, which may recur in it."""
+    if is_typeddict(hint) and type(hint).__module__ == "typing":
+        if hint in made:
+            return made[hint]
+        made[hint] = form = cast("Any", TypedDict)(hint.__name__, {})
+        form.__doc__ = hint.__doc__
+        if config := getattr(hint, "__pydantic_config__", None):
+            form.__pydantic_config__ = config
+        for name, part in get_type_hints(hint, include_extras=True).items():
+            origin = get_origin(part)
+            inner = get_args(part)[0] if origin in {Required, NotRequired} else part
+            is_needed = name in hint.__required_keys__
+            is_needed = origin is Required if origin in {Required, NotRequired} else is_needed
+            readable = _readable(inner, made)
+            form.__annotations__[name] = Required[readable] if is_needed else NotRequired[readable]
+        return form
+    parts = get_args(hint)
+    readable_parts = tuple(_readable(part, made) for part in parts)
+    if all(new is old for new, old in zip(readable_parts, parts, strict=True)):
+        return hint
+    origin: Any = get_origin(hint)
+    if origin in {Union, UnionType}:
+        return Union[readable_parts]  # noqa: UP007 - of a tuple
+    return hint.copy_with(readable_parts) if hasattr(hint, "copy_with") else origin[readable_parts]
+
+
+class CompleteJsonSchema(GenerateJsonSchema):
+    """Makes the complete schema of a type, or fails.
+
+    Pydantic accepts every constraint for every type. A constraint that its schema has no place for
+    is tried on each value, and raises a TypeError if the value does not support it: with each call,
+    not when the type is compiled. This class refuses such types, so that no choice of a union is
+    left out silently, and every constraint holds for all choices of its type.
+    """
+
+    def function_after_schema(self, schema: AfterValidatorFunctionSchema) -> JsonSchemaValue:
+        """Return the schema of a type with a check after it."""
+        constraint = _function(schema)
+        if isinstance(constraint, partial) and _is_pydantics(constraint):
+            for sample in _samples(schema["schema"]):
+                try:
+                    constraint(sample)
+                except Exception as error:  # noqa: BLE001 - others say that it can be checked
+                    if isinstance(error, TypeError):
+                        names = ", ".join(constraint.keywords)
+                        raise _unfit_constraint(names, sample) from None
+        return super().function_after_schema(schema)
+
+    def chain_schema(self, schema: ChainSchema) -> JsonSchemaValue:
+        """Return the schema of checks that run one after the other."""
+        first, *steps = schema["steps"]
+        if any(_is_pydantics(_function(step)) for step in steps):
+            for sample in _samples(first):
+                if not isinstance(sample, str):
+                    raise _unfit_constraint("a constraint of texts", sample)
+        return super().chain_schema(schema)
+
+    def is_subclass_schema(self, schema: IsSubclassSchema) -> JsonSchemaValue:  # noqa: ARG002
+        """Refuse a class, which no JSON is."""
+        raise PydanticInvalidForJsonSchema("a class has no form in JSON")
+
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        """Refuse a type that would be incomplete; hide a default that JSON cannot express."""
+        if kind == "skipped-choice":
+            raise PydanticInvalidForJsonSchema(detail)
+
+
+def _unfit_constraint(names: str, sample: object) -> PydanticInvalidForJsonSchema:
+    message = f"{names} cannot hold for a value of type {type(sample).__name__}"
+    return PydanticInvalidForJsonSchema(message)
+
+
+def _function(schema: Mapping[str, Any]) -> Any:
+    return schema.get("function", {}).get("function")
+
+
+def _is_pydantics(function: Any) -> bool:
+    inner = cast("partial[Any]", function).func if isinstance(function, partial) else function
+    return str(getattr(inner, "__module__", "")).startswith("pydantic._internal.")
+
+
+def _samples(schema: Mapping[str, Any]) -> Iterator[object]:
+    """Return values that a type can have; none for an unknown type."""
+    match schema["type"]:
+        case "literal":
+            yield from schema["expected"]
+        case "enum":
+            yield from schema["members"]
+        case "union":
+            for choice in cast("list[Any]", schema["choices"]):
+                part = cast("tuple[Any, str]", choice)[0] if isinstance(choice, tuple) else choice
+                yield from _samples(part)
+        case "function-after" if _is_pydantics(_function(schema)):
+            yield from _samples(schema["schema"])
+        case kind if kind in _SAMPLES:
+            yield _SAMPLES[kind]
+        case _:
+            return

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tools import Concurrency, FunctionTool, Tool, ToolContext, decorator, tool
+from agent_core.tools import Concurrency, FunctionTool, Tool, ToolContext, signatures, tool
 from agent_core.types import ToolPermission
 
 
@@ -208,6 +208,6 @@ def test_two_tools_of_one_shape_share_what_was_compiled() -> None:
         return double
 
     make()
-    compiled = decorator._compile_once.cache_info().misses
+    compiled = signatures._compile_once.cache_info().misses
     make()
-    assert decorator._compile_once.cache_info().misses == compiled
+    assert signatures._compile_once.cache_info().misses == compiled

@@ -199,7 +199,10 @@ class Extension:
     async def after_tool_call(
         self, context: ExtensionContext, call: ToolCall, result: ToolResult
     ) -> None:
-        """See the result of a tool call as it was stored, without secrets."""
+        """See the result of a tool call as it was stored, without secrets.
+
+        Calls that were cancelled after they had begun are included.
+        """
 
     async def before_stop(self, context: ExtensionContext, answer: str) -> str | None:
         """Return an objection to the end of the run, which goes back to the model; None: none."""

@@ -1,6 +1,7 @@
 """What a killed process leaves behind, and how the next one goes on."""
 
 import asyncio
+import json
 import signal
 import sqlite3
 import subprocess
@@ -110,6 +111,10 @@ async def test_a_call_interrupted_by_a_kill_is_answered_with_an_unknown_effect(
         subprocess.run, arguments, capture_output=True, timeout=30, check=False
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    seen = home.path / "seen"
+    hook = {"type": "command", "command": f"cat >> {seen}"}
+    hooks = {"version": 1, "hooks": {"PostToolUse": [{"matcher": "note", "hooks": [hook]}]}}
+    home.write("hooks.json", json.dumps(hooks))
     provider = ScriptedProvider(["I will look"])
     async with runtime(home, project, provider) as made:
         await ask(made, "what happened?")
@@ -119,6 +124,9 @@ async def test_a_call_interrupted_by_a_kill_is_answered_with_an_unknown_effect(
     assert result.error.code == "cancelled"
     assert result.error.details["reason"] == "interrupted_effect_unknown"
     assert "interrupted_effect_unknown" in provider.requests[0].model_dump_json()
+    facts = json.loads(seen.read_text(encoding="utf-8"))
+    assert (facts["outcome"], facts["arguments"]) == ("unknown", {"text": "one"})
+    assert facts["result"]["error"]["details"] == result.error.details
     assert (project / "effects.txt").read_text() == "one\n"
 
 

@@ -1,19 +1,21 @@
 """Hooks of the user, as whole runs and commands meet them."""
 
+import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from agent_core import RunStatus
+from agent_core import RunStatus, tool
 from agent_core.providers.scripted import ScriptedProvider, calls
 from agent_core.types import EventType
-from casts import Cast, data_of, results
+from casts import Cast, data_of, results, together
 from isolation import Home
-from runtimes import runtime
+from runtimes import Asked, runtime
 
-RECORD = "cat >> %s; echo >> %s"
+RECORD = """printf '%%s\\n' "$(cat)" >> %s"""
 
 
 def write_hooks(home: Home, **events: list[dict[str, Any]]) -> None:
@@ -51,7 +53,7 @@ def play(home: Home, *replies: Any, more: str = "") -> None:
 
 async def test_a_run_that_ends_against_an_objection_says_so(home: Home, project: Path) -> None:
     seen = home.path / "seen"
-    write_hooks(home, Stop=[on(f"{RECORD % (seen, seen)}; echo 'test 7 fails' >&2; exit 2")])
+    write_hooks(home, Stop=[on(f"{RECORD % seen}; echo 'test 7 fails' >&2; exit 2")])
     provider = ScriptedProvider([f"answer {number}" for number in range(1, 10)])
     async with runtime(home, project, provider) as made:
         result = await made.run("go", "s1")
@@ -105,3 +107,73 @@ def test_the_command_shows_the_objection_that_its_run_ended_against(
     assert "completed against an objection: test 7 fails" in done.stderr
     last = json.loads(events.read_text(encoding="utf-8").splitlines()[-1])
     assert last["metadata"] == {"stop_objection": "test 7 fails"}
+
+
+async def test_hooks_after_calls_see_every_call_that_began(home: Home, project: Path) -> None:
+    @tool(permission="readonly")
+    async def broken() -> str:
+        """Break."""
+        raise RuntimeError("broken")
+
+    @tool(permission="readonly")
+    async def unreadable() -> object:
+        """Return something that has no form in JSON."""
+        return object()
+
+    both, forever = asyncio.Barrier(3), asyncio.Event()
+
+    @tool(permission="readonly")
+    async def endless() -> None:
+        """Never end."""
+        await both.wait()
+        await forever.wait()
+
+    seen = home.path / "seen"
+    write_hooks(home, PostToolUse=[on(RECORD % seen)])
+    sleep = {"argv": ["sleep", "30"], "timeout_ms": 300}
+    script = [
+        calls("code.list_dir", path="."),
+        calls("broken"),
+        calls("unreadable"),
+        calls("no.such_tool"),
+        calls("code.list_dir", path=7),
+        calls("code.run_command", **sleep),
+        calls("code.write_file", path="a", content="denied"),
+        together(calls("endless"), calls("endless")),
+    ]
+    asked = Asked("allow_once", "deny")
+    made = runtime(home, project, script, permission_callback=asked)
+    for each in (broken, unreadable, endless):
+        made.register_tool(each)
+    async with made, asyncio.timeout(60):
+        handle = await made.start("go", session_id="s1")
+        await both.wait()
+        await handle.cancel()
+    heard = [(facts["tool_name"], facts["outcome"]) for facts in facts_in(seen)]
+    assert heard == [
+        ("code.list_dir", "completed"),
+        ("broken", "failed"),
+        ("unreadable", "completed"),
+        ("code.run_command", "timed_out"),
+        ("endless", "cancelled"),
+        ("endless", "cancelled"),
+    ]
+    assert "part of its effect" in facts_in(seen)[-1]["result"]["error"]["message"]
+
+
+async def test_a_hook_that_has_begun_after_a_call_ends_although_the_run_is_cancelled(
+    home: Home, project: Path
+) -> None:
+    begun, seen = home.path / "begun", home.path / "seen"
+    os.mkfifo(begun)
+    hook = f"echo x > {begun}; sleep 0.3; {RECORD % seen}"
+    write_hooks(home, PostToolUse=[on(hook), on("sleep 60")])
+    async with runtime(home, project, [calls("code.list_dir", path="."), "done"]) as made:
+        handle = await made.start("go", session_id="s1")
+        await asyncio.to_thread(begun.read_bytes)
+        async with asyncio.timeout(30):
+            assert not (await handle.cancel()).timed_out
+        replay = await made.replay_session("s1")
+    assert [facts["outcome"] for facts in facts_in(seen)] == ["completed"]
+    failed = [e.payload for e in replay.events if e.event_type is EventType.HOOK_FAILED]
+    assert [each["code"] for each in failed] == ["cancelled"]

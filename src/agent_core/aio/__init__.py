@@ -33,6 +33,32 @@ async def finish_uncancelled(work: "Coroutine[Any, Any, T] | asyncio.Future[T]")
     return task.result()
 
 
+async def finish_soon(work: Coroutine[Any, Any, object], grace_s: float) -> None:
+    """Await `work`; if the caller is cancelled, before or meanwhile, for `grace_s` seconds at most.
+
+    Work that takes longer is then cancelled, and awaited.
+
+    Raises:
+        asyncio.CancelledError: the caller was cancelled meanwhile.
+    """
+    clock, task = asyncio.get_running_loop().time, asyncio.create_task(work)
+    ends = clock() + grace_s if is_cancelled(asyncio.current_task()) else None
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        if ends is not None and clock() >= ends:
+            task.cancel()
+        left = None if ends is None else max(ends - clock(), 0.1)
+        try:
+            await asyncio.wait([task], timeout=left)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            ends = clock() + grace_s if ends is None else ends
+    if cancelled is not None:
+        raise cancelled
+    if not task.cancelled():
+        task.result()
+
+
 async def start_uncancelled(work: Coroutine[Any, Any, T]) -> T:
     """Await work to its end like `finish_uncancelled`, without a task if it never has to wait.
 

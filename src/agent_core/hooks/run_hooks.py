@@ -3,28 +3,34 @@
 import asyncio
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import takewhile
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from agent_core.aio import finish_soon
 from agent_core.config.models import HooksConfig, ToolsConfig
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.events import Journal
-from agent_core.extensions import Extension, ExtensionContext, Place
+from agent_core.extensions import Extension, ExtensionContext, Place, RunTool
 from agent_core.hooks.answer import HookAnswer, HookError, last_part, read_answer
 from agent_core.hooks.file import HookCommand, HookFile, HookPoint, matches
 from agent_core.process import Command, Launcher, run
+from agent_core.tools.base import ToolReturn
 from agent_core.types import (
+    EFFECT_UNKNOWN,
     AgentRole,
     EventLevel,
     EventType,
+    Node,
     RunIdentity,
     TextBlock,
     ToolCall,
     ToolDefinition,
     ToolResult,
+    calls_of,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SHELL = "/bin/sh"
+_GRACE_S = 5.0
+"""Seconds that the hooks after a call have left when the run is cancelled."""
 
 
 class HookRunner:
@@ -127,11 +135,15 @@ class RunHooks(Extension):
         self._journal = journal
         self._is_users = identity.parent_run_id is None
         self._definitions: dict[str, ToolDefinition] = {}
+        self._begun: set[str] = set()
 
     async def run_started(self, context: ExtensionContext) -> None:  # noqa: ARG002
-        """Run the hooks of a session's first run in this process."""
+        """Run the hooks of a session's first run in this process, and of calls cut by a crash."""
+        interrupted = list(_interrupted_calls(self._journal.path))
         if self._is_users and self._runner.begins(self._run.session_id):
             await self._run_hooks(HookPoint.SESSION_START)
+        for call, result in interrupted:
+            await self._run_after(call, result, "unknown")
 
     async def on_message(self, context: ExtensionContext, message: str) -> None:  # noqa: ARG002
         """Run the hooks for a message of the user; tasks between agents have no such hooks."""
@@ -159,20 +171,42 @@ class RunHooks(Extension):
             )
         return summary
 
+    async def wrap_tool_call(
+        self,
+        context: ExtensionContext,  # noqa: ARG002
+        call: ToolCall,
+        proceed: RunTool,
+    ) -> ToolReturn:
+        """Note that a call begins."""
+        self._begun.add(call.tool_call_id)
+        return await proceed()
+
     async def after_tool_call(
         self,
         context: ExtensionContext,  # noqa: ARG002
         call: ToolCall,
         result: ToolResult,
     ) -> None:
-        """Run the hooks after a call; `result` is the stored one, without large parts."""
-        text = "\n".join(b.text for b in result.content if isinstance(b, TextBlock))
+        """Run the hooks after a call that began; `result` is the stored one, without large parts.
+
+        If the run is cancelled, they have a few seconds to end.
+        """
+        call_id = call.tool_call_id
+        if call_id in self._begun:
+            self._begun.discard(call_id)
+            definition = self._definitions.get(call_id)
+            if any(self._runner.select(HookPoint.POST_TOOL_USE, call, definition)):
+                await finish_soon(self._run_after(call, result, _outcome_of(result)), _GRACE_S)
+        self._definitions.pop(call_id, None)
+
+    async def _run_after(self, call: ToolCall, result: ToolResult, outcome: str) -> None:
         await self._run_hooks(
             HookPoint.POST_TOOL_USE,
             call=call,
-            definition=self._definitions.pop(call.tool_call_id, None),
+            definition=self._definitions.get(call.tool_call_id),
+            outcome=outcome,
             result=result.model_dump(mode="json"),
-            result_text=text,
+            result_text="\n".join(b.text for b in result.content if isinstance(b, TextBlock)),
         )
 
     async def before_stop(
@@ -254,6 +288,11 @@ class RunHooks(Extension):
         note(EventType.HOOK_STARTED)
         try:
             answer, stderr = await self._runner.ask(point, hook, facts)
+        except asyncio.CancelledError:
+            stopped = "it was stopped, because the run was cancelled"
+            code, duration_ms = ErrorCode.CANCELLED, _since(started)
+            note(EventType.HOOK_FAILED, code=code, error=stopped, duration_ms=duration_ms)
+            raise
         except (HookError, ToolError) as error:
             shown = self._journal.clean(f"{point.value} hook {hook.command!r} failed: {error}")
             logger.warning("the %s", shown)
@@ -276,6 +315,28 @@ class RunHooks(Extension):
         duration_ms = _since(started)
         note(outcome, **answer.model_dump(), stderr=last_part(stderr), duration_ms=duration_ms)
         return answer
+
+
+def _outcome_of(result: ToolResult) -> str:
+    if not result.is_error:
+        return "completed"
+    code = result.error.code if result.error else None
+    if code is ErrorCode.TIMEOUT:
+        return "timed_out"
+    return "cancelled" if code is ErrorCode.CANCELLED else "failed"
+
+
+def _interrupted_calls(path: Sequence[Node]) -> Iterator[tuple[ToolCall, ToolResult]]:
+    """Yield the calls whose process died during them, and that this run has just answered."""
+    added = list(takewhile(lambda node: not node.node_seq, reversed(path)))
+    results = [result for node in reversed(added) for result in node.results]
+    results = [result for result in results if result.metadata.get("reason") == EFFECT_UNKNOWN]
+    if not results:
+        return
+    calls = {call.tool_call_id: call for call in calls_of(path)}
+    for result in results:
+        call = ToolCall(**calls[result.tool_call_id].model_dump(exclude={"type"}))
+        yield call, ToolResult(tool_name=call.name, **result.model_dump(exclude={"type"}))
 
 
 def _since(started: float) -> int:

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from time import perf_counter
@@ -50,6 +51,8 @@ _NOT_RUN = NodeFlags(reason="previous_write_failed")
 _NO_FLAGS = NodeFlags()
 _RAN = "the run was cancelled while this call ran; it may have had part of its effect"
 _FIRST_CHANGE = r"^@@ -\d+(?:,\d+)? \+(\d+)"
+_AFTER_CANCEL_S = 6.0
+"""Seconds that extensions have for a call that was cancelled."""
 _NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
 
 
@@ -222,7 +225,11 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
             bounded = await ctx.results.limit_failure(failure_of(name, error), ctx.run, course.call)
     except asyncio.CancelledError:
         result = _aborted(course.call, _NEVER_BEGAN if course.began is None else _RAN)
-        _answer(ctx.journal, course.call, result, course=course, flags=_ABORTED)
+        stored = _answer(ctx.journal, course.call, result, course=course, flags=_ABORTED)
+        if course.began is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_AFTER_CANCEL_S):
+                    await ctx.extensions.after_tool_call(course.call, stored)
         raise
     stored = _answer(ctx.journal, course.call, bounded.result, course=course)
     await ctx.extensions.after_tool_call(course.call, stored)

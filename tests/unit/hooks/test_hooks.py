@@ -123,6 +123,13 @@ def on(command: str, **group: Any) -> dict[str, Any]:
     return {**group, "hooks": [{"type": "command", "command": command}]}
 
 
+async def make_call(hooks: Extensions) -> None:
+    async def act() -> str:
+        return "written"
+
+    await hooks.run_tool(CALL, act)
+
+
 def answering(**answer: Any) -> str:
     return f"echo '{json.dumps(answer)}'"
 
@@ -188,6 +195,7 @@ async def test_a_hook_gets_the_facts_as_json_and_runs_in_the_project(place: Plac
     await hooks.run_started()
     await hooks.on_message("do it, \ud800")
     await hooks.before_tool_call(CALL, WRITE)
+    await make_call(hooks)
     await hooks.after_tool_call(CALL, ToolResult(content=[TextBlock(text="written")]))
     place.notes.says("It is done.")
     assert await hooks.before_stop("") is None
@@ -209,6 +217,7 @@ async def test_a_hook_gets_the_facts_as_json_and_runs_in_the_project(place: Plac
     after = told("after.json")
     assert after["result"]["content"] == [{"type": "text", "text": "written"}]
     assert after["result_text"] == "written"
+    assert after["outcome"] == "completed"
     end = {"result_text": "It is done.", "denied_before": 0}
     assert told("stop.json") == {"event": "Stop", **base, **end}
 
@@ -246,6 +255,7 @@ async def test_only_before_a_tool_and_at_the_stop_may_a_hook_deny(place: Place) 
     hooks = place.hooks()
     await hooks.run_started()
     await hooks.on_message("hello")
+    await make_call(hooks)
     await hooks.after_tool_call(CALL, ToolResult())
     assert place.notes.types.count(EventType.HOOK_COMPLETED) == 3
     assert await hooks.before_stop("") == "tests first"
@@ -394,6 +404,7 @@ async def test_a_guard_that_fails_closed_denies(place: Place, failure: str) -> N
     assert (kind, payload["decision"]) == (EventType.HOOK_FAILED, "deny")
     assert 'its on_failure is "deny"' in (await hooks.before_stop("") or "")
     await hooks.on_message("hello")  # only recorded, as a deny is
+    await make_call(hooks)
     await hooks.after_tool_call(CALL, ToolResult())
 
 

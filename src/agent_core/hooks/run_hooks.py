@@ -30,7 +30,6 @@ from agent_core.types import (
     ToolCall,
     ToolDefinition,
     ToolResult,
-    calls_of,
 )
 
 if TYPE_CHECKING:
@@ -333,7 +332,7 @@ def _interrupted_calls(path: Sequence[Node]) -> Iterator[tuple[ToolCall, ToolRes
     results = [result for result in results if result.metadata.get("reason") == EFFECT_UNKNOWN]
     if not results:
         return
-    calls = {call.tool_call_id: call for call in calls_of(path)}
+    calls = {call.tool_call_id: call for node in path for call in node.calls}
     for result in results:
         call = ToolCall(**calls[result.tool_call_id].model_dump(exclude={"type"}))
         yield call, ToolResult(tool_name=call.name, **result.model_dump(exclude={"type"}))

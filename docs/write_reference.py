@@ -104,6 +104,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
 """The pages of `agent_core`: file, title, what it is about, and its names by section."""
 
 WHOLE = {
+    "events": ("agent_core.types.event_details", "what is in an event", "../sdk.md"),
     "testing": ("agent_core.testing", "tests of a program", "../testing.md"),
     "agcore-agent": ("agcore.agent", "agents, sessions, contexts, plans", "../agcore.md"),
     "agcore-llm": ("agcore.llm", "model calls", "../agcore.md"),
@@ -316,7 +317,7 @@ def is_record(owner: griffe.Class) -> bool:
     if "dataclass" in owner.labels:
         return True
     bases = [written(base).partition("[")[0] for base in owner.bases]
-    if {"BaseModel", "TypedDict"} & set(bases):
+    if {"BaseModel", "Struct", "TypedDict"} & set(bases):
         return True
     parents = (target_of(parent) for parent in owner.resolved_bases)
     return any(isinstance(parent, griffe.Class) and is_record(parent) for parent in parents)

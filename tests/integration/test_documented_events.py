@@ -5,6 +5,7 @@ import re
 import sys
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,13 @@ async def test_events_have_the_payload_keys_of_the_page(home: Home, project: Pat
     assert set(reply.payload["tool_calls"][0]) == {"tool_call_id", "name"}
     error = seen["run_failed"].payload["error"]
     assert {"type", "code", "message", "retryable", "details"} <= set(error)
+    page = (ROOT / "docs" / "sdk.md").read_text(encoding="utf-8").partition("typed record](")[2]
+    example: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], example)  # noqa: S102 - our page
+    said = [text for event in events if (text := example["describe"](event))]
+    assert any(re.fullmatch(r"code\.read_file took \d+ ms", text) for text in said)
+    assert any(text.startswith("code.edit_file failed: validation_error: ") for text in said)
+    assert any(re.fullmatch(r"\d+ tokens", text) for text in said)
     begun = {e.tool_call_id for e in events if e.event_type is EventType.TOOL_STARTED}
     assert len(begun) == 2
     assert seen["tool_failed"].tool_call_id not in begun | {None}

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 from markdown_it import MarkdownIt
+from msgspec.structs import fields
 
 from agent_core import AgentRuntime
 from agent_core.cli.export.markdown import session_markdown
@@ -17,6 +18,7 @@ from agent_core.cli.export.page import session_page
 from agent_core.cli.history import History, read_history
 from agent_core.providers.scripted import Calls, Fails, Says, ScriptedCall, calls
 from agent_core.testing import replay
+from agent_core.types.event_details import read_details, read_field
 from browser import CHROMIUM, tab
 from isolation import Home
 from runtimes import ask, runtime
@@ -162,8 +164,14 @@ def test_every_json_line_fits_the_published_schema(home: Home, project: Path) ->
     assert {line["type"] for line in lines} >= {"agent", "run", "node", "event"}
     runs = [line["run"] for line in lines if line["type"] == "run"]
     assert any(run["parent_run_id"] for run in runs)
-    seqs = [line["event"]["seq"] for line in lines if line["type"] == "event"]
-    assert seqs == sorted(seqs)
+    events = [line["event"] for line in lines if line["type"] == "event"]
+    assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)
+    for event in events:  # what is written is what readers expect, field by field
+        kind, payload = event["event_type"], event["payload"]
+        record = type(read_details(kind, payload))
+        for known in fields(record):
+            if known.name in payload:
+                read_field(payload[known.name], known.type)
 
 
 def test_a_fixture_is_one_that_a_test_replays(home: Home, project: Path, tmp_path: Path) -> None:

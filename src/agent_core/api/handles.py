@@ -13,7 +13,6 @@ from agent_core.types import (
     CancelResult,
     Decision,
     ErrorPayload,
-    EventType,
     OutputT,
     RunMode,
     RunStatus,
@@ -234,6 +233,11 @@ class RunHandle(Generic[OutputT]):
 
     async def _partial_output(self) -> AsyncGenerator[OutputT]:
         from agent_core.tools.prefixes import AnswerReader, PartialValues  # noqa: PLC0415
+        from agent_core.types.event_details import (  # noqa: PLC0415 - for readers only
+            ModelAsked,
+            ModelReplied,
+            TextDelta,
+        )
 
         expected = self._runs.expected_output(self.run_id)
         if expected is None and self._options is not None:
@@ -242,15 +246,13 @@ class RunHandle(Generic[OutputT]):
         is_cut_off = False
         async with aclosing(self.events()) as events:
             async for event in events:
-                payload = event.payload
-                match event.event_type:
-                    case EventType.MODEL_STARTED:
+                match event.details:
+                    case ModelAsked():
                         values.begin(continues=is_cut_off)
-                    case EventType.MODEL_COMPLETED:
-                        is_cut_off = payload.get("stop_reason") == StopReason.MAX_TOKENS
-                    case EventType.MODEL_TEXT_DELTA:
-                        from_start = bool(payload.get("from_start"))
-                        for value in values.add(str(payload["text"]), from_start=from_start):
+                    case ModelReplied(stop_reason=stop_reason):
+                        is_cut_off = stop_reason == StopReason.MAX_TOKENS
+                    case TextDelta(text=text, from_start=from_start):
+                        for value in values.add(text, from_start=from_start):
                             yield value
                     case _:
                         pass

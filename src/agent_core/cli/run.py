@@ -39,7 +39,6 @@ from agent_core.types import (
     Budget,
     ContentBlock,
     Decision,
-    EventType,
     PermissionRequest,
     RunMode,
     RunStatus,
@@ -421,25 +420,33 @@ MCP_PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL
 
 
 _MOST_DENIED = 1_000
-_STARTED = {EventType.CHILD_AGENT_CREATED, EventType.WORKER_DISPATCHED}
-_ENDED = {EventType.CHILD_AGENT_COMPLETED, EventType.CHILD_AGENT_FAILED}
 _CATCH_UP_S = 5.0
 """Seconds that the end of a child waits until everything before it is shown."""
 
 
 async def watch(handle: "RunHandle", shown: Shown, tasks: "LiveTasks | None") -> None:
     """Show the events of a run, and of its children, to its end."""
+    from agent_core.types.event_details import (  # noqa: PLC0415 - for readers of events only
+        ChildCreated,
+        ChildEnded,
+        ChildEvent,
+        WorkerDispatched,
+    )
+
     drawing = asyncio.create_task(tasks.watch()) if tasks is not None else None
     children: dict[str, asyncio.Task[None]] = {}
     try:
         async with aclosing(handle.events()) as events:
             async for event in events:
-                child_id = event.payload.get("child_run_id")
-                if event.event_type in _STARTED and child_id and child_id not in children:
-                    watching = asyncio.create_task(_watch_child(handle, child_id, shown))
-                    children[child_id] = watching
-                elif event.event_type in _ENDED and child_id in children:
-                    await asyncio.wait([children[child_id]], timeout=_CATCH_UP_S)
+                details = event.details
+                child_id = details.child_run_id if isinstance(details, ChildEvent) else None
+                if child_id is not None:
+                    is_known = child_id in children
+                    if isinstance(details, ChildCreated | WorkerDispatched) and not is_known:
+                        watching = asyncio.create_task(_watch_child(handle, child_id, shown))
+                        children[child_id] = watching
+                    elif isinstance(details, ChildEnded) and is_known:
+                        await asyncio.wait([children[child_id]], timeout=_CATCH_UP_S)
                 await shown.event(event)
         await handle.wait()
         if children:

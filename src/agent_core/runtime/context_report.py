@@ -1,8 +1,7 @@
 """Report on the contents of a session's context window, read from its requests; asks no model."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from agent_core.config.models import Config
 from agent_core.context.history import is_of_other_memory
@@ -20,7 +19,9 @@ from agent_core.types import (
     Role,
     RuntimeEvent,
     SegmentName,
+    Usage,
 )
+from agent_core.types.event_details import ContextBuilt, ModelReplied, SystemPart
 from agent_core.types.memory_scopes import MEMORY_SHARED
 
 _REQUESTS = 50
@@ -74,52 +75,60 @@ async def read_context_report(
     if agent_id is None:
         return empty
     built = await store.last_events(session_id, agent_id, EventType.CONTEXT_BUILT, limit=_REQUESTS)
-    if not built:
+    requests = _requests(built)
+    if not requests:
         return empty
-    last = built[0].payload
+    last = requests[0][1]
     path = await store.path(session.active_node_id) if session.active_node_id else []
     counts = Counter[SegmentName]()
-    for block in await _system_blocks(store, built):
-        counts[_block_segment(str(block["block_id"]))] += int(block["token_count"])
-    counts["tools"] += last["use"]["tools"]
-    board = estimate_text(last["task_board"] or "")
+    for block in await _system_blocks(store, requests):
+        counts[_block_segment(block.block_id)] += block.token_count
+    counts["tools"] += last.use.tools
+    board = estimate_text(last.task_board or "")
     counts["task board"] += board
-    counts.update(_count_messages(path, last, last["use"]["messages"] - board))
-    scale = float(last["use"]["scale"])
+    counts.update(_count_messages(path, last, last.use.messages - board))
     segments = [
-        ContextSegment(name=name, tokens=round(counts[name] * scale))
+        ContextSegment(name=name, tokens=round(counts[name] * last.use.scale))
         for name in _ORDER
         if counts[name]
     ]
-    window, reserve = last["budget"]["window"], last["budget"]["output_reserve"]
+    window, reserve = last.budget.window, last.budget.output_reserve
     answered = await store.last_events(session_id, agent_id, EventType.MODEL_COMPLETED, limit=1)
-    usage: Mapping[str, Any] = answered[0].payload["usage"] if answered else {}
+    reply = answered[0].details if answered else None
+    usage = (reply.usage if isinstance(reply, ModelReplied) else None) or Usage()
     return empty.model_copy(
         update={
-            "model": last["settings"]["model"],
-            "memory": last.get("memory", MEMORY_SHARED),
+            "model": last.settings.model,
+            "memory": last.memory or MEMORY_SHARED,
             "window": window,
             "reserve": reserve,
             "segments": segments,
             "free": max(window - reserve - sum(each.tokens for each in segments), 0),
-            "last_change": next((_change(each) for each in built if _has_moved(each)), None),
-            "last_input_tokens": int(usage.get("input_tokens") or 0),
-            "last_cached_tokens": int(usage.get("cache_read_tokens") or 0),
+            "last_change": next(_changes(requests), None),
+            "last_input_tokens": usage.input_tokens,
+            "last_cached_tokens": usage.cache_read_tokens,
         }
     )
 
 
+def _requests(events: Iterable[RuntimeEvent]) -> list[tuple[RuntimeEvent, ContextBuilt]]:
+    read = ((event, event.details) for event in events)
+    return [(event, details) for event, details in read if isinstance(details, ContextBuilt)]
+
+
 async def _system_blocks(
-    store: SessionStore, built: Sequence[RuntimeEvent]
-) -> Iterable[Mapping[str, Any]]:
+    store: SessionStore, requests: Sequence[tuple[RuntimeEvent, ContextBuilt]]
+) -> Iterable[SystemPart]:
     """Return the last request's system blocks; only requests that change them record them."""
-    run_id = built[0].run_id
-    for event in built:
-        if event.run_id == run_id and "system" in event.payload:
-            return event.payload["system"]
-    for event in await store.events_after(run_id, 0, limit=_REQUESTS) if run_id else ():
-        if event.event_type is EventType.CONTEXT_BUILT and "system" in event.payload:
-            return event.payload["system"]
+    run_id = requests[0][0].run_id
+    for event, request in requests:
+        if event.run_id == run_id and request.system is not None:
+            return request.system
+    for _, request in _requests(
+        await store.events_after(run_id, 0, limit=_REQUESTS) if run_id else ()
+    ):
+        if request.system is not None:
+            return request.system
     return ()
 
 
@@ -129,17 +138,15 @@ def _block_segment(block_id: str) -> SegmentName:
     )
 
 
-def _count_messages(
-    path: Sequence[Node], last: Mapping[str, Any], sent: int
-) -> Counter[SegmentName]:
+def _count_messages(path: Sequence[Node], last: ContextBuilt, sent: int) -> Counter[SegmentName]:
     """Count the tokens of a path by segment: as they were sent, and as added since."""
-    scope = last.get("memory", MEMORY_SHARED)
+    scope = last.memory or MEMORY_SHARED
     path = [node for node in path if not is_of_other_memory(node, scope)]
-    ends = [place for place, node in enumerate(path) if node.node_id == last["path_end_node_id"]]
+    ends = [place for place, node in enumerate(path) if node.node_id == last.path_end_node_id]
     starts = [place for place, node in enumerate(path) if node.node_type is NodeType.COMPACTION]
     start = starts[-1] if starts else 0
     end = ends[0] + 1 if ends else start
-    settled = set(last["settled_node_ids"])
+    settled = set(last.settled_node_ids)
     before = _by_segment(node for node in path[start:end] if node.node_id not in settled)
     after = _by_segment(path[max(start, end) :])
     total = sum(before.values())
@@ -157,14 +164,12 @@ def _by_segment(nodes: Iterable[Node]) -> Counter[SegmentName]:
     return counts
 
 
-def _has_moved(event: RuntimeEvent) -> bool:
-    return bool(event.payload["changed_segment"])
-
-
-def _change(event: RuntimeEvent) -> PrefixChange:
-    return PrefixChange(
-        part=event.payload["changed_segment"],
-        run_id=event.run_id or "",
-        turn=event.payload["turn"],
-        created_at=event.created_at,
-    )
+def _changes(requests: Iterable[tuple[RuntimeEvent, ContextBuilt]]) -> Iterator[PrefixChange]:
+    for event, request in requests:
+        if request.changed_segment:
+            yield PrefixChange(
+                part=request.changed_segment,
+                run_id=event.run_id or "",
+                turn=request.turn,
+                created_at=event.created_at,
+            )

@@ -497,8 +497,8 @@ class NodeMoves:
         while page:
             for event in page:
                 has_called = has_called or event.event_type is EventType.TOOL_STARTED
-                if event.payload.get("reason") == "no_snapshot":
-                    return f"{event.payload.get('message')}. The files were not changed."
+                if event.details.reason == "no_snapshot":
+                    return f"{event.details.message}. The files were not changed."
             seen = page[-1].run_seq or seen
             page = await self._store.events_after(run_id, seen, limit=_PAGE)
         if has_called and not files.is_on:

@@ -1,12 +1,18 @@
 """Adds up a run's turns and usage from its events, if its process died before it could."""
 
-from typing import Any
-
 from msgspec import Struct, field
 
 from agent_core.storage.rows import loads, skip_unreadable
 from agent_core.storage.sql import Connection
 from agent_core.types import EventType, Usage
+from agent_core.types.event_details import (
+    EventDetails,
+    ModelAsked,
+    ModelGaveUp,
+    ModelReplied,
+    ModelRetried,
+    read_details,
+)
 
 _COUNTED = (
     EventType.LOOP_STARTED,
@@ -38,15 +44,14 @@ def read_figures(connection: Connection, run_id: str) -> Figures:
     figures, under_way = Figures(), Usage()
     rows = connection.execute(_EVENTS, (run_id, *(each.value for each in _COUNTED)))
     for event_type, text in rows.fetchall():
-        reported = estimate = Usage()
+        details = EventDetails()
         with skip_unreadable(f"an event of run {run_id}"):
-            payload = loads(text)
-            reported = Usage.model_validate(payload.get("usage", {}))
-            estimate = _read_estimate(payload)
-        figures.usage = figures.usage.plus(reported)
+            details = read_details(event_type, loads(text))
+        if isinstance(details, ModelReplied | ModelRetried | ModelGaveUp):
+            figures.usage = figures.usage.plus(details.usage or Usage())
         match event_type:
             case EventType.MODEL_STARTED:
-                under_way, figures.is_in_turn = estimate, True
+                under_way, figures.is_in_turn = _estimate(details), True
             case EventType.LOOP_STARTED:  # another process continues
                 figures.usage, under_way = figures.usage.plus(under_way), Usage()
             case EventType.MODEL_COMPLETED:
@@ -60,11 +65,10 @@ def read_figures(connection: Connection, run_id: str) -> Figures:
     return figures
 
 
-def _read_estimate(payload: dict[str, Any]) -> Usage:
+def _estimate(details: EventDetails) -> Usage:
     """Return the estimate in the start of a call; starts of earlier versions have none."""
-    if (given := payload.get("estimate")) is None:
+    given = details.estimate if isinstance(details, ModelAsked) else None
+    if given is None:
         return Usage()
-    tokens = given["input_tokens"]
-    return Usage(
-        input_tokens=tokens, total_tokens=tokens, cost=given.get("cost"), is_estimated=True
-    )
+    tokens = given.input_tokens
+    return Usage(input_tokens=tokens, total_tokens=tokens, cost=given.cost, is_estimated=True)

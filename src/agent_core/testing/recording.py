@@ -39,6 +39,13 @@ from agent_core.types import (
     ToolResultBlock,
     Usage,
 )
+from agent_core.types.event_details import (
+    ChildEvent,
+    ContextBuilt,
+    ErrorDetails,
+    ModelGaveUp,
+    ModelReplied,
+)
 
 FORMAT = 1
 _IDS = re.compile(r"\b(sess|run|agent|node|evt|art|req|mem)_[0-9a-f]{28}\b")
@@ -83,8 +90,9 @@ async def record(session: Session, path: str | Path | None = None) -> Path:
     for run_id in run_ids:  # grows by the runs of children
         run = await session.inspect_run(run_id)
         for event in run.events:
-            child = event.payload.get("child_run_id")
-            if isinstance(child, str) and child not in run_ids:
+            details = event.details
+            child = details.child_run_id if isinstance(details, ChildEvent) else None
+            if child is not None and child not in run_ids:
                 run_ids.append(child)
         calls += _calls_of(run, project, tools)
     calls.sort(key=lambda call: call[0])
@@ -258,33 +266,39 @@ def _calls_of(
     requests = iter(run.requests)
     offered: Sequence[str] = ()
     call: Plain | None = None
-    names, begun, reported = _Names(project), "", {}
+    names, begun, reported = _Names(project), "", ModelReplied()
     for event in run.events:
-        payload = event.payload
-        if event.event_type is EventType.CONTEXT_BUILT:
+        details = event.details
+        if isinstance(details, ContextBuilt):
             request, names = next(requests), _Names(project)
-            offered = payload.get("tools", offered)
+            offered = offered if details.tools is None else details.tools
             begun = event.created_at.isoformat()
             call = {"request": {**_plain(request, names), "tools": _tool_names(offered)}}
             for tool in request.tools:
                 if not tool.name.startswith(RESERVED):
                     tools[tool.name] = _definition(tool)
-        elif event.event_type is EventType.MODEL_COMPLETED:
-            reported = payload
+        elif isinstance(details, ModelReplied):
+            reported = details
         elif call is None:
             continue
-        elif event.event_type is EventType.MODEL_FAILED and payload["error"]:
-            error = {key: payload["error"][key] for key in ("code", "message", "retryable")}
-            if error["code"] != ErrorCode.BUDGET_EXCEEDED:  # no model was called
+        elif isinstance(details, ModelGaveUp) and isinstance(
+            failure := details.error, ErrorDetails
+        ):
+            error = {
+                "code": failure.code,
+                "message": failure.message,
+                "retryable": failure.retryable,
+            }
+            if failure.code != ErrorCode.BUDGET_EXCEEDED:  # no model was called
                 yield begun, {**call, "reply": {"error": error}}
             call = None
         elif event.event_type is EventType.MESSAGE_COMPLETED and event.node_id in nodes:
             node = nodes[event.node_id]
             if node.role is Role.ASSISTANT:
                 content = [_block(block, names, is_reply=True) for block in node.content]
-                usage = Usage.model_validate(reported["usage"])
+                usage = reported.usage or Usage()
                 counts = usage.model_dump(exclude={"raw_usage"}, exclude_defaults=True)
-                reply = {"content": content, "stop_reason": str(reported["stop_reason"])}
+                reply = {"content": content, "stop_reason": reported.stop_reason}
                 yield begun, {**call, "reply": {**reply, "usage": counts}}
                 call = None
 

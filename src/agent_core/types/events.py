@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
 from agent_core.types.content import Frozen, SafeId, UtcDatetime
+
+if TYPE_CHECKING:
+    from agent_core.types.event_details import EventDetails
 
 
 class EventLevel(StrEnum):
@@ -136,3 +139,13 @@ class RuntimeEvent(Frozen):
     tool_call_id: SafeId | None = None
     payload: dict[str, Any] = Field(default_factory=dict[str, Any])
     created_at: UtcDatetime
+
+    @property
+    def details(self) -> "EventDetails":
+        """The payload as a record of `agent_core.types.event_details`, decoded on each use.
+
+        Reading it never fails: what is missing or malformed has the default of its field.
+        """
+        from agent_core.types.event_details import read_details  # noqa: PLC0415 - for readers only
+
+        return read_details(self.event_type, self.payload)

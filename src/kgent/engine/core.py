@@ -172,12 +172,18 @@ class _EndHook(Extension):
 
 async def _watch(request: AgentRunRequest, run: StandaloneRun) -> None:
     """Report the run's text, and record calls that reached no tool."""
+    from agent_core.types.event_details import (  # noqa: PLC0415 - for readers of events only
+        Delta,
+        ToolDenied,
+        ToolFailed,
+    )
+
     async for event in run.stream.read():
+        details, call_id = event.details, event.tool_call_id
         if kind := _REPORTED.get(event.event_type):
-            request.report(kind, str(event.payload.get("text", "")))
+            request.report(kind, details.text if isinstance(details, Delta) else "")
             continue
-        call_id = event.tool_call_id
-        if event.event_type not in {EventType.TOOL_FAILED, EventType.TOOL_DENIED} or not call_id:
+        if not isinstance(details, ToolFailed | ToolDenied) or not call_id:
             continue
         if any(call.call_id == call_id for call in request.env.records.calls):
             continue
@@ -187,9 +193,9 @@ async def _watch(request: AgentRunRequest, run: StandaloneRun) -> None:
             request.env,
             call_id=call_id,
             args=sent.metadata.get("invalid_arguments", sent.arguments) if sent else {},
-            name=str(event.payload.get("tool_name", "?")),
-            code=str(event.payload.get("code", ErrorCode.TOOL_NOT_AVAILABLE)),
-            message=str(event.payload.get("message", "the call could not be made")),
+            name=details.tool_name or "?",
+            code=details.code or ErrorCode.TOOL_NOT_AVAILABLE,
+            message=details.message or "the call could not be made",
         )
 
 

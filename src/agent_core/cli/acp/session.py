@@ -1,7 +1,7 @@
 """One session of an editor: its prompts, its questions, and its choices."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, TypeAlias
 
@@ -60,7 +60,6 @@ from agent_core.text import shortened
 from agent_core.types import (
     Decision,
     EndReason,
-    EventType,
     Mode,
     PermissionDecision,
     PermissionMode,
@@ -72,6 +71,7 @@ from agent_core.types import (
     TextBlock,
     UserMessage,
 )
+from agent_core.types.event_details import ChildCreated, RunEnded, RunQueued
 
 AnyUpdate: TypeAlias = (
     Update
@@ -86,7 +86,7 @@ _PARK_S = 5.0
 _KNOWN_S = 2.0
 """Seconds for which a question waits until the editor has been shown its call."""
 _LONGEST_TITLE = 500
-_END_REASONS: dict[EndReason, StopReason] = {
+_END_REASONS: Mapping[str | None, StopReason] = {
     EndReason.MAX_TURNS: "max_turn_requests",
     EndReason.MAX_OUTPUT_TOKENS_RECOVERY: "max_tokens",
 }
@@ -109,7 +109,7 @@ class PromptTurn(Struct, eq=False):
     beginning: asyncio.Task[RunHandle[Any]] | None = None
     handle: RunHandle[Any] | None = None
     is_cancelled: bool = False
-    end_reason: EndReason | None = None
+    end_reason: str | None = None
     watching: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
     children: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
@@ -265,7 +265,7 @@ class EditorSession:
                 await self.say(text)
         if turn.is_cancelled or status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
             return PromptResponse(stop_reason="cancelled")
-        if turn.end_reason is not None and turn.end_reason in _END_REASONS:
+        if turn.end_reason in _END_REASONS:
             return PromptResponse(stop_reason=_END_REASONS[turn.end_reason])
         if handle.error is not None:
             error = AgentCoreError(handle.error.code, handle.error.message)
@@ -285,15 +285,18 @@ class EditorSession:
         async with aclosing(handle.events()) as events:
             async for event in events:
                 await self._translate(event, self._translation)
-                if event.event_type is EventType.CHILD_AGENT_CREATED:
-                    turn.children.append(turn.watch(self._follow_child(handle, event)))
-                elif event.event_type is EventType.RUN_QUEUED:
-                    for run_id in event.payload.get("taken_over") or ():
-                        turn.watch(self._follow_other(str(run_id)))
-                elif event.event_type.startswith("task_"):
-                    await self._show_plan()
-                elif reason := event.payload.get("end_reason"):
-                    turn.end_reason = EndReason(reason)
+                match event.details:
+                    case ChildCreated() as created:
+                        turn.children.append(turn.watch(self._follow_child(handle, created)))
+                    case RunQueued(taken_over=run_ids):
+                        for run_id in run_ids:
+                            turn.watch(self._follow_other(run_id))
+                    case RunEnded(end_reason=reason):
+                        turn.end_reason = reason
+                    case _ if event.event_type.startswith("task_"):
+                        await self._show_plan()
+                    case _:
+                        pass
         await self._show_plan()
 
     async def _translate(self, event: RuntimeEvent, translation: Translation) -> None:
@@ -307,13 +310,12 @@ class EditorSession:
         self._shown.set()
         self._shown = asyncio.Event()
 
-    async def _follow_child(self, handle: RunHandle[Any], created: RuntimeEvent) -> None:
+    async def _follow_child(self, handle: RunHandle[Any], created: ChildCreated) -> None:
         """Show the calls of a child beside those of the run."""
-        payload = created.payload
-        name = payload.get("name") or payload.get("worker_id") or payload.get("role") or "child"
-        translation = self._translation.of_child(str(name))
+        name = created.name or created.worker_id or created.role or "child"
+        translation = self._translation.of_child(name)
         with suppress(ConnectionError, AgentCoreError):
-            events = handle.child_events(str(payload["child_run_id"]))
+            events = handle.child_events(created.child_run_id or "")
             async with aclosing(events):
                 async for event in events:
                     await self._translate(event, translation)

@@ -25,7 +25,6 @@ from agent_core.text import short_line, shortened, visible, without_content
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import (
     ContentBlock,
-    EventType,
     NodeType,
     PermissionMode,
     Role,
@@ -36,6 +35,7 @@ from agent_core.types import (
     UserMessage,
     new_id,
 )
+from agent_core.types.event_details import ContextBuilt, RunQueued
 
 if TYPE_CHECKING:
     from agent_core.cli.chat.line import EditedLine
@@ -393,8 +393,8 @@ class Chat:
         is_shown = False
         async with aclosing(run.events) as events:
             async for event in events:
-                if event.event_type is EventType.RUN_QUEUED:
-                    for run_id in event.payload.get("taken_over", ()):
+                if isinstance(details := event.details, RunQueued):
+                    for run_id in details.taken_over:
                         await self._show(*await self._taken_over(run_id))
                     self._shown = handle
                     continue
@@ -421,9 +421,8 @@ class Chat:
 
     def _note(self, event: RuntimeEvent) -> None:
         """Keep the state of the session that the line shows."""
-        if event.event_type is EventType.CONTEXT_BUILT:
-            use, budget = event.payload["use"], event.payload["budget"]
-            self.window = Window(use["total"], budget["window"])
+        if isinstance(details := event.details, ContextBuilt):
+            self.window = Window(details.use.total, details.budget.window)
             self.line.refresh()
 
     def _echo_typed(self, text: str) -> None:

@@ -126,10 +126,13 @@ class Caller:
 
 
 class Desk:
-    """One open board and those who work at it."""
+    """One open board and its users; runs in `at_work` have an open tool call."""
 
-    def __init__(self, board: TaskBoard, project: Path, clock: TurnableClock) -> None:
+    def __init__(
+        self, board: TaskBoard, project: Path, clock: TurnableClock, at_work: set[str]
+    ) -> None:
         self.board = board
+        self.at_work = at_work
         self.clock = clock
         self.folder = project / ".soong-agent" / "tasks" / SESSION
         self.notes = Notes()
@@ -170,13 +173,18 @@ async def desk_in(
 ) -> AsyncGenerator[Desk]:
     """Open the board of the one session of these tests."""
     clock = clock or TurnableClock()
-    notes = Notes()
+    notes, at_work = Notes(), set[str]()
     by = Actor("agent_o", "run_o", notes)
     redactor = Redactor(secrets or {})
     async with open_board(
-        settings(project), by, redactor=redactor, now=clock.now, monotonic=clock.monotonic
+        settings(project),
+        by,
+        redactor=redactor,
+        is_working=at_work.__contains__,
+        now=clock.now,
+        monotonic=clock.monotonic,
     ) as board:
-        desk = Desk(board, project, clock)
+        desk = Desk(board, project, clock, at_work)
         desk.notes = notes
         yield desk
 

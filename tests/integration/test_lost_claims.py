@@ -1,6 +1,7 @@
 """A worker that has lost its claim changes nothing more, and answers for nobody but itself."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from agent_core import (
     tool,
 )
 from agent_core.providers.scripted import Calls, Fails, Hangs, calls
-from agent_core.types import Decision, ErrorPayload
+from agent_core.types import Decision, ErrorPayload, ModelRequest
 from casts import Cast, Line, data_of, results, together
 from isolation import Home
 from runtimes import CONFIG, Asked, runtime
@@ -58,7 +59,10 @@ class AnswersLate(Asked):
 
 
 class Race:
-    """Two workers and one step: the slow one loses its claim to the fast one, which finishes."""
+    """Two workers and one step: the second one claims it when a lease of the first would be over.
+
+    `publish` waits for the second worker, `answer_late` lets a model do so.
+    """
 
     def __init__(self) -> None:
         self.claimed = asyncio.Event()
@@ -75,22 +79,22 @@ class Race:
 
         @tool(permission="readonly")
         async def until_claimed() -> str:
-            """Wait for the other's claim, and for its lease to run out."""
+            """Wait for the other's claim, and for more than its lease."""
             await self.claimed.wait()
             await asyncio.sleep(0.4)
             return "now"
-
-        @tool(permission="readonly")
-        async def say_over() -> str:
-            """Let the other go on."""
-            self.over.set()
-            return "said"
 
         @tool(permission="readonly")
         async def until_over() -> str:
             """Wait until the other has finished."""
             await self.over.wait()
             return "over"
+
+        @tool(permission="readonly")
+        async def say_over() -> str:
+            """Let the other go on."""
+            self.over.set()
+            return "said"
 
         @tool(permission="write")
         async def publish(text: str) -> str:
@@ -104,7 +108,16 @@ class Race:
             self.written.append(text)
             return "done"
 
-        return [say_claimed, until_claimed, say_over, until_over, publish, meddle]
+        return [say_claimed, until_claimed, until_over, say_over, publish, meddle]
+
+    def answer_late(self, reply: Calls) -> Line:
+        """Return a model that takes longer than the lease."""
+
+        async def answer(_: ModelRequest) -> Any:
+            await self.over.wait()
+            return reply
+
+        return answer
 
 
 WRITES = [
@@ -116,15 +129,14 @@ WRITES = [
 
 
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.calls[0].name)
-@pytest.mark.parametrize("waits_for_permission", [False, True])
 async def test_a_stale_worker_changes_nothing_and_reports_only_what_it_did(
-    home: Home, project: Path, write: Calls, waits_for_permission: bool
+    home: Home, project: Path, write: Calls
 ) -> None:
     race = Race()
     name = write.calls[0].name
-    waits = [] if waits_for_permission else [calls("until_over")]
     late = update(status="completed", result_summary="mine")
-    slow: list[Line] = [CLAIM, update(result_summary="half"), calls("say_claimed"), *waits]
+    slow: list[Line] = [CLAIM, update(result_summary="half"), calls("say_claimed")]
+    slow += [race.answer_late(write), late, "I did half of it."]
     fast: list[Line] = [
         calls("until_claimed"),
         CLAIM,
@@ -133,12 +145,11 @@ async def test_a_stale_worker_changes_nothing_and_reports_only_what_it_did(
         "It is done.",
     ]
     both = together(
-        dispatch("slow", "say_claimed", "until_over", name),
+        dispatch("slow", "say_claimed", name),
         dispatch("fast", "until_claimed", "say_over"),
     )
-    slow += [write, late, "I did half of it."]
     played = Cast({"go": [CREATE, both, "done"], "slow": slow, "fast": fast})
-    callback = AnswersLate(race.over)
+    callback = Asked("allow_once")
     made = runtime(home, project, played, config=CONFIG + POOL, permission_callback=callback)
     for each in race.tools:
         made.register_tool(each)
@@ -150,15 +161,51 @@ async def test_a_stale_worker_changes_nothing_and_reports_only_what_it_did(
     refused = last_error(worker, name)
     assert refused.code is ErrorCode.PERMISSION_DENIED
     assert refused.details["reason"] == "claim_lost"
+    assert refused.details["claimed_by_run_id"] == data_of(second)["child_run_id"]
     assert last_error(worker, "agent.task_update_step").code is ErrorCode.PERMISSION_DENIED
     assert race.written == []
     assert not (project / "late.txt").exists()
-    assert bool(callback.requests) is waits_for_permission
+    assert callback.requests == []
     assert not first.is_error
     assert_speaks_for_itself(data_of(first))
     done = data_of(second)
     assert (done["claim_lost"], done["step_status"]) == (False, "completed")
     assert done["step_result_summary"] == "theirs"
+
+
+@pytest.mark.parametrize("waits_for", ["a person", "a tool"])
+async def test_open_work_keeps_a_claim_for_longer_than_its_lease(
+    home: Home, project: Path, waits_for: str
+) -> None:
+    race = Race()
+    work = calls("publish", text="x") if waits_for == "a person" else calls("until_over")
+    done = update(status="completed", result_summary="mine")
+    slow: list[Line] = [CLAIM, together(calls("say_claimed"), work), done, "Done."]
+    fast: list[Line] = [calls("until_claimed"), CLAIM, calls("say_over"), "Too late."]
+    both = together(
+        dispatch("slow", "say_claimed", work.calls[0].name),
+        dispatch("fast", "until_claimed", "say_over"),
+    )
+    played = Cast({"go": [CREATE, both, "done"], "slow": slow, "fast": fast})
+    callback = AnswersLate(race.over)
+    made = runtime(home, project, played, config=CONFIG + POOL, permission_callback=callback)
+    for each in race.tools:
+        made.register_tool(each)
+    async with made, asyncio.timeout(50):
+        handle = await made.start("go", session_id="s1", mode="orchestrator")
+        await handle.wait()
+        first, second = results(await made.replay_session("s1"), "agent.dispatch_worker")
+        late = await handle.inspect_child(data_of(second)["child_run_id"])
+    assert (data_of(first)["claim_lost"], data_of(first)["step_status"]) == (False, "completed")
+    assert race.written == (["x"] if waits_for == "a person" else [])
+    answer = last_error(late, "agent.task_claim_step")
+    assert answer.code is ErrorCode.STEP_ALREADY_CLAIMED
+    assert answer.details["claimed_by_run_id"] == data_of(first)["child_run_id"]
+    log = (project / ".soong-agent/tasks/s1/work.wal.jsonl").read_text(encoding="utf-8")
+    assert "task_step_lease_expired" not in log
+    lines = [json.loads(line) for line in log.splitlines()]
+    leases = [line for line in lines if "lease_expires_at" in line["payload"]]
+    assert len(leases) > 2, "other processes see that it continues"
 
 
 def last_error(worker: InspectResult, name: str) -> ErrorPayload:

@@ -477,24 +477,20 @@ async def test_a_worker_whose_claim_is_gone_edits_nothing_any_more(
 ) -> None:
     write = calls("code.write_file", path="a.txt", content="x")
     before = calls("code.write_file", path="b.txt", content="x")
-    wait = calls("wait_for_the_lease", seconds=0.4)
     look = calls("agent.task_get", task_id="t1")
     read = calls("code.list_dir", path=".")
 
-    @tool(permission="readonly")
-    async def wait_for_the_lease(seconds: float) -> str:
-        """Wait."""
-        await asyncio.sleep(seconds)
-        return "waited"
+    async def look_late(_: ModelRequest) -> Any:
+        await asyncio.sleep(0.4)  # longer than the lease, which a model request does not renew
+        return look
 
     config = f"{CONFIG}{POOL}[task]\nstep_lease_timeout_ms = 200\n"
-    tools = ["code.write_file", "wait_for_the_lease"]
+    tools = ["code.write_file"]
     played = Cast({
         "go": lead(dispatch(allowed_tools=tools)),
-        "work": [CLAIM, before, wait, look, write, read, DONE, "sorry"],
+        "work": [CLAIM, before, look_late, write, read, DONE, "sorry"],
     })  # fmt: skip
     made = opened(home, project, played, config=config)
-    made.register_tool(wait_for_the_lease)
     async with made:
         handle = await go(made)
         (worker,) = await inspected(made, handle)

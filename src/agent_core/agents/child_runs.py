@@ -174,6 +174,16 @@ class ChildRun:
         self._requested: set[ChildCancelReason] = set()
         self._is_stored = False
 
+    @property
+    def is_working(self) -> bool:
+        """Return whether a tool call of the run is open: it runs, waits, or asks a person."""
+        answered = 0
+        for node in reversed(self.ctx.journal.path):
+            if node.calls:
+                return not node.is_partial and answered < len(node.calls)
+            answered += len(node.results)
+        return False
+
     def request_stop(self, reason: ChildCancelReason) -> None:
         """Ask the run to stop, once for each reason; a run that is already ending is left alone.
 
@@ -419,6 +429,11 @@ class ChildRuns:
     def is_running(self, run_id: str) -> bool:
         """Return whether a child is still running."""
         return run_id in self._running
+
+    def is_working(self, run_id: str) -> bool:
+        """Return whether a child has an open tool call."""
+        child = self._running.get(run_id)
+        return child is not None and child.is_working
 
     def stream(self, run_id: str, *, parent_run_id: str | None = None) -> EventStream | None:
         """Return the events of a running child, which must be of that parent if one is given."""

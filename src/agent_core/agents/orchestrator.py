@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from agent_core.agents.spawner import (
 from agent_core.agents.workers import PoolWorker
 from agent_core.aio import finish_uncancelled
 from agent_core.context.composer import TaskBoardSource
-from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
+from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.events import Journal
 from agent_core.extensions import Extension, ExtensionContext, Place, RunTool
 from agent_core.loop.options import RunOptions
@@ -87,7 +87,8 @@ async def open_orchestrator_spawner(
         child_cancel_timeout_ms=config.agents.child_cancel_timeout_ms,
     )
     actor = Actor(run.agent_id, run.run_id, parent)
-    async with open_board(settings, actor, redactor=deps.redactor) as board:
+    is_working = deps.children.is_working
+    async with open_board(settings, actor, redactor=deps.redactor, is_working=is_working) as board:
         spawner = OrchestratorSpawner(deps, parent, build_context, board, options)
         reason = ChildCancelReason.PARENT_ENDED
         try:
@@ -335,12 +336,13 @@ class OrchestratorSpawner(ChildSpawner):
                 return None
             return self._board_text(run.agent_id, scope, budget)
 
+        by = Actor(run.agent_id, run.run_id, journal)
         return TaskBinding(
             tools=build_task_tools(self._board, journal, scope=scope),
             board=board,
-            extensions=[ClaimCheck(self._board.has_lost_claim)],
+            extensions=[ClaimCheck(self._board, by)],
             begin=partial(self._board.admit, run.run_id, scope.task_id),
-            before_end=partial(self._close_step, Actor(run.agent_id, run.run_id, journal)),
+            before_end=partial(self._close_step, by),
         )
 
     def _board_text(self, agent_id: str, scope: TaskScope | None, budget: int) -> str:
@@ -456,23 +458,26 @@ class ClaimCheck(Extension):
     """Refuses calls that can change something once a run has lost the claim on its step.
 
     It looks twice: before a permission is requested, and right before the tool acts. The built-in
-    `agent.*` and `internal.*` tools look themselves.
+    `agent.*` and `internal.*` tools look themselves. The end of every call renews the claim, as
+    open calls do.
     """
 
     place = Place.CLAIM
 
-    def __init__(self, has_lost_claim: Callable[[str], bool]) -> None:
-        self._has_lost_claim = has_lost_claim
+    def __init__(self, board: TaskBoard, by: Actor) -> None:
+        self._board = board
+        self._by = by
         self._changing: set[str] = set()
 
     async def before_tool_call(
         self, context: ExtensionContext, call: ToolCall, definition: ToolDefinition
     ) -> None:
-        """Refuse the call if the claim is lost."""
+        """Refuse the call if the claim is lost; from now on the call keeps it."""
+        self._board.begin_call(context.run.run_id)
         only_reads = definition.permission is ToolPermission.READONLY
         is_marked = not definition.tags.isdisjoint({"write", "dangerous"})
         if does_work(definition.name) and (is_marked or not only_reads):
-            self._require(context, definition.name)
+            self._require(context.run.run_id, definition.name)
             self._changing.add(call.tool_call_id)
 
     async def wrap_tool_call(
@@ -481,14 +486,22 @@ class ClaimCheck(Extension):
         """Refuse the call if the claim was lost while a permission was asked for."""
         if call.tool_call_id in self._changing:
             self._changing.discard(call.tool_call_id)
-            self._require(context, call.name)
+            self._require(context.run.run_id, call.name)
         return await proceed()
 
-    def _require(self, context: ExtensionContext, name: str) -> None:
-        if self._has_lost_claim(context.run.run_id):
-            message = (
-                f"{name} is refused: this run's claim on its step is gone or its Task has ended,"
-                " and what it changes could spoil another worker's work. End now"
+    async def after_tool_call(
+        self,
+        context: ExtensionContext,
+        call: ToolCall,  # noqa: ARG002
+        result: ToolResult,  # noqa: ARG002
+    ) -> None:
+        """Renew the claim."""
+        await self._board.end_call(context.run.run_id, self._by)
+
+    def _require(self, run_id: str, name: str) -> None:
+        if self._board.has_lost_claim(run_id):
+            what = (
+                f"{name} is refused, because what it changes could spoil another worker's work."
+                " End now"
             )
-            details = {"reason": "claim_lost"}
-            raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)
+            raise self._board.claim_lost(run_id, what)

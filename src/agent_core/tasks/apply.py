@@ -173,6 +173,8 @@ def _change_step(dag: Dag, step: TaskStep, payload: StepPayload, change: Change)
             _set_reason(dag, step.step_id, payload.reason)
         case StepCompleted():
             dag.marked.discard(step.step_id)
+        case StepLeaseExpired(claimed_by_run_id=str(run_id)):
+            dag.expired[run_id] = payload.expired_at
         case _:
             pass
     update = {name: value for name, value in payload if name in _COPIED}

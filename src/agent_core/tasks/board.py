@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec import Struct
 
-from agent_core.errors import AgentCoreError, ErrorCode, TaskError
+from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, TaskError
 from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.apply import apply
 from agent_core.tasks.graph import Dag
@@ -57,7 +57,7 @@ from agent_core.tasks.model import (
     task_error,
     task_over,
 )
-from agent_core.tasks.rules import decide, decide_creation
+from agent_core.tasks.rules import claim_error, decide, decide_creation, explain_loss
 from agent_core.types import EventLevel, EventType, new_id, utc_now
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,16 @@ StopRun = Callable[[str], Awaitable[None]]
 
 The board limits the wait, and cancels the call when it takes too long; the request remains.
 """
+
+
+IsWorking = Callable[[str], bool]
+"""Tells whether a run has open work in this process: a tool call, with all that it waits for."""
+
+_ENDED = -1.0
+"""Deadline of a lease that had ended when its holder's next call began."""
+
+_RENEWALS = 3
+"""Times that open work renews a lease within the time of one lease."""
 
 
 class BoardSettings(Struct, frozen=True, kw_only=True):
@@ -112,21 +122,26 @@ async def open_board(
     by: Actor,
     *,
     redactor: Redactor,
+    is_working: IsWorking = lambda _: False,
     now: Callable[[], datetime] = utc_now,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> AsyncGenerator["TaskBoard"]:
-    """Replay a session's Tasks, and close their logs at the end.
+    """Replay a session's Tasks, keep the leases of runs at work, and close the logs at the end.
 
     `by` is the run that needs the board first: its journal gets the replayed and unreadable logs,
     and the expired leases. Live claims of earlier runs are left alone. `redactor` cleans every text
     of a Task before it is written. `now` stamps changes; only `monotonic`, in seconds, measures
     leases.
     """
-    board = TaskBoard(settings, redactor, now=now, monotonic=monotonic)
+    board = TaskBoard(settings, redactor, is_working=is_working, now=now, monotonic=monotonic)
+    renewing = None
     try:
         await board.resume(by)
+        renewing = asyncio.create_task(board.keep_leases(by), name="task leases")
         yield board
     finally:
+        if renewing is not None:
+            renewing.cancel()
         await board.close()
 
 
@@ -162,6 +177,7 @@ class TaskBoard:
         settings: BoardSettings,
         redactor: Redactor,
         *,
+        is_working: IsWorking,
         now: Callable[[], datetime],
         monotonic: Callable[[], float],
     ) -> None:
@@ -173,6 +189,7 @@ class TaskBoard:
             else InMemoryTaskLogStore(settings.logs, session_id)
         )
         self._redactor = redactor
+        self._is_working = is_working
         self._now = now
         self._monotonic = monotonic
         self._lease = timedelta(milliseconds=settings.step_lease_timeout_ms)
@@ -347,6 +364,53 @@ class TaskBoard:
                 self._left[by.run_id] = step
         return written
 
+    def begin_call(self, run_id: str) -> None:
+        """Note that a tool call of a run begins. It does not renew a lease that has ended."""
+        if (task := self._task_held_by(run_id)) is not None:
+            step_id = task.dag.claims[run_id].step_id
+            if task.deadlines[step_id] <= self._monotonic():
+                task.deadlines[step_id] = _ENDED
+
+    async def end_call(self, run_id: str, by: Actor) -> None:
+        """Renew the lease of a run whose tool call has ended."""
+        if (task := self._task_held_by(run_id)) is not None:
+            step = task.dag.step(task.dag.claims[run_id].step_id)
+            if task.deadlines[step.step_id] != _ENDED:
+                self._begin_lease(task, step.step_id)
+                await self._write_renewal(step, task.dag.task.task_id, by)
+
+    async def keep_leases(self, by: Actor) -> None:
+        """Renew the leases of runs with open work until cancelled.
+
+        The renewals are written, so that other processes, and this one's successor, know of them.
+        """
+        while True:
+            await asyncio.sleep(self._lease.total_seconds() / _RENEWALS)
+            for task in list(self._open.values()):
+                for step in list(task.dag.steps(*CLAIMS)):
+                    if self._has_open_work(task, step):
+                        self._begin_lease(task, step.step_id)
+                        await self._write_renewal(step, task.dag.task.task_id, by)
+
+    async def _write_renewal(self, step: TaskStep, task_id: str, by: Actor) -> None:
+        """Write a renewed lease, unless the written one has hardly begun.
+
+        If it cannot be written, the lease holds in this process all the same.
+        """
+        written, run_id = step.lease_expires_at, step.claimed_by_run_id
+        is_late = written is None or abs(self._now() + self._lease - written) > self._lease / 10
+        if is_late and run_id is not None and step.claimed_by_agent_id is not None:
+            holder = Actor(step.claimed_by_agent_id, run_id, by.journal)
+            with suppress(TaskError, PermissionDeniedError):
+                await self._record_renewal(task_id, step.step_id, holder)
+
+    @in_turn
+    async def _record_renewal(self, task_id: str, step_id: str, holder: Actor) -> None:
+        if task_id in self._open:
+            lease = self._now() + self._lease
+            renewal = ReportStep(Report(step_id=step_id), holder.run_id, lease)
+            await self._do(task_id, renewal, holder)
+
     @in_turn
     async def run_ended(
         self, run_id: str, ending: RunEnding, by: Actor, *, error: str | None = None
@@ -463,6 +527,17 @@ class TaskBoard:
         is_as_left = left is not None and step is not None and step.status is left.status
         return not is_as_left or dag.has_later_claim(run_id)
 
+    def claim_lost(self, run_id: str, what: str) -> PermissionDeniedError:
+        """Return the error for something that a run does after it has lost its claim."""
+        task_id, step_id = self._claims.get(run_id) or (self._workers.get(run_id), None)
+        task = self._open.get(task_id or "")
+        step = None if task is None or step_id is None else task.dag.find(step_id)
+        if task is None or step is None or task.is_ending:
+            message = f"{what}: its Task has ended, or the step is gone"
+            details = {"reason": "claim_lost", "task_id": task_id, "step_id": step_id}
+            return PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)
+        return claim_error(step, f"{what}: {explain_loss(task.dag, step, run_id)}", "claim_lost")
+
     async def outcome(self, run_id: str, by: Actor) -> ClaimOutcome | None:
         """Return the outcome of the step that a run claimed here; None if it claimed none.
 
@@ -547,14 +622,20 @@ class TaskBoard:
                 return task
         return None
 
+    def _has_open_work(self, task: OpenTask, step: TaskStep) -> bool:
+        run_id = step.claimed_by_run_id
+        is_over = task.deadlines.get(step.step_id) == _ENDED
+        return not is_over and run_id is not None and self._is_working(run_id)
+
     def _begin_lease(self, task: OpenTask, step_id: str) -> None:
         task.deadlines[step_id] = self._monotonic() + self._lease.total_seconds()
 
     async def _settle(self, task: OpenTask, by: Actor) -> None:
         """Take back expired claims and complete, once, changes interrupted by a crash.
 
-        Leases are written as wall time and measured by the monotonic clock: a lease found in a log
-        continues from now, at most for its full length, however the wall clock has jumped. A full
+        A lease does not end while its holder has open work. Leases are written as wall time and
+        measured by the monotonic clock: a lease found in a log continues from now, at most for its
+        full length, however the wall clock has jumped. A full
         disk does not keep a Task from being read: nothing changes, and the journal has the reason.
         """
         expired: list[str] = []
@@ -563,7 +644,9 @@ class TaskBoard:
                 now = self._now()
                 left = min(max((step.lease_expires_at or now) - now, timedelta()), self._lease)
                 task.deadlines[step.step_id] = self._monotonic() + left.total_seconds()
-            if task.deadlines[step.step_id] <= self._monotonic():
+            if self._has_open_work(task, step):
+                self._begin_lease(task, step.step_id)
+            elif task.deadlines[step.step_id] <= self._monotonic():
                 expired.append(step.step_id)
         if expired or not task.is_settled:
             command = ExpireLeases(expired, may_promote=not task.is_settled)

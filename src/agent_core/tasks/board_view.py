@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
+from itertools import chain, islice
 
 from msgspec import Struct
 
@@ -110,6 +110,9 @@ def _recent_lines(
     ]
     found.sort(key=lambda entry: entry[0])
     found.reverse()  # for equal times too, the later one comes first
-    for at, task_id, change in found[: limits.changes]:
+    lines: dict[str, datetime] = {}  # each with its latest time: leases are renewed many times
+    for at, task_id, change in found:
         place = task_id if change.step_id is None else f"{task_id}/{change.step_id}"
-        yield f"{at:%H:%M:%S} {place} {change.event_type}"
+        lines.setdefault(f"{place} {change.event_type}", at)
+    for line, at in islice(lines.items(), limits.changes):
+        yield f"{at:%H:%M:%S} {line}"

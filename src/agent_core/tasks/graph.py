@@ -48,6 +48,7 @@ class Dag:
         marked: claimed steps whose content was changed after their dispatch.
         reasons: the reason why a step is blocked, failed, cancelled or open again.
         claims: the claim of each run that ever claimed a step here, at most one per run.
+        expired: the end of the lease of each run whose claim was taken back.
         announced: the effects of the last `task_updated` on steps and the Task, in the order in
             which separate lines repeat them; empty as soon as another line follows.
     """
@@ -57,6 +58,7 @@ class Dag:
         self.marked: set[str] = set()
         self.reasons: dict[str, str] = {}
         self.claims: dict[str, StepClaim] = {}
+        self.expired: dict[str, datetime] = {}
         self.announced: deque[tuple[str | None, EventType]] = deque()
         self._steps: dict[str, TaskStep] = {}
         self._positions: dict[str, int] = {}

@@ -608,6 +608,16 @@ class Change(Struct, frozen=True):
 # Errors for refusals.
 
 
+def describe_claim(step: TaskStep) -> dict[str, Any]:
+    """Return the claim of a step for the details of an error: agent, run and end of the lease."""
+    return step.model_dump(mode="json", include=set(NO_CLAIM))
+
+
+def shown_time(at: datetime | None) -> str:
+    """Return a time as messages show it."""
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}" if at is not None else "an unknown time"
+
+
 def task_error(code: ErrorCode, message: str, **details: Any) -> TaskError:
     """Return the error for a refusal, with its facts."""
     return TaskError(code, message, details=details)
@@ -616,7 +626,10 @@ def task_error(code: ErrorCode, message: str, **details: Any) -> TaskError:
 def step_error(code: ErrorCode, step: TaskStep, rule: str, **details: Any) -> TaskError:
     """Return the error for a request that a step's state does not allow."""
     message = f"step {step.step_id} is {step.status}{rule}"
-    return task_error(code, message, step_id=step.step_id, status=step.status.value, **details)
+    facts = {"step_id": step.step_id, "status": step.status.value, **details}
+    if step.claimed_by_run_id is not None:
+        facts |= describe_claim(step)
+    return task_error(code, message, **facts)
 
 
 def not_cancellable(step: TaskStep) -> TaskError:

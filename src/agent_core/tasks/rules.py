@@ -48,8 +48,10 @@ from agent_core.tasks.model import (
     TaskStepStatus,
     TaskUpdated,
     Update,
+    describe_claim,
     not_cancellable,
     not_dispatchable,
+    shown_time,
     step_error,
     task_error,
     task_over,
@@ -148,9 +150,15 @@ def _claim(dag: Dag, wanted: ClaimStep) -> Iterator[Pair]:
     if dag.task.status is TaskStatus.BLOCKED:
         raise not_dispatchable(dag.task)
     if step.status.is_claim:
-        message = f"step {step.step_id} has just been claimed by {step.claimed_by_agent_id}"
-        facts = {"step_id": step.step_id, "claimed_by_agent_id": step.claimed_by_agent_id}
-        raise task_error(ErrorCode.STEP_ALREADY_CLAIMED, message, **facts)
+        until = shown_time(step.lease_expires_at)
+        held = f", not free: {step.claimed_by_run_id} of {step.claimed_by_agent_id} holds it"
+        rule = f"{held} until {until}, and longer if it renews its lease"
+        if step.claimed_by_agent_id == wanted.agent_id:  # a worker has one run at a time
+            held = (
+                f", not free: an earlier run of this worker, {step.claimed_by_run_id}, left it so"
+            )
+            rule = f"{held}. Its lease ends at {until}; then the step is ready again"
+        raise step_error(ErrorCode.STEP_ALREADY_CLAIMED, step, rule)
     if step.status is not TaskStepStatus.READY:
         steps = (dag.find(step_id) for step_id in step.depends_on_step_ids)
         waits_for = [s.step_id for s in steps if s and s.status is not TaskStepStatus.COMPLETED]
@@ -212,13 +220,29 @@ def _require_right(dag: Dag, step: TaskStep, command: ReportStep) -> None:
     if step.is_held_by(run_id):
         return
     claim = dag.claims.get(run_id)
+    why, reason = "this run has not claimed it", "not_claimed"
     if claim is not None and claim.step_id == step.step_id:
-        reason, why = "claim_lost", "this run's claim on it is gone"
-    else:
-        reason, why = "not_claimed", "this run has not claimed it"
+        why, reason = explain_loss(dag, step, run_id), "claim_lost"
     message = f"step {step.step_id} cannot be updated: {why}"
-    details = {"reason": reason, "step_id": step.step_id, "status": step.status.value}
-    raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)
+    raise claim_error(step, message, reason)
+
+
+def explain_loss(dag: Dag, step: TaskStep, run_id: str) -> str:
+    """Return the reason why a run no longer holds the step that it claimed."""
+    why = "this run's claim on it is gone"
+    if (ended := dag.expired.get(run_id)) is not None:
+        why = f"this run's lease ended at {shown_time(ended)}"
+    if step.status.is_claim:
+        until = shown_time(step.lease_expires_at)
+        return f"{why}, and {step.claimed_by_run_id} holds the step until {until}"
+    return f"{why}, and the step is {step.status}"
+
+
+def claim_error(step: TaskStep, message: str, reason: str) -> PermissionDeniedError:
+    """Return the error for work on a step whose claim the run does not hold."""
+    facts = {"reason": reason, "step_id": step.step_id, "status": step.status.value}
+    details = facts | describe_claim(step)
+    return PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)
 
 
 def _end(kind: type[StepEnd], step: TaskStep, reason: str | None) -> Pair:

@@ -1,13 +1,16 @@
 """The claim check: which calls need the claim, and when."""
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from agent_core.agents.orchestrator import ClaimCheck
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.extensions import ExtensionContext, Extensions
+from agent_core.tasks import Actor, TaskBoard
 from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolPermission
+from task_boards import Notes
 
 RUN = RunIdentity(session_id="s1", agent_id="agent_1", run_id="run_1")
 CALL = ToolCall(tool_call_id="call_1", name="mine", arguments={})
@@ -18,8 +21,24 @@ def definition_of(name: str, permission: ToolPermission, *tags: str) -> ToolDefi
     return ToolDefinition(name=name, description="d", permission=permission, tags=set(tags))
 
 
+class Claims:
+    """Stands for the board of a run."""
+
+    def __init__(self, has_lost_claim: Callable[[str], bool]) -> None:
+        self.has_lost_claim = has_lost_claim
+
+    def claim_lost(self, run_id: str, what: str) -> PermissionDeniedError:
+        details = {"reason": "claim_lost"}
+        return PermissionDeniedError(ErrorCode.PERMISSION_DENIED, what, details=details)
+
+    def begin_call(self, run_id: str) -> None:
+        pass
+
+
 def checked(has_lost_claim: Callable[[str], bool]) -> Extensions:
-    return Extensions(ExtensionContext(run=RUN), [ClaimCheck(has_lost_claim)])
+    claims = cast("TaskBoard", Claims(has_lost_claim))
+    check = ClaimCheck(claims, Actor(RUN.agent_id, RUN.run_id, Notes()))
+    return Extensions(ExtensionContext(run=RUN), [check])
 
 
 async def work() -> str:

@@ -141,6 +141,77 @@ async def test_r6_a_clock_that_jumps_ends_no_lease(desk: Desk, days: int) -> Non
     assert statuses(answer)["s1"] == "ready"
 
 
+async def test_an_open_call_keeps_a_lease_and_its_end_begins_a_new_one(desk: Desk) -> None:
+    worker, orchestrator = await claimed(desk), desk.orchestrator()
+    desk.at_work.add("run_a")
+    desk.clock.pass_(10_000)
+    desk.clock.wall += timedelta(days=10)
+    assert statuses(await orchestrator.call("get", task_id="t1"))["s1"] == "claimed"
+    desk.at_work.clear()
+    await desk.board.end_call("run_a", worker.actor)
+    assert desk.types()[-1] == "task_step_updated", "other processes see the new lease"
+    desk.clock.pass_(299)
+    assert statuses(await orchestrator.call("get", task_id="t1"))["s1"] == "claimed"
+    desk.clock.pass_(2)
+    assert statuses(await orchestrator.call("get", task_id="t1"))["s1"] == "ready"
+
+
+async def test_a_call_left_open_in_an_earlier_run_keeps_its_lease(project: Path) -> None:
+    async with desk_in(project) as desk:
+        await claimed(desk)
+    desk.clock.pass_(301)
+    async with desk_in(project, desk.clock) as later:
+        assert later.types()[-1] == "task_step_ready", "the holder is dead"
+    async with desk_in(project, desk.clock) as desk:
+        await desk.worker("run_b").call("claim_step", task_id="t1", step_id="s1")
+        desk.at_work.add("run_b")
+        desk.clock.pass_(301)
+        query = await desk.orchestrator().call("query_steps", task_id="t1", statuses=["claimed"])
+        assert statuses(query) == {"s1": "claimed"}
+
+
+async def test_a_call_does_not_renew_a_lease_that_had_ended_before_it(desk: Desk) -> None:
+    worker, orchestrator = await claimed(desk), desk.orchestrator()
+    desk.clock.pass_(301)
+    desk.at_work.add("run_a")
+    desk.board.begin_call("run_a")
+    assert statuses(await orchestrator.call("get", task_id="t1"))["s1"] == "ready"
+    desk.board.begin_call("run_a")
+    await desk.board.end_call("run_a", worker.actor)
+    assert desk.types()[-1] == "task_step_ready"
+
+
+async def test_short_calls_hardly_make_a_log_grow(desk: Desk) -> None:
+    worker = await claimed(desk)
+    before = len(desk.lines())
+    for _ in range(20):
+        desk.clock.pass_(1)
+        await desk.board.end_call("run_a", worker.actor)
+    assert len(desk.lines()) == before
+
+
+async def test_answers_about_a_claim_name_its_run_and_the_end_of_its_lease(desk: Desk) -> None:
+    worker = await claimed(desk)
+    held = await desk.worker("run_b").result("claim_step", task_id="t1", step_id="s1")
+    assert held.error is not None
+    claim = held.error.details
+    assert claim["claimed_by_run_id"] == "run_a"
+    assert claim["lease_expires_at"].startswith("2026-03-01T12:05:00")
+    assert "run_a" in held.error.message
+    assert "2026-03-01T12:05:00Z" in held.error.message
+    again = desk.worker("run_c")
+    again.agent_id = "agent_a"
+    own = await again.result("claim_step", task_id="t1", step_id="s1")
+    assert own.error is not None
+    assert "an earlier run of this worker, run_a" in own.error.message
+    await lease_over(desk)
+    with pytest.raises(ToolError) as refused:
+        await worker.call("update_step", task_id="t1", step_id="s1", status="completed")
+    assert refused.value.details["claimed_by_run_id"] == "run_b"
+    assert refused.value.details["lease_expires_at"] > claim["lease_expires_at"]
+    assert "lease ended at 2026-03-01T12:05:00Z, and run_b holds" in refused.value.message
+
+
 async def test_k9_resuming_with_a_live_claim_writes_nothing(project: Path) -> None:
     async with desk_in(project) as desk:
         await claimed(desk)

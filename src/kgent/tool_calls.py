@@ -14,7 +14,7 @@ from agent_core.artifacts.files import pieces_of
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import shortened
-from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
+from agent_core.tools.base import Action, Concurrency, CutCallError, Tool, ToolContext, ToolOutput
 from agent_core.tools.registry import Toolbox, model_tool
 from agent_core.tools.results import wrap
 from agent_core.tools.schema import Arguments
@@ -217,16 +217,29 @@ class ToolCallScope:
                 raise KgentError(reason.code, reason.message, category=ErrorCategory.TOOL)
             answer = await perform(arguments, self)
             answer = await self._kept(answer)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             reason = self.cancellation.reason
             message = f"stopped: {reason.message}" if reason else "stopped"
-            self._write(_fail(ErrorCode.CANCELLED.value, message), arguments, summary)
-            raise
+            answer = _fail(ErrorCode.CANCELLED.value, message)
+            if not isinstance(cancelled, CutCallError):
+                self._write(answer, arguments, summary)
+                raise
+            self._write(self._with_output(answer, cancelled.result), arguments, summary)
+            raise asyncio.CancelledError from cancelled
         except Exception as error:  # noqa: BLE001 - becomes an answer without a traceback
             info = error_info(error, ErrorCategory.TOOL)
             answer = ToolAnswer(ok=False, summary=info.message or info.code, error=info)
         self._write(answer, arguments, summary)
         return answer
+
+    def _with_output(self, answer: ToolAnswer, cut: ToolResult) -> ToolAnswer:
+        """Return the answer to a cancelled call, with what it had put out kept in the archive."""
+        blocks = [storable(block.model_dump(mode="json")) for block in cut.content]
+        try:
+            path = self.env.records.keep_json(TOOL_OUTPUT, self.call_id, {"content": blocks})
+        except Exception:  # noqa: BLE001 - the call is recorded all the same
+            return answer
+        return answer.model_copy(update={"artifacts": [path]})
 
     async def _kept(self, answer: ToolAnswer) -> ToolAnswer:
         """Return the answer with data of limited size; never fails, because the call was made."""

@@ -19,6 +19,7 @@ from agent_core.errors import (
     ToolError as CoreToolError,
 )
 from agent_core.tools import Action, Tool, Toolbox, ToolContext, ToolOutput, ToolReturn, tool_from
+from agent_core.tools.base import CutCallError
 from agent_core.tools.decorator import FunctionTool, tool as function_tool
 from agent_core.tools.deps import check_deps
 from agent_core.tools.limits import ResultLimiter
@@ -395,7 +396,7 @@ def _with_timeout(tool: Tool, timeout_s: float) -> Tool:
             try:
                 async with clock:
                     return await action.run()
-            except TimeoutError:
+            except (TimeoutError, CutCallError):  # older versions of asyncio let the latter pass
                 if not clock.expired():
                     raise
                 message = f"{tool.name} gave no answer in {timeout_s:g} s"

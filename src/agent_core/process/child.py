@@ -30,6 +30,7 @@ from agent_core.process.supervisor import (
     FAILED,
     FIELD_END,
     GONE,
+    LEFT,
     LENGTH_BYTES,
     STARTED,
     TERMINATE,
@@ -82,12 +83,23 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 class CompletedProcess(Struct, frozen=True, kw_only=True):
-    """Exit code and output of a program. `exit_code` is 128 + N if signal N ended it."""
+    """Exit code and output of a program. `exit_code` is 128 + N if signal N ended it.
+
+    Attributes:
+        exit_code: of the program.
+        stdout: its output.
+        stderr: its standard error.
+        timed_out: it was stopped because its time was over.
+        cancelled: it was stopped because its caller was cancelled.
+        left_running: the command lines of other programs that still ran, and were stopped.
+    """
 
     exit_code: int
     stdout: Output
     stderr: Output
     timed_out: bool = False
+    cancelled: bool = False
+    left_running: tuple[str, ...] = ()
 
     def discard(self) -> None:
         """Close the spool files."""
@@ -132,6 +144,7 @@ async def run(
     timeout_s: float,
     stdout_limit_bytes: int = 65_536,
     stderr_limit_bytes: int = 65_536,
+    takes_cut: bool = False,
 ) -> CompletedProcess:
     """Run a program and gather its output, in bounded memory.
 
@@ -145,6 +158,8 @@ async def run(
         timeout_s: after this it is stopped, and `timed_out` is set.
         stdout_limit_bytes: bytes of its output kept in memory.
         stderr_limit_bytes: likewise for its standard error.
+        takes_cut: if it is cancelled, the output so far is returned, with `cancelled` set; the
+            caller has to raise the cancellation.
 
     Raises:
         ToolError: `validation_error` or `internal_error`; the system would not start it, or it was
@@ -152,6 +167,7 @@ async def run(
     """
     with Capture(stdout_limit_bytes) as stdout, Capture(stderr_limit_bytes) as stderr:
         timed_out = False
+        cancelled: asyncio.CancelledError | None = None
         async with open_child(command, launcher=launcher) as child, asyncio.TaskGroup() as group:
             pumps = [
                 group.create_task(_pump(child.stdout, stdout)),
@@ -162,10 +178,14 @@ async def run(
                     await child.exited()
             except TimeoutError:
                 timed_out = True
+            except asyncio.CancelledError as error:
+                cancelled = error
             await child.stop()
             await asyncio.wait(pumps, timeout=_DRAIN_S)
             for pump in pumps:
                 pump.cancel()
+        if cancelled is not None and not takes_cut:
+            raise cancelled
         if child.was_late:
             raise ToolError(ErrorCode.INTERNAL_ERROR, _LATE)
         code = child.exit_code
@@ -174,6 +194,8 @@ async def run(
             stdout=stdout.take(),
             stderr=stderr.take(),
             timed_out=timed_out,
+            cancelled=cancelled is not None,
+            left_running=child.left_running,
         )
 
 
@@ -234,6 +256,7 @@ class Child:
     Attributes:
         failed_step: the part of its sandbox that failed, so that it was not started.
         was_late: it was ended because its lease was not renewed in time.
+        left_running: the command lines of other programs that still ran when it was ended.
 
     Raises:
         OSError: its folder cannot be opened, or there is no supervisor.
@@ -284,6 +307,7 @@ class Child:
         self._failure: int | None = None
         self.failed_step = ""
         self.was_late = False
+        self.left_running: tuple[str, ...] = ()
         self._code: int | None = None
         self._is_gone = False
 
@@ -401,9 +425,16 @@ class Child:
         while self._failure is None and len(self._received) >= _MESSAGE_BYTES:
             kind = bytes(self._received[:1])
             number = int.from_bytes(self._received[1:_MESSAGE_BYTES], "big", signed=True)
-            del self._received[:_MESSAGE_BYTES]
+            end = _MESSAGE_BYTES + (number if kind == LEFT else 0)
+            if len(self._received) < end:
+                return
+            content = bytes(self._received[_MESSAGE_BYTES:end])
+            del self._received[:end]
             if kind == STARTED:
                 self._keeper = number
+            elif kind == LEFT:
+                lines = content.decode(errors="replace").split(FIELD_END.decode())
+                self.left_running = tuple(lines)
             elif kind == ENDED:
                 self._code = number
             elif kind == FAILED:

@@ -12,6 +12,7 @@ that has left its group, session and parents becomes a child of the keeper, and 
 process. When the control socket closes, which a SIGKILL of the runtime does as well, the keeper
 ends its children until it has none, and then itself. A keeper that was killed leaves them to the
 process that has forked it, which ends them. Elsewhere the program's group is ended.
+What is still running then is reported before, by its command lines.
 """
 
 import array
@@ -33,7 +34,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import NamedTuple
 
-STARTED, FAILED, ENDED, GONE = b"S", b"F", b"E", b"G"
+STARTED, FAILED, ENDED, LEFT, GONE = b"S", b"F", b"E", b"L", b"G"
 TERMINATE, RENEW = b"T", b"R"
 PLAIN, CONFINED = b"+", b"c"
 DESCRIPTORS = 5
@@ -42,6 +43,10 @@ LENGTH_BYTES = 8
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LONGEST_PAUSE_S = 0.05
+_END_BY_THEMSELVES_S = 0.1
+"""Seconds in which processes that a program leaves behind may end, before they are reported."""
+_MOST_LEFT, _LONGEST_LEFT = 20, 200
+"""Command lines in a report, and bytes of one."""
 _LOOK_S = 0.5
 """Seconds between looks at the clock by a keeper with a deadline: waits do not end in sleep."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -101,6 +106,31 @@ def _parent_of(pid: int) -> int | None:
         return None
 
 
+def left_running(program: int, own_line: bytes) -> list[bytes]:
+    """Return the command lines of the living descendants of this process, apart from a program.
+
+    A subshell of the program that waits for others of them is left out: they say more.
+    """
+    below, lines = dict[int, list[int]](), dict[int, bytes]()
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            before, _, rest = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")
+            state, parent = rest.split()[:2]
+            below.setdefault(int(parent), []).append(int(name))
+            if state not in b"ZX":
+                words = Path(f"/proc/{name}/cmdline").read_bytes().rstrip(FIELD_END)
+                line = words.replace(FIELD_END, b" ") or before.partition(b"(")[2]
+                lines[int(name)] = line
+    pending, found = [os.getpid()], list[bytes]()
+    for pid in pending:  # it grows meanwhile
+        inner = below.get(pid, [])
+        pending += inner
+        is_waiting = lines.get(pid, b"").endswith(own_line) and any(map(lines.get, inner))
+        if pid in lines and pid not in {os.getpid(), program} and not is_waiting:
+            found.append(lines[pid][:_LONGEST_LEFT])
+    return found
+
+
 def kill_children(pids: Iterable[int]) -> None:
     """End children that were not waited for yet, and their groups unless this process is in one.
 
@@ -149,6 +179,8 @@ class Keeper:
         self._wake = wake
         self._program = 0
         self._code: int | None = None
+        self._line = b""
+        self._left = list[bytes]()
         self._failed_step = ""
         self._deadline = math.inf
         self._is_late = False
@@ -167,6 +199,7 @@ class Keeper:
                 os.close(stream)
             self._report(STARTED, os.getpid())
             self._follow()
+            self._report_left()
             kill_children([self._program])
             if self._code is None:
                 self._note_exit(0)
@@ -176,6 +209,7 @@ class Keeper:
 
     def _start(self, folder: int, streams: list[int], files: ExitStack) -> None:
         request = read_request(self._control)
+        self._line = b" ".join(request.argv)
         if not request.jail:
             os.fchdir(folder)
             os.close(folder)
@@ -211,9 +245,26 @@ class Keeper:
                 if request != TERMINATE:
                     return
                 if self._code is None:
+                    self._left = left_running(self._program, self._line)
                     with contextlib.suppress(OSError):
                         os.killpg(self._program, signal.SIGTERM)
         self._is_late = self._code is None
+
+    def _report_left(self) -> None:
+        """Report what the program leaves running, apart from what is just ending."""
+        until = now() + _END_BY_THEMSELVES_S
+        while self._code is not None and not self._left and {*children()} - {self._program}:
+            if now() > until:
+                self._left = left_running(self._program, self._line)
+                break
+            time.sleep(_END_BY_THEMSELVES_S / 10)
+            self._reap()
+        more = len(self._left) - _MOST_LEFT
+        lines = self._left[:_MOST_LEFT] + ([b"%d more" % more] if more > 0 else [])
+        if lines:
+            self._report(LEFT, len(FIELD_END.join(lines)))
+            with contextlib.suppress(OSError):
+                self._control.sendall(FIELD_END.join(lines))
 
     def _reap(self) -> None:
         # A thread that is just ending may still be the one that has the program for its child.

@@ -157,6 +157,14 @@ class OutputMisfitError(PortableError):
         super().__init__("; ".join(f"{error['path']}: {error['message']}" for error in errors))
 
 
+class CutCallError(asyncio.CancelledError):
+    """A cancelled call that hands over what it has so far: `result` becomes its answer."""
+
+    def __init__(self, result: ToolResult) -> None:
+        super().__init__()
+        self.result = result
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """A call that was worked out but has not run.

@@ -23,13 +23,19 @@ from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.process import Command, CompletedProcess, Launcher, find_program, run
 from agent_core.process.environment import command_environment, configured_names
-from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
+from agent_core.tools.base import Action, CutCallError, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import check_own_name, plain_access
 from agent_core.tools.schema import SchemaCheck
 from agent_core.tools.script import check_argv, fill_argv, parse_script, placeholders
 from agent_core.tools.values import storable_text
-from agent_core.tools.workspace import keep_output, show_denial, show_disabled, timeout_result
+from agent_core.tools.workspace import (
+    keep_output,
+    show_denial,
+    show_disabled,
+    show_left_running,
+    timeout_result,
+)
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -45,6 +51,11 @@ if TYPE_CHECKING:
     from agent_core.process.sandbox import Sandbox, SandboxPlan
 
 _WHAT = "tool"
+_SAID = {
+    "blocked_by_sandbox": "blocked by the sandbox",
+    "disabled_repositories": "disabled",
+    "left_running_and_stopped": "left running, and stopped",
+}
 
 
 class ToolFile(Section):
@@ -208,6 +219,7 @@ def _build_tool(
                 timeout_s=timeout_ms / 1000,
                 stdout_limit_bytes=file.stdout_limit_bytes or limits.stdout_limit_bytes,
                 stderr_limit_bytes=file.stderr_limit_bytes or limits.stderr_limit_bytes,
+                takes_cut=True,
             )
         try:
             result = await _read_outcome(finished, context, name=file.name, timeout_ms=timeout_ms)
@@ -215,13 +227,15 @@ def _build_tool(
             finished.discard()
         denied = show_denial(plan, finished, cwd=cwd, context=context)
         found = denied | show_disabled([*disabled, *left_out], context=context)
-        if not found:
-            return result
-        said = {"blocked_by_sandbox": "blocked by the sandbox", "disabled_repositories": "disabled"}
-        notes = [TextBlock(text=f"{said[key]}: {', '.join(found[key])}") for key in found]
-        return result.model_copy(
-            update={"content": [*result.content, *notes], "metadata": result.metadata | found}
-        )
+        found |= show_left_running(finished, context=context)
+        notes = [TextBlock(text=f"{_SAID[key]}: {', '.join(found[key])}") for key in found]
+        if notes:
+            result = result.model_copy(
+                update={"content": [*result.content, *notes], "metadata": result.metadata | found}
+            )
+        if finished.cancelled:
+            raise CutCallError(result)
+        return result
 
     return Tool(
         definition=definition,
@@ -239,7 +253,7 @@ async def _read_outcome(
     """Return the result of a finished program; any exit code but 0 is an error."""
     content: list[ContentBlock] = []
     faults: list[str] = []
-    has_succeeded = not finished.timed_out and not finished.exit_code
+    has_succeeded = not (finished.timed_out or finished.cancelled or finished.exit_code)
     can_be_read = has_succeeded and finished.stdout.spool is None
     if can_be_read and (result := _read_result(finished.stdout.text)):
         return result
@@ -251,6 +265,8 @@ async def _read_outcome(
         if artifact_id := await keep_output(output, stream, context.artifact, faults):
             content.append(ArtifactRefBlock(artifact_id=artifact_id, mime_type="text/plain"))
     content += [TextBlock(text=f"[{fault}]") for fault in faults]
+    if finished.cancelled:
+        return ToolResult(content=content, is_error=True)
     if finished.timed_out:
         return timeout_result(name, timeout_ms, content)
     metadata = {"exit_code": finished.exit_code}

@@ -29,6 +29,7 @@ from agent_core.tools.files import FileVersionTracker
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.tools.sensitive import SensitivePaths, same, user_homes
+from agent_core.tools.values import storable_text
 from agent_core.types import (
     Access,
     ContentBlock,
@@ -586,6 +587,15 @@ def show_disabled(disabled: Sequence[str], *, context: ToolContext) -> dict[str,
     for text in kept:
         context.progress(f"repository disabled: {text}")
     return {"disabled_repositories": kept}
+
+
+def show_left_running(finished: "CompletedProcess", *, context: ToolContext) -> dict[str, Any]:
+    """Return the programs that were stopped with the one that started them; shown at once."""
+    if not finished.left_running:
+        return {}
+    lines = [shortened(storable_text(line), 200) for line in finished.left_running]
+    context.progress(f"left running, and stopped: {'; '.join(lines)}")
+    return {"left_running_and_stopped": lines}
 
 
 def timeout_result(program: str, timeout_ms: int, content: Sequence[ContentBlock]) -> ToolResult:

@@ -69,6 +69,16 @@ async def test_it_writes_inside_and_not_outside(
     assert denial.paths == (str(tmp_path / "outside"),)
 
 
+@needs_files
+async def test_programs_that_a_confined_one_left_running_are_named(
+    inside: Path, launcher: Launcher
+) -> None:
+    confinement = Confinement(write=(str(inside),))
+    result = await shell("setsid sleep 60 & echo started", confinement, launcher, cwd=inside)
+    assert (result.exit_code, result.stdout.text) == (0, "started\n")
+    assert result.left_running == ("sleep 60",)
+
+
 @needs_mounts
 async def test_what_is_protected_stays_as_it_is_and_where_it_is(
     inside: Path, launcher: Launcher

@@ -63,6 +63,37 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
+LEAVING = {
+    "sleep 60 & echo started": ["sleep 60"],
+    "nohup sleep 61 >/dev/null 2>&1 & echo started": ["sleep 61"],
+    "setsid sleep 62 & disown; echo started": ["sleep 62"],
+    "(sleep 63; :) & echo started": ["sleep 63"],
+    "sleep 64 | tee /dev/null & echo started": ["sleep 64", "tee /dev/null"],
+    "coproc sleep 65; echo started": ["sleep 65"],
+    "sleep 0.03 & echo started": [],
+    "for n in {100..124}; do sleep $n & done; echo started": ["sleep 100", "5 more"],
+}
+
+
+async def test_a_result_names_what_was_left_running(tmp_path: Path) -> None:
+    launcher = Launcher()
+    for script, left in LEAVING.items():
+        command = Command(argv=["/bin/bash", "-c", script], cwd=tmp_path, env=ENV)
+        done = await run(command, launcher=launcher, timeout_s=30)
+        assert (done.exit_code, done.stdout.text) == (0, "started\n")
+        assert {*left} <= {*done.left_running}, script
+        assert bool(left) == bool(done.left_running)
+        assert not any("started" in line for line in done.left_running)
+    daemons = await run(python(DAEMON, "0", cwd=tmp_path), launcher=launcher, timeout_s=30)
+    assert len(daemons.left_running) == len(NAMES)
+    assert all("time.sleep(60)" in line for line in daemons.left_running)
+    slow = Command(argv=["/bin/bash", "-c", "sleep 71 & sleep 72"], cwd=tmp_path, env=ENV)
+    done = await run(slow, launcher=launcher, timeout_s=0.5)
+    assert done.timed_out
+    assert {*done.left_running} == {"sleep 71", "sleep 72"}
+    launcher.close()
+
+
 def written(folder: Path, *names: str) -> list[int]:
     return [int((folder / name).read_text(encoding="ascii")) for name in names]
 

@@ -1,5 +1,6 @@
 """The user's own tools, one JSON file each."""
 
+import asyncio
 import dataclasses
 import json
 import os
@@ -16,6 +17,7 @@ from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.process import Launcher
 from agent_core.process.environment import UNATTENDED
 from agent_core.tools import Concurrency, Tool, ToolContext
+from agent_core.tools.base import CutCallError
 from agent_core.tools.declarative import declarative_tools
 from agent_core.types import ArtifactRefBlock, TextBlock, ToolPermission, ToolResult
 from tool_facts import Kept
@@ -149,9 +151,23 @@ async def test_a_daemon_of_a_tool_ends_with_its_call(setup: Setup, context: Tool
     daemon = "setsid sh -c 'echo $$ > pid; exec sleep 60' >/dev/null 2>&1 </dev/null &"
     script = f"{daemon} while ! [ -s pid ]; do sleep 0.01; done; echo {{{{args.text}}}}"
     made = only(setup, command_type="shell", command=script, args=[], tags=["dangerous"])
-    assert text_of(await answer(made, context, text="x")) == "x\n"
+    result = await answer(made, context, text="x")
+    assert text_of(result) == "x\nleft running, and stopped: sleep 60"
+    assert result.metadata["left_running_and_stopped"] == ["sleep 60"]
     with pytest.raises(ProcessLookupError):
         os.kill(int((setup.project / "pid").read_text()), 0)
+
+
+async def test_a_cancelled_tool_hands_over_its_output(setup: Setup, context: ToolContext) -> None:
+    script = "echo said; echo why >&2; touch said; sleep 60"
+    made = only(setup, command="sh", args=["-c", script])
+    running = asyncio.create_task(answer(made, context, text=""))
+    while not (setup.project / "said").exists():  # noqa: ASYNC110 - nothing signals a new file
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(CutCallError) as cut:
+        await running
+    assert text_of(cut.value.result).startswith("said\nwhy\n")
 
 
 async def test_output_beyond_its_limit_becomes_an_artifact(

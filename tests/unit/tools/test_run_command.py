@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.tools import Action, ToolContext
+from agent_core.tools.base import CutCallError
 from agent_core.tools.workspace import Workspace
 from agent_core.types import JsonBlock, ToolResult
 from tool_facts import Code, Kept
@@ -188,16 +189,28 @@ async def test_a_command_that_cannot_run_is_a_clear_error(
 
 
 async def test_a_cancelled_command_is_gone(code: Code, project: Path) -> None:
-    script = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
+    script = (
+        "import os, time; print('so far', flush=True); open('pid', 'w').write(str(os.getpid()));"
+        " time.sleep(60)"
+    )
     action = await code.prepare("run_command", argv=[sys.executable, "-c", script])
     running = asyncio.create_task(done(action))
     while not (pid := written(project / "pid")):  # noqa: ASYNC110 - nothing signals a new file
         await asyncio.sleep(0.01)
     running.cancel()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(CutCallError) as cut:
         await running
+    (block,) = cut.value.result.content
+    assert isinstance(block, JsonBlock)
+    assert block.data["stdout"] == "so far\n"
     await asyncio.sleep(0.05)
     assert not written(Path(f"/proc/{pid}/cmdline"))
+
+
+async def test_a_command_says_what_it_left_running(code: Code) -> None:
+    answer = await code("run_command", argv=["sh", "-c", "sleep 60 & echo started"])
+    assert (answer["exit_code"], answer["stdout"]) == (0, "started\n")
+    assert answer["left_running_and_stopped"] == ["sleep 60"]
 
 
 async def done(action: Action) -> object:

@@ -20,7 +20,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Command, find_program, run
 from agent_core.process.environment import configured_names
 from agent_core.text import shortened
-from agent_core.tools.base import Action, Tool, ToolContext
+from agent_core.tools.base import Action, CutCallError, Tool, ToolContext
 from agent_core.tools.files import disk_errors
 from agent_core.tools.schema import Arguments
 from agent_core.tools.values import storable_text
@@ -32,6 +32,7 @@ from agent_core.tools.workspace import (
     keep_output,
     show_denial,
     show_disabled,
+    show_left_running,
     timeout_result,
 )
 from agent_core.types import (
@@ -492,6 +493,7 @@ async def _run(
             timeout_s=timeout_ms / 1000,
             stdout_limit_bytes=workspace.limits.stdout_limit_bytes,
             stderr_limit_bytes=workspace.limits.stderr_limit_bytes,
+            takes_cut=True,
         )
     try:
         faults: list[str] = []
@@ -514,8 +516,11 @@ async def _run(
         if has_failed and access.no_network and connects:
             answer |= _show_missing_network(access, denial, context=context)
         answer |= show_disabled([*disabled, *left_out], context=context)
+        answer |= show_left_running(finished, context=context)
     finally:
         finished.discard()
+    if finished.cancelled:
+        raise CutCallError(ToolResult(content=[JsonBlock(data=answer)], is_error=True))
     if finished.timed_out:
         return timeout_result(argv[0], timeout_ms, [JsonBlock(data=answer)])
     return answer
